@@ -1,0 +1,81 @@
+"""What can be wrong with a step graph, as one small tree.
+
+    StepweaveError
+    ├── GraphError           a declaration is wrong (unknown name, two writers, …)
+    │   └── DeadlockError    no set of waits can order the graph: a cycle of distance ≤ 0
+    └── UnsoundPlan          a plan does not order what it must (found by the verifier)
+
+Every error carries a stable `code`, and the YAML line and column where they are known.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class StepweaveError(Exception):
+    """Base of every error that Stepweave raises for a user's mistake."""
+
+    code = "SW-ERROR"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.line = line
+        self.column = column
+        if code is not None:
+            self.code = code
+
+    def to_json(self) -> dict[str, object]:
+        """The error as `check --json` prints it: code, message, line, column."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "line": self.line,
+            "column": self.column,
+        }
+
+
+class GraphError(StepweaveError):
+    """A declaration of the graph is wrong; nothing was compiled."""
+
+    code = "SW-GRAPH"
+
+
+class DeadlockError(GraphError):
+    """The required orderings close a cycle of total distance ≤ 0: no waits can order it.
+
+    `cycle` is the list of (op, distance to the next op) around that cycle.
+    """
+
+    code = "SW-DEADLOCK"
+
+    def __init__(self, message: str, cycle: Iterable[tuple[str, int]], **where: int | None) -> None:
+        super().__init__(message, line=where.get("line"), column=where.get("column"))
+        self.cycle = tuple(cycle)
+
+    def to_json(self) -> dict[str, object]:
+        return {**super().to_json(), "cycle": [list(edge) for edge in self.cycle]}
+
+
+class UnsoundPlan(StepweaveError):
+    """A plan leaves two conflicting accesses unordered, or cannot be executed by streams."""
+
+    code = "SW-UNSOUND"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` for the nearest known name, else the list of known names."""
+    names = sorted(set(known))
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if near:
+        return f" (did you mean {near[0]!r}?)"
+    return f" (known: {', '.join(names)})" if names else ""

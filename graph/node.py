@@ -1,0 +1,127 @@
+"""Nodes and what they declare: ops, accesses, values, states.
+
+This file owns the vocabulary. It says nothing about order: that is derived (`compile.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+Place = Literal["host", "pinned", "device"]
+Storage = Literal["slots", "fresh"]
+Side = Literal["host", "device"]
+
+
+class OpContext(Protocol):
+    """What the executor hands to an op's `run`: exactly what the op declared, of one step."""
+
+    @property
+    def step(self) -> int: ...
+
+    def read(self, name: str) -> Any:
+        """The version of a value that the op declared (its carry is already applied)."""
+
+    def buffer(self, name: str) -> Any:
+        """What the slot of this step holds now: a buffer to fill in place, then `write`."""
+
+    def write(self, name: str, datum: Any) -> None:
+        """Publish this step's version of a value."""
+
+    def state(self, name: str) -> Any:
+        """A state object, to be read or changed in place as declared."""
+
+    def stop(self) -> None:
+        """Let no step after this one begin."""
+
+
+Run = Callable[[OpContext], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A named datum that one node writes anew in each step.
+
+    `fresh` values are allocated anew each step and kept until their last reader is done;
+    `slots` values live in `slots` physical copies (None: derived), version i in slot i mod K.
+    `initial` is every version before step 0 (what a carried read sees at first); `allocate`
+    makes the buffer that a slot holds before it is first written.
+    """
+
+    name: str
+    place: Place = "host"
+    storage: Storage = "fresh"
+    slots: int | None = None
+    nbytes: int = 0  # bytes of one slot; breaks ties between slot choices
+    external: bool = False  # nobody writes it; every version is `initial`
+    initial: Any = field(default=None, compare=False)
+    allocate: Callable[[], Any] | None = field(default=None, compare=False)
+    line: int | None = field(default=None, compare=False)
+
+    @staticmethod
+    def default_storage(place: Place, slots: int | None) -> Storage:
+        """A host value without `slots` is fresh; any other value has slots."""
+        return "fresh" if place == "host" and slots is None else "slots"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A named datum changed in place across steps: request table, KV cache, matchers."""
+
+    name: str
+    line: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A read of a value's version `carry` steps back (0: this step's), or of a state."""
+
+    name: str
+    carry: int = 0
+
+    def __str__(self) -> str:
+        return self.name if self.carry == 0 else f"{self.name}@-{self.carry}"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """What a node does on one actor, or one phase of it.
+
+    A node may split its host or device part into consecutive phases, each an op of its own,
+    so that an access can end, and be waited for, in the middle of the node.
+    """
+
+    reads: tuple[Read, ...] = ()
+    writes: tuple[str, ...] = ()
+    phase: str | None = None
+    cost_us: float | None = None
+    run: Run | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A unit of work in a step.
+
+    A host node has `host` ops only. A device node runs its `device` ops on `stream`; its
+    `host` ops, on the host thread `actor`, launch them. In iteration t the node acts on step
+    t − offset.
+    """
+
+    name: str
+    host: tuple[Op, ...] = (Op(),)
+    device: tuple[Op, ...] = ()
+    actor: str = "driver"
+    stream: str | None = None
+    offset: int = 0
+    kind: str = "abstract"
+    launch_latency_us: float | None = None  # device may start this long after its launch began
+    allow_sync: bool = False
+    line: int | None = field(default=None, compare=False)
+
+    def op_names(self, side: Side) -> tuple[str, ...]:
+        """`node.host`, or `node.host.phase` for each phase where there are several."""
+        ops = self.host if side == "host" else self.device
+        if len(ops) == 1:
+            return (f"{self.name}.{side}",)
+        return tuple(f"{self.name}.{side}.{op.phase}" for op in ops)

@@ -1,0 +1,139 @@
+"""The plan: the compiled, immutable result that executors run and drawings show."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .step_graph import StepGraph
+
+Hazard = Literal["RAW", "WAR", "WAW"]
+By = Literal["order", "launch", "wait", "path"]
+Placed = tuple[str, int]  # an op and the offset at which its actor runs it
+
+
+@dataclass(frozen=True, slots=True)
+class Protected:
+    """A requirement that would be broken if its wait were removed."""
+
+    hazard: str
+    value: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """`target` of step i + distance starts only after `source` of step i is done.
+
+    The target's actor waits for the event that the source's actor records after `source`:
+    a stream where the target is a device op, else a host thread.
+    """
+
+    source: str
+    target: str
+    distance: int
+    protects: tuple[Protected, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One requirement, and how the plan meets it.
+
+    `distance` is the most that a path from source to target may have; `witness` is a path of
+    (op, total distance so far) that starts with (source, 0) and ends with (target, ≤ distance).
+    A requirement of a host op on a device op is met at that op's launch, so its witness goes
+    through the launch op. `event` names the op whose recorded event realizes it, if one does.
+    """
+
+    source: str
+    target: str
+    value: str
+    carry: int
+    distance: int
+    hazard: str
+    from_stream: str
+    to_stream: str
+    by: By
+    event: str | None
+    witness: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Actor orders, waits, slots and proof of one step graph."""
+
+    graph: StepGraph
+    actors: Mapping[str, tuple[Placed, ...]]  # in iteration t, the actor runs op for step t − offset
+    waits: tuple[Wait, ...]
+    edges: tuple[Edge, ...]  # RAW, WAR, WAW: one for each pair of conflicting accesses
+    launch_order: tuple[Edge, ...]  # what streams need of the host order (hazard "LAUNCH")
+    slots: Mapping[str, int | None]  # None where the value is fresh
+    period_us: float
+    critical_cycle: tuple[Placed, ...]  # (op, distance to the next)
+    notes: tuple[str, ...] = ()  # e.g. what a guarding wait costs, or that a heuristic was used
+    costs: Mapping[str, float] = field(default_factory=dict)  # op -> µs used for the period
+
+    @property
+    def records(self) -> frozenset[str]:
+        """Ops whose event is recorded: exactly those that somebody waits for."""
+        return frozenset(wait.source for wait in self.waits)
+
+    @property
+    def requirements(self) -> int:
+        return len(self.edges)
+
+    def to_json(self) -> dict[str, Any]:
+        """The canonical form, without the graph's code objects; the digest is of this."""
+        return {
+            "actors": {name: [list(placed) for placed in ops] for name, ops in self.actors.items()},
+            "waits": [
+                {
+                    "from": wait.source,
+                    "to": wait.target,
+                    "distance": wait.distance,
+                    "protects": [
+                        {
+                            "hazard": p.hazard,
+                            "value": p.value,
+                            "before": p.before,
+                            "after": p.after,
+                        }
+                        for p in wait.protects
+                    ],
+                }
+                for wait in self.waits
+            ],
+            "edges": [_edge_json(edge) for edge in self.edges],
+            "launch_order": [_edge_json(edge) for edge in self.launch_order],
+            "slots": dict(self.slots),
+            "requirements": self.requirements,
+            "period_us": self.period_us,
+            "critical_cycle": [list(placed) for placed in self.critical_cycle],
+            "notes": list(self.notes),
+        }
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON: equal plans have equal digests on every machine."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _edge_json(edge: Edge) -> dict[str, Any]:
+    return {
+        "from": edge.source,
+        "to": edge.target,
+        "value": edge.value,
+        "carry": edge.carry,
+        "distance": edge.distance,
+        "hazard": edge.hazard,
+        "from_stream": edge.from_stream,
+        "to_stream": edge.to_stream,
+        "by": edge.by,
+        "event": edge.event,
+        "witness": [list(placed) for placed in edge.witness],
+    }

@@ -1,0 +1,81 @@
+"""A step graph: nodes, values and states, checked for sense but not yet ordered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from .node import Node, Op, Side, State, Value
+
+
+@dataclass(frozen=True)
+class Vertex:
+    """One op in its place: the vertex of the periodic event graph."""
+
+    name: str
+    node: Node
+    op: Op
+    side: Side
+    actor: str  # the host thread or stream that runs it
+    offset: int
+    position: int  # in the reference order: listing order, host before device, phases in order
+    launch: str | None  # device ops: the host op that launches it (the last phase of the launch)
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """The declared decode step. Listing order of `nodes` is the reference order."""
+
+    nodes: tuple[Node, ...]
+    values: Mapping[str, Value]
+    states: Mapping[str, State]
+    order: Literal["keep", "search"] = "search"
+    name: str = "step"
+
+    @staticmethod
+    def build(
+        nodes: Iterable[Node],
+        values: Iterable[Value],
+        states: Iterable[str | State] = (),
+        *,
+        order: Literal["keep", "search"] = "search",
+        name: str = "step",
+    ) -> StepGraph:
+        """Build and validate. Raises `GraphError` for the first wrong declaration."""
+        from .validate import validate
+
+        graph = StepGraph(
+            nodes=tuple(nodes),
+            values={value.name: value for value in values},
+            states={
+                state.name: state
+                for state in (State(s) if isinstance(s, str) else s for s in states)
+            },
+            order=order,
+            name=name,
+        )
+        validate(graph)
+        return graph
+
+    @cached_property
+    def vertices(self) -> Mapping[str, Vertex]:
+        """Every op by name, in reference order."""
+        found: dict[str, Vertex] = {}
+        for node in self.nodes:
+            launch = node.op_names("host")[-1]
+            for side, ops in (("host", node.host), ("device", node.device)):
+                for name, op in zip(node.op_names(side), ops, strict=True):  # type: ignore[arg-type]
+                    device = side == "device"
+                    found[name] = Vertex(
+                        name=name,
+                        node=node,
+                        op=op,
+                        side="device" if device else "host",
+                        actor=(node.stream or "") if device else node.actor,
+                        offset=node.offset,
+                        position=len(found),
+                        launch=launch if device else None,
+                    )
+        return found

@@ -44,15 +44,15 @@ class StepGraph:
         name: str = "step",
     ) -> StepGraph:
         """Build and validate. Raises `GraphError` for the first wrong declaration."""
-        from .validate import validate
+        from .validate import check_names, validate
 
+        listed, data = tuple(nodes), tuple(values)
+        changed = tuple(State(s) if isinstance(s, str) else s for s in states)
+        check_names(listed, data, changed)
         graph = StepGraph(
-            nodes=tuple(nodes),
-            values={value.name: value for value in values},
-            states={
-                state.name: state
-                for state in (State(s) if isinstance(s, str) else s for s in states)
-            },
+            nodes=listed,
+            values={value.name: value for value in data},
+            states={state.name: state for state in changed},
             order=order,
             name=name,
         )

@@ -1,0 +1,263 @@
+"""Refusing declarations that make no sense, each with its code, place and nearest right name.
+
+Whether sensible declarations can be *ordered* is another question, answered by compiling them
+(`DeadlockError`). The codes are stable, so that scripts and editors may rely on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+
+from .errors import GraphError, did_you_mean
+from .node import Node, State, Value
+from .step_graph import StepGraph, Vertex
+
+
+def validate(graph: StepGraph) -> None:
+    """Raise a `GraphError` for the first declaration that is wrong."""
+    for check in _CHECKS:
+        check(graph)
+
+
+def check_names(nodes: Sequence[Node], values: Sequence[Value], states: Sequence[State]) -> None:
+    """Refuse names declared twice, before they become the keys of mappings and vanish."""
+    _unique("node", nodes)
+    data: list[Value | State] = [*values, *states]
+    kinds = {"value": values, "state": states}
+    for kind, declared in kinds.items():
+        _unique(kind, declared)
+    seen: set[str] = set()
+    for datum in data:
+        if datum.name in seen:
+            raise GraphError(
+                f"{datum.name!r} is declared both as a value and as a state. A value is written "
+                "anew in each step, a state is changed in place: choose one, or rename one.",
+                code="SW-DUPLICATE",
+                line=datum.line,
+            )
+        seen.add(datum.name)
+
+
+def unread_values(graph: StepGraph) -> tuple[str, ...]:
+    """Values that nobody reads: not wrong, but work whose result is dropped."""
+    read = {read.name for vertex in graph.vertices.values() for read in vertex.op.reads}
+    return tuple(name for name in graph.values if name not in read)
+
+
+def _unique(kind: str, declared: Iterable[Node | Value | State]) -> None:
+    seen: set[str] = set()
+    for item in declared:
+        if item.name in seen:
+            raise GraphError(
+                f"{kind} {item.name!r} is declared twice. Give each {kind} a name of its own.",
+                code="SW-DUPLICATE",
+                line=item.line,
+            )
+        seen.add(item.name)
+
+
+def _wrong(node: Node, code: str, problem: str, advice: str) -> GraphError:
+    return GraphError(f"node {node.name!r}: {problem}. {advice}", code=code, line=node.line)
+
+
+def _check_nodes(graph: StepGraph) -> None:
+    if not graph.nodes:
+        raise GraphError(f"step graph {graph.name!r} has no nodes. Declare one.", code="SW-EMPTY")
+    for node in graph.nodes:
+        if not node.host:
+            raise _wrong(
+                node,
+                "SW-NO-OPS",
+                "it has no host op" + (" to launch its device op" if node.device else ""),
+                "Give it one; it may read and write nothing.",
+            )
+        _check_phases(node)
+        _check_stream(node)
+        if node.launch_latency_us is not None and node.launch_latency_us < 0:
+            raise _wrong(node, "SW-COST", "its launch latency is negative", "Give µs ≥ 0.")
+
+
+def _check_phases(node: Node) -> None:
+    for side, ops in (("host", node.host), ("device", node.device)):
+        names = [op.phase for op in ops]
+        if len(ops) > 1 and any(name is None for name in names):
+            raise _wrong(
+                node,
+                "SW-PHASE",
+                f"its {side} part has {len(ops)} phases, of which one has no name",
+                "Name each, as in `phase: advance`.",
+            )
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise _wrong(
+                node,
+                "SW-PHASE",
+                f"its {side} part has two phases named {twice!r}",
+                "Rename one.",
+            )
+
+
+def _check_stream(node: Node) -> None:
+    if node.device and not node.stream:
+        raise _wrong(
+            node, "SW-NO-STREAM", "it has device ops but no stream", "Say `stream: compute`, say."
+        )
+    if node.stream and not node.device:
+        raise _wrong(
+            node,
+            "SW-NO-DEVICE-OP",
+            f"it names the stream {node.stream!r} but has no device op",
+            "Declare what it does there, or drop the stream.",
+        )
+
+
+def _check_actors(graph: StepGraph) -> None:
+    threads = {node.actor for node in graph.nodes}
+    for node in graph.nodes:
+        if node.stream in threads:
+            raise _wrong(
+                node,
+                "SW-ACTOR",
+                f"{node.stream!r} is the name of a host thread and cannot be its stream too",
+                "Rename one of the two.",
+            )
+
+
+def _check_values(graph: StepGraph) -> None:
+    for value in graph.values.values():
+        problem = None
+        if value.slots is not None and value.storage == "fresh":
+            problem = "is fresh, allocated anew in each step, and so has no slots. Drop `slots`, or say `storage: slots`"
+        elif value.slots is not None and value.slots < 1:
+            problem = f"has {value.slots} slots. It needs one at least"
+        if problem:
+            raise GraphError(
+                f"value {value.name!r} {problem}.", code="SW-SLOTS", line=value.line
+            )
+
+
+def _check_accesses(graph: StepGraph) -> None:
+    known = [*graph.values, *graph.states]
+    for vertex, verb, name in _accesses(graph):
+        if name not in graph.values and name not in graph.states:
+            raise _wrong(
+                vertex.node,
+                "SW-UNKNOWN-NAME",
+                f"{vertex.name!r} {verb} {name!r}, which is neither a value nor a state"
+                + did_you_mean(name, known),
+                "Declare it, or correct the name.",
+            )
+
+
+def _accesses(graph: StepGraph) -> Iterator[tuple[Vertex, str, str]]:
+    for vertex in graph.vertices.values():
+        for read in vertex.op.reads:
+            yield vertex, "reads", read.name
+        for name in vertex.op.writes:
+            yield vertex, "writes", name
+
+
+def _check_reads(graph: StepGraph) -> None:
+    for vertex in graph.vertices.values():
+        for read in vertex.op.reads:
+            if read.carry < 0:
+                raise _wrong(
+                    vertex.node,
+                    "SW-CARRY",
+                    f"{vertex.name!r} reads {read.name!r} {-read.carry} steps ahead",
+                    f"A carry counts steps back: `{read.name}@-{-read.carry}`.",
+                )
+            if read.carry and read.name in graph.states:
+                raise _wrong(
+                    vertex.node,
+                    "SW-CARRY",
+                    f"{vertex.name!r} reads the state {read.name!r} at a carry of {read.carry}",
+                    "A state is changed in place and has no versions: read it without a carry, "
+                    "or make it a value.",
+                )
+        _check_repeats(vertex)
+
+
+def _check_repeats(vertex: Vertex) -> None:
+    for verb, names in (
+        ("reads", [str(read) for read in vertex.op.reads]),
+        ("writes", list(vertex.op.writes)),
+    ):
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise _wrong(
+                vertex.node, "SW-DUPLICATE", f"{vertex.name!r} {verb} {twice!r} twice", "Once is enough."
+            )
+
+
+def _check_writers(graph: StepGraph) -> None:
+    writers: dict[str, Vertex] = {}
+    for vertex, verb, name in _accesses(graph):
+        if verb == "reads" or name not in graph.values:
+            continue
+        if graph.values[name].external:
+            raise _wrong(
+                vertex.node,
+                "SW-EXTERNAL",
+                f"{vertex.name!r} writes {name!r}, which comes from outside (`initial: external`)",
+                "Drop the write, or let the value start with a plain initial.",
+            )
+        if name in writers:
+            raise _wrong(
+                vertex.node,
+                "SW-TWO-WRITERS",
+                f"{vertex.name!r} writes {name!r}, which {writers[name].name!r} writes already",
+                "A value has one writer: write another value, or declare it a state.",
+            )
+        writers[name] = vertex
+    for vertex, verb, name in _accesses(graph):
+        value = graph.values.get(name)
+        if verb == "reads" and value and not value.external and name not in writers:
+            raise _wrong(
+                vertex.node,
+                "SW-UNWRITTEN",
+                f"{vertex.name!r} reads {name!r}, which nobody writes"
+                + did_you_mean(name, writers),
+                "Declare its writer, or say `initial: external` if it comes from outside.",
+            )
+
+
+def _check_places(graph: StepGraph) -> None:
+    for vertex, verb, name in _accesses(graph):
+        value = graph.values.get(name)
+        if value is None or value.place == "pinned":
+            continue
+        if vertex.side == "device" and value.place == "host":
+            raise _wrong(
+                vertex.node,
+                "SW-PLACE",
+                f"the device op {vertex.name!r} {verb} {name!r}, which lives in host memory",
+                "A stream reaches pinned memory only: say `place: pinned`, or use it in the host op.",
+            )
+        if vertex.side == "host" and value.place == "device":
+            raise _wrong(
+                vertex.node,
+                "SW-PLACE",
+                f"the host op {vertex.name!r} {verb} {name!r}, which lives on the device",
+                "Copy it to a pinned value in a device op, or use it in the device op.",
+            )
+
+
+def _check_costs(graph: StepGraph) -> None:
+    for node in graph.nodes:
+        for op in chain(node.host, node.device):
+            if op.cost_us is not None and not 0 <= op.cost_us < float("inf"):
+                raise _wrong(node, "SW-COST", f"a cost of {op.cost_us} µs", "Give µs ≥ 0.")
+
+
+_CHECKS: tuple[Callable[[StepGraph], None], ...] = (
+    _check_nodes,
+    _check_actors,
+    _check_values,
+    _check_accesses,
+    _check_reads,
+    _check_writers,
+    _check_places,
+    _check_costs,
+)

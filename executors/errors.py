@@ -1,0 +1,64 @@
+"""What can go wrong while a plan runs, below `StepweaveError`.
+
+    StepweaveError
+    ├── NodeFailure        an op raised; the run was stopped
+    ├── StuckWait          nothing moved for a while, and somebody waits
+    └── UndeclaredAccess   an op asked for something it did not declare
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..graph.errors import StepweaveError
+
+
+class NodeFailure(StepweaveError):
+    """An op raised: the run was stopped. The op's own exception is `__cause__`."""
+
+    code = "SW-NODE-FAILURE"
+
+    def __init__(self, node: str, op: str, step: int, cause: BaseException) -> None:
+        super().__init__(
+            f"node {node!r}: op {op!r} failed in step {step}: {type(cause).__name__}: {cause}"
+        )
+        self.node = node
+        self.op = op
+        self.step = step
+        self.__cause__ = cause
+
+
+class StuckWait(StepweaveError):
+    """No op began or ended for `watchdog_s`, while an actor waited for another op.
+
+    `activity` says what each actor was doing. If all of them wait, the plan's waits form a
+    circle; if one runs an op, that op hangs or is slower than the watchdog allows.
+    """
+
+    code = "SW-STUCK-WAIT"
+
+    def __init__(
+        self,
+        op: str,
+        step: int,
+        awaited: str,
+        awaited_step: int,
+        seconds: float,
+        activity: Mapping[str, str],
+    ) -> None:
+        doing = "".join(f"\n  {actor}: {what}" for actor, what in activity.items())
+        super().__init__(
+            f"op {op!r} of step {step} waits for {awaited!r} of step {awaited_step}, "
+            f"and nothing has moved for {seconds:g} s:{doing}"
+        )
+        self.op = op
+        self.step = step
+        self.awaited = awaited
+        self.awaited_step = awaited_step
+        self.activity = dict(activity)
+
+
+class UndeclaredAccess(StepweaveError):
+    """An op reads, writes or touches a name that it did not declare that way."""
+
+    code = "SW-UNDECLARED-ACCESS"

@@ -1,0 +1,191 @@
+"""A plan as one small program per actor, and the interpreter of one op of it.
+
+    for each iteration t, for each (op, offset) of the actor, as step = t − offset:
+        wait    for each awaited op, until it has completed the step that the distance says
+        run     if the step is in range; else it is skipped
+        launch  hand the device ops that this op launches to their stream
+        record  tell each waiter that this op has completed the step
+
+Every order that the proof of a plan uses is a path through instances of ops, and such a path may
+pass through steps before the first (u of step 0, v of step −1, w of step 0) and after the last.
+So all actors run all their iterations from `first` until `tail` after the last step, and ops of
+steps out of range skip their run but keep their waits, launches and records. How far out that is:
+a path that proves an order is a shortest one, so from its start at a step ≥ 0 it never falls by
+more than P = −(the least distance of any path), and from its end at a step ≤ last it never was
+more than P above. With instances of steps −P … last + P every such path holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..graph.plan import Plan, Wait
+from .context import Context, Memory
+from .frontier import Frontier
+
+Perform = Callable[[int], None]  # one op, for one step
+
+
+class Task(NamedTuple):
+    """All instructions of one op: wait, run, launch, record."""
+
+    op: str
+    offset: int
+    waits: tuple[Wait, ...]
+    launches: tuple[str, ...]
+    stream: str | None  # of the launched ops
+    recorded: bool
+
+    def __str__(self) -> str:
+        at = f" at t{-self.offset:+d}" if self.offset else ""
+        lines = [f"wait   {wait.source}@{-wait.distance:+d}" for wait in self.waits]
+        lines.append(f"run    {self.op}{at}")
+        lines += [f"launch {op} on {self.stream}" for op in self.launches]
+        lines += [f"record {self.op}"] * self.recorded
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Program:
+    """The tasks of each actor, and the iterations to run them for."""
+
+    actors: Mapping[str, tuple[Task, ...]]
+    streams: frozenset[str]
+    padding: int
+    first: int  # the iteration with which every actor begins
+    tail: int  # iterations after the last step
+
+    @staticmethod
+    def of(plan: Plan) -> Program:
+        vertices = plan.graph.vertices
+        launched: dict[str, list[str]] = {}
+        for vertex in vertices.values():
+            if vertex.launch is not None:
+                launched.setdefault(vertex.launch, []).append(vertex.name)
+        placed = {op: offset for ops in plan.actors.values() for op, offset in ops}
+        waits: dict[str, list[Wait]] = {}
+        for wait in plan.waits:
+            waits.setdefault(wait.target, []).append(wait)
+        recorded = plan.records
+
+        def task(op: str) -> Task:
+            # A device op's step is that of its launch, whatever iteration the stream calls it.
+            device_ops = tuple(launched.get(op, ()))
+            return Task(
+                op=op,
+                offset=placed[vertices[op].launch or op],
+                waits=tuple(waits.get(op, ())),
+                launches=device_ops,
+                stream=vertices[op].node.stream if device_ops else None,
+                recorded=op in recorded,
+            )
+
+        actors = {actor: tuple(task(op) for op, _ in ops) for actor, ops in plan.actors.items()}
+        offsets = [task.offset for tasks in actors.values() for task in tasks] or [0]
+        padding = _furthest_back(_orders(actors))
+        return Program(
+            actors=actors,
+            streams=frozenset(v.actor for v in vertices.values() if v.side == "device"),
+            padding=padding,
+            first=min(offsets) - padding,
+            tail=max(offsets) + padding,
+        )
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        return {task.op: task for tasks in self.actors.values() for task in tasks}
+
+    @property
+    def ahead(self) -> int:
+        """How far an op may run ahead of another where nothing in the plan bounds it."""
+        return 64 + 2 * (self.tail - self.first)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{actor}\n  " + "\n".join(map(str, tasks)).replace("\n", "\n  ")
+            for actor, tasks in self.actors.items()
+        )
+
+
+def _orders(actors: Mapping[str, Sequence[Task]]) -> Iterable[tuple[str, str, int]]:
+    """(u, v, d): u of step i is done before v of step i + d starts."""
+    for tasks in actors.values():
+        for task, after in zip(tasks, tasks[1:], strict=False):
+            yield task.op, after.op, task.offset - after.offset
+        if tasks:
+            yield tasks[-1].op, tasks[0].op, tasks[-1].offset - tasks[0].offset + 1
+        for task in tasks:
+            yield from ((wait.source, task.op, wait.distance) for wait in task.waits)
+            yield from ((task.op, op, 0) for op in task.launches)
+
+
+def _furthest_back(orders: Iterable[tuple[str, str, int]]) -> int:
+    """How many steps back a shortest path goes at most (Bellman–Ford, from all ops at once)."""
+    edges = tuple(orders)
+    least = {op: 0 for source, target, _ in edges for op in (source, target)}
+    for _ in least:
+        before = dict(least)
+        for source, target, distance in edges:
+            least[target] = min(least[target], least[source] + distance)
+        if least == before:
+            break
+    # Without a break a cycle is negative: a deadlock, which no padding changes.
+    return -min(least.values(), default=0)
+
+
+class Desk:
+    """What an actor is at, for whoever asks why nothing moves."""
+
+    __slots__ = ("at", "wait")
+
+    def __init__(self) -> None:
+        self.at: Context | None = None  # None: idle, or ended
+        self.wait: Wait | None = None
+
+
+def interpret(
+    context: Context,
+    memory: Memory,
+    frontier: Frontier,
+    desk: Desk,
+    *,
+    run: Callable[[Context], None] | None,
+    waits: Sequence[tuple[Wait, Callable[[], Any]]] = (),
+    launch: Callable[[int], None] | None = None,
+    records: Sequence[Callable[[int], None]] = (),
+) -> Perform:
+    """The interpreter of one op: a function of the step, with all look-ups done beforehand."""
+    unwritten = memory.unwritten(context.vertex)
+    keepers = memory.keepers(context.vertex)
+    releases = memory.releases(context.vertex)
+
+    def perform(step: int) -> None:
+        context.step = step
+        desk.at = context
+        for wait, done in waits:
+            desk.wait = wait
+            done()
+            desk.wait = None
+        if 0 <= step <= frontier.begun or frontier.admit(step):
+            if run is not None:
+                run(context)
+            for cells, written in unwritten:
+                slot = step % len(cells)
+                if written[slot] != step:
+                    cells[slot] = None
+            for keep, cells in keepers:
+                keep(cells[step % len(cells)])
+            for cells, size, carry, counts, readers in releases:
+                version = step - carry
+                if version >= 0:
+                    slot = version % size
+                    if counts is None or next(counts[slot]) % readers == readers - 1:
+                        cells[slot] = None
+        if launch is not None:
+            launch(step)
+        for record in records:
+            record(step)
+
+    return perform

@@ -1,0 +1,27 @@
+"""What a run returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class OpEvent(NamedTuple):
+    """One op of one step as it ran; seconds since the run began."""
+
+    op: str
+    step: int
+    actor: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """A finished run: `steps` begun (and all of them completed), and what was asked for."""
+
+    steps: int
+    kept: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # value -> version per step
+    events: tuple[OpEvent, ...] = ()  # by start; empty unless the run was traced
+    seconds: float = 0.0

@@ -1,0 +1,572 @@
+"""Check a plan against the declarations it came from, trusting nothing that the planner said.
+
+The verifier is the second opinion: it shares no code with the planner. From the declared
+accesses it derives anew which orderings must exist, from the plan's actors and waits which
+orderings do exist, and compares. A plan passes if
+
+- every op runs once per iteration, on its own actor, device ops at the offset of their launch;
+- no cycle of its orderings has a total distance ≤ 0 (such a plan would stop for ever);
+- every required ordering has a path at most as long as its distance (SW-RAW, SW-WAR, SW-WAW);
+- streams receive their ops in the order in which they run them (SW-LAUNCH), and every stream
+  wait is enqueued after the record it waits for, since a wait for an event that is not yet
+  recorded does nothing (SW-HOST-ORDER);
+- `edges` states each of these requirements, none weakened, with a witness that is really a
+  path of the plan (SW-WITNESS).
+
+One report per cause: a deleted wait may leave twelve pairs unordered, of which eleven follow
+from the twelfth. Those eleven are listed under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import UnsoundPlan
+from .plan import Edge, Plan
+from .step_graph import Vertex
+
+Arc = tuple[str, str, int]  # (u, v, d): u of step i is done before v of step i + d starts
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One of the two accesses that conflict: who touches what, and where it runs."""
+
+    node: str
+    op: str
+    actor: str
+    verb: str  # reads, writes, launches, …
+    value: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return f"node {self.node!r}, op {self.op!r} on {self.actor}, {self.verb} {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One cause why a plan is unsound: both accesses, what is needed, what is there."""
+
+    code: str
+    message: str
+    hazard: str = ""
+    value: str = ""
+    before: Access | None = None
+    after: Access | None = None
+    needed: int | None = None  # the greatest distance that is safe
+    present: int | None = None  # the least distance that the plan gives; None: unordered
+    also: tuple[str, ...] = ()  # orderings missing for the same cause
+
+    @property
+    def line(self) -> int | None:
+        """The YAML line of the second access, where it is known."""
+        return self.after.line if self.after else None
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+    def to_json(self) -> dict[str, object]:
+        """The violation as `check --json` prints it."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "line": self.line,
+            "hazard": self.hazard,
+            "value": self.value,
+            "before": self.before.op if self.before else None,
+            "after": self.after.op if self.after else None,
+            "needed": self.needed,
+            "present": self.present,
+            "also": list(self.also),
+        }
+
+
+def verify(plan: Plan) -> None:
+    """Return if the plan is sound; else raise `UnsoundPlan` with every cause.
+
+    The error's `code` and `line` are those of the first cause.
+    """
+    found = violations(plan)
+    if found:
+        raise UnsoundPlan(
+            "\n".join(str(violation) for violation in found),
+            code=found[0].code,
+            line=found[0].line,
+        )
+
+
+def violations(plan: Plan) -> list[Violation]:
+    """Everything that is wrong with a plan, one entry per cause; empty if it is sound."""
+    structural = [*_actors(plan), *_slots(plan), *_wait_ends(plan)]
+    if structural:
+        return structural  # orderings mean nothing before the programs do
+    arcs = list(_arcs(plan))
+    cycle = _stuck(list(plan.graph.vertices), arcs)
+    if cycle:
+        return [_deadlock(cycle)]
+    distance = _Distances(list(plan.graph.vertices), arcs)
+    return [
+        *_host_order(plan, distance),
+        *_unordered(plan, arcs, distance),
+        *_coverage(plan, arcs, distance),
+    ]
+
+
+# --- what must be ordered -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """before(i) must be done when after(i + distance) starts."""
+
+    hazard: str
+    value: str
+    carry: int
+    before: str
+    after: str
+    distance: int
+
+    def __str__(self) -> str:
+        return f"{self.hazard} {self.value}: {_instant(self.before, self.after, self.distance)}"
+
+
+def _needs(plan: Plan) -> Iterator[_Need]:
+    """Every required ordering, from the declared accesses alone."""
+    ops = plan.graph.vertices
+    writer = {name: op.name for op in ops.values() for name in op.op.writes}
+    for op in ops.values():
+        for read in op.op.reads:
+            if read.name in plan.graph.states or read.name not in writer:
+                continue  # states below; an external value never changes
+            wrote, copies = writer[read.name], plan.slots.get(read.name)
+            yield _Need("RAW", read.name, read.carry, wrote, op.name, read.carry)
+            if copies is not None:  # the version read is overwritten `copies` versions later
+                gap = copies - read.carry
+                yield _Need("WAR", read.name, read.carry, op.name, wrote, gap)
+    for name, wrote in writer.items():
+        copies = plan.slots.get(name)
+        if name not in plan.graph.states and copies is not None:
+            yield _Need("WAW", name, 0, wrote, wrote, copies)
+    for state in plan.graph.states:
+        yield from _state_needs(state, list(ops.values()))
+
+
+def _state_needs(state: str, ops: Sequence[Vertex]) -> Iterator[_Need]:
+    """Conflicting accesses of a state, in the order of (step + offset, position)."""
+    touching = [
+        (op, letter)
+        for op in ops
+        for letter, names in (("R", [read.name for read in op.op.reads]), ("W", op.op.writes))
+        if state in names
+    ]
+    for first, a in touching:
+        for second, b in touching:
+            if a == b == "R":
+                continue
+            # The least d for which (step + offset, position) of `second` at i + d is later.
+            gap = first.offset - second.offset + (first.position >= second.position)
+            yield _Need(f"{b}A{a}", state, 0, first.name, second.name, gap)
+
+
+# --- what is ordered ----------------------------------------------------------------------
+
+
+def _arcs(plan: Plan) -> Iterator[Arc]:
+    """Every ordering that running the plan gives: programs, launches, waits."""
+    yield from _program_arcs(plan)
+    for op in plan.graph.vertices.values():
+        if op.launch is not None:
+            yield op.launch, op.name, 0
+    for wait in plan.waits:
+        yield wait.source, wait.target, wait.distance
+
+
+def _program_arcs(plan: Plan) -> Iterator[Arc]:
+    for program in plan.actors.values():
+        following = [*program[1:], *program[:1]]
+        for place, ((u, at), (v, then)) in enumerate(zip(program, following, strict=True)):
+            # In iteration t the actor runs u for step t - at, and v for step t - then.
+            yield u, v, at - then + (place == len(program) - 1)
+
+
+class _Distances:
+    """The least distance d such that u(i) is done before v(i + d) starts, for all u and v.
+
+    By at least one ordering: an op is not before itself. Needs cycles of positive distance.
+    """
+
+    def __init__(self, ops: Sequence[str], arcs: Iterable[Arc]) -> None:
+        self._index = {op: place for place, op in enumerate(ops)}
+        table: NDArray[np.float64] = np.full((len(ops), len(ops)), np.inf)
+        for u, v, d in arcs:
+            i, j = self._index[u], self._index[v]
+            table[i, j] = min(table[i, j], d)
+        for k in range(len(ops)):
+            np.minimum(table, table[:, k, None] + table[None, k, :], out=table)
+        self._table = table
+
+    def __call__(self, u: str, v: str) -> int | None:
+        least = self._table[self._index[u], self._index[v]]
+        return int(least) if np.isfinite(least) else None
+
+    def ordered(self, u: str, v: str, most: int) -> bool:
+        least = self(u, v)
+        return least is not None and least <= most
+
+
+def _stuck(ops: Sequence[str], arcs: Sequence[Arc]) -> list[tuple[str, int]]:
+    """A cycle of total distance ≤ 0 as (op, distance to the next), or nothing.
+
+    Bellman-Ford with lengths d * (n + 1) - 1: those of a simple cycle sum to less than zero
+    exactly if its distances sum to zero or less.
+    """
+    length = dict.fromkeys(ops, 0)
+    came: dict[str, Arc] = {}
+    last: str | None = None
+    for _ in range(len(ops) + 1):
+        last = None
+        for u, v, d in arcs:
+            if length[u] + d * (len(ops) + 1) - 1 < length[v]:
+                length[v] = length[u] + d * (len(ops) + 1) - 1
+                came[v] = (u, v, d)
+                last = v
+        if last is None:
+            return []
+    assert last is not None, "the loop above returned otherwise"
+    for _ in ops:  # walk back into the cycle, then once around it
+        last = came[last][0]
+    cycle: list[tuple[str, int]] = []
+    at = last
+    while not cycle or at != last:
+        u, _, d = came[at]
+        cycle.append((u, d))
+        at = u
+    return cycle[::-1]
+
+
+# --- the checks ---------------------------------------------------------------------------
+
+
+def _actors(plan: Plan) -> Iterator[Violation]:
+    """Each op once, on its actor; device ops beside their launch; phases in their order."""
+    ops = plan.graph.vertices
+    runs = [(actor, op, at) for actor, program in plan.actors.items() for op, at in program]
+    offset = {op: at for _, op, at in runs}
+    for name in ops:
+        count = sum(op == name for _, op, _ in runs)
+        if count != 1:
+            yield Violation(
+                "SW-ACTORS", f"op {name!r} stands {count} times in the programs, not once"
+            )
+    for actor, op, at in runs:
+        if op not in ops:
+            yield Violation("SW-ACTORS", f"actor {actor!r} runs {op!r}, which the graph lacks")
+        elif ops[op].actor != actor:
+            yield Violation("SW-ACTORS", f"op {op!r} runs on {actor!r}, not on {ops[op].actor!r}")
+        elif (launch := ops[op].launch) is not None and offset.get(launch, at) != at:
+            yield Violation(
+                "SW-ACTORS",
+                f"op {op!r} runs at offset {at}, its launch {launch!r} at {offset[launch]}",
+            )
+        elif plan.graph.order == "keep" and at != ops[op].offset:
+            yield Violation(
+                "SW-ACTORS", f"op {op!r} runs at offset {at}, declared {ops[op].offset}"
+            )
+    place = {op: (at, index) for index, (_, op, at) in enumerate(runs)}
+    for node in plan.graph.nodes:
+        for names in (node.op_names("host"), node.op_names("device") if node.device else ()):
+            for first, second in pairwise(names):
+                if first in place and second in place and place[first] > place[second]:
+                    yield Violation(
+                        "SW-ACTORS", f"phase {second!r} runs before {first!r} of the same node"
+                    )
+
+
+def _slots(plan: Plan) -> Iterator[Violation]:
+    written = {name for op in plan.graph.vertices.values() for name in op.op.writes}
+    for name, value in plan.graph.values.items():
+        copies = plan.slots.get(name)
+        if copies is not None and copies < 1:
+            yield Violation("SW-SLOTS", f"value {name!r} has {copies} slots", value=name)
+        if copies is None and value.storage == "slots" and name in written:
+            yield Violation("SW-SLOTS", f"value {name!r} has no number of slots", value=name)
+
+
+def _wait_ends(plan: Plan) -> Iterator[Violation]:
+    """A wait's ends are ops, and a stream waits only for device work."""
+    ops = plan.graph.vertices
+    for wait in plan.waits:
+        unknown = [op for op in (wait.source, wait.target) if op not in ops]
+        if unknown:
+            yield Violation("SW-ACTORS", f"a wait names {unknown[0]!r}, which the graph lacks")
+        elif ops[wait.target].side == "device" and ops[wait.source].side == "host":
+            yield Violation(
+                "SW-HOST-ORDER",
+                f"stream {ops[wait.target].actor!r} cannot wait for host op {wait.source!r}: host "
+                f"work has no event. Let {ops[wait.target].launch!r}, which launches "
+                f"{wait.target!r}, wait for it",
+                before=_access(plan, wait.source, "runs", wait.source),
+                after=_access(plan, wait.target, "waits for", wait.source),
+                needed=wait.distance,
+            )
+
+
+def _host_order(plan: Plan, distance: _Distances) -> Iterator[Violation]:
+    """Streams are fed in the order they run, and no wait is enqueued before its record."""
+    ops = plan.graph.vertices
+    for u, v, d in _program_arcs(plan):
+        launches = (ops[u].launch, ops[v].launch)
+        if launches[0] is None or launches[1] is None:
+            continue
+        if not _fed(distance, launches[0], launches[1], d):
+            yield _missing(
+                plan,
+                "SW-LAUNCH",
+                f"stream {ops[u].actor!r} runs {_instant(u, v, d)}, so it must receive them in "
+                "that order",
+                _Need("LAUNCH", ops[u].actor, 0, launches[0], launches[1], d),
+                ("launches", u),
+                ("launches", v),
+                distance,
+            )
+    for wait in plan.waits:
+        source, target = ops[wait.source], ops[wait.target]
+        if target.launch is None or source.launch is None:
+            continue
+        if not _fed(distance, source.launch, target.launch, wait.distance):
+            yield _missing(
+                plan,
+                "SW-HOST-ORDER",
+                f"stream {target.actor!r} waits for the event of {wait.source!r} before "
+                f"{wait.target!r} (step+{wait.distance}), but the wait may be enqueued before "
+                "the event is recorded, and then does nothing",
+                _Need("LAUNCH", wait.source, 0, source.launch, target.launch, wait.distance),
+                ("records", f"the event of {wait.source}"),
+                ("enqueues", f"the wait for {wait.source}"),
+                distance,
+            )
+
+
+def _fed(distance: _Distances, first: str, second: str, most: int) -> bool:
+    """`first` hands to its stream before `second` does: one launch op feeds in phase order."""
+    return (first == second and most >= 0) or distance.ordered(first, second, most)
+
+
+def _goal(plan: Plan, need: _Need) -> str:
+    """Host work reaches a device op only through the op that launches it."""
+    ops = plan.graph.vertices
+    after = ops[need.after]
+    if ops[need.before].side == "host" and after.launch is not None:
+        return after.launch
+    return need.after
+
+
+def _met(plan: Plan, need: _Need, distance: _Distances) -> bool:
+    goal = _goal(plan, need)
+    if goal != need.after and goal == need.before:
+        return need.distance >= 0  # the launch op itself is the first access
+    return distance.ordered(need.before, goal, need.distance)
+
+
+def _unordered(plan: Plan, arcs: Sequence[Arc], distance: _Distances) -> Iterator[Violation]:
+    """The races: required orderings without a path. One report for each that stands alone."""
+    missing = [need for need in _needs(plan) if not _met(plan, need, distance)]
+    for need, implied in _causes(plan, missing, arcs):
+        verbs = {"R": "reads", "W": "writes"}
+        place = "" if need.value in plan.graph.states else _copies(plan, need.value)
+        violation = _missing(
+            plan,
+            f"SW-{need.hazard}",
+            f"{need.hazard} race on {need.value!r}{place}: nothing orders the two accesses",
+            need,
+            (verbs[need.hazard[2]], need.value),
+            (verbs[need.hazard[0]], need.value),
+            distance,
+        )
+        also = tuple(str(other) for other in implied)
+        tail = "".join(f"\n  also     {line}" for line in also)
+        yield replace(violation, message=violation.message + tail, also=also)
+
+
+def _causes(
+    plan: Plan, missing: Sequence[_Need], arcs: Sequence[Arc]
+) -> list[tuple[_Need, list[_Need]]]:
+    """The missing orderings that imply all others, each with those that follow from it."""
+    ops = list(plan.graph.vertices)
+    kept = {need: (need.before, _goal(plan, need), need.distance) for need in missing}
+    if _stuck(ops, [*arcs, *kept.values()]):
+        return [(need, []) for need in kept]  # no waits could add them all
+    for need in list(kept):
+        others = [arc for other, arc in kept.items() if other != need]
+        if _met(plan, need, _Distances(ops, [*arcs, *others])):
+            del kept[need]
+    found: dict[_Need, list[_Need]] = {need: [] for need in kept}
+    with_cause = {need: _Distances(ops, [*arcs, arc]) for need, arc in kept.items()}
+    for need in missing:
+        if need not in found:
+            cause = next(
+                (cause for cause, table in with_cause.items() if _met(plan, need, table)),
+                next(iter(found)),
+            )
+            found[cause].append(need)
+    return list(found.items())
+
+
+def _coverage(plan: Plan, arcs: Sequence[Arc], distance: _Distances) -> Iterator[Violation]:
+    """`edges` states every requirement as strongly as needed, and its witnesses are paths."""
+    stated: dict[tuple[str, str, str, str, int], int] = {}
+    for edge in plan.edges:
+        key = (edge.source, edge.target, edge.value, edge.hazard, edge.carry)
+        stated[key] = min(edge.distance, stated.get(key, edge.distance))
+    for need in _needs(plan):
+        claimed = stated.get((need.before, need.after, need.value, need.hazard, need.carry))
+        if claimed is None:
+            yield Violation(
+                "SW-WITNESS",
+                f"no edge states the requirement {need}",
+                need.hazard,
+                need.value,
+                _access(plan, need.before, "touches", need.value),
+                _access(plan, need.after, "touches", need.value),
+                need.distance,
+            )
+        elif claimed > need.distance and _met(plan, need, distance):  # else reported as a race
+            yield Violation(
+                "SW-WITNESS",
+                f"an edge weakens the requirement {need}: it asks for step+{claimed} only",
+                need.hazard,
+                need.value,
+                _access(plan, need.before, "touches", need.value),
+                _access(plan, need.after, "touches", need.value),
+                need.distance,
+                claimed,
+            )
+    yield from _witnesses(plan, arcs, distance)
+
+
+def _witnesses(plan: Plan, arcs: Sequence[Arc], distance: _Distances) -> Iterator[Violation]:
+    least: dict[tuple[str, str], int] = {}
+    for u, v, d in arcs:
+        least[u, v] = min(d, least.get((u, v), d))
+    reasons: dict[str, list[Edge]] = {}
+    for edge in (*plan.edges, *plan.launch_order):
+        need = _Need(edge.hazard, edge.value, edge.carry, edge.source, edge.target, edge.distance)
+        if {edge.source, edge.target} <= plan.graph.vertices.keys() and not _met(
+            plan, need, distance
+        ):
+            continue  # not even one path is there: a race, or a claim that covers no requirement
+        reason = _flaw(plan, edge, least)
+        if reason:
+            reasons.setdefault(reason, []).append(edge)
+    for reason, edges in reasons.items():
+        edge = edges[0]
+        yield Violation(
+            "SW-WITNESS",
+            f"the witness of {_edge_text(edge)} is no proof: {reason}",
+            edge.hazard,
+            edge.value,
+            _access(plan, edge.source, "touches", edge.value),
+            _access(plan, edge.target, "touches", edge.value),
+            edge.distance,
+            also=tuple(_edge_text(other) for other in edges[1:]),
+        )
+
+
+def _flaw(plan: Plan, edge: Edge, least: Mapping[tuple[str, str], int]) -> str | None:
+    """Why an edge's witness proves nothing, or None if it is a path at most so long."""
+    ops = plan.graph.vertices
+    path = edge.witness
+    for op in (edge.source, edge.target, *(op for op, _ in path)):
+        if op not in ops:
+            return f"{op!r} is no op of the graph"
+    if len(path) < 2 or path[0] != (edge.source, 0) or path[-1][0] != edge.target:
+        return f"it does not lead from {edge.source!r} to {edge.target!r}"
+    if path[-1][1] > edge.distance:
+        return f"it is longer ({path[-1][1]}) than the distance ({edge.distance})"
+    for (u, at), (v, then) in pairwise(path):
+        if least.get((u, v), then - at + 1) > then - at:
+            return f"the plan has no ordering {_instant(u, v, then - at)}"
+    launch = ops[edge.target].launch
+    if (
+        ops[edge.source].side == "host"
+        and launch is not None
+        and not any(op == launch and total <= edge.distance for op, total in path)
+    ):
+        return f"host work reaches {edge.target!r} only through its launch {launch!r}"
+    if (edge.from_stream, edge.to_stream) != (ops[edge.source].actor, ops[edge.target].actor):
+        return f"it names the actors {edge.from_stream!r} and {edge.to_stream!r}"
+    if edge.event is not None and edge.event not in plan.records:
+        return f"it names the event of {edge.event!r}, which nobody records"
+    return None
+
+
+# --- reports ------------------------------------------------------------------------------
+
+
+def _missing(
+    plan: Plan,
+    code: str,
+    headline: str,
+    need: _Need,
+    first: tuple[str, str],
+    second: tuple[str, str],
+    distance: _Distances,
+) -> Violation:
+    """An ordering that is needed and not there."""
+    goal = _goal(plan, need)
+    present = distance(need.before, goal)
+    needed = _instant(need.before, need.after, need.distance)
+    if goal != need.after:
+        needed += f", through its launch {goal!r}"
+    if present is None:
+        shown = "no ordering between them"
+    else:
+        shown = f"only {_instant(need.before, goal, present)}"
+    before = _access(plan, need.before, *first)
+    after = _access(plan, need.after, *second)
+    return Violation(
+        code,
+        f"{headline}\n  first    {before}\n  second   {after}\n"
+        f"  needed   {needed}\n  present  {shown}",
+        need.hazard,
+        need.value,
+        before,
+        after,
+        need.distance,
+        present,
+    )
+
+
+def _deadlock(cycle: Sequence[tuple[str, int]]) -> Violation:
+    shown = " → ".join(f"{op} (+{d})" if d >= 0 else f"{op} ({d})" for op, d in cycle)
+    total = sum(d for _, d in cycle)
+    return Violation(
+        "SW-DEADLOCK", f"the plan waits for itself: {shown} → {cycle[0][0]}, in all {total} ≤ 0"
+    )
+
+
+def _access(plan: Plan, op: str, verb: str, value: str) -> Access:
+    vertex = plan.graph.vertices.get(op)
+    if vertex is None:
+        return Access("?", op, "?", verb, value)
+    return Access(vertex.node.name, op, vertex.actor, verb, value, vertex.node.line)
+
+
+def _copies(plan: Plan, value: str) -> str:
+    copies = plan.slots.get(value)
+    return "" if copies is None else f" ({copies} slot{'s' if copies != 1 else ''})"
+
+
+def _instant(u: str, v: str, d: int) -> str:
+    """`u(i) before v(i+d)`."""
+    later = "i" if d == 0 else f"i{d:+d}"
+    return f"{u}(i) before {v}({later})"
+
+
+def _edge_text(edge: Edge) -> str:
+    return f"{edge.hazard} {edge.value}: {_instant(edge.source, edge.target, edge.distance)}"

@@ -1,0 +1,346 @@
+"""Attention of a ragged batch over the paged cache, as a Hugging Face attention function.
+
+The model calls `paged_attention` once per layer; what it needs to know of the batch arrives as
+the keyword argument `paged`. Only host integers (`query_lens`, the width of the block tables)
+shape the work. Where each token stands is on the device, because it depends on how many drafts
+the device accepted a moment ago; so nothing here may ask the device a question, and masks are
+all that positions decide.
+
+Shapes: R rows (requests), T tokens, B blocks, H query heads, h key/value heads, g = H / h,
+q query tokens of a row, C = keys of a row (padded), D head width.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AttentionInterface
+
+from .invariant import elementwise, proven_tiles, tile_plan
+from .paged_cache import SCRATCH_BLOCK, LayerShape, PagedCache
+
+_T = TypeVar("_T")
+
+NAME = "stepweave_paged"
+KEY_TILE = 64
+"""Keys per tile. Sums run within a tile, then over tiles in order, whatever the context."""
+
+QUERY_TILES = (4, 8, 16, 32, 64, 128)
+"""Rows (query tokens times heads that share a key head) per product that are tried."""
+
+
+@dataclass(frozen=True)
+class AttentionBatch:
+    """What attention must know of one forward pass. Tensors are int64, on the model's device.
+
+    Tokens of a row are consecutive, rows in order. A token attends to the keys of its row at
+    positions up to its own. A token at a negative position is *masked*: it computes something
+    finite that nobody reads, and its `slots` entry must lie in the scratch block.
+    """
+
+    query_lens: tuple[int, ...]  # query tokens per row; sums to T
+    block_tables: Tensor  # [R, B]; block of positions b·block_size …; unused entries 0
+    positions: Tensor  # [T]; absolute
+    slots: Tensor  # [T]; where each token's key and value are written
+    cache: PagedCache
+    calls: list[int] = field(default_factory=list, compare=False)  # layers that attended
+    _shared: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        rows, tokens = len(self.query_lens), sum(self.query_lens)
+        if min(self.query_lens, default=1) < 1:
+            raise ValueError(f"query_lens {self.query_lens}: a row without tokens is not a row")
+        for name, wanted in (
+            ("block_tables", (rows, self.block_tables.shape[-1])),
+            ("positions", (tokens,)),
+            ("slots", (tokens,)),
+        ):
+            tensor: Tensor = getattr(self, name)
+            if tuple(tensor.shape) != wanted or tensor.dtype != torch.int64:
+                raise ValueError(
+                    f"{name} is {tensor.dtype} {tuple(tensor.shape)}; query_lens "
+                    f"{self.query_lens} ask for torch.int64 {wanted}"
+                )
+
+    def begin(self) -> None:
+        """Forget the last pass: call this before each, since tensors may be reused in place."""
+        self.calls.clear()
+        self._shared.clear()
+
+    def once(self, key: object, compute: Callable[[], _T]) -> _T:
+        """`compute()`, done by the first layer that asks and kept for the others."""
+        if key not in self._shared:
+            self._shared[key] = compute()
+        value: _T = self._shared[key]
+        return value
+
+
+@dataclass
+class LayerProbe:
+    """Takes the place of a batch to learn, from one token, how a model calls its attention."""
+
+    layers: dict[int, LayerShape] = field(default_factory=dict)
+    windows: dict[int, int | None] = field(default_factory=dict)
+    softcaps: dict[int, float | None] = field(default_factory=dict)
+    calls: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rows with equally many query tokens; each piece is a run of neighbours."""
+
+    query_len: int
+    rows: tuple[slice, ...]
+    tokens: tuple[slice, ...]
+
+    def take(self, x: Tensor, where: tuple[slice, ...]) -> Tensor:
+        """Slices only: an index tensor would have to travel to the device first."""
+        return x[where[0]] if len(where) == 1 else torch.cat([x[piece] for piece in where])
+
+
+def register() -> None:
+    """Make `paged_attention` known to transformers. Doing it again changes nothing."""
+    AttentionInterface.register(NAME, paged_attention)
+
+
+def paged_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    *,
+    paged: AttentionBatch | LayerProbe,
+    paged_invariant: bool | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Store this pass's keys and values, then attend. Returns `[1, T, H, D]`.
+
+    `query[1, H, T, D]`, `key[1, h, T, D]`, `value[1, h, T, D']`. `paged_invariant` chooses the
+    arithmetic in which a token's bits do not depend on the batch; None means on CPU, in
+    float32 and float64. `sliding_window` counts the token itself; `softcap` bounds the scores
+    (Gemma 2); `s_aux[H]` are attention sinks (gpt-oss).
+    """
+    layer = getattr(module, "layer_idx", None)
+    if not isinstance(layer, int):
+        raise TypeError(f"{type(module).__name__} has no layer_idx, so no place in the cache")
+    if sliding_window is None:
+        sliding_window = getattr(module, "sliding_window", None)
+    if scaling is None:
+        scaling = query.shape[-1] ** -0.5
+    paged.calls.append(layer)
+    if isinstance(paged, LayerProbe):
+        paged.layers[layer] = LayerShape(key.shape[1], key.shape[-1], value.shape[-1])
+        paged.windows[layer], paged.softcaps[layer] = sliding_window, softcap
+        return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[-1]), None
+
+    if paged_invariant is None:
+        exact = query.dtype in (torch.float32, torch.float64)
+        paged_invariant = exact and query.device.type == "cpu"
+    how = _How(scaling, sliding_window, softcap, s_aux)
+    attend = _attend_in_tiles if paged_invariant else _attend_fast
+    cache = paged.cache
+    cache.write(layer, paged.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+
+    shape = cache.layers[layer]
+    heads, tokens = query.shape[1], query.shape[2]
+    out = query.new_empty(tokens, heads, shape.value_dim)
+    by_token = query[0].transpose(0, 1)
+    for group in paged.once("groups", partial(_groups, paged.query_lens)):
+        k, v = cache.gather_heads(layer, _rows(paged, layer, group))
+        packed = _pack(group.take(by_token, group.tokens), group.query_len, shape.kv_heads)
+        allowed = _allowed(paged, group, how.window, heads // shape.kv_heads)
+        result = _unpack(attend(packed, k, v, allowed, how), group.query_len)
+        start = 0
+        for piece in group.tokens:
+            count = piece.stop - piece.start
+            out[piece] = result[start : start + count]
+            start += count
+    return out[None], None
+
+
+@dataclass(frozen=True)
+class _How:
+    scaling: float
+    window: int | None
+    softcap: float | None
+    sinks: Tensor | None  # [H]
+
+    def scores(self, raw: Tensor) -> Tensor:
+        scores = raw * self.scaling
+        if self.softcap is not None:
+            scores = elementwise(torch.tanh, scores / self.softcap) * self.softcap
+        return scores
+
+    def packed_sinks(self, kv_heads: int, rows: int, dtype: torch.dtype) -> Tensor | None:
+        """`[1, h, rows, 1]`, in the order in which `_pack` lays out heads."""
+        if self.sinks is None:
+            return None
+        per_head = self.sinks.to(dtype).view(kv_heads, -1)
+        return per_head.repeat(1, rows // per_head.shape[1])[None, :, :, None]
+
+
+# --- the batch, from host integers only
+
+
+def _groups(query_lens: tuple[int, ...]) -> list[_Group]:
+    runs: dict[int, tuple[list[slice], list[slice]]] = {}
+    row = token = 0
+    while row < len(query_lens):
+        length, end = query_lens[row], row
+        while end < len(query_lens) and query_lens[end] == length:
+            end += 1
+        rows, tokens = runs.setdefault(length, ([], []))
+        rows.append(slice(row, end))
+        tokens.append(slice(token, token + (end - row) * length))
+        token, row = tokens[-1].stop, end
+    return [_Group(length, tuple(r), tuple(t)) for length, (r, t) in runs.items()]
+
+
+def _rows(paged: AttentionBatch, layer: int, group: _Group) -> Tensor:
+    """Index `[R', h, C]` of the group's keys, where C is a whole number of key tiles."""
+
+    def compute() -> Tensor:
+        tables = group.take(paged.block_tables, group.rows)
+        unit = KEY_TILE // math.gcd(KEY_TILE, paged.cache.block_size)
+        tables = F.pad(tables, (0, -tables.shape[1] % unit), value=SCRATCH_BLOCK)
+        return paged.cache.head_rows(layer, tables)
+
+    return paged.once(("rows", group.query_len, paged.cache.layers[layer].kv_heads), compute)
+
+
+def _allowed(paged: AttentionBatch, group: _Group, window: int | None, shared: int) -> Tensor:
+    """Mask `[R', 1, q · g, C]`: which key each packed query row may attend to.
+
+    A masked token is let attend to position 0 of its row, so that no row of scores is empty:
+    an empty softmax is NaN, and the token's hidden state goes on through the model.
+    """
+
+    def compute() -> Tensor:
+        size = paged.cache.block_size
+        unit = math.lcm(KEY_TILE, size)
+        keys = paged.block_tables.shape[1] * size
+        key = torch.arange(-(-keys // unit) * unit, device=paged.positions.device)
+        position = group.take(paged.positions, group.tokens).clamp(min=0)
+        position = position.view(-1, group.query_len).repeat_interleave(shared, dim=1)[..., None]
+        allowed = key <= position
+        if window is not None:
+            allowed &= key > position - window
+        return allowed[:, None]
+
+    return paged.once(("allowed", group.query_len, window, shared), compute)
+
+
+def _pack(query: Tensor, query_len: int, kv_heads: int) -> Tensor:
+    """`[R' · q, H, D]` to `[R', h, q · g, D]`: heads that share keys become rows of a product."""
+    tokens, heads, dim = query.shape
+    packed = query.reshape(tokens // query_len, query_len, kv_heads, heads // kv_heads, dim)
+    return packed.transpose(1, 2).reshape(tokens // query_len, kv_heads, -1, dim)
+
+
+def _unpack(packed: Tensor, query_len: int) -> Tensor:
+    """`[R', h, q · g, D]` to `[R' · q, H, D]`."""
+    rows, kv_heads, _, dim = packed.shape
+    split = packed.reshape(rows, kv_heads, query_len, -1, dim).transpose(1, 2)
+    return split.reshape(rows * query_len, -1, dim)
+
+
+# --- two arithmetics. query [R', h, M, D], k [R', h, C, D], v [R', h, C, D'], allowed
+#     [R', 1, M, C]; the result is [R', h, M, D'].
+
+
+def _attend_fast(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: _How) -> Tensor:
+    if how.softcap is None and how.sinks is None:
+        return F.scaled_dot_product_attention(query, k, v, attn_mask=allowed, scale=how.scaling)
+    scores = how.scores((query @ k.transpose(2, 3)).float())
+    scores = scores.masked_fill(~allowed, -torch.inf)
+    sinks = how.packed_sinks(k.shape[1], query.shape[2], scores.dtype)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.expand(len(scores), -1, -1, 1)], dim=-1)
+    weights = scores.softmax(dim=-1)[..., : k.shape[2]]
+    return weights.to(v.dtype) @ v
+
+
+def _attend_in_tiles(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: _How) -> Tensor:
+    """Softmax attention whose every sum has one order: within a key tile, then tile by tile.
+
+    The maximum over all keys is exact in any order, so it is taken first and no tile is
+    rescaled (the running maximum of flash attention is for memory, which is not short here).
+    A tile that is masked as a whole adds exact zeros: longer block tables change nothing.
+    """
+    exact = torch.promote_types(query.dtype, torch.float32)
+    rows, heads, count, _ = query.shape
+    tiles = k.shape[2] // KEY_TILE
+    k_tiles = k.to(exact).view(-1, KEY_TILE, k.shape[-1])
+    v_tiles = v.to(exact).view(-1, KEY_TILE, v.shape[-1])
+    plan = tile_plan(count, _query_tiles(k_tiles, v_tiles))
+    padding = sum(plan) - count
+    padded = F.pad(query.to(exact), (0, 0, 0, padding))
+    allowed = F.pad(allowed, (0, 0, 0, padding), value=True)
+    sinks = how.packed_sinks(heads, count, exact)
+    if sinks is not None:
+        sinks = F.pad(sinks, (0, 0, 0, padding))
+
+    def attend(start: int, size: int) -> Tensor:
+        part = padded[:, :, None, start : start + size].expand(-1, -1, tiles, -1, -1)
+        raw = torch.bmm(part.reshape(-1, size, part.shape[-1]), k_tiles.transpose(1, 2))
+        scores = how.scores(raw).view(rows, heads, tiles, size, KEY_TILE)
+        mask = allowed[:, :, start : start + size].view(rows, 1, size, tiles, KEY_TILE)
+        scores = scores.masked_fill(~mask.transpose(2, 3), -torch.inf)
+        most = scores.amax(dim=(2, 4), keepdim=True)
+        sink = None if sinks is None else sinks[:, :, None, start : start + size]
+        if sink is not None:
+            most = torch.maximum(most, sink)
+        weights = elementwise(torch.exp, scores - most)
+        sums = weights.sum(dim=-1)
+        outs = torch.bmm(weights.view(-1, size, KEY_TILE), v_tiles)
+        outs = outs.view(rows, heads, tiles, size, -1)
+        total, out = sums[:, :, 0].clone(), outs[:, :, 0].clone()
+        for tile in range(1, tiles):
+            total += sums[:, :, tile]
+            out += outs[:, :, tile]
+        if sink is not None:
+            total += elementwise(torch.exp, sink - most)[:, :, 0, :, 0]
+        return out / total[..., None]
+
+    starts = [sum(plan[:i]) for i in range(len(plan))]
+    parts = [attend(start, size) for start, size in zip(starts, plan, strict=True)]
+    out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+    return out[:, :, :count].to(query.dtype)
+
+
+_proven: dict[object, tuple[int, ...]] = {}
+
+
+def _query_tiles(k: Tensor, v: Tensor) -> tuple[int, ...]:
+    """Row counts at which both products give a row the same bits, tried once per shape."""
+    key = (k.shape[-1], v.shape[-1], k.dtype, k.device, torch.get_num_threads())
+    if key not in _proven:
+        generator = torch.Generator().manual_seed(0)
+
+        def random(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator).to(k)
+
+        keys, values = random(3, KEY_TILE, k.shape[-1]), random(3, KEY_TILE, v.shape[-1])
+
+        def scores(rows: Tensor) -> Tensor:
+            return torch.bmm(rows.transpose(0, 1), keys.transpose(1, 2)).transpose(0, 1)
+
+        def outputs(rows: Tensor) -> Tensor:
+            return torch.bmm(rows.transpose(0, 1), values).transpose(0, 1)
+
+        top = QUERY_TILES[-1]
+        good = set(proven_tiles(scores, random(top, 3, k.shape[-1]), QUERY_TILES))
+        good &= set(proven_tiles(outputs, random(top, 3, KEY_TILE), QUERY_TILES))
+        _proven[key] = tuple(sorted(good)) or (1,)
+    return _proven[key]

@@ -1,0 +1,382 @@
+"""Any Hugging Face causal language model, run on our own paged cache.
+
+The model's own forward runs, head and all, so that what a family does to its logits (soft caps,
+scales) is done by its own code. Only attention is ours (`attention.py`). What a model needs and
+we cannot give is refused when it is loaded, never approximated: the model is probed with one
+token, then compared with itself on its own attention.
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from . import attention
+from .attention import AttentionBatch, LayerProbe
+from .errors import AttentionNotCalled, ModelError, ModelNotFound, NotInvariant, UnsupportedModel
+from .invariant import make_invariant, undo_invariant
+from .paged_cache import LayerShape, PagedCache
+
+DType = Literal["float32", "float64", "bfloat16", "auto"]
+
+EMBEDDED = {"embedded": "target", "embedded-draft": "draft"}
+"""Names of the models that ship with the package, and their folders in `embedded/`."""
+
+_LAYER_TYPES = {"full_attention", "sliding_attention"}
+_MOVING_ROPE = {"dynamic", "longrope"}
+_PROBE_TOKENS = 6
+
+
+class CausalLM:
+    """A decoder whose keys and values live in a `PagedCache`.
+
+    The Hugging Face model is taken over: its attention, and in invariant mode its linear
+    layers, are replaced in place. Do not share it between two `CausalLM`s of different modes.
+
+    A forward pass must not run in two threads at once.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, invariant: bool) -> None:
+        self.hf = model
+        self.name = type(model).__name__
+        self.invariant = invariant
+        self.config = model.config.get_text_config(decoder=True)
+        _refuse(model, self.config)
+        self._base = model.base_model
+        if self._base is model:
+            raise UnsupportedModel(f"{self.name} has no base model apart from its head")
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._hidden: Tensor | None = None
+        model.train(False)
+        model.requires_grad_(False)
+        undo_invariant(model)
+        if invariant or self.device.type == "cpu":
+            _plain_experts(model)
+        with torch.inference_mode():
+            expected = self._own_logits()
+            attention.register()
+            model.set_attn_implementation(attention.NAME)
+            self.layer_shapes = self._probe()
+            if invariant:
+                make_invariant(model)
+            if (hook := self._base.__dict__.pop("_stepweave_hook", None)) is not None:
+                hook.remove()
+            self._base.__dict__["_stepweave_hook"] = self._base.register_forward_hook(
+                self._keep_hidden
+            )
+            self._check(expected)
+
+    @classmethod
+    def load(
+        cls,
+        name_or_path: str | Path,
+        *,
+        dtype: DType = "float32",
+        device: torch.device | str = "cpu",
+        invariant: bool = True,
+    ) -> "CausalLM":
+        """Load a directory, a hub name, or `"embedded"` / `"embedded-draft"`.
+
+        Local files first, then the hub. Weights must be safetensors and code must be that of
+        the installed transformers: a model is data, not a program. `dtype="auto"` takes what
+        the checkpoint says. With `invariant`, a token's logits have the same bits in every
+        batch, chunk and draft window; it is meant for CPU and costs speed.
+        """
+        wanted: torch.dtype | str = "auto" if dtype == "auto" else getattr(torch, dtype)
+        model = from_local_then_hub(
+            AutoModelForCausalLM,
+            name_or_path,
+            dtype=wanted,
+            use_safetensors=True,
+            attn_implementation="eager",
+        )
+        return cls(model.to(device), invariant=invariant)
+
+    @classmethod
+    def wrap(cls, hf_model: PreTrainedModel, *, invariant: bool = True) -> "CausalLM":
+        """Take over a model that is already built, such as a small random one in a test."""
+        return cls(hf_model, invariant=invariant)
+
+    # --- what it is
+
+    @property
+    def vocab_size(self) -> int:
+        """Columns of the logits."""
+        return int(self.config.vocab_size)
+
+    @property
+    def context_length(self) -> int:
+        """Positions the model was made for: prompt and output of a request together."""
+        return int(self.config.max_position_embeddings)
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Tokens that end a text; more than one in chat models, none in some toys."""
+        found: set[int] = set()
+        for config in (self.hf.generation_config, self.config):
+            ids = getattr(config, "eos_token_id", None)
+            found |= set() if ids is None else {ids} if isinstance(ids, int) else set(ids)
+        return frozenset(found)
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden states that `forward` returns."""
+        return int(self.config.hidden_size)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers with a cache of their own."""
+        return len(self.layer_shapes)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights, hidden states and cache."""
+        dtype: torch.dtype = self.hf.dtype
+        return dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where weights, cache and inputs live."""
+        return torch.device(self.hf.device)
+
+    def new_cache(self, num_blocks: int, block_size: int) -> PagedCache:
+        """A zeroed cache of `num_blocks` blocks, scratch block 0 included."""
+        return PagedCache(self.layer_shapes, num_blocks, block_size, self.dtype, self.device)
+
+    # --- what it does
+
+    @torch.inference_mode()
+    def forward(
+        self, input_ids: Tensor, batch: AttentionBatch, logit_rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """One pass over `input_ids[T]`: logits `[L, V]` and hidden states `[T, H]`.
+
+        `logit_rows[L]` are indices into the T tokens, on the device; None means all of them.
+        Hidden states are those the head sees (after the last norm), for every token. Logits
+        are float32, or float64 in a float64 model. Masked tokens may hold any id: they are
+        computed as token 0.
+        """
+        batch.begin()
+        masked = batch.positions < 0
+        keep: dict[str, Any] = {}
+        if self._keeps_logits and logit_rows is not None:
+            keep["logits_to_keep"] = logit_rows
+        output = self.hf(
+            input_ids=input_ids.masked_fill(masked, 0)[None],
+            position_ids=batch.positions.clamp(min=0)[None],
+            attention_mask=None,
+            use_cache=False,
+            paged=batch,
+            paged_invariant=self.invariant,
+            **keep,
+        )
+        self._require_every_layer(batch.calls, range(self.num_layers))
+        logits: Tensor = output.logits[0]
+        if logit_rows is not None and not keep:
+            logits = logits[logit_rows]
+        hidden, self._hidden = self._hidden, None
+        assert hidden is not None, f"{self.name}: its base model did not run"
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)), hidden[0]
+
+    def _keep_hidden(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._hidden = output[0] if isinstance(output, tuple) else output.last_hidden_state
+
+    # --- trying it out
+
+    def _own_logits(self) -> Tensor:
+        """The model's logits of a few tokens, by its own attention code."""
+        self.hf.set_attn_implementation("eager")
+        ids = self._probe_ids()[None]
+        logits: Tensor = self.hf(input_ids=ids, use_cache=False).logits[0]
+        return logits
+
+    def _probe_ids(self) -> Tensor:
+        """A few different tokens, the same at every load."""
+        count = min(_PROBE_TOKENS, self.context_length)
+        return (torch.arange(count, device=self.device) * 7 + 3) % self.config.vocab_size
+
+    def _probe(self) -> tuple[LayerShape, ...]:
+        """Learn each layer's shape from one token, and that its attention is as configured."""
+        probe = LayerProbe()
+        ids = self._probe_ids()[None, :1]
+        try:
+            self.hf(
+                input_ids=ids,
+                position_ids=torch.zeros_like(ids),
+                attention_mask=None,
+                use_cache=False,
+                paged=probe,
+            )
+        except TypeError as error:
+            raise AttentionNotCalled(
+                f"{self.name} does not pass keyword arguments on to its attention: {error}"
+            ) from error
+        self._require_every_layer(probe.calls, range(self.config.num_hidden_layers))
+        for layer, window in _windows(self.config).items():
+            if probe.windows[layer] != window:
+                raise UnsupportedModel(
+                    f"{self.name}: by its configuration layer {layer} has sliding window {window}, "
+                    f"but it asked attention for {probe.windows[layer]}; the window is "
+                    "probably in a mask of its own, which a paged cache cannot use"
+                )
+        cap = getattr(self.config, "attn_logit_softcapping", None)
+        if any(softcap != cap for softcap in probe.softcaps.values()):
+            raise UnsupportedModel(
+                f"{self.name}: attn_logit_softcapping is {cap}, but attention was asked for "
+                f"{sorted(set(map(str, probe.softcaps.values())))}"
+            )
+        return tuple(probe.layers[layer] for layer in range(len(probe.layers)))
+
+    def _require_every_layer(self, calls: list[int], layers: range) -> None:
+        if sorted(calls) != list(layers):
+            missing = sorted(set(layers) - set(calls))
+            twice = sorted({layer for layer in calls if calls.count(layer) > 1})
+            raise AttentionNotCalled(
+                f"{self.name}: of {len(layers)} layers, {missing} did not call the paged "
+                f"attention and {twice} called it more than once; its keys and values "
+                "would be missing from the cache. Such a model cannot be served"
+            )
+
+    def _check(self, expected: Tensor) -> None:
+        """Compare with the model's own attention, and, in invariant mode, with ourselves."""
+        ids = self._probe_ids()
+        n = len(ids)
+        size = 4
+        cache = self.new_cache(2 + 2 * n, size)
+        blocks = -(-n // size)
+        tables = torch.arange(1, 1 + 2 * blocks, device=self.device).view(2, blocks)
+
+        def run(*chunks: tuple[int, int, int]) -> Tensor:
+            """Logits of chunks (row, start, stop) in one pass."""
+            rows = [
+                (row, torch.arange(start, stop, device=self.device)) for row, start, stop in chunks
+            ]
+            positions = torch.cat([position for _, position in rows])
+            table = torch.cat([tables[row].expand(len(p), -1) for row, p in rows])
+            block = table.gather(1, (positions // size)[:, None])[:, 0]
+            batch = AttentionBatch(
+                query_lens=tuple(stop - start for _, start, stop in chunks),
+                block_tables=torch.stack([tables[row] for row, _ in rows]),
+                positions=positions,
+                slots=block * size + positions % size,
+                cache=cache,
+            )
+            logits, _ = self.forward(ids[positions], batch)
+            return logits
+
+        whole = run((0, 0, n))
+        if self.dtype in (torch.float32, torch.float64):
+            worst = (whole - expected).abs().max().item()
+            if not worst <= 1e-3 * max(1.0, expected.abs().max().item()):
+                raise UnsupportedModel(
+                    f"{self.name}: on the paged cache its logits differ by {worst:.3g} from those "
+                    "of its own attention, so it does something with attention that we do not know"
+                )
+        if self.invariant and n > 2:
+            first = run((1, 0, n - 2))
+            mixed = run((1, n - 2, n - 1), (0, 0, n), (1, n - 1, n))
+            again = torch.cat([first, mixed[:1], mixed[-1:]])
+            if not (torch.equal(again, whole) and torch.equal(mixed[1:-1], whole)):
+                raise NotInvariant(
+                    f"{self.name}: a token's logits depend on the other tokens of its batch "
+                    f"({self.dtype}, {self.device.type}, {torch.get_num_threads()} threads). "
+                    "Load it with invariant=False"
+                )
+
+
+def resolve(name_or_path: str | Path) -> str:
+    """The directory of an embedded model; any other name or path as it is."""
+    if str(name_or_path) not in EMBEDDED:
+        return str(name_or_path)
+    folder = Path(__file__).parent / "embedded" / EMBEDDED[str(name_or_path)]
+    if not (folder / "config.json").is_file():
+        raise ModelNotFound(
+            f"{name_or_path!r}: this installation lacks the embedded model (looked in "
+            f"{folder.parent.name}/{folder.name} of stepweave.models)"
+        )
+    return str(folder)
+
+
+def from_local_then_hub(auto: Any, name_or_path: str | Path, **options: Any) -> Any:
+    """`auto.from_pretrained`, without the network if that suffices, and never with remote code.
+
+    Raises `ModelNotFound` with both reasons if neither works.
+    """
+    source = resolve(name_or_path)
+    options["trust_remote_code"] = False
+    try:
+        return auto.from_pretrained(source, local_files_only=True, **options)
+    except (OSError, ValueError) as error:
+        local = error
+    if Path(source).exists():
+        raise ModelNotFound(f"{source}: not a model we can load: {local}") from local
+    try:
+        return auto.from_pretrained(source, **options)
+    except (OSError, ValueError) as error:
+        raise ModelNotFound(
+            f"{source!r} is not a directory, not in the local hub cache, and could not be had "
+            f"from the hub: {error}"
+        ) from error
+
+
+def _refuse(model: PreTrainedModel, config: Any) -> None:
+    """Raise if the architecture is known to need what a paged cache does not give."""
+    name = type(model).__name__
+    why = None
+    if getattr(model.config, "is_encoder_decoder", False):
+        why = "it is an encoder-decoder; only decoders run on the paged cache"
+    elif not getattr(model, "_supports_attention_backend", False):
+        why = "it does not call attention through the attention interface of transformers"
+    elif getattr(config, "alibi", False):
+        why = "it uses ALiBi, a bias that its own attention adds"
+    elif getattr(config, "use_bidirectional_attention", None):
+        why = "its attention looks ahead"
+    elif odd := set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES:
+        why = f"it has layers of type {', '.join(sorted(odd))}"
+    elif moving := _MOVING_ROPE & set(_rope_types(config.to_dict())):
+        why = (
+            f"its rotary embedding is of type {moving.pop()!r}, whose angles depend on the "
+            "longest request of the batch"
+        )
+    elif getattr(config, "max_position_embeddings", None) is None:
+        why = "its configuration names no max_position_embeddings, so no context length"
+    if why is not None:
+        raise UnsupportedModel(f"{name} cannot be served: {why}")
+
+
+def _plain_experts(model: PreTrainedModel) -> None:
+    """Multiply by experts one after another: grouped products are neither invariant nor float64.
+
+    That asks the device which experts were hit, so off the CPU it is done only if asked for.
+    """
+    if getattr(model, "_can_set_experts_implementation", bool)():
+        model.set_experts_implementation("eager")
+
+
+def _rope_types(node: object) -> Iterator[str]:
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            if key in ("rope_type", "type") and isinstance(value, str):
+                yield value
+            else:
+                yield from _rope_types(value)
+
+
+def _windows(config: Any) -> dict[int, int | None]:
+    """The sliding window each layer has by its configuration."""
+    window = getattr(config, "sliding_window", None)
+    types = getattr(config, "layer_types", None)
+    if types is None:
+        if getattr(config, "use_sliding_window", True) is False:
+            window = None
+        return dict.fromkeys(range(config.num_hidden_layers), window)
+    return {
+        layer: window if kind == "sliding_attention" else None for layer, kind in enumerate(types)
+    }
+
+
+__all__ = ["CausalLM", "ModelError", "from_local_then_hub", "resolve"]

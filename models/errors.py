@@ -1,0 +1,30 @@
+"""What can go wrong between a Hugging Face model and our cache.
+
+    ModelError              anything below
+    ├── ModelNotFound       the name resolves to nothing we may load
+    ├── UnsupportedModel    the model needs something a paged cache cannot give it
+    ├── AttentionNotCalled  a layer did not attend through the paged cache
+    └── NotInvariant        a token's result depends on what else is in the batch
+
+Each message names the model class (or the path), what was found, and what to do.
+"""
+
+
+class ModelError(Exception):
+    """A model cannot be loaded, or did not do what the engine relies on."""
+
+
+class ModelNotFound(ModelError):
+    """No such model: neither a directory, nor in the local hub cache, nor on the hub."""
+
+
+class UnsupportedModel(ModelError):
+    """The architecture needs what only its own attention code knows, such as ALiBi."""
+
+
+class AttentionNotCalled(ModelError):
+    """Some layer used attention of its own, so its keys and values are not in the cache."""
+
+
+class NotInvariant(ModelError):
+    """A token's arithmetic depends on the other tokens of its batch, on this machine."""

@@ -1,0 +1,262 @@
+"""Arithmetic in which a token's result does not depend on its neighbours, bit for bit.
+
+A matrix product of 5 rows and one of 64 rows may use different kernels and add in different
+orders, so that the last bits of a row change with the batch. Chunked prefill, preemption and
+draft windows all change the batch; exact token equality needs the bits not to change.
+
+*Matrix products* run in tiles of a few fixed row counts. A tile size is used only if a
+trial on this machine, with this matrix and this number of threads, gave every row the bits
+that the smallest tile gives it, wherever in the tile the row stands: libraries choose their
+kernels by shape, never by content, so random rows tell. If not even the smallest tile passes,
+rows are multiplied one at a time, which is slow and always right.
+
+*Elementwise functions* use a vector kernel for most elements and a scalar one for what is left
+over at the end of the tensor and of each thread's share; `silu`, `gelu` and `sigmoid` differ
+between the two. Padding to a whole number of vectors per thread leaves nothing over.
+
+`make_invariant` installs both in a model. `nn.Linear` and activation modules are replaced one
+by one. Blocks that multiply by parameters of their own (mixture-of-experts weights are single
+three-dimensional parameters, routers and GPT-2's `Conv1D` call functions) run under a mode that
+redirects the functions they call. A product in other code, or of another kind (grouped
+products, convolutions), is not covered; `CausalLM` tries the finished model and refuses it then.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+TILES = (8, 16, 24, 32, 48, 64, 96, 128)
+"""Rows per tile that are tried. Steps of at most 1.5 keep the padding below a third."""
+
+LARGE = 1 << 25
+"""Elements of a matrix above which only tiles up to 64 rows are tried, to load quickly."""
+
+_VECTOR = 64  # elements; at least what any CPU kernel handles in one unrolled vector step
+_GRAIN = 32768  # elements; torch gives a further thread work only beyond this many
+
+_tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear` for `x[..., K]`, `weight[N, K]`, in proven row tiles."""
+
+    def multiply(rows: Tensor) -> Tensor:
+        return F.linear(rows, weight, bias)
+
+    return _in_tiles(multiply, x, weight, ("linear", bias is not None))
+
+
+def matmul(x: Tensor, weight: Tensor) -> Tensor:
+    """`x[..., K] @ weight[K, N]`, in proven row tiles."""
+
+    def multiply(rows: Tensor) -> Tensor:
+        return torch.mm(rows, weight)
+
+    return _in_tiles(multiply, x, weight, ("matmul",))
+
+
+def elementwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """`function(x)` such that an element's result does not depend on its place in `x`."""
+    size = x.numel()
+    if x.device.type != "cpu" or size == 0:
+        return function(x)
+    padded = _aligned_size(size, torch.get_num_threads())
+    if padded == size and x.is_contiguous():
+        return function(x)
+    flat = F.pad(x.reshape(-1), (0, padded - size))
+    return function(flat)[:size].view(x.shape)
+
+
+def proven_tiles(
+    multiply: Callable[[Tensor], Tensor], rows: Tensor, sizes: Iterable[int]
+) -> tuple[int, ...]:
+    """The tile sizes of `sizes` (ascending) that give each of `rows[R, ...]` the same bits.
+
+    `multiply` maps `[n, ...]` to `[n, ...]` row by row. R is at least the largest size. The
+    answer is `(1,)` if a row's bits depend on its place even in the smallest tile.
+    """
+    smallest, *larger = sizes
+    reference = torch.cat(
+        [multiply(rows[i : i + smallest]) for i in range(0, len(rows) - smallest + 1, smallest)]
+    )
+
+    def agrees(size: int) -> bool:
+        shifts = range(size) if size == smallest else (0, size // 2 + 1)
+        return all(
+            torch.equal(multiply(rows[:size].roll(shift, 0)).roll(-shift, 0), reference[:size])
+            for shift in shifts
+        )
+
+    if not agrees(smallest):
+        return (1,)
+    return (smallest, *(size for size in larger if size <= len(reference) and agrees(size)))
+
+
+def tile_plan(rows: int, tiles: tuple[int, ...]) -> list[int]:
+    """Tile sizes (of ascending `tiles`) that cover `rows`, with padding in the last one only."""
+    plan = []
+    while rows > 0:
+        size = next((tile for tile in tiles if tile >= rows), tiles[-1])
+        plan.append(size)
+        rows -= size
+    return plan
+
+
+def _in_tiles(
+    multiply: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor, kind: tuple[object, ...]
+) -> Tensor:
+    flat = x.reshape(-1, x.shape[-1])
+    rows = len(flat)
+    if rows == 0:
+        return multiply(flat).view(*x.shape[:-1], -1)
+    place = (weight.shape, weight.stride(), weight.dtype, weight.device)
+    key = (*kind, *place, torch.get_num_threads())
+    tiles = _tiles.get(key)
+    if tiles is None:
+        tiles = _tiles[key] = _try_tiles(multiply, flat, weight)
+    plan = tile_plan(rows, tiles)
+    padding = sum(plan) - rows
+    if padding:
+        flat = F.pad(flat, (0, 0, 0, padding))
+    if len(plan) == 1:
+        out = multiply(flat)
+    else:
+        out = torch.cat([multiply(part) for part in torch.split(flat, plan)])
+    return out[:rows].view(*x.shape[:-1], out.shape[-1])
+
+
+def _try_tiles(
+    multiply: Callable[[Tensor], Tensor], like: Tensor, weight: Tensor
+) -> tuple[int, ...]:
+    sizes = TILES if weight.numel() < LARGE else tuple(tile for tile in TILES if tile <= 64)
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(sizes[-1], like.shape[-1], generator=generator)
+    return proven_tiles(multiply, rows.to(like), sizes)
+
+
+def _aligned_size(size: int, threads: int) -> int:
+    """The least padded size of which each thread's share is a whole number of vectors."""
+    while True:
+        shares = min(threads, -(-size // _GRAIN))
+        unit = _VECTOR * shares
+        if size % unit == 0:
+            return size
+        size += -size % unit
+
+
+# --- installing it in a model
+
+
+def make_invariant(model: nn.Module) -> None:
+    """Replace, in place, what depends on the number of rows. Doing it twice changes nothing."""
+    for module in model.modules():
+        if _ORIGINAL in module.__dict__:
+            continue
+        if type(module).forward is nn.Linear.forward:
+            assert isinstance(module, nn.Linear)
+            _replace(module, partial(_linear_forward, module))
+        elif _is_activation(module):
+            _replace(module, partial(elementwise, module.forward))
+        elif _multiplies_by_itself(module) or any(map(_multiplies_by_itself, module.children())):
+            _replace(module, _under_mode(module.forward))
+
+
+def undo_invariant(model: nn.Module) -> None:
+    """Give every module its own arithmetic back."""
+    for module in model.modules():
+        if module.__dict__.pop(_ORIGINAL, False):
+            del module.forward
+
+
+_ORIGINAL = "_stepweave_replaced"
+
+
+def _replace(module: nn.Module, forward: Callable[..., Any]) -> None:
+    module.__dict__[_ORIGINAL] = True
+    module.__dict__["forward"] = forward
+
+
+def _linear_forward(module: nn.Linear, x: Tensor) -> Tensor:
+    return linear(x, module.weight, module.bias)
+
+
+def _is_activation(module: nn.Module) -> bool:
+    """A module without parameters or children, from a library's file of activations."""
+    home = type(module).__module__
+    known = home in ("torch.nn.modules.activation", "transformers.activations")
+    leaf = not any(True for _ in module.children()) and not any(True for _ in module.parameters())
+    return known and leaf and not isinstance(module, nn.Softmax | nn.LogSoftmax)
+
+
+def _multiplies_by_itself(module: nn.Module) -> bool:
+    """Whether the module owns a matrix and is not one of the kinds known to be safe."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        return False
+    return any(p.dim() >= 2 for p in module.parameters(recurse=False))
+
+
+def _under_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(forward)
+    def redirected(*args: Any, **kwargs: Any) -> Any:
+        with _Redirect():
+            return forward(*args, **kwargs)
+
+    return redirected
+
+
+class _Redirect(TorchFunctionMode):
+    """Sends products and activation functions to their invariant forms, within a block."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _PRODUCTS and not kwargs:
+            return _product(*args)
+        if func is F.linear:
+            return linear(*args, **kwargs)
+        if func is torch.addmm and not kwargs:
+            bias, x, weight = args
+            return matmul(x, weight) + bias
+        if func in _ELEMENTWISE and isinstance(args[0], Tensor):
+            rest = args[1:]
+            return elementwise(lambda x: func(x, *rest, **kwargs), args[0])
+        return func(*args, **kwargs)
+
+
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    if weight.dim() == 2 and x.dim() >= 1:
+        return matmul(x, weight)
+    if weight.dim() == 3 and x.dim() == 3 and len(x) == len(weight):
+        return torch.stack([matmul(a, b) for a, b in zip(x, weight, strict=True)])
+    return torch.matmul(x, weight)
+
+
+_PRODUCTS = frozenset({torch.matmul, torch.mm, torch.bmm, Tensor.matmul, Tensor.__matmul__})
+_ELEMENTWISE = frozenset(
+    {
+        F.silu,
+        F.gelu,
+        F.softplus,
+        F.sigmoid,
+        F.tanh,
+        torch.sigmoid,
+        torch.tanh,
+        torch.exp,
+        torch.cos,
+        torch.sin,
+        torch.erf,
+        Tensor.sigmoid,
+        Tensor.tanh,
+        Tensor.exp,
+    }
+)

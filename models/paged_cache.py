@@ -1,0 +1,115 @@
+"""Keys and values of all requests, in blocks that the scheduler hands out.
+
+A *slot* is the place of one token: slot = block · block_size + offset. Block 0 is the *scratch
+block*: tokens that are masked (a draft past the end, padding) are written there, so that no
+kernel needs a branch, and unused entries of a block table point there. Nothing ever attends
+to it unmasked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SCRATCH_BLOCK = 0
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What one layer stores per token. Keys and values differ in width in some models."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def elements(self) -> int:
+        """Numbers stored per token."""
+        return self.kv_heads * (self.key_dim + self.value_dim)
+
+
+def bytes_per_block(layers: Sequence[LayerShape], block_size: int, dtype: torch.dtype) -> int:
+    """Memory of one block over all layers, in bytes: what to divide a memory budget by."""
+    return sum(layer.elements for layer in layers) * block_size * dtype.itemsize
+
+
+class PagedCache:
+    """Per layer, keys `[slots, kv_heads, key_dim]` and values `[slots, kv_heads, value_dim]`.
+
+    `num_blocks` counts the scratch block, so `num_blocks - 1` are for requests.
+
+    The cache holds finite numbers only: a masked key has weight zero, and zero times NaN is NaN,
+    so one bad value left in a released block would reach the block's next owner. `write`
+    stores zero in place of NaN and infinities; the request that made them still sees them in
+    its own hidden states.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[LayerShape],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> None:
+        if num_blocks < 2:
+            raise ValueError(f"num_blocks is {num_blocks}: need scratch block 0 and one more")
+        if block_size < 1:
+            raise ValueError(f"block_size is {block_size}: a block holds at least one token")
+        self.layers = tuple(layers)
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.dtype = dtype
+        slots = num_blocks * block_size
+
+        def zeros(heads: int, dim: int) -> Tensor:
+            return torch.zeros(slots, heads, dim, dtype=dtype, device=device)
+
+        self.keys = [zeros(layer.kv_heads, layer.key_dim) for layer in self.layers]
+        self.values = [zeros(layer.kv_heads, layer.value_dim) for layer in self.layers]
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Memory of one block over all layers, in bytes."""
+        return bytes_per_block(self.layers, self.block_size, self.dtype)
+
+    def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
+        """Store `k[T, kv_heads, key_dim]`, `v[T, kv_heads, value_dim]` at `slots[T]`.
+
+        Several tokens may name one scratch slot; which of them stays there is of no account.
+        """
+        self.keys[layer].index_copy_(0, slots, _finite(k.to(self.dtype)))
+        self.values[layer].index_copy_(0, slots, _finite(v.to(self.dtype)))
+
+    def gather(self, layer: int, block_tables: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of `block_tables[R, B]`, as `[R, B · block_size, kv_heads, dim]`."""
+        rows = self.head_rows(layer, block_tables)
+        k, v = self.gather_heads(layer, rows)
+        return k.transpose(1, 2), v.transpose(1, 2)
+
+    def head_rows(self, layer: int, block_tables: Tensor) -> Tensor:
+        """Index `[R, kv_heads, B · block_size]` of (slot, head) pairs, for `gather_heads`.
+
+        Layers with the same number of heads share it, so a forward pass computes it once.
+        """
+        heads = self.layers[layer].kv_heads
+        device = block_tables.device
+        offsets = torch.arange(self.block_size, device=device)
+        slots = (block_tables[:, :, None] * self.block_size + offsets).flatten(1)
+        return slots[:, None, :] * heads + torch.arange(heads, device=device)[:, None]
+
+    def gather_heads(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values `[R, kv_heads, B · block_size, dim]` in one copy, heads outermost.
+
+        Head-major is what the matrix products want; gathering slots and then transposing
+        would copy everything twice.
+        """
+        keys, values, flat = self.keys[layer], self.values[layer], rows.flatten()
+        k = keys.view(-1, keys.shape[-1]).index_select(0, flat)
+        v = values.view(-1, values.shape[-1]).index_select(0, flat)
+        return k.view(*rows.shape, -1), v.view(*rows.shape, -1)
+
+
+def _finite(x: Tensor) -> Tensor:
+    return torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)

@@ -1,0 +1,162 @@
+"""bitmask: fill the grammar masks of a step while its forward runs, and cut invalid drafts.
+
+The matcher stands after the tokens of step i−1 (commit's `advance` phase), the drafts are those
+that step i−1 copied back. For each row it walks the draft window, fills one mask per position,
+and rolls back; the first draft that breaks the grammar ends the row's window. Masks fail closed:
+a row whose matcher failed, or whose drafts are not provably its own, allows nothing but a stop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..graph.node import Node, Op, OpContext, Read, Value
+from ..requests.batch import ScheduledRow, StepBatch
+from ..structured.backend import Matcher, fill_batch
+from ..structured.bitmask import ALL_ALLOWED, words
+from .d2h_copy import HostDrafts
+from .kind import Built, NodeKind, NodeSpec
+from .machine import Machine
+from .tails import GENERATION
+
+
+@dataclass
+class MatcherTable:
+    """The `matchers` state: one matcher per structured request, and what went wrong with it."""
+
+    matchers: dict[int, Matcher] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+
+    def of(self, row: ScheduledRow) -> Matcher | None:
+        """The row's matcher, made when it is first needed; None for a row without a grammar."""
+        grammar = row.request.grammar
+        if grammar is None:
+            return None
+        uid = row.request.uid
+        if uid not in self.matchers:
+            self.matchers[uid] = grammar.matcher()
+        return self.matchers[uid]
+
+    def drop(self, uid: int) -> None:
+        self.matchers.pop(uid, None)
+        self.failures.pop(uid, None)
+
+
+class MaskBuffer:
+    """Pinned masks: `bits[S, k + 1, W]` int32 and `valid[S]`, filled through numpy."""
+
+    def __init__(self, rows: int, window: int, vocab: int) -> None:
+        pin = torch.cuda.is_available()
+        self.bits = torch.empty(rows, window, words(vocab), dtype=torch.int32, pin_memory=pin)
+        self.valid = torch.empty(rows, dtype=torch.int64, pin_memory=pin)
+        self._bits = self.bits.numpy()
+        self._valid = self.valid.numpy()
+
+    def fill(
+        self, batch: StepBatch, table: MatcherTable, drafts: HostDrafts | None, k: int
+    ) -> FilledMask:
+        """Masks of every sampling row: all ones where nothing is structured."""
+        rows = batch.sampling
+        self._bits[: len(rows)] = ALL_ALLOWED
+        self._valid[: len(rows)] = k
+        items: list[tuple[Matcher, list[int], int]] = []
+        for index, row in enumerate(rows):
+            if not row.yields:
+                continue  # a resumed row's token is known; it was masked when it was sampled
+            try:
+                matcher = table.of(row)
+            except Exception as error:  # the boundary: one request's grammar, one request's error
+                table.failures[row.request.uid] = f"{type(error).__name__}: {error}"
+                self._bits[index] = 0
+                self._valid[index] = 0
+                continue
+            if matcher is not None:
+                items.append((matcher, self._drafts_of(row, table, drafts), index))
+        counts, failures = fill_batch(items, self._bits)
+        for (_, _, index), count in zip(items, counts, strict=True):
+            self._valid[index] = count
+        for index, failure in failures.items():
+            table.failures[rows[index].request.uid] = str(failure)
+        return FilledMask(self, len(rows))
+
+    @staticmethod
+    def _drafts_of(row: ScheduledRow, table: MatcherTable, drafts: HostDrafts | None) -> list[int]:
+        if drafts is None or not row.decodes:
+            return []
+        if int(drafts.tags[row.row, GENERATION]) != row.generation:
+            table.failures[row.request.uid] = (
+                f"row {row.row} holds drafts of generation "
+                f"{int(drafts.tags[row.row, GENERATION])}, not {row.generation}"
+            )
+            return []
+        found: list[int] = drafts.tokens[row.row].tolist()
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class FilledMask:
+    """A filled mask buffer and its number of rows."""
+
+    buffer: MaskBuffer
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Masks on the device: `bits[S, k + 1, W]` int32, and `valid[S]` drafts that pass."""
+
+    bits: Tensor
+    valid: Tensor
+
+
+def build(spec: NodeSpec, machine: Machine) -> Built:
+    shape = spec.shape
+    speculates = shape.draft_tokens > 0
+
+    def fill(ctx: OpContext) -> None:
+        batch: StepBatch = ctx.read("batch")
+        drafts: HostDrafts | None = ctx.read("host_drafts") if speculates else None
+        table: MatcherTable = ctx.state("matchers")
+        if not batch.structured:
+            return  # none: nothing in this step is masked
+        held = ctx.buffer("mask_host")
+        buffer: MaskBuffer = held.buffer if isinstance(held, FilledMask) else held
+        ctx.write("mask_host", buffer.fill(batch, table, drafts, shape.draft_tokens))
+
+    def copy(ctx: OpContext) -> None:
+        filled: FilledMask | None = ctx.read("mask_host")
+        if filled is None:
+            return
+        rows, buffer = filled.rows, filled.buffer
+        with torch.inference_mode():
+            ctx.write("mask", Mask(buffer.bits[:rows].clone(), buffer.valid[:rows].clone()))
+
+    reads = [Read("batch"), Read("matchers")] + ([Read("host_drafts", 1)] if speculates else [])
+    mask_bytes = 131072 // 8 * shape.max_rows * (shape.draft_tokens + 1)
+    return Built(
+        Node(
+            spec.name,
+            host=(Op(reads=tuple(reads), writes=("matchers", "mask_host"), run=fill),),
+            device=(Op(reads=(Read("mask_host"),), writes=("mask",), run=copy),),
+            stream="compute",
+        ),
+        values=(
+            Value(
+                "mask_host",
+                "pinned",
+                "slots",
+                nbytes=mask_bytes,
+                allocate=lambda: MaskBuffer(
+                    shape.max_rows, shape.draft_tokens + 1, machine.vocab_size
+                ),
+            ),
+            Value("mask", "device", "slots", nbytes=mask_bytes),
+        ),
+        states=("matchers",),
+    )
+
+
+KIND = NodeKind("bitmask", "fill grammar masks per draft position; cut drafts that break them", build)

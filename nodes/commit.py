@@ -1,0 +1,143 @@
+"""commit: settle what a step produced, in two phases.
+
+`advance` reads the copied-back tokens, cuts them where a request ends, and moves the grammar
+matchers: all that the next mask needs. `finish` does text, stop strings, streaming and the release
+of rows and blocks, off the path to the next mask. A request's failure ends that request only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..graph.node import Node, Op, OpContext, Read, Value
+from ..requests.batch import StepBatch
+from ..requests.request import FinishReason, Request
+from ..requests.table import RequestTable
+from .bitmask import MatcherTable
+from .d2h_copy import HostSampled
+from .kind import Built, NodeKind, NodeSpec
+from .machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What one request got from one step: its tokens, or the error that ends it."""
+
+    request: Request
+    tokens: tuple[int, ...] = ()
+    drafted: int = 0
+    accepted: int = 0  # of the drafts in this step's window, before a stop cuts the tokens
+    error: str | None = None
+
+
+def cut(request: Request, tokens: Sequence[int]) -> Sequence[int]:
+    """The tokens up to the first that ends the request: a stop token, or the last it may have.
+
+    Stop strings are found in the text, by `finish`; they can only cut more.
+    """
+    room = request.max_tokens - len(request.output_ids)
+    for index, token in enumerate(tokens[:room]):
+        if token in request.stop_token_ids:
+            return tokens[: index + 1]
+    return tokens[:room]
+
+
+def advance(
+    batch: StepBatch, sampled: HostSampled | None, matchers: MatcherTable | None
+) -> list[Settled]:
+    """Settle the tokens of every live row, and advance its matcher by what was kept."""
+    settled: list[Settled] = []
+    if sampled is None:
+        return settled
+    count = len(batch.sampling)
+    tokens = sampled.tokens[:count].tolist()
+    counts = sampled.counts[:count].tolist()
+    drafted = sampled.drafted[:count].tolist()
+    for index, row in enumerate(batch.sampling):
+        request = row.request
+        if not row.yields or request.phase == "done":
+            continue  # it ended while this step was in flight: its work is not counted
+        error = None if matchers is None else matchers.failures.get(request.uid)
+        kept = () if error else tuple(cut(request, tokens[index][: counts[index]]))
+        if error is None and matchers is not None:
+            matcher = matchers.of(row)
+            try:
+                if matcher is not None:
+                    matcher.advance(kept)
+            except Exception as failure:  # the boundary: this request's grammar, its own error
+                error, kept = f"{type(failure).__name__}: {failure}", ()
+        request.output_ids.extend(kept)
+        settled.append(
+            Settled(request, kept, drafted[index], counts[index] - 1, error)
+        )
+    return settled
+
+
+def finish(table: RequestTable, settled: Sequence[Settled]) -> None:
+    """Text, streaming, counts, and the end of what ended."""
+    for each in settled:
+        request = each.request
+        if each.error is not None:
+            table.finish(request, "error", each.error)
+            continue
+        decision = request.stopper.push(each.tokens, request.decode)
+        dropped = len(each.tokens) - decision.kept
+        if dropped:
+            del request.output_ids[-dropped:]
+        request.drafted += each.drafted
+        request.accepted += min(each.accepted, decision.kept)
+        request.text += decision.text
+        reason: FinishReason | None = decision.finish_reason
+        if reason is not None:
+            table.finish(request, reason)
+        if decision.text and request.on_text is not None:
+            try:
+                request.on_text(decision.text)
+            except Exception as failure:  # a listener's fault ends its own request only
+                table.finish(request, "error", f"on_text: {type(failure).__name__}: {failure}")
+
+
+def build(spec: NodeSpec, machine: Machine) -> Built:
+    structured = spec.shape.structured
+
+    def run_advance(ctx: OpContext) -> None:
+        batch: StepBatch = ctx.read("batch")
+        sampled: HostSampled | None = ctx.read("host_sampled")
+        table: RequestTable = ctx.state("requests")
+        matchers: MatcherTable | None = ctx.state("matchers") if structured else None
+        for row in batch.rows:
+            table.settle(row)
+        for uid in table.take_ended():
+            if matchers is not None:
+                matchers.drop(uid)
+        ctx.write("settled", advance(batch, sampled, matchers))
+
+    def run_finish(ctx: OpContext) -> None:
+        finish(ctx.state("requests"), ctx.read("settled"))
+
+    states = ("requests", "matchers") if structured else ("requests",)
+    return Built(
+        Node(
+            spec.name,
+            host=(
+                Op(
+                    reads=(Read("batch"), Read("host_sampled"), *map(Read, states)),
+                    writes=(*states, "settled"),
+                    phase="advance",
+                    run=run_advance,
+                ),
+                Op(
+                    reads=(Read("settled"), Read("requests")),
+                    writes=("requests",),
+                    phase="finish",
+                    run=run_finish,
+                ),
+            ),
+        ),
+        values=(Value("settled"),),
+        states=states,
+    )
+
+
+KIND = NodeKind("commit", "settle tokens, advance grammars, stream text, end requests", build)

@@ -1,0 +1,95 @@
+"""The decode step as a step graph: which nodes, in which reference order, for a given depth.
+
+The meaning of the pipeline is a serial program in one fixed cyclic order:
+
+    prepare_inputs(i), forward(i), commit(i−1), bitmask(i), sample(i), draft(i), d2h_copy(i)
+
+Depth D only says where `schedule` stands in it: after commit(i−D) and before commit(i−D+1). So
+D = 1 is the synchronous loop and D ≥ 2 is asynchronous scheduling, with no second code path. An
+offset o means that in iteration t the node acts on step t − o.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from ..graph.errors import GraphError
+from ..graph.node import State, Value
+from ..graph.step_graph import StepGraph
+from .kind import NodeSpec, Shape
+from .machine import Machine
+from .registry import kind
+
+
+def listing(shape: Shape) -> list[tuple[str, int]]:
+    """(node, offset) in reference order. Raises `GraphError` for a depth below 1."""
+    if shape.depth < 1:
+        raise GraphError(f"depth must be at least 1, not {shape.depth}", code="SW-DEPTH")
+    head = [("prepare_inputs", 0), ("forward", 0)]
+    tail = [("sample", 0)]
+    if shape.structured:
+        tail.insert(0, ("bitmask", 0))
+    if shape.draft_tokens > 0:
+        tail.append(("draft", 0))
+    tail.append(("d2h_copy", 0))
+    commit = ("commit", 1)
+    if shape.depth == 1:
+        return [commit, ("schedule", 0), *head, *tail]
+    if shape.depth == 2:
+        return [("schedule", 0), *head, commit, *tail]
+    return [*head, ("schedule", 2 - shape.depth), commit, *tail]
+
+
+def decode_step(
+    shape: Shape,
+    machine: Machine | None = None,
+    *,
+    overrides: Mapping[str, NodeSpec] | None = None,
+    extra: Sequence[tuple[NodeSpec, str]] = (),
+    order: Literal["keep", "search"] = "search",
+    slots: Mapping[str, int] | None = None,
+    name: str = "decode",
+) -> StepGraph:
+    """Build the decode step's graph.
+
+    `overrides` replace what the default listing says of a node (its offset and shape stay);
+    `extra` nodes are inserted after the node that they name. An empty machine will do to check
+    the graph. Raises `GraphError`.
+    """
+    machine = machine or Machine()
+    specs: list[NodeSpec] = []
+    for node, offset in listing(shape):
+        spec = (overrides or {}).get(node) or NodeSpec(node, node)
+        specs.append(replace(spec, shape=shape, offset=offset))
+    for spec, after in extra:
+        names = [placed.name for placed in specs]
+        if after not in names:
+            raise GraphError(
+                f"node {spec.name!r} is to stand after {after!r}, which is not in the pipeline "
+                f"({', '.join(names)})",
+                code="SW-NODE",
+                line=spec.line,
+            )
+        specs.insert(names.index(after) + 1, replace(spec, shape=shape))
+    built = [kind(spec.kind)(spec, machine) for spec in specs]
+    values: dict[str, Value] = {}
+    for each in built:
+        for value in each.values:
+            if value.name in values:
+                raise GraphError(
+                    f"value {value.name!r} has two owners; the second is {each.node.name!r}",
+                    code="SW-TWO-WRITERS",
+                    line=each.node.line,
+                )
+            pinned = (slots or {}).get(value.name)
+            values[value.name] = value if pinned is None else replace(value, slots=pinned)
+    states = dict.fromkeys(state for each in built for state in each.states)
+    return StepGraph.build(
+        [each.node for each in built],
+        values.values(),
+        [State(state) for state in states],
+        order=order,
+        name=name,
+    )

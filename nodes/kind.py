@@ -1,0 +1,167 @@
+"""What a node kind is: a recipe from a name and a few numbers to a declared node.
+
+The recipe sees the *shape* of the decode step (from the config), never the model: the graph that
+`check` proves is the graph that runs. What ops need at run time they find in the `Machine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..graph.errors import GraphError, did_you_mean
+from ..graph.node import Node, Op, OpContext, Read, Run, Value
+from .machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of the decode step that its declarations may depend on."""
+
+    depth: int = 2
+    max_rows: int = 16
+    token_budget: int = 256
+    draft_tokens: int = 0  # k; 0: the pipeline has no drafter
+    structured: bool = False  # the pipeline has a `bitmask` node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One entry of a pipeline's `nodes`, defaults filled in."""
+
+    name: str
+    kind: str
+    shape: Shape = field(default_factory=Shape)
+    actor: str = "driver"
+    stream: str | None = None  # None: what the kind says
+    offset: int = 0
+    reads: Mapping[str, str] = field(default_factory=dict)  # parameter -> "value" or "value@-c"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    host_cost_us: float | None = None
+    device_cost_us: float | None = None
+    launch_latency_us: float | None = None
+    allow_sync: bool = False
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A node, the values it owns and the states it touches."""
+
+    node: Node
+    values: tuple[Value, ...] = ()
+    states: tuple[str, ...] = ()
+
+
+Build = Callable[[NodeSpec, Machine], Built]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKind:
+    """A registered kind. Third parties provide one through the entry point `stepweave.nodes`."""
+
+    name: str
+    summary: str
+    build: Build
+    options: tuple[str, ...] = ()  # keys that `options` of a spec may have
+
+    def __call__(self, spec: NodeSpec, machine: Machine) -> Built:
+        """Build the node, then apply wiring and cost hints, which are the same for every kind."""
+        for key in spec.options:
+            if key not in self.options:
+                raise GraphError(
+                    f"node {spec.name!r} of kind {self.name!r} has no option {key!r}"
+                    + did_you_mean(key, self.options),
+                    code="SW-OPTION",
+                    line=spec.line,
+                )
+        built = self.build(spec, machine)
+        node = built.node
+        parameters = {read.name for op in (*node.host, *node.device) for read in op.reads}
+        for parameter in spec.reads:
+            if parameter not in parameters:
+                raise GraphError(
+                    f"node {spec.name!r} of kind {self.name!r} reads no {parameter!r}"
+                    + did_you_mean(parameter, parameters),
+                    code="SW-READS",
+                    line=spec.line,
+                )
+        wiring = {parameter: parse_read(text) for parameter, text in spec.reads.items()}
+        node = replace(
+            node,
+            kind=self.name,
+            actor=spec.actor,
+            offset=spec.offset,
+            launch_latency_us=spec.launch_latency_us,
+            allow_sync=spec.allow_sync or node.allow_sync,
+            line=spec.line,
+            stream=(spec.stream or node.stream) if node.device else None,
+            host=tuple(_rewire(op, wiring, spec.host_cost_us) for op in node.host),
+            device=tuple(_rewire(op, wiring, spec.device_cost_us) for op in node.device),
+        )
+        return replace(built, node=node)
+
+
+def parse_read(text: str) -> Read:
+    """`"tokens"`, `"sample.tokens"` or `"tokens@-1"` as a read. Raises `GraphError`."""
+    name, at, carry = text.partition("@")
+    name = name.strip().rpartition(".")[2]
+    if not at:
+        return Read(name)
+    try:
+        distance = -int(carry)
+    except ValueError:
+        distance = -1
+    if distance < 0:
+        raise GraphError(
+            f"{text!r}: a carry is written @-1, @-2 … (the version that many steps back)",
+            code="SW-CARRY",
+        )
+    return Read(name, distance)
+
+
+def _rewire(op: Op, wiring: Mapping[str, Read], cost_us: float | None) -> Op:
+    renamed = {
+        read.name: wiring[read.name]
+        for read in op.reads
+        if read.name in wiring and wiring[read.name] != read
+    }
+    reads = tuple(wiring.get(read.name, read) for read in op.reads)
+    names = {old: new.name for old, new in renamed.items() if old != new.name}
+    run = _renaming(op.run, names) if names and op.run is not None else op.run
+    return replace(op, reads=reads, run=run, cost_us=op.cost_us if cost_us is None else cost_us)
+
+
+def _renaming(run: Run, names: Mapping[str, str]) -> Run:
+    def renamed(ctx: OpContext) -> None:
+        run(_Renamed(ctx, names))
+
+    return renamed
+
+
+@dataclass(frozen=True, slots=True)
+class _Renamed:
+    """A context in which a node still calls a rewired read by the name its kind gave it."""
+
+    ctx: OpContext
+    names: Mapping[str, str]
+
+    @property
+    def step(self) -> int:
+        return self.ctx.step
+
+    def read(self, name: str) -> Any:
+        return self.ctx.read(self.names.get(name, name))
+
+    def buffer(self, name: str) -> Any:
+        return self.ctx.buffer(name)
+
+    def write(self, name: str, datum: Any) -> None:
+        self.ctx.write(name, datum)
+
+    def state(self, name: str) -> Any:
+        return self.ctx.state(name)
+
+    def stop(self) -> None:
+        self.ctx.stop()

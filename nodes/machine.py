@@ -1,0 +1,47 @@
+"""What decode ops run on: the models and the sizes that only a loaded model knows.
+
+An empty machine is enough to build and check a graph; the engine fills it before a run. Anything
+that changes across steps is not here but a declared state, or the plan could not order it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..models.causal_lm import CausalLM
+    from ..policies.acceptance import Acceptance
+    from ..requests.table import Limits
+
+
+@dataclass
+class Machine:
+    """Fixed equipment of one engine. Access through the properties, which say what is missing."""
+
+    limits_or_none: Limits | None = None
+    model_or_none: CausalLM | None = None
+    drafter_or_none: CausalLM | None = None
+    acceptance_or_none: Acceptance | None = None
+    couples_drafts: bool = False  # the drafter draws with the noise of the target
+    vocab_size: int = 0  # the target's output layer
+
+    @property
+    def limits(self) -> Limits:
+        assert self.limits_or_none is not None, "this graph was built for checking, not for a run"
+        return self.limits_or_none
+
+    @property
+    def model(self) -> CausalLM:
+        assert self.model_or_none is not None, "no model is loaded"
+        return self.model_or_none
+
+    @property
+    def drafter(self) -> CausalLM:
+        assert self.drafter_or_none is not None, "no drafter is loaded"
+        return self.drafter_or_none
+
+    @property
+    def acceptance(self) -> Acceptance:
+        assert self.acceptance_or_none is not None, "no acceptance rule is chosen"
+        return self.acceptance_or_none

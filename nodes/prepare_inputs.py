@@ -1,0 +1,199 @@
+"""prepare_inputs: turn a scheduled batch into model inputs, on the device.
+
+The host knows how many tokens each row has, never which: the last sampled token and the pending
+drafts are read from the device hand-off of the step before. So no token of step i−1 passes
+through the host on its way to step i, and there is no placeholder on the host to leak.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..graph.node import Node, Op, OpContext, Read, Value
+from ..models.paged_cache import SCRATCH_BLOCK
+from ..requests.batch import StepBatch
+from ..requests.table import Limits
+from .kind import Built, NodeKind, NodeSpec
+from .machine import Machine
+from .staging import (
+    DECODES,
+    ROW,
+    S_BASE,
+    S_FORCED,
+    S_GENERATION,
+    S_LINE,
+    S_PROMPT,
+    S_SEED,
+    S_TOP_K,
+    T_COLUMN,
+    T_ID,
+    T_LINE,
+    T_POSITION,
+    StagedStep,
+    Staging,
+)
+from .tails import DraftTable, Tails
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRows:
+    """The sampling rows of a step, S of them; all tensors on the device.
+
+    `lines[S]`: their lines in the batch; `rows[S]`: their stable device rows. `base[S]`: the
+    position of the window's first input. `first[S]`: that input. `drafts[S, k]` with −1 where
+    there is none, `valid[S]`: how many of them may be considered. `forced[S]`: a known next
+    token, or −1. The rest are the requests' sampling parameters; `prompt[S]` makes an absolute
+    position an output position. `greedy`: the host knows that nothing is drawn at random.
+    """
+
+    lines: Tensor
+    rows: Tensor
+    base: Tensor
+    first: Tensor
+    drafts: Tensor
+    valid: Tensor
+    forced: Tensor
+    logit_index: Tensor
+    seeds: Tensor
+    prompt: Tensor
+    top_k: Tensor
+    temperature: Tensor
+    top_p: Tensor
+    generation: Tensor
+    greedy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Model inputs of one step: T tokens of N rows, in the order of the batch's rows.
+
+    `positions` is −1 for a masked token; its KV goes to the scratch block. `query_lens`, the
+    number of rows that decode (they lie first) and the shapes are all that the host knows.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    blocks: Tensor
+    query_lens: tuple[int, ...]
+    decodes: int
+    sample: SampleRows | None
+
+
+def slots_of(blocks: Tensor, lines: Tensor, positions: Tensor, block_size: int) -> Tensor:
+    """Cache slots of `positions` (−1: a slot of the scratch block) in the rows' block tables."""
+    masked = positions < 0
+    safe = positions.clamp_min(0)
+    column = (safe // block_size).clamp_max(blocks.shape[1] - 1)
+    block = torch.where(masked, SCRATCH_BLOCK, blocks[lines, column])
+    return block * block_size + safe % block_size
+
+
+def prepare(staged: StagedStep, tails: Tails, drafts: DraftTable | None, limits: Limits) -> Inputs:
+    """The device part: copy the staged buffers, then fill in what only the device knows."""
+    staging = staged.staging
+    lines_in_batch = len(staged.query_lens)
+    tokens = staging.tokens[: staged.tokens].clone()
+    rows = staging.rows[:lines_in_batch].clone()
+    blocks = staging.blocks[:lines_in_batch, : staged.blocks].clone()
+
+    row = rows[:, ROW]
+    last = tails.last[row]
+    pending = drafts.tokens[row] if drafts is not None else last.new_empty(len(row), 0)
+    window = torch.cat([last[:, None], pending], dim=1)  # [N, k + 1]
+
+    line, column = tokens[:, T_LINE], tokens[:, T_COLUMN]
+    decodes = rows[:, DECODES].bool()[line]
+    ids = torch.where(decodes, window[line, column], tokens[:, T_ID])
+    positions = torch.where(decodes, tails.computed[row][line] + column, tokens[:, T_POSITION])
+    # The token after the last input must still fit: its position is at most context − 1.
+    masked = (ids < 0) | (positions > limits.context_length - 2)
+    positions = torch.where(masked, -1, positions)
+    ids = ids.clamp_min(0)
+    slots = slots_of(blocks, line, positions, limits.block_size)
+
+    sample = None
+    if staged.samples:
+        sample = _sample_rows(staged, rows, tails, ids, pending, limits)
+    return Inputs(ids, positions, slots, blocks, staged.query_lens, staged.decodes, sample)
+
+
+def _sample_rows(
+    staged: StagedStep, rows: Tensor, tails: Tails, ids: Tensor, pending: Tensor, limits: Limits
+) -> SampleRows:
+    staging = staged.staging
+    fields = staging.samples[: staged.samples].clone()
+    logit_index = staging.logit_index[: staged.samples].clone()
+    warp = staging.warp[: staged.samples].clone()
+    line = fields[:, S_LINE]
+    row = rows[line, ROW]
+    decodes = rows[line, DECODES].bool()
+    base = torch.where(decodes, tails.computed[row], fields[:, S_BASE])
+    drafts = torch.where(decodes[:, None], pending[line], -1)
+    ahead = base[:, None] + torch.arange(1, drafts.shape[1] + 1, device=base.device)
+    usable = (drafts >= 0) & (ahead <= limits.context_length - 2)
+    return SampleRows(
+        lines=line,
+        rows=row,
+        base=base,
+        first=ids[logit_index[:, 0]],
+        drafts=drafts,
+        valid=usable.long().cumprod(dim=1).sum(dim=1),
+        forced=fields[:, S_FORCED],
+        logit_index=logit_index,
+        seeds=fields[:, S_SEED],
+        prompt=fields[:, S_PROMPT],
+        top_k=fields[:, S_TOP_K],
+        temperature=warp[:, 0],
+        top_p=warp[:, 1],
+        generation=fields[:, S_GENERATION],
+        greedy=staged.greedy,
+    )
+
+
+def build(spec: NodeSpec, machine: Machine) -> Built:
+    shape = spec.shape
+    speculates = shape.draft_tokens > 0
+
+    def stage(ctx: OpContext) -> None:
+        batch: StepBatch = ctx.read("batch")
+        if not batch:
+            return
+        staged = ctx.buffer("staging")
+        staging: Staging = staged.staging if isinstance(staged, StagedStep) else staged
+        ctx.write("staging", staging.fill(batch))
+
+    def run(ctx: OpContext) -> None:
+        staged = ctx.read("staging")
+        tails, drafts = ctx.read("tails"), ctx.read("drafts") if speculates else None
+        if staged is not None:
+            with torch.inference_mode():
+                ctx.write("inputs", prepare(staged, tails, drafts, machine.limits))
+
+    reads = [Read("staging"), Read("tails", 1)] + ([Read("drafts", 1)] if speculates else [])
+    return Built(
+        Node(
+            spec.name,
+            host=(Op(reads=(Read("batch"),), writes=("staging",), run=stage),),
+            device=(Op(reads=tuple(reads), writes=("inputs",), run=run),),
+            stream="compute",
+        ),
+        values=(
+            Value(
+                "staging",
+                "pinned",
+                "slots",
+                nbytes=32 * shape.token_budget + 1024 * shape.max_rows,
+                allocate=lambda: Staging(machine.limits),
+            ),
+            Value("inputs", "device", "slots", nbytes=24 * shape.token_budget),
+        ),
+    )
+
+
+KIND = NodeKind(
+    "prepare_inputs", "stage the batch and build model inputs from the device hand-off", build
+)

@@ -1,0 +1,53 @@
+"""The node kinds there are: ours, and those that installed packages bring.
+
+A kind is found by its registered name only. A pipeline file can therefore never name code to
+import, which is how configuration loaders elsewhere came to run anything a file asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from ..graph.errors import GraphError, did_you_mean
+from .kind import NodeKind
+
+GROUP = "stepweave.nodes"
+
+_BUILT_IN = (
+    "schedule",
+    "prepare_inputs",
+    "forward",
+    "bitmask",
+    "sample",
+    "draft",
+    "d2h_copy",
+    "commit",
+)
+
+
+def known_kinds() -> tuple[str, ...]:
+    """Names of all kinds, without importing the code of any."""
+    return (*_BUILT_IN, *sorted(point.name for point in entry_points(group=GROUP)))
+
+
+@cache
+def kind(name: str) -> NodeKind:
+    """The kind of that name. Raises `GraphError` with the nearest right name."""
+    if name in _BUILT_IN:
+        found = import_module(f".{name}", __package__).KIND
+        assert isinstance(found, NodeKind)
+        return found
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            loaded = point.load()
+            if not isinstance(loaded, NodeKind):
+                raise GraphError(
+                    f"entry point {point.value!r} must be a NodeKind, not {type(loaded).__name__}",
+                    code="SW-KIND",
+                )
+            return loaded
+    raise GraphError(
+        f"unknown node kind {name!r}{did_you_mean(name, known_kinds())}", code="SW-KIND"
+    )

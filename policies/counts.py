@@ -1,0 +1,40 @@
+"""Settled and optimistic counts: two types, so that one is never taken for the other.
+
+*Settled* is what the device has confirmed and the host has read. *Optimistic* is what the host
+assumes of steps still in flight: every draft accepted, no request ended. Freeing, stopping,
+metrics and grammars read settled counts only; reservations read optimistic ones. mypy holds the
+line: a function that wants `Settled` does not take `Optimistic`, nor a plain int.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType
+
+Settled = NewType("Settled", int)
+Optimistic = NewType("Optimistic", int)
+
+
+@dataclass(slots=True)
+class InFlight:
+    """Steps of one request that the host has scheduled and not yet committed.
+
+    `windows` are decode steps, which yield 1 to k + 1 tokens each; `firsts` are final prefill
+    chunks, which yield exactly one; `silent` are chunks that yield none.
+    """
+
+    windows: int = 0
+    firsts: int = 0
+    silent: int = 0
+
+    @property
+    def steps(self) -> int:
+        return self.windows + self.firsts + self.silent
+
+    def most(self, settled: Settled, window: int) -> Optimistic:
+        """Upper bound of the tokens there will be: all drafts accepted in every step."""
+        return Optimistic(settled + self.firsts + self.windows * window)
+
+    def least(self, settled: Settled) -> Settled:
+        """Lower bound, as certain as a settled count: every sampling step yields one token."""
+        return Settled(settled + self.firsts + self.windows)

@@ -1,0 +1,98 @@
+"""From logits to the distribution that a request asked for, and one draw from it.
+
+Everything is a tensor per row, so one batch may mix greedy and sampled requests with different
+settings. Nothing asks the device for a value: what the host already knows (whether any row has a
+top-p at all) comes in as an ordinary bool, and only ever decides what is computed, not what comes
+out.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .noise import Purpose, gumbel
+
+_NEVER = float("-inf")
+
+
+def filtered_log_probs(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    *,
+    any_random: bool = True,
+    any_top_k: bool = True,
+    any_top_p: bool = True,
+) -> Tensor:
+    """Log-probabilities `[L, V]` after temperature, then top-k, then top-p; -inf where cut.
+
+    The order and the meaning are those of the warpers of Hugging Face transformers: top-k keeps
+    every token that equals the k-th best, top-p (Holtzman et al. 2019, arXiv:1904.09751) keeps the
+    fewest best tokens whose probabilities reach p, at least one. Where top-p must choose among
+    equal tokens it keeps the lower ids, as argmax does (the reference leaves that open).
+
+    Args:
+        logits: `[L, V]`, float64 or narrower; narrower ones are computed in float32. Masked tokens
+            are -inf; a row needs one token that is not.
+        temperature: `[L]` float; 0 is greedy: the first best token has probability 1.
+        top_k: `[L]` int; 0 or at least V is off.
+        top_p: `[L]` float; 1 is off.
+        any_random: False if every row is greedy (known to the host): then nothing else is done.
+        any_top_k, any_top_p: False if no row uses it (known to the host): saves the sort. Rows
+            that do not use them get the same bits either way.
+    """
+    vocab = logits.shape[-1]
+    if logits.dtype != torch.float64:
+        logits = logits.to(torch.float32)
+    best = logits.argmax(dim=-1, keepdim=True)
+    one_hot = torch.full_like(logits, _NEVER).scatter_(-1, best, 0.0)
+    if not any_random:
+        return one_hot
+
+    greedy = (temperature <= 0)[:, None]
+    divisor = torch.where(greedy, 1.0, temperature[:, None].to(logits.dtype))
+    # Relative to the best token: dividing by a tiny temperature then ends in -inf, never in inf.
+    scaled = (logits - logits.gather(-1, best)) / divisor
+
+    if any_top_k or any_top_p:
+        # Stable, so that equal tokens are ranked by their id.
+        ranked, order = scaled.sort(dim=-1, descending=True, stable=True)
+        if any_top_k:
+            k = torch.where((top_k <= 0) | (top_k > vocab), vocab, top_k).to(torch.int64)[:, None]
+            worst = ranked.gather(-1, k - 1)
+            scaled = scaled.masked_fill(scaled < worst, _NEVER)
+            ranked = ranked.masked_fill(ranked < worst, _NEVER)
+        if any_top_p:
+            probabilities = ranked.softmax(dim=-1)
+            better = probabilities.cumsum(dim=-1) - probabilities  # of all tokens ranked before
+            p = top_p.to(logits.dtype)[:, None]
+            cut = (better >= p) & (p < 1)
+            cut[:, 0] = False
+            # `order` is a permutation of each row: every token gets its own verdict back.
+            scaled = scaled.masked_fill(torch.zeros_like(cut).scatter_(-1, order, cut), _NEVER)
+
+    return torch.where(greedy, one_hot, scaled.log_softmax(dim=-1))
+
+
+def draw(
+    log_probs: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    greedy: Tensor,
+    purpose: Purpose | int | Tensor,
+    *,
+    any_random: bool = True,
+) -> Tensor:
+    """One token per row, `[L]` int64: the Gumbel-max of `log_probs [L, V]` (need not be
+    normalized), or its first best token where `greedy [L]` (bool).
+
+    Noise is keyed by (seed, position, purpose), all `[L]`; see `noise.gumbel`. Not
+    `torch.multinomial`: that draws from a generator whose state depends on everything drawn before.
+    `any_random` False (known to the host) says that all rows are greedy, and skips the noise.
+    """
+    if not any_random:
+        return log_probs.argmax(dim=-1)
+    noise = gumbel(seeds, positions, purpose, log_probs.shape[-1])
+    return (log_probs + noise.masked_fill(greedy[:, None], 0.0)).argmax(dim=-1)

@@ -1,0 +1,14 @@
+"""What runs a plan: serial, on threads, or simulated over a cost model."""
+
+from .errors import NodeFailure, StuckWait, UndeclaredAccess
+from .report import OpEvent, RunReport
+from .run import run
+
+__all__ = [
+    "NodeFailure",
+    "OpEvent",
+    "RunReport",
+    "StuckWait",
+    "UndeclaredAccess",
+    "run",
+]

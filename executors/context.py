@@ -38,7 +38,9 @@ class Cells:
         if value.external:
             return Cells(value, [value.initial], 0)
         if value.storage == "fresh":
-            counts = [itertools.count() for _ in range(size)] if readers > 1 else []
+            counts: list[Iterator[int]] = []
+            if readers > 1:
+                counts = [itertools.count() for _ in range(size)]
             return Cells(value, [None] * size, readers, counts=counts)
         buffers = [value.allocate() if value.allocate else None for _ in range(size)]
         return Cells(value, list(buffers), readers, buffers, [BEFORE_ALL] * size)

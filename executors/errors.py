@@ -1,9 +1,9 @@
 """What can go wrong while a plan runs, below `StepweaveError`.
 
-    StepweaveError
-    ├── NodeFailure        an op raised; the run was stopped
-    ├── StuckWait          nothing moved for a while, and somebody waits
-    └── UndeclaredAccess   an op asked for something it did not declare
+StepweaveError
+├── NodeFailure        an op raised; the run was stopped
+├── StuckWait          nothing moved for a while, and somebody waits
+└── UndeclaredAccess   an op asked for something it did not declare
 """
 
 from __future__ import annotations

@@ -1,24 +1,25 @@
 """A plan as one small program per actor, and the interpreter of one op of it.
 
-    for each iteration t, for each (op, offset) of the actor, as step = t − offset:
+    for each iteration t, for each (op, offset) of the actor, as step = t - offset:
         wait    for each awaited op, until it has completed the step that the distance says
         run     if the step is in range; else it is skipped
         launch  hand the device ops that this op launches to their stream
         record  tell each waiter that this op has completed the step
 
 Every order that the proof of a plan uses is a path through instances of ops, and such a path may
-pass through steps before the first (u of step 0, v of step −1, w of step 0) and after the last.
+pass through steps before the first (u of step 0, v of step -1, w of step 0) and after the last.
 So all actors run all their iterations from `first` until `tail` after the last step, and ops of
 steps out of range skip their run but keep their waits, launches and records. How far out that is:
 a path that proves an order is a shortest one, so from its start at a step ≥ 0 it never falls by
-more than P = −(the least distance of any path), and from its end at a step ≤ last it never was
-more than P above. With instances of steps −P … last + P every such path holds.
+more than P = -(the least distance of any path), and from its end at a step ≤ last it never was
+more than P above. With instances of steps -P … last + P every such path holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ..graph.plan import Plan, Wait
@@ -112,7 +113,7 @@ class Program:
 def _orders(actors: Mapping[str, Sequence[Task]]) -> Iterable[tuple[str, str, int]]:
     """(u, v, d): u of step i is done before v of step i + d starts."""
     for tasks in actors.values():
-        for task, after in zip(tasks, tasks[1:], strict=False):
+        for task, after in pairwise(tasks):
             yield task.op, after.op, task.offset - after.offset
         if tasks:
             yield tasks[-1].op, tasks[0].op, tasks[-1].offset - tasks[0].offset + 1
@@ -122,7 +123,7 @@ def _orders(actors: Mapping[str, Sequence[Task]]) -> Iterable[tuple[str, str, in
 
 
 def _furthest_back(orders: Iterable[tuple[str, str, int]]) -> int:
-    """How many steps back a shortest path goes at most (Bellman–Ford, from all ops at once)."""
+    """How many steps back a shortest path goes at most (Bellman-Ford, from all ops at once)."""
     edges = tuple(orders)
     least = {op: 0 for source, target, _ in edges for op in (source, target)}
     for _ in least:
@@ -138,11 +139,12 @@ def _furthest_back(orders: Iterable[tuple[str, str, int]]) -> int:
 class Desk:
     """What an actor is at, for whoever asks why nothing moves."""
 
-    __slots__ = ("at", "wait")
+    __slots__ = ("at", "ended", "wait")
 
     def __init__(self) -> None:
-        self.at: Context | None = None  # None: idle, or ended
+        self.at: Context | None = None  # None: idle
         self.wait: Wait | None = None
+        self.ended = False
 
 
 def interpret(

@@ -11,11 +11,13 @@ puts the device ops on their stream's queue; the stream waits for events after i
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from operator import itemgetter
 from queue import Empty, SimpleQueue
 from time import perf_counter
 
@@ -30,7 +32,6 @@ from .trace import timed
 SWITCH_INTERVAL_S = 1e-4  # with the default 5 ms, one busy thread delays every hand-off by 10 ms
 
 Launched = tuple[tuple[Perform, ...], int]
-Token = SimpleQueue[int]
 
 
 def run_threads(
@@ -87,6 +88,7 @@ class Crew:
     ) -> None:
         self.program = program
         self.frontier = frontier
+        self.contexts = memory.contexts
         self.tasks = {task.op: task for tasks in program.actors.values() for task in tasks}
         self.actor_of = {task.op: a for a, tasks in program.actors.items() for task in tasks}
         self.desks = {actor: Desk() for actor in program.actors}
@@ -169,13 +171,13 @@ class Crew:
                 for worker in workers:
                     worker.start()
                 try:
-                    self._watch(len(workers), watchdog_s)
+                    self._watch(watchdog_s)
                 except KeyboardInterrupt:
                     self.frontier.stop()  # what is in flight completes; a second one gives up
-                    self._watch(len(workers), watchdog_s)
+                    self._watch(watchdog_s)
                     raise
                 if self.failures:
-                    raise min(self.failures)[2]
+                    raise min(self.failures, key=itemgetter(0, 1))[2]
             except BaseException as error:
                 self._abort()
                 for worker in workers:
@@ -245,12 +247,70 @@ class Crew:
         for launches in self.launches.values():
             launches.put(None)
 
-    def _watch(self, workers: int, watchdog_s: float | None) -> None:
+    def _watch(self, watchdog_s: float | None) -> None:
         """Until all workers have ended. Raises `StuckWait` if nothing moves for too long."""
         patience = math.inf if watchdog_s is None else watchdog_s
         seen, since = self._positions(), perf_counter()
-        while self.ended.qsize() < workers:
-            try:
-                ...
-            except Empty:
-                pass
+        while not all(desk.ended for desk in self.desks.values()):
+            with suppress(Empty):
+                self.ended.get(timeout=min(1.0, patience / 4))
+            now = self._positions()
+            if now != seen:
+                seen, since = now, perf_counter()
+            elif perf_counter() - since >= patience:
+                if self.frontier.aborted:
+                    return  # something failed, and another op does not return
+                self._raise_if_stuck(patience)
+
+    def _positions(self) -> list[object]:
+        desks = [(desk.at, desk.wait, desk.ended) for desk in self.desks.values()]
+        return [desks, [context.step for context in self.contexts.values()]]
+
+    def _raise_if_stuck(self, seconds: float) -> None:
+        for desk in self.desks.values():
+            at, wait = desk.at, desk.wait
+            if at is not None and wait is not None:
+                awaited_step = at.step - wait.distance
+                raise StuckWait(
+                    at.vertex.name,
+                    at.step,
+                    wait.source,
+                    awaited_step,
+                    seconds,
+                    {actor: self._doing(actor) for actor in self.desks},
+                )
+
+    def _doing(self, actor: str) -> str:
+        desk = self.desks[actor]
+        at, wait = desk.at, desk.wait
+        if desk.ended:
+            return "has ended"
+        if at is None:
+            return "has nothing launched on it"
+        op = f"{at.vertex.name!r} of step {at.step}"
+        if wait is None:
+            return f"runs {op}"
+        return f"waits, for {op}, for {wait.source!r} of step {at.step - wait.distance}"
+
+
+_switching = threading.Lock()
+_runs = 0
+_before_s = 0.0
+
+
+@contextmanager
+def _switch_interval(seconds: float) -> Iterator[None]:
+    """Let threads switch this often while any run goes on; restore it after the last one."""
+    global _runs, _before_s
+    with _switching:
+        if _runs == 0:
+            _before_s = sys.getswitchinterval()
+            sys.setswitchinterval(min(seconds, _before_s))
+        _runs += 1
+    try:
+        yield
+    finally:
+        with _switching:
+            _runs -= 1
+            if _runs == 0:
+                sys.setswitchinterval(_before_s)

@@ -1,38 +1,158 @@
-"""Comparing many slot choices at once: can it be ordered, at the given period, with how many waits?
+"""Comparing many slot choices at once: can it be ordered, at the least period, with how many waits?
 
-One choice adds some orders to a graph that is otherwise the same. The answers need only
+A choice of slots adds some orders to a graph that is otherwise the same. The answers need only
 shortest paths, so a batch of choices is one stack of matrices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .paths import FAR, HOP, Weights, closure, ordered, weight, with_empty
-from .period import Delay, Scaled, delays, slowest_cycle
 from .events import Event
+from .paths import FAR, HOP, Weights, closure, ordered, reachable, weight, with_empty
+from .period import Scaled, delays, slowest_cycle
 from .waits import Frame
 
 Ints = npt.NDArray[np.int64]
 UNLIMITED = 0  # in a choice: this group has as many slots as it likes
-Slot = tuple[int, int, int]  # an order needed at distance K + the third entry
+
+
+class SlotGate(NamedTuple):
+    """An order needed at distance K + `distance`, and the delay it brings (scaled)."""
+
+    source: int
+    target: int
+    distance: int
 
 
 @dataclass(frozen=True)
 class Trials:
-    """A frame with its fixed requirements, to which slot choices are added."""
+    """A frame with its fixed requirements, to which slot choices are added.
 
-    frame: Frame
-    fixed: Weights  # the nearest fixed requirement between any two ops
-    slots: tuple[tuple[Slot, ...], ...]  # for each group
-    period: Fraction  # the least: that of unlimited slots
-    gains: Weights  # ratio · distance − duration of free edges and fixed requirements, at `period`
-    after: Weights  # (source) -> duration before what waits for it, twice: scaled, by `via`
+    Every op's duration is an integer; `slack` is ratio · distance − duration for each edge, so
+    a graph keeps the period if no cycle of its slack is negative.
+    """
 
-    def candidates(self, choices: Ints) -> tuple[Weights, Weights]:
-        raise NotImplementedError
+    free: Weights
+    free_paths: Weights
+    fixed: Weights
+    gates: tuple[tuple[SlotGate, ...], ...]  # for each group
+    slack: Weights
+    delays: tuple[tuple[tuple[int, int, int, int], ...], ...]  # for each group
+    ratio: Fraction
+
+    @staticmethod
+    def of(
+        frame: Frame,
+        fixed: Sequence[tuple[int, int, int]],
+        gates: Sequence[Sequence[SlotGate]],
+        costs: Mapping[str, float],
+    ) -> Trials:
+        """Set up the comparison; finds the least period, that of unlimited slots."""
+        names = list(frame.index)
+        wanted = np.full_like(frame.weights, FAR)
+        for source, target, distance in fixed:
+            wanted[source, target] = min(wanted[source, target], weight(distance))
+        events = [Event(names[u], names[v], d, "wait") for u, v, d in fixed if u != v]
+        found = delays(frame.graph, [*frame.free, *events], costs)
+        scaled = Scaled.of(frame.index, found)
+        ratio = max(slowest_cycle(scaled).ratio, Fraction(0))
+        needed = [[Event(names[u], names[v], d, "wait") for u, v, d in group] for group in gates]
+        return Trials(
+            free=frame.weights,
+            free_paths=np.where(reachable(frame.paths), frame.paths, FAR),
+            fixed=wanted,
+            gates=tuple(tuple(group) for group in gates),
+            slack=_slack(scaled, ratio),
+            delays=tuple(
+                tuple(
+                    (
+                        frame.index[d.source],
+                        frame.index[d.target],
+                        d.distance,
+                        round(Fraction(d.delay_us) * scaled.scale),
+                    )
+                    for d in delays(frame.graph, group, costs)
+                )
+                for group in needed
+            ),
+            ratio=ratio,
+        )
+
+    def orders(self, choices: Ints) -> tuple[Weights, npt.NDArray[np.bool_]]:
+        """Free edges and candidate waits of each choice, and where the candidates are."""
+        wanted = np.repeat(self.fixed[None], len(choices), axis=0)
+        for group, gates in enumerate(self.gates):
+            slots = choices[:, group]
+            for source, target, distance in gates:
+                needed = np.where(slots == UNLIMITED, FAR, (slots + distance) * HOP + 1)
+                np.minimum(wanted[:, source, target], needed, out=wanted[:, source, target])
+        candidate = wanted // HOP < self.free_paths // HOP
+        return np.where(candidate, wanted, self.free), candidate
+
+    def possible(self, choices: Ints) -> npt.NDArray[np.bool_]:
+        """Which choices can be ordered at the least period."""
+        keeps = np.repeat(self.slack[None], len(choices), axis=0)
+        p, q = self.ratio.numerator, self.ratio.denominator
+        for group, found in enumerate(self.delays):
+            slots = choices[:, group]
+            for source, target, distance, duration in found:
+                slack = np.where(slots == UNLIMITED, FAR, (slots + distance) * p - duration * q)
+                np.minimum(keeps[:, source, target], slack, out=keeps[:, source, target])
+        worst = np.diagonal(closure(keeps), axis1=-2, axis2=-1).min(axis=-1)
+        result: npt.NDArray[np.bool_] = (worst >= 0) & ordered(closure(self.orders(choices)[0]))
+        return result
+
+    def waits(self, choices: Ints) -> Ints:
+        """The number of waits of each choice (of those that can be ordered)."""
+        orders, candidate = self.orders(choices)
+        paths = with_empty(closure(orders))
+        source, target = np.nonzero(candidate.any(axis=0))
+        first = orders[:, source, :]
+        first[:, np.arange(len(source)), target] = FAR
+        around = (first + paths[:, :, target].transpose(0, 2, 1)).min(axis=-1, initial=FAR)
+        here = orders[:, source, target]
+        kept = candidate[:, source, target] & (around // HOP > here // HOP)
+        result: Ints = kept.sum(axis=-1)
+        return result
+
+    def least(self, group: int) -> int:
+        """A lower bound of the slots of a group: what each of its orders asks for alone."""
+        reach = with_empty(closure(self.orders(self._unlimited())[0])[0])
+        back = with_empty(closure(self.slack))
+        bound = 1
+        for source, target, distance in self.gates[group]:
+            if reach[target, source] < FAR // 2:
+                bound = max(bound, 1 - distance - int(reach[target, source]) // HOP)
+        for source, target, distance, duration in self.delays[group]:
+            if back[target, source] < FAR // 2 and self.ratio > 0:
+                lacking = duration * self.ratio.denominator - int(back[target, source])
+                bound = max(bound, -(-lacking // self.ratio.numerator) - distance)
+        return bound
+
+    def enough(self, group: int, choice: Sequence[int] = ()) -> int | None:
+        """The slots at which the rest of the graph implies all that the group needs, or None."""
+        others = self._unlimited()
+        if choice:
+            others[0] = choice
+            others[0, group] = UNLIMITED
+        paths = closure(self.orders(others)[0])[0]
+        if any(paths[u, v] >= FAR // 2 for u, v, _ in self.gates[group]):
+            return None
+        return max([1, *(int(paths[u, v]) // HOP - d for u, v, d in self.gates[group])])
+
+    def _unlimited(self) -> Ints:
+        return np.full((1, len(self.gates)), UNLIMITED, dtype=np.int64)
+
+
+def _slack(scaled: Scaled, ratio: Fraction) -> Weights:
+    slack = np.full((scaled.size, scaled.size), FAR, dtype=np.int64)
+    edges = scaled.distance * ratio.numerator - scaled.duration * ratio.denominator
+    np.minimum.at(slack, (scaled.source, scaled.target), edges)
+    return slack

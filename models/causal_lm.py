@@ -191,7 +191,8 @@ class CausalLM:
         """The model's logits of a few tokens, by its own attention code."""
         self.hf.set_attn_implementation("eager")
         ids = self._probe_ids()[None]
-        logits: Tensor = self.hf(input_ids=ids, use_cache=False).logits[0]
+        output: Any = self.hf(input_ids=ids, use_cache=False)
+        logits: Tensor = output.logits[0]
         return logits
 
     def _probe_ids(self) -> Tensor:

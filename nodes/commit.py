@@ -81,19 +81,22 @@ def finish(table: RequestTable, settled: Sequence[Settled]) -> None:
         if each.error is not None:
             table.finish(request, "error", each.error)
             continue
-        decision = request.stopper.push(each.tokens, request.decode)
+        decision = request.stopper.push(each.tokens, request.decoder.push)
         dropped = len(each.tokens) - decision.kept
         if dropped:
             del request.output_ids[-dropped:]
         request.drafted += each.drafted
         request.accepted += min(each.accepted, decision.kept)
-        request.text += decision.text
+        text = decision.text
         reason: FinishReason | None = decision.finish_reason
         if reason is not None:
+            if not isinstance(decision.stop, str):
+                text += request.decoder.finish()
             table.finish(request, reason)
-        if decision.text and request.on_text is not None:
+        request.text += text
+        if text and request.on_text is not None:
             try:
-                request.on_text(decision.text)
+                request.on_text(text)
             except Exception as failure:  # a listener's fault ends its own request only
                 table.finish(request, "error", f"on_text: {type(failure).__name__}: {failure}")
 

@@ -77,7 +77,7 @@ def random_words(
         purpose: one for all rows or `[L]`.
     """
     blocks = torch.arange(-(-count // 4), dtype=torch.int64, device=seeds.device)
-    return torch.stack(torch.broadcast_tensors(*drawn), dim=-1).flatten(1)[:, :count]
+    return torch.stack(_draw(seeds, positions, purpose, blocks), dim=-1).flatten(1)[:, :count]
 
 
 def _draw(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from ..graph.errors import StepweaveError
 from ..policies.counts import InFlight, Optimistic, Settled
@@ -55,6 +55,14 @@ class SamplingParams:
             raise RequestError("a stop string must not be empty")
 
 
+class TextStream(Protocol):
+    """Settled token ids in, pieces of text out; a character split over tokens is held back."""
+
+    def push(self, ids: Sequence[int]) -> str: ...
+
+    def finish(self) -> str: ...
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """The host's record of one request. Owned by the ops that declare the `requests` state."""
@@ -67,7 +75,7 @@ class Request:
     max_tokens: int  # of output, within the context
     stop_token_ids: frozenset[int]  # end of sequence included, unless it is ignored
     stopper: StopChecker
-    decode: Callable[[Sequence[int]], str]  # settled token ids -> the next piece of text
+    decoder: TextStream
     grammar: CompiledGrammar | None = None
     on_text: Callable[[str], None] | None = None
 

@@ -59,6 +59,7 @@ class XGrammarBackend:
         self._stop_tokens = frozenset(eos_token_ids)
         self._closed_row = row_allowing(self._stop_tokens, vocab_size)
         self._closed_row.flags.writeable = False
+        self._last_word = row_allowing(range(vocab_size), vocab_size)[-1]
         self._compiler = xgr.GrammarCompiler(
             _tokenizer_info(tokenizer, vocab_size, sorted(self._stop_tokens)),
             max_threads=compile_threads,
@@ -75,7 +76,12 @@ class XGrammarBackend:
             check_schema(spec.source)
         try:
             compiled = XGrammar(
-                spec, self._compile(spec), self._vocab_size, self._stop_tokens, self._closed_row
+                spec,
+                self._compile(spec),
+                self._vocab_size,
+                self._stop_tokens,
+                self._closed_row,
+                self._last_word,
             )
             # The library compiles grammars that no text can satisfy; their first mask is empty.
             compiled.matcher().fill_window((), np.zeros((1, words(self._vocab_size)), np.int32))
@@ -113,6 +119,7 @@ class XGrammar:
     vocab_size: int
     stop_tokens: frozenset[int]
     closed_row: Words
+    last_word: np.int32
 
     def matcher(self) -> XGrammarMatcher:
         return XGrammarMatcher(self)
@@ -224,6 +231,9 @@ class XGrammarMatcher:
             rows[index] = self.closed_row
             return True
         self._inner.fill_next_token_bitmask(rows, index)
+        # The library sets the bits behind the vocabulary when nearly everything is allowed. They
+        # would hide that a row allows nothing, and reach anyone who reads the row by words.
+        rows[index, -1] &= self._grammar.last_word
         return bool(rows[index].any())
 
     @contextmanager

@@ -36,93 +36,158 @@ class Example:
     mentions: tuple[str, ...] = ()  # what any good story for this prompt must mention
 
 
-FIRST_NAMES = words("""Max Ben Eli Nora Ida Mila Omar Lena Hugo Iris Tara Finn Rosa Leo Maya Otto Vera
-Nils Anna Karl Emma Jonas Clara Felix Luca Marta Pablo Sofia Diego Elena Marco Julia Peter Paula
-Simon Greta Oscar Alma Viktor Sara David Ruth Daniel Esther Samuel Judith Tomas Irina Pavel Olga
-Anton Nadia Boris Tanya Yusuf Leila Karim Amina Hassan Fatima Tariq Zara Kenji Yuki Hiro Naomi
-Akira Emi Wei Ling Jun Mei Ravi Priya Arjun Anita Vikram Meera Sanjay Kavya Kofi Ama Kwame Abena
-Chidi Ngozi Tunde Amara Liam Grace Noah Alice Ethan Chloe Mason Ruby Logan Hazel Owen Ivy Dylan
-Freya Rhys Megan Callum Isla Bruno Carla Nico Lidia Matteo Giulia Andre Ines Rui Lara Gustav
-Astrid Erik Sigrid Lars Ingrid Henrik Maja Piotr Zofia Jakub Hanna Milan Petra Ivan Dora Tim Sam
-Kim Alex Robin Jo Ada Alan Bella Cora Della Edgar Flora Gavin Holly Igor June Kurt Lola Myra Ned
-Opal Perry Quinn Rita Seth Tess Ursula Vince Wendy Xenia Yara Zeno""")
+FIRST_NAMES = words(
+    """
+    Max Ben Eli Nora Ida Mila Omar Lena Hugo Iris Tara Finn Rosa Leo Maya Otto Vera Nils Anna
+    Karl Emma Jonas Clara Felix Luca Marta Pablo Sofia Diego Elena Marco Julia Peter Paula Simon
+    Greta Oscar Alma Viktor Sara David Ruth Daniel Esther Samuel Judith Tomas Irina Pavel Olga
+    Anton Nadia Boris Tanya Yusuf Leila Karim Amina Hassan Fatima Tariq Zara Kenji Yuki Hiro
+    Naomi Akira Emi Wei Ling Jun Mei Ravi Priya Arjun Anita Vikram Meera Sanjay Kavya Kofi Ama
+    Kwame Abena Chidi Ngozi Tunde Amara Liam Grace Noah Alice Ethan Chloe Mason Ruby Logan Hazel
+    Owen Ivy Dylan Freya Rhys Megan Callum Isla Bruno Carla Nico Lidia Matteo Giulia Andre Ines
+    Rui Lara Gustav Astrid Erik Sigrid Lars Ingrid Henrik Maja Piotr Zofia Jakub Hanna Milan
+    Petra Ivan Dora Tim Sam Kim Alex Robin Jo Ada Alan Bella Cora Della Edgar Flora Gavin Holly
+    Igor June Kurt Lola Myra Ned Opal Perry Quinn Rita Seth Tess Ursula Vince Wendy Xenia Yara
+    Zeno
+    """
+)
 
-SURNAMES = words("""Tanaka Kim Silva Novak Okafor Larsen Costa Weber Rossi Mbeki Patel Khan Haddad Ivanov
-Moreau Dubois Jensen Nielsen Kowalski Horvat Petrov Garcia Lopez Torres Mendes Suzuki Sato Chen Wang
-Singh Gupta Mensah Osei Adeyemi Brown Clark Hill Stone Field Marsh Brook Wood Baker Fisher Cooper
-Turner Porter Mason Carter Shaw Reed Frost Lane Hart Bell Ward Page Cole Fox Drake Swan Finch Vogel
-Braun Koch Fuchs Berg Lund Holm Dahl Strand Nagy Kovacs Popov Orlov Sokolov Aziz Rahman Nasser Amari
-Diallo Traore Keita Ruiz Vega Ramos Pinto Duarte Ricci Greco Conti Marino Leroy Laurent Petit
-Visser Bakker Smit Murphy Kelly Byrne Walsh Evans Price Lloyd""")
+SURNAMES = words(
+    """
+    Tanaka Kim Silva Novak Okafor Larsen Costa Weber Rossi Mbeki Patel Khan Haddad Ivanov Moreau
+    Dubois Jensen Nielsen Kowalski Horvat Petrov Garcia Lopez Torres Mendes Suzuki Sato Chen
+    Wang Singh Gupta Mensah Osei Adeyemi Brown Clark Hill Stone Field Marsh Brook Wood Baker
+    Fisher Cooper Turner Porter Mason Carter Shaw Reed Frost Lane Hart Bell Ward Page Cole Fox
+    Drake Swan Finch Vogel Braun Koch Fuchs Berg Lund Holm Dahl Strand Nagy Kovacs Popov Orlov
+    Sokolov Aziz Rahman Nasser Amari Diallo Traore Keita Ruiz Vega Ramos Pinto Duarte Ricci
+    Greco Conti Marino Leroy Laurent Petit Visser Bakker Smit Murphy Kelly Byrne Walsh Evans
+    Price Lloyd
+    """
+)
 
-CITIES = words("""Warsaw Lima Oslo Cairo Paris Berlin Madrid Rome Vienna Prague Dublin Lisbon Athens
-Helsinki Riga Tallinn Vilnius Zagreb Sofia Tunis Rabat Accra Lagos Nairobi Kampala Harare Lusaka
-Dakar Tokyo Osaka Kyoto Seoul Busan Taipei Hanoi Bangkok Manila Jakarta Delhi Mumbai Pune Chennai
-Karachi Lahore Dhaka Kabul Tehran Baghdad Amman Beirut Ankara Izmir Toronto Montreal Ottawa Boston
-Chicago Denver Dallas Houston Seattle Portland Austin Miami Havana Bogota Quito Santiago Montevideo
-Brasilia Recife Sydney Perth Hobart Auckland Geneva Zurich Bern Basel Graz Linz Milan Turin Naples
-Genoa Porto Seville Bilbao Lyon Nantes Lille Ghent Bruges Utrecht Leiden Malmo Bergen Aarhus Turku
-Gdansk Krakow Brno Split Leeds York Bath Cork Cardiff Dundee""")
+CITIES = words(
+    """
+    Warsaw Lima Oslo Cairo Paris Berlin Madrid Rome Vienna Prague Dublin Lisbon Athens Helsinki
+    Riga Tallinn Vilnius Zagreb Sofia Tunis Rabat Accra Lagos Nairobi Kampala Harare Lusaka
+    Dakar Tokyo Osaka Kyoto Seoul Busan Taipei Hanoi Bangkok Manila Jakarta Delhi Mumbai Pune
+    Chennai Karachi Lahore Dhaka Kabul Tehran Baghdad Amman Beirut Ankara Izmir Toronto Montreal
+    Ottawa Boston Chicago Denver Dallas Houston Seattle Portland Austin Miami Havana Bogota
+    Quito Santiago Montevideo Brasilia Recife Sydney Perth Hobart Auckland Geneva Zurich Bern
+    Basel Graz Linz Milan Turin Naples Genoa Porto Seville Bilbao Lyon Nantes Lille Ghent Bruges
+    Utrecht Leiden Malmo Bergen Aarhus Turku Gdansk Krakow Brno Split Leeds York Bath Cork
+    Cardiff Dundee
+    """
+)
 
-JOBS = words("""lawyer judge doctor nurse teacher baker farmer pilot driver plumber carpenter painter
-writer editor singer dancer actor chef waiter barber tailor butcher florist gardener miner sailor
-fisherman soldier guard clerk cashier banker broker auditor accountant analyst engineer architect
-chemist physicist biologist geologist astronomer historian librarian translator journalist reporter
-photographer designer programmer mechanic electrician welder roofer surgeon dentist pharmacist vet
-therapist coach referee detective firefighter postman courier porter cleaner janitor potter weaver
-jeweler watchmaker blacksmith shepherd beekeeper winemaker brewer optician midwife paramedic tutor
-professor student researcher surveyor planner consultant manager director secretary""")
+JOBS = words(
+    """
+    lawyer judge doctor nurse teacher baker farmer pilot driver plumber carpenter painter writer
+    editor singer dancer actor chef waiter barber tailor butcher florist gardener miner sailor
+    fisherman soldier guard clerk cashier banker broker auditor accountant analyst engineer
+    architect chemist physicist biologist geologist astronomer historian librarian translator
+    journalist reporter photographer designer programmer mechanic electrician welder roofer
+    surgeon dentist pharmacist vet therapist coach referee detective firefighter postman courier
+    porter cleaner janitor potter weaver jeweler watchmaker blacksmith shepherd beekeeper
+    winemaker brewer optician midwife paramedic tutor professor student researcher surveyor
+    planner consultant manager director secretary
+    """
+)
 
-GOODS = words("""lamp chair table desk sofa shelf mirror clock kettle toaster blender oven pan pot knife
-spoon fork plate bowl cup mug glass bottle jar basket bucket broom ladder hammer saw drill wrench
-screwdriver rope tent backpack suitcase wallet belt jacket coat shirt sweater scarf hat glove boot
-sandal sneaker sock umbrella guitar violin piano drum flute trumpet camera tripod phone tablet laptop
-keyboard mouse monitor printer speaker headset charger cable battery notebook pencil pen marker
-stapler folder envelope puzzle kite doll ball bicycle helmet scooter skateboard canoe paddle pillow
-blanket towel curtain carpet vase candle rug crate fan heater radio watch ring necklace bracelet
-telescope microscope compass""")
+GOODS = words(
+    """
+    lamp chair table desk sofa shelf mirror clock kettle toaster blender oven pan pot knife
+    spoon fork plate bowl cup mug glass bottle jar basket bucket broom ladder hammer saw drill
+    wrench screwdriver rope tent backpack suitcase wallet belt jacket coat shirt sweater scarf
+    hat glove boot sandal sneaker sock umbrella guitar violin piano drum flute trumpet camera
+    tripod phone tablet laptop keyboard mouse monitor printer speaker headset charger cable
+    battery notebook pencil pen marker stapler folder envelope puzzle kite doll ball bicycle
+    helmet scooter skateboard canoe paddle pillow blanket towel curtain carpet vase candle rug
+    crate fan heater radio watch ring necklace bracelet telescope microscope compass
+    """
+)
 
-FOODS = words("""apple pear plum peach cherry grape lemon lime orange banana mango melon fig date kiwi
-berry carrot onion potato tomato pepper garlic celery radish turnip beet cabbage spinach lettuce leek
-bean pea corn rice pasta bread cheese butter milk yogurt egg honey sugar salt flour oats tea coffee
-juice soup salad cake pie cookie muffin waffle bagel noodle olive almond walnut ginger basil mint""")
+FOODS = words(
+    """
+    apple pear plum peach cherry grape lemon lime orange banana mango melon fig date kiwi berry
+    carrot onion potato tomato pepper garlic celery radish turnip beet cabbage spinach lettuce
+    leek bean pea corn rice pasta bread cheese butter milk yogurt egg honey sugar salt flour
+    oats tea coffee juice soup salad cake pie cookie muffin waffle bagel noodle olive almond
+    walnut ginger basil mint
+    """
+)
 
-COLORS = words("""red blue green yellow black white gray brown pink purple orange silver gold beige teal
-navy maroon olive cyan violet ivory amber crimson copper""")
+COLORS = words(
+    """
+    red blue green yellow black white gray brown pink purple orange silver gold beige teal navy
+    maroon olive cyan violet ivory amber crimson copper
+    """
+)
 
-ANIMALS = words("""dog cat rabbit fox bear owl duck goat pony mouse turtle frog hen lamb parrot squirrel
-hedgehog deer otter seal penguin donkey calf wolf badger beaver robin swan crow pig""")
+ANIMALS = words(
+    """
+    dog cat rabbit fox bear owl duck goat pony mouse turtle frog hen lamb parrot squirrel
+    hedgehog deer otter seal penguin donkey calf wolf badger beaver robin swan crow pig
+    """
+)
 
-HOBBIES = words("""chess painting hiking cycling swimming fishing knitting cooking baking dancing running
-sailing climbing skiing surfing gardening reading singing drawing pottery archery fencing yoga
-judo boxing rowing origami photography""")
+HOBBIES = words(
+    """
+    chess painting hiking cycling swimming fishing knitting cooking baking dancing running
+    sailing climbing skiing surfing gardening reading singing drawing pottery archery fencing
+    yoga judo boxing rowing origami photography
+    """
+)
 
-COUNTRIES = words("""Poland Peru Norway Egypt France Germany Spain Italy Austria Ireland Portugal Greece
-Finland Latvia Estonia Croatia Bulgaria Tunisia Morocco Ghana Nigeria Kenya Uganda Zambia Senegal
-Japan Korea Vietnam Thailand India Pakistan Iran Iraq Jordan Lebanon Turkey Canada Cuba Colombia
-Ecuador Chile Uruguay Brazil Australia Switzerland Belgium Sweden Denmark Hungary Romania""")
+COUNTRIES = words(
+    """
+    Poland Peru Norway Egypt France Germany Spain Italy Austria Ireland Portugal Greece Finland
+    Latvia Estonia Croatia Bulgaria Tunisia Morocco Ghana Nigeria Kenya Uganda Zambia Senegal
+    Japan Korea Vietnam Thailand India Pakistan Iran Iraq Jordan Lebanon Turkey Canada Cuba
+    Colombia Ecuador Chile Uruguay Brazil Australia Switzerland Belgium Sweden Denmark Hungary
+    Romania
+    """
+)
 
-OCCASIONS = words("""concert lecture workshop meeting wedding picnic festival parade exhibition seminar
-conference dinner breakfast lunch party ceremony debate tournament race match auction fair show
-play opera recital reunion gala market tour hike rehearsal training hearing""")
+OCCASIONS = words(
+    """
+    concert lecture workshop meeting wedding picnic festival parade exhibition seminar
+    conference dinner breakfast lunch party ceremony debate tournament race match auction fair
+    show play opera recital reunion gala market tour hike rehearsal training hearing
+    """
+)
 
-PLACES = words("""library museum theater stadium park garden school church gym cafe restaurant hotel harbor
-station airport market square gallery studio office factory barn castle tower bridge beach lake
-forest hall arena clinic bakery""")
+PLACES = words(
+    """
+    library museum theater stadium park garden school church gym cafe restaurant hotel harbor
+    station airport market square gallery studio office factory barn castle tower bridge beach
+    lake forest hall arena clinic bakery
+    """
+)
 
-ADJECTIVES = words("""small big old young quiet loud happy sad brave shy clever kind bright dark soft hard
-warm cold clean dusty heavy light round flat tall short thin wide smooth rough quick slow gentle wild
-sweet bitter fresh dry wet strong simple plain fancy lucky lonely hungry sleepy curious""")
+ADJECTIVES = words(
+    """
+    small big old young quiet loud happy sad brave shy clever kind bright dark soft hard warm
+    cold clean dusty heavy light round flat tall short thin wide smooth rough quick slow gentle
+    wild sweet bitter fresh dry wet strong simple plain fancy lucky lonely hungry sleepy curious
+    """
+)
 
-FIELD_NOUNS = words("""owner driver depot sender receiver leader guest winner loser captain editor planner
-sponsor origin target route gate level score rank total limit weight height width length depth speed
-count batch model brand vendor client agent branch region zone street room floor shelf label code
-status topic subject genre language material flavor shape season team league channel device version
-mode source host port user group file folder project task sprint stage phase grade course major
-pilot crew vessel cargo signal planet crop""")
+FIELD_NOUNS = words(
+    """
+    owner driver depot sender receiver leader guest winner loser captain editor planner sponsor
+    origin target route gate level score rank total limit weight height width length depth speed
+    count batch model brand vendor client agent branch region zone street room floor shelf label
+    code status topic subject genre language material flavor shape season team league channel
+    device version mode source host port user group file folder project task sprint stage phase
+    grade course major pilot crew vessel cargo signal planet crop
+    """
+)
 
-MONTHS = words("""January February March April May June July August September October November
-December""")
+MONTHS = words(
+    """
+    January February March April May June July August September October November December
+    """
+)
 
 ONSETS = words(
     "b c d f g h j k l m n p r s t v w z br cr dr fr gr kr pr tr bl fl gl pl sh ch th st sk"
@@ -320,7 +385,7 @@ DOMAINS = (
             "{customer} from {city} wants {a:item} for ${price}.",
             "Order {order_id} by {customer} costs ${price} and goes to {city}.",
             "We shipped {quantity} {item} boxes to {customer} in {city} for {price} euros.",
-            "Customer {customer} paid {price} for {quantity} of the {item} (order {order_id}).",
+            "{customer} paid {price} for {quantity} of the {item} (order {order_id}).",
             "Item: {item}. Quantity: {quantity}. Customer: {customer}. Price: {price}.",
             "For {price} dollars, {customer} got {a:item}. The order number is {order_id}.",
             "{order_id} | {customer} | {item} | {quantity} | {price}",
@@ -455,7 +520,7 @@ DOMAINS = (
             "{reporter} reported a {priority} problem in the {component}: {id}.",
             "{assignee} works on {id}, a {priority} priority bug found by {reporter}.",
             "Bug {id} in {component} has been open for {days} days. Priority: {priority}.",
-            "Priority {priority}: {reporter} asks {assignee} to fix the {component} in {days} days.",
+            "Priority {priority}: {reporter} wants {assignee} to fix {component} in {days} days.",
         ),
         {"assignee": ("owner",), "component": ("module",), "priority": ("severity",)},
     ),
@@ -822,7 +887,7 @@ MIX: dict[Task, float] = {
     copy: 8,
     lookup: 4,
     to_array: 4,
-    story: 12,
+    story: 8,
     sentiment: 2,
     membership: 1,
     reorder: 1.5,
@@ -833,7 +898,7 @@ MIX: dict[Task, float] = {
     small_talk: 1,
 }
 # Mostly copying: a model that cannot copy gains nothing from harder tasks.
-WARM_UP_MIX: dict[Task, float] = {copy: 60, lookup: 15, extract: 20, story: 5}
+WARM_UP_MIX: dict[Task, float] = {copy: 45, lookup: 10, extract: 35, story: 10}
 EXTRACTION: dict[Task, float] = {extract: 8, extract_facts: 1, extract_list: 1}
 
 

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import DynamicCache, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from training.corpus import EXTRACTION, Example, examples, story
+from training.tokenizer import load_tokenizer
+from training.train import load_model
 
 
 @dataclass
@@ -63,18 +65,17 @@ class Acceptance:
 
 
 @torch.no_grad()
-def answer(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Tensor, limit: int
-) -> Tensor:
+def answer(model: LlamaForCausalLM, prompt: Tensor, limit: int) -> Tensor:
     """The greedy continuation of a prompt, with its end token."""
-    ids: Tensor = model.generate(
-        prompt[None],
-        attention_mask=torch.ones_like(prompt[None]),
-        max_new_tokens=limit,
-        do_sample=False,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return ids[0, len(prompt) :]
+    tokens: list[Tensor] = []
+    fresh, cache = prompt[None], DynamicCache()
+    while len(tokens) < limit:
+        output = model(fresh, past_key_values=cache, use_cache=True)
+        fresh = output.logits[:, -1:].argmax(-1)
+        tokens.append(fresh[0])
+        if fresh.item() == model.config.eos_token_id:
+            break
+    return torch.cat(tokens)
 
 
 @torch.no_grad()
@@ -98,13 +99,9 @@ def encode(tokenizer: PreTrainedTokenizerFast, example: Example, chat: bool) -> 
 
 def evaluate(args: argparse.Namespace) -> dict[str, float | int | str]:
     torch.set_num_threads(args.threads)
-    tokenizer = AutoTokenizer.from_pretrained(args.target)
-    target = LlamaForCausalLM.from_pretrained(args.target, dtype=torch.float32).eval()
-    draft = (
-        LlamaForCausalLM.from_pretrained(args.draft, dtype=torch.float32).eval()
-        if args.draft
-        else None
-    )
+    tokenizer = load_tokenizer(args.target)
+    target = load_model(args.target)
+    draft = load_model(args.draft) if args.draft else None
     extractions = list(islice(examples(args.seed, EXTRACTION, held_out=True), args.prompts))
     stories = list(islice(examples(args.seed + 1, {story: 1}, held_out=True), args.stories))
     kinds = {"extraction": Acceptance(), "story": Acceptance()}
@@ -112,7 +109,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, float | int | str]:
     wrong: Counter[str] = Counter()
     for number, example in enumerate(extractions + stories):
         prompt = encode(tokenizer, example, chat=number % 2 == 1)
-        tokens = answer(target, tokenizer, prompt, args.limit)
+        tokens = answer(target, prompt, args.limit)
         text = str(tokenizer.decode(tokens, skip_special_tokens=True))
         if example.task == "story":
             kind = "story"

@@ -9,11 +9,12 @@ form pieces of their own (`", "` is one token), and digits stay single, so numbe
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from training.corpus import examples
 
@@ -62,7 +63,8 @@ def train_tokenizer(vocab_size: int, seed: int, count: int) -> Tokenizer:
 
 def wrap(tokenizer: Tokenizer, max_length: int = 1024) -> PreTrainedTokenizerFast:
     """The same tokenizer as `AutoTokenizer` loads it, with the chat template."""
-    return PreTrainedTokenizerFast(
+    build: Callable[..., PreTrainedTokenizerFast] = PreTrainedTokenizerFast  # untyped upstream
+    return build(
         tokenizer_object=tokenizer,
         bos_token=BOS,
         eos_token=EOS,
@@ -72,6 +74,13 @@ def wrap(tokenizer: Tokenizer, max_length: int = 1024) -> PreTrainedTokenizerFas
         clean_up_tokenization_spaces=False,
         chat_template=CHAT_TEMPLATE,
     )
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model folder."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert isinstance(tokenizer, PreTrainedTokenizerFast), f"{folder} holds no fast tokenizer"
+    return tokenizer
 
 
 def main() -> None:

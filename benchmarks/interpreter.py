@@ -1,0 +1,261 @@
+"""What the interpreter costs per step, against loops that call the same node bodies by hand.
+
+An 8-node decode step (13 ops on a host thread and two streams) with stand-in bodies:
+
+- serial: the serial executor against a plain loop over the bodies;
+- threads: the threads executor against three hand-written workers with a queue for each launch
+  and wait, that is, with the same hand-offs. The hand-written one is not told of failures,
+  cannot be stopped or watched, checks no access and releases nothing early.
+
+A and B run in turn, round by round, in alternating order; the figures are the median over the
+rounds of the paired difference (and ratio), with the quartiles. The bodies hash a buffer, which
+releases the GIL as a kernel or a grammar fill does; with `--hash-kib 0` they do nothing.
+
+    python benchmarks/interpreter.py [--rounds 31] [--steps 1000] [--hash-kib 0 64] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import statistics
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from queue import SimpleQueue
+from time import perf_counter
+
+from stepweave.executors import run
+from stepweave.graph.compile import compile_plan
+from stepweave.graph.node import Node, Op, OpContext, Read, Value
+from stepweave.graph.plan import Plan
+from stepweave.graph.step_graph import StepGraph
+
+Body = Callable[..., int]
+
+
+def body_of(kib: int) -> Body:
+    """A stand-in for the work of one op: hashes `kib` KiB, or does nothing."""
+    if kib == 0:
+        return lambda *inputs: 0
+    buffer = bytes(kib * 1024)
+
+    def hash_buffer(*inputs: int) -> int:
+        return hashlib.sha1(buffer).digest()[0]
+
+    return hash_buffer
+
+
+def decode_step(body: Body) -> Plan:
+    """schedule, prepare, forward, bitmask, sample, draft, d2h_copy, commit at depth 2."""
+
+    def op(reads: str, writes: str) -> Op:
+        parsed = [name.partition("@-") for name in reads.split()]
+        names = [name for name, _, _ in parsed]
+
+        def work(ctx: OpContext) -> None:
+            ctx.write(writes, body(*[ctx.read(name) for name in names]))
+
+        return Op(
+            reads=tuple(Read(name, int(carry or 0)) for name, _, carry in parsed),
+            writes=(writes,) if writes else (),
+            run=work if writes else None,
+        )
+
+    launch = op("", "")
+    nodes = [
+        Node("schedule", (op("committed@-2", "batch"),)),
+        Node("prepare", (op("batch", "staging"),), (op("staging sampled@-1", "inputs"),)),
+        Node("forward", (launch,), (op("inputs", "logits"),)),
+        Node("bitmask", (op("batch committed@-2", "mask"),)),
+        Node("sample", (launch,), (op("logits mask", "sampled"),)),
+        Node("draft", (launch,), (op("sampled", "drafts"),)),
+        Node("d2h_copy", (launch,), (op("sampled drafts", "copied"),)),
+        Node("commit", (op("copied", "committed"),), offset=1),
+    ]
+    streams = {"prepare": "compute", "forward": "compute", "sample": "compute"}
+    streams |= {"draft": "compute", "d2h_copy": "copy"}
+    pinned = [Value(name, "pinned", "slots") for name in ("staging", "mask", "copied")]
+    device = [Value(name, "device", "slots") for name in ("inputs", "logits", "sampled", "drafts")]
+    graph = StepGraph.build(
+        [
+            Node(n.name, n.host, n.device, stream=streams.get(n.name), offset=n.offset)
+            for n in nodes
+        ],
+        [Value("batch"), Value("committed"), *pinned, *device],
+        order="keep",
+        name="decode",
+    )
+    return compile_plan(graph)
+
+
+def by_hand(body: Body, steps: int) -> None:
+    """The same dataflow as a plain loop."""
+    sampled = 0
+    committed = [0, 0]
+    copied = 0
+    for step in range(steps + 1):
+        if step < steps:
+            batch = body(committed[0])
+            staging = body(batch)
+            inputs = body(staging, sampled)
+            logits = body(inputs)
+            mask = body(batch, committed[0])
+            sampled = body(logits, mask)
+            drafts = body(sampled)
+            copied, to_commit = body(sampled, drafts), copied
+        else:
+            to_commit = copied
+        if step:
+            committed = [committed[1], body(to_commit)]
+
+
+def by_hand_on_threads(body: Body, steps: int, waits: int) -> None:
+    """The same launches and waits with three hand-written workers."""
+    compute: SimpleQueue[tuple[Callable[[int], None], int] | None] = SimpleQueue()
+    copy: SimpleQueue[tuple[Callable[[int], None], int] | None] = SimpleQueue()
+    drafted: SimpleQueue[int] = SimpleQueue()
+    copied: SimpleQueue[int] = SimpleQueue()
+    guards = [SimpleQueue[int]() for _ in range(waits - 2)]
+    values: dict[str, list[int]] = {
+        name: [0, 0, 0]
+        for name in "batch staging inputs logits mask sampled drafts copied committed".split()
+    }
+    batch, staging, inputs = values["batch"], values["staging"], values["inputs"]
+    logits, mask, sampled = values["logits"], values["mask"], values["sampled"]
+    drafts, host, committed = values["drafts"], values["copied"], values["committed"]
+
+    def prepare(step: int) -> None:
+        inputs[step % 3] = body(staging[step % 3], sampled[(step - 1) % 3])
+
+    def forward(step: int) -> None:
+        logits[step % 3] = body(inputs[step % 3])
+
+    def sample(step: int) -> None:
+        sampled[step % 3] = body(logits[step % 3], mask[step % 3])
+
+    def draft(step: int) -> None:
+        drafts[step % 3] = body(sampled[step % 3])
+        drafted.put(step)
+
+    def d2h_copy(step: int) -> None:
+        drafted.get()
+        host[step % 3] = body(sampled[step % 3], drafts[step % 3])
+        copied.put(step)
+        for guard in guards:
+            guard.put(step)
+
+    def driver() -> None:
+        for step in range(steps + 1):
+            if step < steps:
+                batch[step % 3] = body(committed[(step - 2) % 3])
+                staging[step % 3] = body(batch[step % 3])
+                compute.put((prepare, step))
+                compute.put((forward, step))
+                mask[step % 3] = body(batch[step % 3], committed[(step - 2) % 3])
+                compute.put((sample, step))
+                compute.put((draft, step))
+                copy.put((d2h_copy, step))
+            if step:
+                copied.get()
+                for guard in guards:
+                    guard.get()
+                committed[(step - 1) % 3] = body(host[(step - 1) % 3])
+        compute.put(None)
+        copy.put(None)
+
+    def stream(queue: SimpleQueue[tuple[Callable[[int], None], int] | None]) -> None:
+        while launched := queue.get():
+            work, step = launched
+            work(step)
+
+    workers = [
+        threading.Thread(target=driver),
+        threading.Thread(target=stream, args=(compute,)),
+        threading.Thread(target=stream, args=(copy,)),
+    ]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    sys.setswitchinterval(before)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Paired over the rounds: median and quartiles."""
+
+    executor: str
+    hash_kib: int
+    hand_us: float
+    run_us: float
+    extra_us: tuple[float, float, float]
+    ratio: tuple[float, float, float]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = perf_counter()
+    work()
+    return perf_counter() - start
+
+
+def quartiles(numbers: list[float]) -> tuple[float, float, float]:
+    low, middle, high = statistics.quantiles(numbers, n=4)
+    return (round(middle, 4), round(low, 4), round(high, 4))
+
+
+def measure(executor: str, kib: int, rounds: int, steps: int) -> Result:
+    body = body_of(kib)
+    plan = decode_step(body)
+    hand = {
+        "serial": lambda: by_hand(body, steps),
+        "threads": lambda: by_hand_on_threads(body, steps, len(plan.waits)),
+    }[executor]
+    contestants = {"hand": hand, "run": lambda: run(plan, executor=executor, steps=steps)}
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(rounds + 1):
+        for name in sorted(contestants, reverse=number % 2 == 0):
+            taken = seconds(contestants[name]) / steps * 1e6
+            if number:  # the first round warms up
+                times[name].append(taken)
+    pairs = list(zip(times["hand"], times["run"], strict=True))
+    return Result(
+        executor,
+        kib,
+        hand_us=round(statistics.median(times["hand"]), 3),
+        run_us=round(statistics.median(times["run"]), 3),
+        extra_us=quartiles([b - a for a, b in pairs]),
+        ratio=quartiles([b / a for a, b in pairs]),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--hash-kib", type=int, nargs="*", default=[0, 64])
+    parser.add_argument("--json", help="write the figures here too")
+    options = parser.parse_args()
+    results = [
+        measure(executor, kib, options.rounds, max(options.steps // (1 + kib // 8), 50))
+        for kib in options.hash_kib
+        for executor in ("serial", "threads")
+    ]
+    print("8 nodes, 13 ops; µs per step, paired median (quartiles)")
+    print(f"{'executor':9} {'body':>7} {'by hand':>9} {'run':>9} {'extra µs':>22} {'ratio':>22}")
+    for r in results:
+        extra = "{:.2f} ({:.2f} to {:.2f})".format(*r.extra_us)
+        ratio = "{:.3f} ({:.3f} to {:.3f})".format(*r.ratio)
+        body = f"{r.hash_kib} KiB"
+        print(f"{r.executor:9} {body:>7} {r.hand_us:9.2f} {r.run_us:9.2f} {extra:>22} {ratio:>22}")
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump([asdict(result) for result in results], file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+"""Abstract graphs: step graphs written down without an implementation.
+
+To study, check and draw a pipeline before it exists. Only what the file's words mean is decided
+here; whether the declarations make sense is `graph.validate`'s business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+
+from ..graph.errors import GraphError, did_you_mean
+from ..graph.node import Node, Op, Read, State, Value
+from ..graph.step_graph import StepGraph
+from .errors import ConfigError, Problem
+from .validated import validated
+from .yaml_source import Located, Location
+
+MAX_NODES = 256
+MAX_DISTANCE = 1024  # bounds carries, offsets and slots: past that a number is a typing error
+
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\s@\x00-\x1f\x7f-\x9f]+$")]
+Microseconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+_READ = re.compile(r"(?P<name>[^\s@]+)(@(?P<carry>[-+]?[0-9]{1,9}))?")
+
+
+def parse_read(text: str) -> Read:
+    """`sampled` is this step's version, `sampled@-1` that of the step before."""
+    match = _READ.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is not a read: write a name, or name@-1 for the step before")
+    carry = -int(match["carry"] or 0)
+    if carry < 0:
+        raise ValueError(f"{text!r} reads a step to come: write {match['name']}@-{-carry}")
+    if carry > MAX_DISTANCE:
+        raise ValueError(f"{text!r} reaches back more than {MAX_DISTANCE} steps")
+    return Read(match["name"], carry)
+
+
+def _checked_read(text: Any) -> Any:
+    if isinstance(text, str):
+        parse_read(text)
+    return text
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+ReadText = Annotated[
+    str,
+    BeforeValidator(_checked_read),
+    Field(max_length=160, description="A value or state; `name@-1` reads the step before."),
+]
+
+
+class AbstractPhase(_Part):
+    """A part of an op, so that an access can end before the op does."""
+
+    name: Name = Field(description="Names the op: `node.host.name`.")
+    reads: tuple[ReadText, ...] = Field(default=(), max_length=256)
+    writes: tuple[Name, ...] = Field(default=(), max_length=256)
+    cost_us: Microseconds | None = Field(default=None, description="Duration in µs.")
+
+
+class AbstractOp(_Part):
+    """What a node does on one actor: one op, or consecutive phases."""
+
+    reads: tuple[ReadText, ...] = Field(default=(), max_length=256, description="What it reads.")
+    writes: tuple[Name, ...] = Field(default=(), max_length=256, description="What it writes.")
+    cost_us: Microseconds | None = Field(default=None, description="Duration in µs.")
+    phases: tuple[AbstractPhase, ...] = Field(
+        default=(), max_length=64, description="Instead of reads, writes and cost_us."
+    )
+
+    @model_validator(mode="after")
+    def _either_phases_or_accesses(self) -> AbstractOp:
+        if self.phases and (self.reads or self.writes or self.cost_us is not None):
+            raise ValueError("an op with phases declares reads, writes and cost_us in its phases")
+        return self
+
+    def ops(self) -> tuple[Op, ...]:
+        """The graph's ops: one, or one for each phase."""
+        if not self.phases:
+            return (_op(self.reads, self.writes, self.cost_us, phase=None),)
+        return tuple(_op(p.reads, p.writes, p.cost_us, phase=p.name) for p in self.phases)
+
+
+def _op(
+    reads: Iterable[str], writes: Iterable[str], cost_us: float | None, phase: str | None
+) -> Op:
+    return Op(tuple(parse_read(text) for text in reads), tuple(writes), phase, cost_us)
+
+
+class AbstractNode(_Part):
+    """A unit of work in a step."""
+
+    name: Name
+    kind: Literal["abstract"] = Field(default="abstract", description="Has no implementation.")
+    actor: Name = Field(
+        default="driver", description="The host thread that runs it, or launches its device op."
+    )
+    stream: Name | None = Field(default=None, description="Where its device op runs.")
+    offset: int = Field(
+        default=0,
+        ge=-MAX_DISTANCE,
+        le=MAX_DISTANCE,
+        description="In iteration t it acts on step t − offset.",
+    )
+    launch_latency_us: Microseconds | None = Field(
+        default=None, description="The device op may start this long after its launch began."
+    )
+    allow_sync: bool = Field(default=False, description="Its ops may wait for the device.")
+    host: AbstractOp | None = None
+    device: AbstractOp | None = None
+    _line: int | None = PrivateAttr(default=None)
+
+    def node(self) -> Node:
+        return Node(
+            name=self.name,
+            host=self.host.ops() if self.host else (Op(),),
+            device=self.device.ops() if self.device else (),
+            actor=self.actor,
+            stream=self.stream,
+            offset=self.offset,
+            kind=self.kind,
+            launch_latency_us=self.launch_latency_us,
+            allow_sync=self.allow_sync,
+            line=self._line,
+        )
+
+
+class AbstractValue(_Part):
+    """A datum written anew in each step."""
+
+    place: Literal["host", "pinned", "device"] = "host"
+    storage: Literal["slots", "fresh"] | None = Field(
+        default=None,
+        description="Static buffers, or allocated anew in each step (the default on the host).",
+    )
+    slots: int | None = Field(
+        default=None, ge=1, le=MAX_DISTANCE, description="Physical copies; derived if not given."
+    )
+    initial: Literal["external"] | None = Field(
+        default=None, description="`external`: comes from outside, nobody here writes it."
+    )
+    bytes: int = Field(default=0, ge=0, le=1 << 60, description="Size of one slot.")
+    _line: int | None = PrivateAttr(default=None)
+
+    def value(self, name: str) -> Value:
+        return Value(
+            name=name,
+            place=self.place,
+            storage=self.storage or Value.default_storage(self.place, self.slots),
+            slots=self.slots,
+            nbytes=self.bytes,
+            external=self.initial == "external",
+            line=self._line,
+        )
+
+
+class AbstractState(_Part):
+    """A datum changed in place across steps."""
+
+    name: Name
+    _line: int | None = PrivateAttr(default=None)
+
+
+def _state_by_name(state: Any) -> Any:
+    return {"name": state} if isinstance(state, str) else state
+
+
+def _mapping_or_nothing(value: Any) -> Any:
+    return {} if value is None else value  # `batch:` alone declares a value with every default
+
+
+class AbstractGraph(_Part):
+    """A decode step declared without an implementation."""
+
+    version: Literal[1] = Field(default=1, description="Of this format.")
+    order: Literal["keep", "search"] = Field(
+        default="search",
+        description="keep: actors run ops as listed. search: the driver's order is chosen.",
+    )
+    actors: tuple[Name, ...] | None = Field(
+        default=None, description="The host threads there are; any other name is then an error."
+    )
+    streams: tuple[Name, ...] | None = Field(
+        default=None, description="The streams there are; any other name is then an error."
+    )
+    values: dict[
+        Name,
+        Annotated[
+            AbstractValue,
+            BeforeValidator(_mapping_or_nothing, json_schema_input_type=AbstractValue | None),
+        ],
+    ] = Field(default_factory=dict, max_length=4096)
+    states: tuple[
+        Annotated[
+            AbstractState,
+            BeforeValidator(_state_by_name, json_schema_input_type=str | AbstractState),
+        ],
+        ...,
+    ] = Field(default=(), max_length=4096)
+    nodes: tuple[AbstractNode, ...] = Field(
+        min_length=1, max_length=MAX_NODES, description="In reference order."
+    )
+
+    def step_graph(self, name: str = "step") -> StepGraph:
+        """The declared graph, validated. Raises `GraphError` with the line of what is wrong."""
+        return StepGraph.build(
+            [node.node() for node in self.nodes],
+            [value.value(name) for name, value in self.values.items()],
+            [State(state.name, line=state._line) for state in self.states],
+            order=self.order,
+            name=name,
+        )
+
+
+def read_abstract(source: Located) -> AbstractGraph:
+    """The abstract graph of a file, its parts knowing their lines, its names known."""
+    graph = validated(AbstractGraph, source)
+    problems = list(_unknown_names(graph, source))
+    if problems:
+        raise ConfigError(*problems)
+    for index, node in enumerate(graph.nodes):
+        node._line = source.at(("nodes", index)).mark.line
+    for index, state in enumerate(graph.states):
+        state._line = source.at(("states", index)).mark.line
+    for name, value in graph.values.items():
+        place = source.at(("values", name))
+        value._line = (place.key or place.mark).line
+    return graph
+
+
+def add_column(error: GraphError, source: Located) -> None:
+    """Complete the place of a graph error, which knows the line of a node, value or state."""
+    if error.line is None or error.column is not None:
+        return
+    data = source.value
+    assert isinstance(data, dict), "read_yaml returned something else than a mapping"
+    for part in ("nodes", "states", "values"):
+        inner = data[part].value if part in data else []
+        for item in inner.values() if isinstance(inner, dict) else inner or ():
+            mark = (item.key or item.mark) if isinstance(item, Located) else None
+            if mark and mark.line == error.line:
+                error.column = mark.column
+                return
+
+
+def _unknown_names(graph: AbstractGraph, source: Located) -> Iterator[Problem]:
+    data = [*graph.values, *(state.name for state in graph.states)]
+    for place, text in _accesses(graph):
+        name = parse_read(text).name
+        if name not in data:
+            verb = "reads" if "reads" in place else "writes"
+            op = ".".join(str(step) for step in place[2:-2] if step != "phases")
+            node = graph.nodes[int(place[1])].name
+            yield Problem(
+                source.at(place).mark,
+                f"{node}.{op} {verb} {name!r}, which is neither a value nor a state"
+                + did_you_mean(name, data),
+                "SW-UNKNOWN-NAME",
+            )
+    for index, node in enumerate(graph.nodes):
+        for key, said, known in (
+            ("actor", node.actor, graph.actors),
+            ("stream", node.stream, graph.streams),
+        ):
+            if known is not None and said is not None and said not in known:
+                yield Problem(
+                    source.at(("nodes", index, key)).mark,
+                    f"unknown {key} {said!r}{did_you_mean(said, known)}",
+                    "SW-UNKNOWN-ACTOR",
+                )
+
+
+def _accesses(graph: AbstractGraph) -> Iterator[tuple[Location, str]]:
+    """Every read and write with its location in the file."""
+    for index, node in enumerate(graph.nodes):
+        for side, op in (("host", node.host), ("device", node.device)):
+            if op is None:
+                continue
+            place: Location = ("nodes", index, side)
+            parts: list[tuple[Location, AbstractOp | AbstractPhase]] = [(place, op)]
+            parts += [((*place, "phases", i), phase) for i, phase in enumerate(op.phases)]
+            for where, part in parts:
+                yield from (((*where, "reads", i), text) for i, text in enumerate(part.reads))
+                yield from (((*where, "writes", i), text) for i, text in enumerate(part.writes))

@@ -1,0 +1,56 @@
+"""Run a plan: the one entry point for all executors that compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal, Protocol
+
+from ..graph.errors import StepweaveError, did_you_mean
+from ..graph.plan import Plan
+from .report import RunReport
+from .serial import run_serial
+from .threads import run_threads
+
+
+class Executor(Protocol):
+    def __call__(
+        self,
+        plan: Plan,
+        *,
+        steps: int | None,
+        states: Mapping[str, object],
+        keep: Sequence[str],
+        trace: bool,
+        watchdog_s: float | None,
+    ) -> RunReport: ...
+
+
+EXECUTORS: Mapping[str, Executor] = MappingProxyType({"serial": run_serial, "threads": run_threads})
+
+
+def run(
+    plan: Plan,
+    *,
+    executor: Literal["serial", "threads"] | str = "serial",
+    steps: int | None = None,
+    states: Mapping[str, object] = MappingProxyType({}),
+    keep: Sequence[str] = (),
+    trace: bool = False,
+    watchdog_s: float | None = 60.0,
+) -> RunReport:
+    """Run `steps` steps, or until an op calls `ctx.stop()`.
+
+    `states` gives the objects behind the graph's states, `keep` names the values whose every
+    version is returned. If an op raises, the run ends with a `NodeFailure`; if nothing moves for
+    `watchdog_s` seconds while an actor waits, with a `StuckWait`. In both cases no thread is left.
+    """
+    if executor not in EXECUTORS:
+        raise StepweaveError(
+            f"there is no executor {executor!r}{did_you_mean(executor, EXECUTORS)}"
+        )
+    if steps is not None and steps < 0:
+        raise StepweaveError(f"a run cannot have {steps} steps")
+    return EXECUTORS[executor](
+        plan, steps=steps, states=states, keep=keep, trace=trace, watchdog_s=watchdog_s
+    )

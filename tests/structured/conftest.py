@@ -1,0 +1,42 @@
+"""A small tokenizer with every trap in it, and a backend for a model wider than it."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from stepweave.structured.xgrammar_backend import XGrammarBackend
+
+EOS, PAD, TURN = 0, 1, 2
+STOPS = (EOS, TURN)
+VOCAB = 333
+"""Wider than the tokenizer and not a multiple of 32: ids and bits that nothing stands for."""
+
+_TEXTS = [
+    '{"name": "ann", "age": 12, "ok": true, "none": null}',
+    "[1, 2, 30]",
+    "hello world yes no maybe",
+    "überall 😀 naïve",
+] * 20
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE over 300 ids; three control tokens, two of which end an output."""
+    model = Tokenizer(models.BPE())
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<eos>", "<pad>", "<turn>"],
+        show_progress=False,
+    )
+    model.train_from_iterator(_TEXTS, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=model, eos_token="<eos>", pad_token="<pad>")
+
+
+@pytest.fixture(scope="session")
+def backend(tokenizer: PreTrainedTokenizerFast) -> XGrammarBackend:
+    return XGrammarBackend(tokenizer, VOCAB, STOPS, compile_threads=1)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
-from ..graph.errors import GraphError, did_you_mean
+from ..graph.errors import did_you_mean
 from ..graph.node import Node, Op, Read, State, Value
 from ..graph.step_graph import StepGraph
 from .errors import ConfigError, Problem
@@ -108,7 +108,7 @@ class AbstractNode(_Part):
         default=0,
         ge=-MAX_DISTANCE,
         le=MAX_DISTANCE,
-        description="In iteration t it acts on step t − offset.",
+        description="In iteration t it acts on step t - offset.",
     )
     launch_latency_us: Microseconds | None = Field(
         default=None, description="The device op may start this long after its launch began."
@@ -236,21 +236,6 @@ def read_abstract(source: Located) -> AbstractGraph:
     return graph
 
 
-def add_column(error: GraphError, source: Located) -> None:
-    """Complete the place of a graph error, which knows the line of a node, value or state."""
-    if error.line is None or error.column is not None:
-        return
-    data = source.value
-    assert isinstance(data, dict), "read_yaml returned something else than a mapping"
-    for part in ("nodes", "states", "values"):
-        inner = data[part].value if part in data else []
-        for item in inner.values() if isinstance(inner, dict) else inner or ():
-            mark = (item.key or item.mark) if isinstance(item, Located) else None
-            if mark and mark.line == error.line:
-                error.column = mark.column
-                return
-
-
 def _unknown_names(graph: AbstractGraph, source: Located) -> Iterator[Problem]:
     data = [*graph.values, *(state.name for state in graph.states)]
     for place, text in _accesses(graph):
@@ -265,10 +250,10 @@ def _unknown_names(graph: AbstractGraph, source: Located) -> Iterator[Problem]:
                 + did_you_mean(name, data),
                 "SW-UNKNOWN-NAME",
             )
-    for index, node in enumerate(graph.nodes):
+    for index, part in enumerate(graph.nodes):
         for key, said, known in (
-            ("actor", node.actor, graph.actors),
-            ("stream", node.stream, graph.streams),
+            ("actor", part.actor, graph.actors),
+            ("stream", part.stream, graph.streams),
         ):
             if known is not None and said is not None and said not in known:
                 yield Problem(

@@ -62,7 +62,7 @@ class Context:
     a look-up in a small dict, a refusal costs nothing until it happens.
     """
 
-    __slots__ = ("_frontier", "_reads", "_states", "_writes", "step", "vertex")
+    __slots__ = ("_buffers", "_frontier", "_reads", "_states", "_writes", "step", "vertex")
 
     def __init__(
         self,
@@ -75,7 +75,8 @@ class Context:
         self.step = BEFORE_ALL
         self._frontier = frontier
         self._reads: dict[str, tuple[list[Any], int, int, Any]] = {}
-        self._writes: dict[str, tuple[list[Any], int, list[int] | None, Cells]] = {}
+        self._writes: dict[str, tuple[list[Any], int, list[int] | None, list[Any]]] = {}
+        self._buffers: dict[str, Cells] = {}
         self._states: dict[str, object] = {}
         # The bare name means the nearest version, where an op reads several.
         for read in sorted(vertex.op.reads, key=lambda read: -read.carry):
@@ -88,7 +89,9 @@ class Context:
             if (cells := store.get(name)) is None:
                 self._declare_state(name, states)
                 continue
-            self._writes[name] = (cells.cells, len(cells.cells), cells.written, cells)
+            whole = (cells.cells, len(cells.cells), cells.written, cells.buffers or [])
+            self._writes[name] = whole
+            self._buffers[name] = cells
 
     def _declare_state(self, name: str, states: Mapping[str, object]) -> None:
         if name in states:
@@ -104,16 +107,16 @@ class Context:
 
     def buffer(self, name: str) -> Any:
         try:
-            cells = self._writes[name][3]
+            cells = self._buffers[name]
         except KeyError:
-            self._refuse("buffer", name, self._writes)
+            self._refuse("buffer", name, self._buffers)
         if cells.buffers is None:
             return cells.value.allocate() if cells.value.allocate else None
         return cells.buffers[self.step % len(cells.buffers)]
 
     def write(self, name: str, datum: Any) -> None:
         try:
-            cells, size, written, whole = self._writes[name]
+            cells, size, written, buffers = self._writes[name]
         except KeyError:
             self._refuse("write", name, self._writes)
         slot = self.step % size
@@ -121,7 +124,7 @@ class Context:
         if written is not None:
             written[slot] = self.step
             if datum is not None:
-                whole.buffers[slot] = datum  # type: ignore[index]
+                buffers[slot] = datum
 
     def state(self, name: str) -> Any:
         try:

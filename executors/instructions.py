@@ -162,6 +162,7 @@ def interpret(
     unwritten = memory.unwritten(context.vertex)
     keepers = memory.keepers(context.vertex)
     releases = memory.releases(context.vertex)
+    tidy = bool(unwritten or keepers or releases)
 
     def perform(step: int) -> None:
         context.step = step
@@ -173,18 +174,19 @@ def interpret(
         if 0 <= step <= frontier.begun or frontier.admit(step):
             if run is not None:
                 run(context)
-            for cells, written in unwritten:
-                slot = step % len(cells)
-                if written[slot] != step:
-                    cells[slot] = None
-            for keep, cells in keepers:
-                keep(cells[step % len(cells)])
-            for cells, size, carry, counts, readers in releases:
-                version = step - carry
-                if version >= 0:
-                    slot = version % size
-                    if counts is None or next(counts[slot]) % readers == readers - 1:
+            if tidy:
+                for cells, written in unwritten:
+                    slot = step % len(cells)
+                    if written[slot] != step:
                         cells[slot] = None
+                for keep, cells in keepers:
+                    keep(cells[step % len(cells)])
+                for cells, size, carry, counts, readers in releases:
+                    version = step - carry
+                    if version >= 0:
+                        slot = version % size
+                        if counts is None or next(counts[slot]) % readers == readers - 1:
+                            cells[slot] = None
         if launch is not None:
             launch(step)
         for record in records:

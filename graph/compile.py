@@ -6,18 +6,20 @@ the byte, on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from .digest import declaration_digest
 from .errors import GraphError, did_you_mean
 from .events import Actors, Event, listing_programs, with_streams
+from .order import OrderChoice, choose_order
 from .period import op_costs, period
 from .plan import Plan
 from .requirements import Requirement, requirements
 from .slots import choose_slots
 from .step_graph import StepGraph
 from .validate import unread_values, validate
-from .waits import Frame, Synchronization, synchronize
+from .waits import Frame, Needs, Synchronization, fewest_waits, synchronize
 from .witness import Prover
 
 
@@ -37,7 +39,42 @@ def compile_plan(
     validate(graph)
     durations = op_costs(graph, _known_costs(graph, costs))
     pins = _pinned(graph, slots)
-    return plan_for(graph, with_streams(graph, listing_programs(graph)), durations, pins)
+    if (order or graph.order) == "keep":
+        return plan_for(graph, with_streams(graph, listing_programs(graph)), durations, pins)
+    chosen = _searched(graph, durations, pins)
+    return plan_for(graph, with_streams(graph, chosen.programs), durations, pins, chosen.notes)
+
+
+_CHOSEN: dict[str, OrderChoice] = {}
+
+
+def _searched(
+    graph: StepGraph, costs: Mapping[str, float], pins: Mapping[str, int | None]
+) -> OrderChoice:
+    """The order search, remembered by what it depends on: declarations, costs and pins."""
+    key = declaration_digest(graph, costs, pins)
+    if key not in _CHOSEN:
+        fixed = requirements(graph, pins)
+
+        def count_waits(programs: Actors) -> int:
+            frame = Frame.of(graph, with_streams(graph, programs))
+            slots, _ = _slots(frame, fixed, pins, costs)
+            return len(fewest_waits(frame, Needs.of(frame, requirements(graph, slots))))
+
+        _CHOSEN[key] = choose_order(graph, fixed, costs, count_waits)
+    return _CHOSEN[key]
+
+
+def _slots(
+    frame: Frame,
+    fixed: Sequence[Requirement],
+    pins: Mapping[str, int | None],
+    costs: Mapping[str, float],
+) -> tuple[dict[str, int | None], bool]:
+    """The slots of every value, and whether the choice is exact."""
+    values = frame.graph.values
+    chosen = choose_slots(frame, fixed, [name for name in values if name not in pins], costs)
+    return {n: pins[n] if n in pins else chosen.slots[n] for n in values}, chosen.exact
 
 
 def plan_for(
@@ -47,12 +84,11 @@ def plan_for(
     pins: Mapping[str, int | None],
     notes: tuple[str, ...] = (),
 ) -> Plan:
-    """The plan for given actor programs. `pins` names the slots of every value but the open ones."""
+    """The plan for given actor programs. `pins` has the slots of every value but the open ones."""
     frame = Frame.of(graph, actors)
     fixed = requirements(graph, pins)
     synchronize(frame, fixed)  # raises the deadlock that no number of slots can cure
-    chosen = choose_slots(frame, fixed, [v for v in graph.values if v not in pins], costs)
-    slots = {name: pins[name] if name in pins else chosen.slots[name] for name in graph.values}
+    slots, exact = _slots(frame, fixed, pins, costs)
     needed = requirements(graph, slots)
     found = synchronize(frame, needed)
     prover = Prover(frame, found)
@@ -68,7 +104,7 @@ def plan_for(
         critical_cycle=result.critical,
         notes=(
             *notes,
-            *(() if chosen.exact else (_HEURISTIC_SLOTS,)),
+            *(() if exact else (_HEURISTIC_SLOTS,)),
             *_guards(frame, slots, needed, found, costs, result.us),
             *(f"value {name!r} is never read" for name in unread_values(graph)),
         ),
@@ -90,28 +126,28 @@ def _events(frame: Frame, found: Synchronization) -> list[Event]:
 def _guards(
     frame: Frame,
     slots: Mapping[str, int | None],
-    needed: list[Requirement],
+    needed: Sequence[Requirement],
     found: Synchronization,
     costs: Mapping[str, float],
     period_us: float,
 ) -> list[str]:
-    """For each value whose slots need a wait of their own: which, and what it costs."""
+    """The waits that exist only because slots are few: what each guards, and what it costs."""
+    if all(count is None for count in slots.values()):
+        return []
+    data = [r for r in needed if r.value not in slots or r.hazard == "RAW"]
+    plain = {(w.source, w.target, w.distance) for w in synchronize(frame, data).waits}
     notes = []
-    for value, count in slots.items():
-        guards = [
-            f"{wait.source} → {wait.target} (+{wait.distance})"
-            for wait in found.waits
-            if any(p.value == value and p.hazard in ("WAR", "WAW") for p in wait.protects)
-        ]
-        if count is None or not guards:
+    for wait in found.waits:
+        guarded = dict.fromkeys(p.value for p in wait.protects if p.hazard in ("WAR", "WAW"))
+        names = [name for name in guarded if slots.get(name) is not None]
+        if (wait.source, wait.target, wait.distance) in plain or not names:
             continue
-        others = [r for r in needed if r.value != value or r.hazard == "RAW"]
-        events = _events(frame, synchronize(frame, others))
-        cost = period_us - period(frame.graph, events, costs).us
-        price = f"costs {cost:.6g} µs a step" if cost > 0 else "costs nothing in the period"
+        others = [r for r in needed if r.value not in names or r.hazard == "RAW"]
+        cost = period_us - period(frame.graph, _events(frame, synchronize(frame, others)), costs).us
+        counts = ", ".join(f"{n!r} ({slots[n]} slot{'s' * (slots[n] != 1)})" for n in names)
+        price = f"it costs {cost:.6g} µs a step" if cost > 0 else "it costs nothing in the period"
         notes.append(
-            f"{count} slot{'s' if count > 1 else ''} of {value!r}: guarded by "
-            f"{', '.join(guards)}; {price}"
+            f"guarding wait {wait.source} → {wait.target} (+{wait.distance}) for {counts}: {price}"
         )
     return notes
 

@@ -30,14 +30,16 @@ def deadlock(
         _keep_nearer(nearest, (source, target), (distance, kind, None))
     for requirement, (source, target, distance) in zip(needed, gates, strict=True):
         _keep_nearer(nearest, (source, target), (distance, str(requirement), requirement))
-    weights = adjacency(len(names), [(index[u], index[v], d) for (u, v), (d, _, _) in nearest.items()])
+    edges = [(index[u], index[v], distance) for (u, v), (distance, _, _) in nearest.items()]
+    weights = adjacency(len(names), edges)
     found = tightest_cycle(weights)
     assert found is not None, "asked to explain a deadlock in a graph without one"
     cycle = [names[number] for number in _from_least(found)]
     following = [*cycle[1:], cycle[0]]
     hops = [nearest[pair] for pair in zip(cycle, following, strict=True)]
     walk = "".join(
-        f"{op} → (d={distance}, {reason}) " for op, (distance, reason, _) in zip(cycle, hops, strict=True)
+        f"{op} → (d={distance}, {reason}) "
+        for op, (distance, reason, _) in zip(cycle, hops, strict=True)
     )
     lines = [graph.vertices[r.target].node.line for _, _, r in hops if r is not None]
     return DeadlockError(

@@ -156,7 +156,7 @@ def node(
     """
 
     def decorate(decorated: Callable[..., Any]) -> NodeFunction[..., Any]:
-        called = name or getattr(decorated, "__name__", "node")
+        called = str(name or getattr(decorated, "__name__", "node"))
         parameters, context = _parameters(decorated, called, reads or {})
         changed = (updates,) if isinstance(updates, str) else tuple(updates)
         for state in changed:

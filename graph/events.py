@@ -9,6 +9,7 @@ that launches it. Everything else is derived from these edges and the requiremen
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import networkx as nx
@@ -66,9 +67,7 @@ def with_streams(graph: StepGraph, programs: Actors) -> dict[str, tuple[Placed, 
 def program_edges(program: Iterable[Placed]) -> list[Event]:
     """The order of one actor: each op before the next, the last before the first one round on."""
     ops = tuple(program)
-    edges = [
-        Event(u, v, at_u - at_v, "order") for (u, at_u), (v, at_v) in zip(ops, ops[1:], strict=False)
-    ]
+    edges = [Event(u, v, at_u - at_v, "order") for (u, at_u), (v, at_v) in pairwise(ops)]
     (last, at_last), (first, at_first) = ops[-1], ops[0]
     return [*edges, Event(last, first, at_last - at_first + 1, "order")]
 

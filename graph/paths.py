@@ -55,8 +55,7 @@ def closure(weights: Weights) -> Weights:
 def ordered(paths: Weights) -> npt.NDArray[np.bool_]:
     """Whether every cycle is of positive distance (for each graph of a batch)."""
     diagonal = np.diagonal(paths, axis1=-2, axis2=-1)
-    result: npt.NDArray[np.bool_] = (diagonal >= HOP).all(axis=-1)
-    return result
+    return np.asarray((diagonal >= HOP).all(axis=-1), dtype=np.bool_)
 
 
 def with_empty(paths: Weights) -> Weights:
@@ -65,18 +64,6 @@ def with_empty(paths: Weights) -> Weights:
     index = np.arange(paths.shape[-1])
     result[..., index, index] = 0
     return result
-
-
-def with_edge(paths: Weights, source: int, target: int, distance: int) -> Weights:
-    """The closure after one more edge, in O(n²): every new shortest path uses it once."""
-    reach = with_empty(paths)
-    through = reach[:, source, None] + weight(distance) + reach[None, target, :]
-    return np.minimum(paths, through)
-
-
-def distances(paths: Weights) -> Weights:
-    """Path weights as plain distances; `FAR // HOP` or near it where there is no path."""
-    return paths // HOP
 
 
 def reachable(paths: Weights) -> npt.NDArray[np.bool_]:

@@ -23,20 +23,17 @@ def validate(graph: StepGraph) -> None:
 def check_names(nodes: Sequence[Node], values: Sequence[Value], states: Sequence[State]) -> None:
     """Refuse names declared twice, before they become the keys of mappings and vanish."""
     _unique("node", nodes)
-    data: list[Value | State] = [*values, *states]
-    kinds = {"value": values, "state": states}
-    for kind, declared in kinds.items():
-        _unique(kind, declared)
-    seen: set[str] = set()
-    for datum in data:
-        if datum.name in seen:
+    _unique("value", values)
+    _unique("state", states)
+    named = {value.name for value in values}
+    for datum in states:
+        if datum.name in named:
             raise GraphError(
                 f"{datum.name!r} is declared both as a value and as a state. A value is written "
                 "anew in each step, a state is changed in place: choose one, or rename one.",
                 code="SW-DUPLICATE",
                 line=datum.line,
             )
-        seen.add(datum.name)
 
 
 def unread_values(graph: StepGraph) -> tuple[str, ...]:
@@ -128,7 +125,10 @@ def _check_values(graph: StepGraph) -> None:
     for value in graph.values.values():
         problem = None
         if value.slots is not None and value.storage == "fresh":
-            problem = "is fresh, allocated anew in each step, and so has no slots. Drop `slots`, or say `storage: slots`"
+            problem = (
+                "is fresh, allocated anew in each step, and so has no slots. Drop `slots`, or say "
+                "`storage: slots`"
+            )
         elif value.slots is not None and value.slots < 1:
             problem = f"has {value.slots} slots. It needs one at least"
         if problem:
@@ -186,9 +186,8 @@ def _check_repeats(vertex: Vertex) -> None:
     ):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise _wrong(
-                vertex.node, "SW-DUPLICATE", f"{vertex.name!r} {verb} {twice!r} twice", "Once is enough."
-            )
+            problem = f"{vertex.name!r} {verb} {twice!r} twice"
+            raise _wrong(vertex.node, "SW-DUPLICATE", problem, "Once is enough.")
 
 
 def _check_writers(graph: StepGraph) -> None:
@@ -233,7 +232,7 @@ def _check_places(graph: StepGraph) -> None:
                 vertex.node,
                 "SW-PLACE",
                 f"the device op {vertex.name!r} {verb} {name!r}, which lives in host memory",
-                "A stream reaches pinned memory only: say `place: pinned`, or use it in the host op.",
+                "A stream reaches pinned memory only: say `place: pinned`, or use it in a host op.",
             )
         if vertex.side == "host" and value.place == "device":
             raise _wrong(

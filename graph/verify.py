@@ -110,10 +110,12 @@ def violations(plan: Plan) -> list[Violation]:
     if cycle:
         return [_deadlock(cycle)]
     distance = _Distances(list(plan.graph.vertices), arcs)
+    races = [*_host_order(plan, distance), *_unordered(plan, arcs, distance)]
+    raced = {violation.value for violation in races}
     return [
-        *_host_order(plan, distance),
-        *_unordered(plan, arcs, distance),
-        *_coverage(plan, arcs, distance),
+        *races,
+        *(claim for claim in _claims(plan, distance) if claim.value not in raced),
+        *_witnesses(plan, arcs, distance, broken=not races),
     ]
 
 
@@ -327,7 +329,7 @@ def _host_order(plan: Plan, distance: _Distances) -> Iterator[Violation]:
             yield _missing(
                 plan,
                 "SW-LAUNCH",
-                f"stream {ops[u].actor!r} runs {_instant(u, v, d)}, so it must receive them in "
+                f"stream {ops[u].actor!r} runs {_instant(u, v, d)}, so it must be given them in "
                 "that order",
                 _Need("LAUNCH", ops[u].actor, 0, launches[0], launches[1], d),
                 ("launches", u),
@@ -376,16 +378,19 @@ def _met(plan: Plan, need: _Need, distance: _Distances) -> bool:
 def _unordered(plan: Plan, arcs: Sequence[Arc], distance: _Distances) -> Iterator[Violation]:
     """The races: required orderings without a path. One report for each that stands alone."""
     missing = [need for need in _needs(plan) if not _met(plan, need, distance)]
+    verb, done = {"R": "read", "W": "write"}, {"R": "read", "W": "written"}
     for need, implied in _causes(plan, missing, arcs):
-        verbs = {"R": "reads", "W": "writes"}
         place = "" if need.value in plan.graph.states else _copies(plan, need.value)
+        first, second = need.hazard[2], need.hazard[0]
         violation = _missing(
             plan,
             f"SW-{need.hazard}",
-            f"{need.hazard} race on {need.value!r}{place}: nothing orders the two accesses",
+            f"{need.hazard} race on {need.value!r}{place}: {need.after} of step "
+            f"{_later(need.distance)} may {verb[second]} it before {need.before} of step i has "
+            f"{done[first]} it",
             need,
-            (verbs[need.hazard[2]], need.value),
-            (verbs[need.hazard[0]], need.value),
+            (f"{verb[first]}s", need.value),
+            (f"{verb[second]}s", need.value),
             distance,
         )
         also = tuple(str(other) for other in implied)
@@ -417,50 +422,48 @@ def _causes(
     return list(found.items())
 
 
-def _coverage(plan: Plan, arcs: Sequence[Arc], distance: _Distances) -> Iterator[Violation]:
-    """`edges` states every requirement as strongly as needed, and its witnesses are paths."""
+def _claims(plan: Plan, distance: _Distances) -> Iterator[Violation]:
+    """`edges` states every requirement, as strongly as the declarations ask. One per value."""
     stated: dict[tuple[str, str, str, str, int], int] = {}
     for edge in plan.edges:
         key = (edge.source, edge.target, edge.value, edge.hazard, edge.carry)
         stated[key] = min(edge.distance, stated.get(key, edge.distance))
+    poor: dict[str, list[tuple[_Need, str]]] = {}
     for need in _needs(plan):
         claimed = stated.get((need.before, need.after, need.value, need.hazard, need.carry))
         if claimed is None:
-            yield Violation(
-                "SW-WITNESS",
-                f"no edge states the requirement {need}",
-                need.hazard,
-                need.value,
-                _access(plan, need.before, "touches", need.value),
-                _access(plan, need.after, "touches", need.value),
-                need.distance,
-            )
-        elif claimed > need.distance and _met(plan, need, distance):  # else reported as a race
-            yield Violation(
-                "SW-WITNESS",
-                f"an edge weakens the requirement {need}: it asks for step+{claimed} only",
-                need.hazard,
-                need.value,
-                _access(plan, need.before, "touches", need.value),
-                _access(plan, need.after, "touches", need.value),
-                need.distance,
-                claimed,
-            )
-    yield from _witnesses(plan, arcs, distance)
+            poor.setdefault(need.value, []).append((need, "no edge states the requirement"))
+        elif claimed > need.distance:
+            problem = f"an edge at distance {claimed} weakens the requirement"
+            poor.setdefault(need.value, []).append((need, problem))
+    for value, found in poor.items():
+        need, problem = found[0]
+        yield Violation(
+            "SW-WITNESS",
+            f"{problem} {need}",
+            need.hazard,
+            value,
+            _access(plan, need.before, "touches", value),
+            _access(plan, need.after, "touches", value),
+            need.distance,
+            distance(need.before, need.after),
+            also=tuple(str(other) for other, _ in found[1:]),
+        )
 
 
-def _witnesses(plan: Plan, arcs: Sequence[Arc], distance: _Distances) -> Iterator[Violation]:
+def _witnesses(
+    plan: Plan, arcs: Sequence[Arc], distance: _Distances, broken: bool
+) -> Iterator[Violation]:
+    """Witnesses that prove nothing, one report per reason.
+
+    Only if `broken`, those in which a step is missing: where there is a race, that is its echo.
+    """
     least: dict[tuple[str, str], int] = {}
     for u, v, d in arcs:
         least[u, v] = min(d, least.get((u, v), d))
     reasons: dict[str, list[Edge]] = {}
     for edge in (*plan.edges, *plan.launch_order):
-        need = _Need(edge.hazard, edge.value, edge.carry, edge.source, edge.target, edge.distance)
-        if {edge.source, edge.target} <= plan.graph.vertices.keys() and not _met(
-            plan, need, distance
-        ):
-            continue  # not even one path is there: a race, or a claim that covers no requirement
-        reason = _flaw(plan, edge, least)
+        reason = _malformed(plan, edge) or (_gap(plan, edge, least) if broken else None)
         if reason:
             reasons.setdefault(reason, []).append(edge)
     for reason, edges in reasons.items():
@@ -473,12 +476,25 @@ def _witnesses(plan: Plan, arcs: Sequence[Arc], distance: _Distances) -> Iterato
             _access(plan, edge.source, "touches", edge.value),
             _access(plan, edge.target, "touches", edge.value),
             edge.distance,
+            distance(edge.source, edge.target)
+            if {edge.source, edge.target} <= plan.graph.vertices.keys()
+            else None,
             also=tuple(_edge_text(other) for other in edges[1:]),
         )
 
 
-def _flaw(plan: Plan, edge: Edge, least: Mapping[tuple[str, str], int]) -> str | None:
-    """Why an edge's witness proves nothing, or None if it is a path at most so long."""
+def _gap(plan: Plan, edge: Edge, least: Mapping[tuple[str, str], int]) -> str | None:
+    """A step of the witness that the plan does not order."""
+    if edge.event is not None and edge.event not in plan.records:
+        return f"it names the event of {edge.event!r}, which nobody records"
+    for (u, at), (v, then) in pairwise(edge.witness):
+        if least.get((u, v), then - at + 1) > then - at:
+            return f"the plan has no ordering {_instant(u, v, then - at)}"
+    return None
+
+
+def _malformed(plan: Plan, edge: Edge) -> str | None:
+    """Why an edge's witness would prove nothing even if each of its steps were ordered."""
     ops = plan.graph.vertices
     path = edge.witness
     for op in (edge.source, edge.target, *(op for op, _ in path)):
@@ -488,9 +504,6 @@ def _flaw(plan: Plan, edge: Edge, least: Mapping[tuple[str, str], int]) -> str |
         return f"it does not lead from {edge.source!r} to {edge.target!r}"
     if path[-1][1] > edge.distance:
         return f"it is longer ({path[-1][1]}) than the distance ({edge.distance})"
-    for (u, at), (v, then) in pairwise(path):
-        if least.get((u, v), then - at + 1) > then - at:
-            return f"the plan has no ordering {_instant(u, v, then - at)}"
     launch = ops[edge.target].launch
     if (
         ops[edge.source].side == "host"
@@ -500,8 +513,6 @@ def _flaw(plan: Plan, edge: Edge, least: Mapping[tuple[str, str], int]) -> str |
         return f"host work reaches {edge.target!r} only through its launch {launch!r}"
     if (edge.from_stream, edge.to_stream) != (ops[edge.source].actor, ops[edge.target].actor):
         return f"it names the actors {edge.from_stream!r} and {edge.to_stream!r}"
-    if edge.event is not None and edge.event not in plan.records:
-        return f"it names the event of {edge.event!r}, which nobody records"
     return None
 
 
@@ -564,9 +575,13 @@ def _copies(plan: Plan, value: str) -> str:
 
 def _instant(u: str, v: str, d: int) -> str:
     """`u(i) before v(i+d)`."""
-    later = "i" if d == 0 else f"i{d:+d}"
-    return f"{u}(i) before {v}({later})"
+    return f"{u}(i) before {v}({_later(d)})"
+
+
+def _later(d: int) -> str:
+    return "i" if d == 0 else f"i{d:+d}"
 
 
 def _edge_text(edge: Edge) -> str:
-    return f"{edge.hazard} {edge.value}: {_instant(edge.source, edge.target, edge.distance)}"
+    what = f"{edge.hazard} {edge.value}".strip()
+    return f"{what}: {_instant(edge.source, edge.target, edge.distance)}"

@@ -65,35 +65,58 @@ class Synchronization:
     paths: Weights
 
 
+@dataclass(frozen=True)
+class Needs:
+    """Everything a frame must order: the requirements, the launch order, and where each is met."""
+
+    requirements: tuple[Requirement, ...]
+    launches: tuple[Requirement, ...]
+    gates: tuple[Gate, ...]
+
+    @staticmethod
+    def of(frame: Frame, needed: Sequence[Requirement]) -> Needs:
+        launches = launch_order(frame.graph, frame.actors, needed)
+        everything = (*needed, *launches)
+        gates = tuple(gate(frame.graph, requirement) for requirement in everything)
+        return Needs(everything, tuple(launches), gates)
+
+
 def synchronize(frame: Frame, needed: Sequence[Requirement]) -> Synchronization:
     """Meet every requirement. Raises `DeadlockError` if no set of waits can."""
-    launches = launch_order(frame.graph, frame.actors, needed)
-    everything = [*needed, *launches]
-    gates = [gate(frame.graph, requirement) for requirement in everything]
-    numbered = frame.numbered(gates)
+    needs = Needs.of(frame, needed)
+    numbered = frame.numbered(needs.gates)
+    kept = fewest_waits(frame, needs)
+    weights = frame.weights.copy()
+    for source, target, distance in kept:
+        weights[source, target] = weight(distance)
+    names = list(frame.index)
+    return Synchronization(
+        waits=tuple(
+            Wait(
+                names[source],
+                names[target],
+                distance,
+                tuple(_protected(frame, weights, (source, target), needs, numbered)),
+            )
+            for source, target, distance in kept
+        ),
+        launch_order=needs.launches,
+        weights=weights,
+        paths=closure(weights),
+    )
+
+
+def fewest_waits(frame: Frame, needs: Needs) -> list[tuple[int, int, int]]:
+    """The waits (source, target, distance) that no others imply. Raises `DeadlockError`."""
+    candidates = _candidates(frame, frame.numbered(needs.gates))
     wanted = frame.weights.copy()
-    candidates = _candidates(frame, numbered)
     for source, target, distance in candidates:
         wanted[source, target] = min(wanted[source, target], weight(distance))
     paths = closure(wanted)
     if not ordered(paths):
-        raise deadlock(frame.graph, frame.actors, frame.free, everything, gates)
+        raise deadlock(frame.graph, frame.actors, frame.free, needs.requirements, needs.gates)
     extra = redundant(wanted, paths, candidates)
-    kept = [c for c, drop in zip(candidates, extra, strict=True) if not drop]
-    weights = frame.weights.copy()
-    for source, target, distance in kept:
-        weights[source, target] = weight(distance)
-    protects = [_protected(frame, weights, wait, everything, numbered) for wait in kept]
-    names = list(frame.index)
-    return Synchronization(
-        waits=tuple(
-            Wait(names[source], names[target], distance, tuple(protected))
-            for (source, target, distance), protected in zip(kept, protects, strict=True)
-        ),
-        launch_order=tuple(launches),
-        weights=weights,
-        paths=closure(weights),
-    )
+    return [wait for wait, drop in zip(candidates, extra, strict=True) if not drop]
 
 
 def _candidates(frame: Frame, gates: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
@@ -127,17 +150,17 @@ def redundant(
 def _protected(
     frame: Frame,
     weights: Weights,
-    wait: tuple[int, int, int],
-    needed: Sequence[Requirement],
+    wait: tuple[int, int],
+    needs: Needs,
     gates: Sequence[tuple[int, int, int]],
 ) -> list[Protected]:
     """The requirements that nothing implies once this wait is removed."""
-    source, target, _ = wait
+    source, target = wait
     without = weights.copy()
     without[source, target] = frame.weights[source, target]
     paths = closure(without)
     return [
         Protected(r.hazard, r.value, r.source, r.target)
-        for r, (u, v, distance) in zip(needed, gates, strict=True)
+        for r, (u, v, distance) in zip(needs.requirements, gates, strict=True)
         if not within(paths, u, v, distance)
     ]

@@ -11,6 +11,7 @@ A requirement is met `by`
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from .paths import FAR, HOP, shortest, within
 from .plan import By, Edge
@@ -85,13 +86,13 @@ class Prover:
         assert within(found.paths, source, target, at.distance), f"{at} is not implied"
         path = shortest(found.weights, found.paths, source, target)
         steps, total = [(at.source, 0)], 0
-        for u, v in zip(path, path[1:], strict=False):
+        for u, v in pairwise(path):
             total += int(found.weights[u, v]) // HOP
             steps.append((self._names[v], total))
         return steps
 
     def _last_event(self, path: Steps) -> str | None:
-        for (u, at_u), (v, at_v) in reversed(list(zip(path, path[1:], strict=False))):
+        for (u, at_u), (v, at_v) in reversed(list(pairwise(path))):
             wait = self._waits.get((u, v))
             if wait is not None and at_v - at_u < self._free.get((u, v), FAR):
                 return wait.source

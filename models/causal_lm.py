@@ -191,14 +191,14 @@ class CausalLM:
         """The model's logits of a few tokens, by its own attention code."""
         self.hf.set_attn_implementation("eager")
         ids = self._probe_ids()[None]
-        output: Any = self.hf(input_ids=ids, use_cache=False)
-        logits: Tensor = output.logits[0]
+        hf: Any = self.hf
+        logits: Tensor = hf(input_ids=ids, use_cache=False).logits[0]
         return logits
 
     def _probe_ids(self) -> Tensor:
         """A few different tokens, the same at every load."""
         count = min(_PROBE_TOKENS, self.context_length)
-        return (torch.arange(count, device=self.device) * 7 + 3) % self.config.vocab_size
+        return (torch.arange(count, device=self.device) * 7 + 3) % self.vocab_size
 
     def _probe(self) -> tuple[LayerShape, ...]:
         """Learn each layer's shape from one token, and that its attention is as configured."""

@@ -21,6 +21,7 @@ redirects the functions they call. A product in other code, or of another kind (
 products, convolutions), is not covered; `CausalLM` tries the finished model and refuses it then.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, wraps
 from typing import Any
@@ -110,10 +111,10 @@ def tile_plan(rows: int, tiles: tuple[int, ...]) -> list[int]:
 def _in_tiles(
     multiply: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor, kind: tuple[object, ...]
 ) -> Tensor:
-    flat = x.reshape(-1, x.shape[-1])
-    rows = len(flat)
+    rows = math.prod(x.shape[:-1])
+    flat = x.reshape(rows, x.shape[-1])
     if rows == 0:
-        return multiply(flat).view(*x.shape[:-1], -1)
+        return x.new_empty(*x.shape[:-1], multiply(flat).shape[-1])
     place = (weight.shape, weight.stride(), weight.dtype, weight.device)
     key = (*kind, *place, torch.get_num_threads())
     tiles = _tiles.get(key)

@@ -197,7 +197,7 @@ class PagedRows:
             cache=self.cache,
         )
         logits, _ = self.model.forward(torch.tensor(ids, device=device), batch, None)
-        parts = logits.split([len(new) + masked for _, new in chunks])
+        parts = torch.split(logits, [len(new) + masked for _, new in chunks])
         return [part[: len(new)] for part, (_, new) in zip(parts, chunks, strict=True)]
 
     def rewind(self, name: str, count: int) -> None:

@@ -80,6 +80,8 @@ def finish(table: RequestTable, settled: Sequence[Settled]) -> None:
         request = each.request
         if each.error is not None:
             table.finish(request, "error", each.error)
+            if request.on_finish is not None:
+                request.on_finish(request)
             continue
         decision = request.stopper.push(each.tokens, request.decoder.push)
         dropped = len(each.tokens) - decision.kept
@@ -99,6 +101,8 @@ def finish(table: RequestTable, settled: Sequence[Settled]) -> None:
                 request.on_text(text)
             except Exception as failure:  # a listener's fault ends its own request only
                 table.finish(request, "error", f"on_text: {type(failure).__name__}: {failure}")
+        if request.phase == "done" and request.on_finish is not None:
+            request.on_finish(request)
 
 
 def build(spec: NodeSpec, machine: Machine) -> Built:

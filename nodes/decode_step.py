@@ -49,7 +49,6 @@ def decode_step(
     overrides: Mapping[str, NodeSpec] | None = None,
     extra: Sequence[tuple[NodeSpec, str]] = (),
     order: Literal["keep", "search"] = "search",
-    slots: Mapping[str, int] | None = None,
     name: str = "decode",
 ) -> StepGraph:
     """Build the decode step's graph.
@@ -83,8 +82,7 @@ def decode_step(
                     code="SW-TWO-WRITERS",
                     line=each.node.line,
                 )
-            pinned = (slots or {}).get(value.name)
-            values[value.name] = value if pinned is None else replace(value, slots=pinned)
+            values[value.name] = value
     states = dict.fromkeys(state for each in built for state in each.states)
     return StepGraph.build(
         [each.node for each in built],

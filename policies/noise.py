@@ -99,9 +99,7 @@ def uniform(seeds: Tensor, positions: Tensor, purpose: Purpose | int | Tensor) -
     return (words >> 8).to(torch.float32) * 2.0**-24
 
 
-def gumbel(
-    seeds: Tensor, positions: Tensor, purpose: Purpose | int | Tensor, vocab: int
-) -> Tensor:
+def gumbel(seeds: Tensor, positions: Tensor, purpose: Purpose | int | Tensor, vocab: int) -> Tensor:
     """`[L, vocab]` float32 standard Gumbel noise, -log(-log u), bit for bit the same for a (seed,
     position, purpose, index) in any batch, order and width, and on any IEEE device.
 

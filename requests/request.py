@@ -78,6 +78,7 @@ class Request:
     decoder: TextStream
     grammar: CompiledGrammar | None = None
     on_text: Callable[[str], None] | None = None
+    on_finish: Callable[[Request], None] | None = None
 
     phase: Phase = "waiting"
     output_ids: list[int] = field(default_factory=list)  # settled
@@ -114,6 +115,19 @@ class Request:
     def resumes(self) -> bool:
         """Preempted after its first token: recompute all but the last, then draft anew."""
         return bool(self.output_ids)
+
+    def output(self) -> RequestOutput:
+        """What it has come to; a request that has not ended counts as cancelled."""
+        return RequestOutput(
+            id=self.id,
+            prompt=self.prompt,
+            text=self.text,
+            token_ids=tuple(self.output_ids),
+            finish_reason=self.finish_reason or "cancelled",
+            drafted=self.drafted,
+            accepted=self.accepted,
+            error=self.error,
+        )
 
     def begin_prefill(self) -> None:
         """Set out what must be computed before this row decodes.

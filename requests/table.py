@@ -81,6 +81,11 @@ class RequestTable:
             )
         self.inbox.put(request)
 
+    def submit_all(self, requests: Iterable[Request]) -> None:
+        """Queue a whole batch of work that waits for all of it: no limit of the queue applies."""
+        for request in requests:
+            self.inbox.put(request)
+
     def cancel(self, uid: int) -> None:
         """End a request at the next schedule (any thread)."""
         self.cancelled.put(uid)

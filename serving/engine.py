@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal
@@ -11,11 +11,9 @@ import torch
 
 from ..executors.report import RunReport
 from ..executors.run import run
-from ..graph.compile import compile_plan
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
 from ..graph.pools import reuse_distance
-from ..graph.step_graph import StepGraph
 from ..models.causal_lm import CausalLM
 from ..models.paged_cache import PagedCache
 from ..nodes.bitmask import MatcherTable
@@ -49,17 +47,16 @@ class Totals:
 class Engine:
     """One target model, perhaps a drafter, and the plan that runs them.
 
-    `build_graph` gets the machine and returns the step graph; the plan is compiled once. Raises
-    `EngineError` where the drafter does not fit the target, `GraphError` for the graph.
+    `compile` gets the machine that the nodes run on and returns the plan; it is called once.
+    Raises `EngineError` where the drafter does not fit the target.
     """
 
-    build_graph: Callable[[Machine], StepGraph]
+    compile: Callable[[Machine], Plan]
     model: CausalLM
     limits: Limits
     drafter: CausalLM | None = None
     acceptance: str = "coupled"
     executor: ExecutorName = "serial"
-    costs: Mapping[str, float] | None = None
     torch_threads: int | None = None
     watchdog_s: float | None = 120.0
     plan: Plan = field(init=False)
@@ -80,8 +77,7 @@ class Engine:
             couples_drafts=self.acceptance == "coupled",
             vocab_size=self.model.vocab_size,
         )
-        graph = self.build_graph(machine)
-        self.plan = compile_plan(graph, costs=self.costs)
+        self.plan = self.compile(machine)
         blocks = self.limits.num_blocks + 1  # the scratch block is the cache's own
         self._states: dict[str, object] = {"kv": self.model.new_cache(blocks, self.limits.block_size)}
         if self.drafter is not None:

@@ -64,6 +64,7 @@ def apply_bitmask(logits: Tensor, bitmask: Tensor) -> Tensor:
             f"bitmask has shape {tuple(bitmask.shape)}; logits {tuple(logits.shape)} need "
             f"({rows}, {words(vocab)})"
         )
-    octets = bitmask.contiguous().view(torch.uint8).to(torch.int64)  # [L, 4 W]
-    spread = octets.mul_(_SPREAD).bitwise_and_(_SELECT).view(torch.uint8)  # [L, 32 W]
-    return logits.masked_fill((spread == 0)[:, :vocab], float("-inf"))
+    octets = bitmask.reshape(-1).view(torch.uint8).to(torch.int64)  # [L * 4 W]
+    spread = octets.mul_(_SPREAD).bitwise_and_(_SELECT).view(torch.uint8)  # [L * 32 W]
+    blocked = (spread == 0).view(rows, 32 * words(vocab))
+    return logits.masked_fill(blocked[:, :vocab], float("-inf"))

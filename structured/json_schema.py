@@ -1,11 +1,317 @@
 """Which JSON Schemas may be compiled: nothing that would be dropped in silence.
 
-A grammar library ignores the keywords it does not know, so an output could break the schema while
-the user believes it cannot. A constraint that cannot be kept is refused by name instead.
+A grammar library ignores the keywords it cannot turn into a grammar, so an output could break the
+schema while its user believes that it cannot. Such a schema is refused, naming the place and the
+keyword. The rules are what XGrammar 0.2.8 was found to honour, keyword by keyword; a schema may
+still be read more strictly than the standard does (properties come in the order of the schema, and
+none but those, unless `additionalProperties` says so).
+
+Annotations (title, description, default, examples, unknown keywords, `format` names that the
+library does not know) constrain nothing and pass.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from typing import Final, NoReturn, cast
+
+from .grammar import GrammarError
+
+Schema = dict[str, object]
+
+_TYPE_OF: Final[dict[str, str]] = {
+    "minLength": "string",
+    "maxLength": "string",
+    "pattern": "string",
+    "format": "string",
+    "minimum": "number",
+    "maximum": "number",
+    "exclusiveMinimum": "number",
+    "exclusiveMaximum": "number",
+    "multipleOf": "number",
+    "properties": "object",
+    "required": "object",
+    "additionalProperties": "object",
+    "patternProperties": "object",
+    "propertyNames": "object",
+    "minProperties": "object",
+    "maxProperties": "object",
+    "unevaluatedProperties": "object",
+    "items": "array",
+    "prefixItems": "array",
+    "minItems": "array",
+    "maxItems": "array",
+    "unevaluatedItems": "array",
+}
+"""The type that each constraining keyword is about."""
+
+_IMPLY_TYPE: Final = ("properties", "additionalProperties", "items", "prefixItems")
+"""Keywords from which the library infers the type where it is not written."""
+
+_IGNORED: Final = (
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+    "minContains",
+    "maxContains",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+    "$dynamicRef",
+    "$recursiveRef",
+)
+"""Constraining keywords that the library ignores wherever they stand."""
+
+_FORMATS: Final = frozenset(
+    "date time date-time duration email hostname ipv4 ipv6 json-pointer relative-json-pointer uri "
+    "uri-reference uri-template uuid".split()
+)
+"""The formats that the library turns into a pattern. Others are annotations, as in the standard."""
+
+_BRANCHES: Final = ("anyOf", "oneOf", "allOf")
+_BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
 
 def check_schema(source: str) -> None:
-    """Raise `GrammarError` if a keyword of the schema would be ignored."""
+    """Refuse a schema (as JSON text) of which a constraint would be ignored.
+
+    Schemas under `$defs` are looked at where they are referred to.
+
+    Raises:
+        GrammarError: names the place as a JSON pointer, the keyword, and what to do.
+    """
+    root = cast(object, json.loads(source))
+    seen: set[int] = set()
+    rest: list[tuple[str, object]] = [("#", root)]
+    while rest:
+        place, schema = rest.pop()
+        if not isinstance(schema, dict) or id(schema) in seen:
+            continue  # true allows everything; false, and what is no schema, the compiler refuses
+        seen.add(id(schema))
+        _check_one(place, schema, root)
+        rest.extend(_below(place, schema))
+        if isinstance(reference := schema.get("$ref"), str):
+            rest.append((reference, _resolve(root, reference, place)))
+
+
+def _check_one(place: str, schema: Schema, root: object) -> None:
+    for keyword in _IGNORED:
+        if keyword in schema:
+            _refuse(place, f"{keyword!r} cannot be enforced")
+    if schema.get("uniqueItems") is True:
+        _refuse(place, "'uniqueItems' cannot be enforced")
+
+    constraints = [keyword for keyword in schema if keyword in _TYPE_OF]
+    branches = [keyword for keyword in _BRANCHES if keyword in schema]
+    if "$ref" in schema:
+        _alone(place, "$ref", [*constraints, *branches, *_present(schema, "type", "enum", "const")])
+    elif branches:
+        if len(branches) > 1:
+            _refuse(place, f"{branches[0]!r} beside {branches[1]!r} cannot be enforced")
+        _alone(place, branches[0], [*constraints, *_present(schema, "enum", "const")])
+        _check_branches(place, schema, branches[0], root)
+    elif "enum" in schema or "const" in schema:
+        _alone(place, "enum" if "enum" in schema else "const", constraints)
+        _check_values(place, schema)
+    else:
+        _check_typed(place, schema, constraints)
+
+
+def _check_branches(place: str, schema: Schema, keyword: str, root: object) -> None:
+    branches = schema[keyword]
+    if not isinstance(branches, list):
+        return  # the compiler says what is wrong
+    branches = [_behind_references(root, branch, place) for branch in branches]
+    if keyword == "allOf" and len(branches) > 1:
+        _refuse(place, "'allOf' with several schemas cannot be enforced; merge them into one")
+    if "type" in schema:
+        outer = _types(schema)
+        for branch in branches:
+            # The library drops the type beside the branches, so each branch must bring its own.
+            inner = _types(branch) if isinstance(branch, dict) else None
+            if inner is None or outer is None or not all(_fits(each, outer) for each in inner):
+                _refuse(place, f"'type' beside {keyword!r} is ignored; write it in each branch")
+    if keyword == "oneOf" and not _disjoint(branches):
+        _refuse(
+            place,
+            "'oneOf' can be enforced only where its branches cannot overlap (different types, or a "
+            "required property with different constants); if any branch may match, write 'anyOf'",
+        )
+
+
+def _check_values(place: str, schema: Schema) -> None:
+    values = schema.get("enum", [])
+    if not isinstance(values, list):
+        return
+    if "const" in schema:
+        if "enum" in schema and schema["const"] not in values:
+            _refuse(place, "'const' is not one of 'enum', so no value is allowed")
+        values = [schema["const"]]
+    types = _types(schema)
+    if types is not None:
+        for value in values:
+            if not any(_fits(own, types) for own in _types_of_value(value)):
+                _refuse(place, f"the value {value!r} is not of the type {schema['type']!r}")
+
+
+def _check_typed(place: str, schema: Schema, constraints: list[str]) -> None:
+    types = _types(schema)
+    if constraints == ["format"] and schema["format"] not in _FORMATS:
+        return
+    if types is None and constraints and not _present(schema, *_IMPLY_TYPE):
+        keyword = constraints[0]
+        _refuse(
+            place, f"{keyword!r} is ignored without a type; write 'type': {_TYPE_OF[keyword]!r}"
+        )
+
+    shaped = schema.get("format") in _FORMATS
+    if shaped and "pattern" in schema:
+        _refuse(place, "'pattern' beside 'format' cannot be enforced")
+    if (shaped or "pattern" in schema) and _present(schema, "minLength", "maxLength"):
+        _refuse(place, "lengths beside 'pattern' or 'format' are ignored; put them into a pattern")
+    if "multipleOf" in schema and (types != {"integer"} or _present(schema, *_BOUNDS)):
+        _refuse(place, "'multipleOf' can be enforced for 'integer' without bounds only")
+    if "propertyNames" in schema and "properties" in schema:
+        _refuse(place, "'propertyNames' beside 'properties' is ignored")
+
+    required, properties = schema.get("required", []), schema.get("properties", {})
+    if isinstance(required, list) and isinstance(properties, dict):
+        for name in required:
+            if name not in properties:
+                _refuse(place, f"required property {name!r} is ignored unless 'properties' has it")
+
+
+def _below(place: str, schema: Schema) -> Iterator[tuple[str, object]]:
+    for keyword in ("properties", "patternProperties"):
+        children = schema.get(keyword)
+        if isinstance(children, dict):
+            yield from ((f"{place}/{keyword}/{name}", child) for name, child in children.items())
+    for keyword in ("prefixItems", *_BRANCHES):
+        children = schema.get(keyword)
+        if isinstance(children, list):
+            yield from ((f"{place}/{keyword}/{i}", child) for i, child in enumerate(children))
+    for keyword in (
+        "items",
+        "additionalProperties",
+        "propertyNames",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    ):
+        if keyword in schema:
+            yield f"{place}/{keyword}", schema[keyword]
+
+
+def _resolve(root: object, reference: str, place: str) -> object:
+    if reference != "#" and not reference.startswith("#/"):
+        _refuse(place, f"'$ref': {reference!r} leads out of the schema; write '#/…'")
+    target = root
+    for name in reference.split("/")[1:]:
+        if not isinstance(target, dict) or name not in target:
+            _refuse(place, f"'$ref': {reference!r} leads nowhere")
+        target = target[name]
+    return target
+
+
+def _behind_references(root: object, schema: object, place: str) -> object:
+    """What a schema that only refers to another stands for; itself if it refers in a circle."""
+    current, seen = schema, set[int]()
+    while isinstance(current, dict) and isinstance(reference := current.get("$ref"), str):
+        if id(current) in seen:
+            return schema
+        seen.add(id(current))
+        current = _resolve(root, reference, place)
+    return current
+
+
+def _disjoint(branches: list[object]) -> bool:
+    """Whether no value can match two of the branches, as far as it is plain to see."""
+    schemas = [branch for branch in branches if isinstance(branch, dict)]
+    if len(schemas) < len(branches):
+        return False
+    return all(_apart(one, other) for i, one in enumerate(schemas) for other in schemas[i + 1 :])
+
+
+def _apart(one: Schema, other: Schema) -> bool:
+    if _apart_constants(one, other):
+        return True
+    types, other_types = _types(one), _types(other)
+    if types is None or other_types is None:
+        return False
+    if not any(_fits(a, other_types) or _fits(b, types) for a in types for b in other_types):
+        return True
+    return any(
+        _apart_constants(mine, theirs)
+        for name, mine in _required_properties(one)
+        for other_name, theirs in _required_properties(other)
+        if name == other_name
+    )
+
+
+def _apart_constants(one: Schema, other: Schema) -> bool:
+    values, others = _values(one), _values(other)
+    return (
+        values is not None
+        and others is not None
+        and not any(value == other_value for value in values for other_value in others)
+    )
+
+
+def _required_properties(schema: Schema) -> Iterator[tuple[str, Schema]]:
+    properties, required = schema.get("properties"), schema.get("required")
+    if schema.get("type") == "object" and isinstance(properties, dict):
+        for name, child in properties.items():
+            if isinstance(required, list) and name in required and isinstance(child, dict):
+                yield name, child
+
+
+def _values(schema: Schema) -> list[object] | None:
+    if "const" in schema:
+        return [schema["const"]]
+    values = schema.get("enum")
+    return values if isinstance(values, list) else None
+
+
+def _types(schema: Schema) -> set[str] | None:
+    """The types that a schema names; None where it names none."""
+    types = schema.get("type")
+    if isinstance(types, str):
+        return {types}
+    return {str(each) for each in types} if isinstance(types, list) else None
+
+
+def _types_of_value(value: object) -> set[str]:
+    match value:
+        case None:
+            return {"null"}
+        case bool():
+            return {"boolean"}
+        case int():
+            return {"integer"}
+        case float():
+            return {"number", "integer"} if value.is_integer() else {"number"}
+        case str():
+            return {"string"}
+        case list():
+            return {"array"}
+        case _:
+            return {"object"}
+
+
+def _fits(own: str, types: set[str]) -> bool:
+    return own in types or (own == "integer" and "number" in types)
+
+
+def _present(schema: Schema, *keywords: str) -> list[str]:
+    return [keyword for keyword in keywords if keyword in schema]
+
+
+def _alone(place: str, keyword: str, others: list[str]) -> None:
+    if others:
+        _refuse(place, f"{others[0]!r} beside {keyword!r} is ignored; move it inside")
+
+
+def _refuse(place: str, what: str) -> NoReturn:
+    raise GrammarError(f"json: at {place}: {what}")

@@ -25,7 +25,7 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from training.corpus import EXTRACTION, WARM_UP_MIX, Example, examples
-from training.tokenizer import SPECIAL, load_tokenizer
+from training.tokenizer import load_tokenizer
 
 IGNORED = -100  # the label cross_entropy skips
 
@@ -156,20 +156,49 @@ def pad(rows: list[tuple[list[int], list[int]]]) -> Batch:
     )
 
 
-def repeats(vocab_size: int, tokens: int, seed: int) -> Iterator[Batch]:
-    """Twelve random tokens, said four times: the shortest road to induction heads.
+@torch.no_grad()
+def wire_induction(model: LlamaForCausalLM) -> None:
+    """Start with two induction circuits in place (Olsson et al. 2022, arXiv:2209.11895).
 
-    A hundred steps of this teach copying that a million tokens of text had not: every token of a
-    repetition is predictable, and by nothing but copying. Longer lines take far longer.
+    Copying is two heads that are useless without each other, and on one core most of the time
+    would go to waiting for both to appear. So layer 0 starts with a head that looks one token
+    back and one that looks two back; layer 1 with a head that goes to where the token before was
+    this one, and one that goes to where the token two before was the last one, each copying what
+    it finds there. All of it is free to change in training.
     """
-    length, times = 12, 4
-    rng = torch.Generator().manual_seed(seed)
-    while True:
-        shape = (tokens // (length * times), length)
-        ids = torch.randint(len(SPECIAL), vocab_size, shape, generator=rng).repeat(1, times)
-        labels = ids.clone()
-        labels[:, :length] = IGNORED
-        yield Batch(ids[:, :-1], labels[:, 1:])
+    config = model.config
+    size, hidden, heads = config.head_dim, config.hidden_size, config.num_attention_heads
+    assert config.num_key_value_heads == 2 and hidden >= 4 * size, "two circuits need the room"
+    frame = torch.linalg.qr(torch.randn(hidden, hidden)).Q.T
+    token, one_back, two_back = frame[:size], frame[size : 2 * size], frame[2 * size : 3 * size]
+    slow = torch.arange(size) % (size // 2) >= size // 4  # rotate too little to blur a match
+    frequency = 10_000.0 ** (-torch.arange(size // 2) / (size // 2))
+    first, second = (model.model.layers[i].self_attn for i in (0, 1))
+    # All else starts silent, so that it does not drown the circuits.
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+    # A direction all tokens share, for heads that attend by position alone.
+    model.model.embed_tokens.weight[:, 0] = 4 * config.initializer_range
+    for key, (back, query_reads, key_reads, written) in enumerate(
+        ((1, token, one_back, one_back), (2, one_back, two_back, two_back))
+    ):
+        query = key * heads // 2
+        q, k = slice(query * size, (query + 1) * size), slice(key * size, (key + 1) * size)
+        fast = slice(0, size // 8)
+        for weight in (first.q_proj.weight[q], first.k_proj.weight[k]):
+            weight.zero_()
+        first.q_proj.weight[q][fast, 0] = 1.8
+        first.k_proj.weight[k][fast, 0] = 1.8 * (back * frequency[fast]).cos()
+        first.k_proj.weight[k][size // 2 : size // 2 + size // 8, 0] = (
+            1.8 * (back * frequency[fast]).sin()
+        )
+        first.v_proj.weight[k] = token
+        first.o_proj.weight[:, q] = 0.08 * written.T
+        second.q_proj.weight[q] = 2.0 * slow[:, None] * query_reads
+        second.k_proj.weight[k] = 2.0 * slow[:, None] * key_reads
+        second.v_proj.weight[k] = token
+        second.o_proj.weight[:, q] = 0.3 * token.T
 
 
 def hidden(model: LlamaForCausalLM, batch: Batch) -> Tensor:
@@ -232,7 +261,9 @@ def new_model(part: str, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM
         pad_token_id=tokenizer.pad_token_id,
         **SHAPES[part],
     )
-    return LlamaForCausalLM(config)
+    model = LlamaForCausalLM(config)
+    wire_induction(model)
+    return model
 
 
 def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
@@ -276,20 +307,12 @@ def train(args: argparse.Namespace) -> None:
     main = batches(
         sequences(encoder, examples(args.seed + 2), rng, args.long), rng, args.batch, 1024
     )
-    stages = [main, warm_up, repeats(len(tokenizer), args.batch // 2, args.seed)]
-    if args.init:
-        del stages[1:]
-    seen, step, warm_up_end, losses = 0, 0, 0, [0.0]
+    seen, step, losses = 0, 0, [0.0]
     began = reported = saved = time.monotonic()
     print(f"parameters {sum(p.numel() for p in model.parameters()):,}", flush=True)
     done = 0.0
     while done < 1:
-        if len(stages) == 3 and step >= 20 and sum(losses[-10:]) < 10 * args.copied:
-            stages.pop()
-            warm_up_end = seen + args.copy_tokens
-        elif len(stages) == 2 and seen >= warm_up_end:
-            stages.pop()
-        batch = next(stages[-1])
+        batch = next(warm_up if seen < args.copy_tokens else main)
         for group in optimizer.param_groups:
             group["lr"] = rate(done, seen / args.warm_up, args.lr)
         loss = loss_of(model, batch, teacher)
@@ -327,8 +350,7 @@ def main() -> None:
     parser.add_argument("--teacher", type=Path, help="model folder to agree with")
     parser.add_argument("--tokens", type=int, default=12_000_000, help="tokens to train on")
     parser.add_argument("--limit-s", type=float, default=1e9, help="end the schedule by then")
-    parser.add_argument("--copied", type=float, default=0.3, help="loss that ends stage one")
-    parser.add_argument("--copy-tokens", type=int, default=400_000, help="length of stage two")
+    parser.add_argument("--copy-tokens", type=int, default=400_000, help="mostly copying first")
     parser.add_argument("--batch", type=int, default=3072, help="tokens per step")
     parser.add_argument("--long", type=float, default=0.08, help="share of chats of many turns")
     parser.add_argument("--lr", type=float, default=2e-3)

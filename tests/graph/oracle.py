@@ -280,12 +280,12 @@ class Order:
         return bool(self._past.get(second, 0) & self._bit.get(first, 0))
 
 
-def unordered_pairs(plan: Plan, steps: int = 6) -> list[Unordered]:
+def unordered_pairs(plan: Plan, steps: int = 6, padding: int | None = None) -> list[Unordered]:
     """Every race, and every stream fed in another order than it runs. Empty: race-free.
 
     A stuck plan (its programs wait for themselves) gives one pair of an instance with itself.
     """
-    unrolled = Unrolled(plan, steps, padding_for(plan))
+    unrolled = Unrolled(plan, steps, padding_for(plan) if padding is None else padding)
     order = Order(unrolled)
     if order.stuck:
         somewhere = Instance(next(iter(plan.graph.vertices)), 0)
@@ -332,6 +332,108 @@ def required_arcs(unrolled: Unrolled) -> set[tuple[Instance, Instance]]:
             if (first := Instance(record, before.step)) != (then := Instance(enqueue, after.step)):
                 found.add((first, then))
     return found
+
+
+def listing_plan(graph: StepGraph) -> Plan:
+    """Every actor runs its ops in listing order; slots only where the author fixed them."""
+    actors: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for op in graph.vertices.values():
+        actors[op.actor].append((op.name, op.offset))
+    return Plan(
+        graph=graph,
+        actors={actor: tuple(program) for actor, program in actors.items()},
+        waits=(),
+        edges=(),
+        launch_order=(),
+        slots={name: value.slots for name, value in graph.values.items()},
+        period_us=0.0,
+        critical_cycle=(),
+    )
+
+
+def has_cycle(graph: StepGraph, steps: int = 14) -> bool:
+    """No set of waits can order the graph in listing order, however many slots it is given."""
+    unrolled = Unrolled(listing_plan(graph), steps, padding=0)
+    arcs = given_arcs(unrolled) | required_arcs(unrolled)
+    return not nx.is_directed_acyclic_graph(nx.DiGraph(sorted(arcs)))
+
+
+def given_arcs(unrolled: Unrolled) -> set[tuple[Instance, Instance]]:
+    """What programs and launches order without any wait."""
+    found: set[tuple[Instance, Instance]] = set()
+    for actor in unrolled.plan.actors:
+        program = list(unrolled.program(actor))
+        found.update(pairwise(program))
+        for at in program:
+            launch = unrolled.plan.graph.vertices[at.op].launch
+            if launch is not None:
+                found.add((Instance(launch, at.step), at))
+    return found
+
+
+Arc = tuple[str, str, int]
+
+
+def reduced_waits(plan: Plan, steps: int = 5) -> set[Arc]:
+    """The arcs of the transitive reduction of the unrolled graph that are not given: the waits.
+
+    Read off in the middle of the window, where the unrolled graph is periodic.
+    """
+    unrolled = Unrolled(plan, steps, padding=3)
+    given = given_arcs(unrolled)
+    reduced = nx.transitive_reduction(nx.DiGraph(sorted(given | required_arcs(unrolled))))
+    middle = range(steps // 2, steps // 2 + 1)
+    return {
+        (before.op, after.op, after.step - before.step)
+        for before, after in reduced.edges
+        if after.step in middle and (before, after) not in given
+    }
+
+
+def needed_arcs(plan: Plan) -> frozenset[Arc]:
+    """Every required arc, as op, op and distance; the nearest for each pair of ops."""
+    unrolled = Unrolled(plan, 9, padding=0)
+    least: dict[tuple[str, str], int] = {}
+    for before, after in required_arcs(unrolled):
+        pair = (before.op, after.op)
+        distance = after.step - before.step
+        least[pair] = min(distance, least.get(pair, distance))
+    return frozenset((u, v, d) for (u, v), d in least.items())
+
+
+def is_implied(plan: Plan, arc: Arc, others: Iterable[Arc]) -> bool:
+    """Bellman-Ford over the given arcs and the others: does a path as short as the arc exist?"""
+    arcs = [*_given_distances(plan), *others]
+    best = {arc[0]: 0}
+    for _ in plan.graph.vertices:
+        for u, v, d in arcs:
+            if u in best and best[u] + d < best.get(v, 10**9):
+                best[v] = best[u] + d
+    if arc[0] == arc[1]:  # at least once around
+        return any(v == arc[1] and u in best and best[u] + d <= arc[2] for u, v, d in arcs)
+    return best.get(arc[1], 10**9) <= arc[2]
+
+
+def _given_distances(plan: Plan) -> set[Arc]:
+    """The given arcs as distances, read off the unrolled graph."""
+    arcs = given_arcs(Unrolled(plan, 4, padding=1))
+    return {(u.op, v.op, v.step - u.step) for u, v in arcs}
+
+
+def greatest_ratio(plan: Plan, most: int = 5000) -> float | None:
+    """The greatest duration / distance over all simple cycles; None if there are too many."""
+    least: dict[tuple[str, str], int] = {}
+    waits = {(w.source, w.target, w.distance) for w in plan.waits}
+    for u, v, d in _given_distances(plan) | waits:
+        least[u, v] = min(d, least.get((u, v), d))
+    best = 0.0
+    cycles = nx.simple_cycles(nx.DiGraph(sorted(least)))
+    for number, cycle in enumerate(cycles):
+        if number == most:
+            return None
+        distance = sum(least[pair] for pair in pairwise([*cycle, cycle[0]]))
+        best = max(best, sum(plan.costs[op] for op in cycle) / distance)
+    return best
 
 
 # --- interleavings ----------------------------------------------------------------------------

@@ -1,12 +1,27 @@
 """Each family on the paged cache says what its own `generate` says."""
 
+import json
 import random
+from pathlib import Path
+from types import MethodType
+from typing import Any
 
 import pytest
 import torch
+from transformers import BloomConfig, BloomForCausalLM, FalconConfig, FalconForCausalLM
+from transformers.models.llama.modeling_llama import LlamaAttention
 
-from stepweave.models.causal_lm import CausalLM
-from stepweave.models.testing import FAMILIES, PagedRows, own_greedy, tiny_model
+from stepweave.models import causal_lm
+from stepweave.models.attention import AttentionBatch
+from stepweave.models.causal_lm import CausalLM, from_local_then_hub, resolve
+from stepweave.models.errors import (
+    AttentionNotCalled,
+    ModelNotFound,
+    NotInvariant,
+    UnsupportedModel,
+)
+from stepweave.models.paged_cache import LayerShape
+from stepweave.models.testing import FAMILIES, PagedRows, own_greedy, save_tiny, tiny_model
 
 COUNT = 24
 FAMILY = pytest.mark.parametrize("family", sorted(FAMILIES))
@@ -71,3 +86,218 @@ def test_greedy_tokens_are_those_of_generate(
         rows = PagedRows(lm, block_size=(4, 5)[seed], seed=seed)
         lengths = {name: len(prompt) for name, prompt in asked.items()}
         assert greedy(rows, wanted, lengths, seed) == answers
+
+
+def test_the_probe_of_greedy_tokens_bites() -> None:
+    """The same comparison fails if one key in the cache is wrong."""
+    model = tiny_model("llama", 1)
+    lm = CausalLM.wrap(model)
+    prompt = prompts(5)["request0"]
+    answer = own_greedy(model, prompt, COUNT)
+    rows = PagedRows(lm)
+    rows.feed(("a", prompt))
+    rows.cache.keys[1][rows.blocks["a"][0] * 4] += 3.0
+    logits = rows.feed(("a", answer[:-1]))[0]
+    assert logits.argmax(-1).tolist() != answer[1:]
+
+
+def test_logits_are_computed_only_for_the_rows_asked_for() -> None:
+    lm = CausalLM.wrap(tiny_model("gemma2", 2))
+    cache = lm.new_cache(4, 4)
+    batch = AttentionBatch(
+        query_lens=(5,),
+        block_tables=torch.tensor([[2, 3]]),
+        positions=torch.arange(5),
+        slots=torch.arange(8, 13),
+        cache=cache,
+    )
+    ids = torch.tensor([5, 6, 7, 8, 9])
+    every, hidden = lm.forward(ids, batch)
+    some, same = lm.forward(ids, batch, torch.tensor([4, 1]))
+    none, _ = lm.forward(ids, batch, torch.tensor([], dtype=torch.int64))
+    assert every.shape == (5, lm.vocab_size)
+    assert none.shape == (0, lm.vocab_size)
+    assert torch.equal(some, every[[4, 1]])
+    assert torch.equal(hidden, same)
+    assert hidden.shape == (5, lm.hidden_size)
+    assert every.abs().max() <= 4.0, "the model's final soft cap must apply"
+
+
+def test_hidden_states_are_those_before_the_head() -> None:
+    model = tiny_model("llama", 3)
+    lm = CausalLM.wrap(model)
+    batch = AttentionBatch(
+        query_lens=(2,),
+        block_tables=torch.tensor([[1]]),
+        positions=torch.arange(2),
+        slots=torch.arange(4, 6),
+        cache=lm.new_cache(2, 4),
+    )
+    logits, hidden = lm.forward(torch.tensor([1, 2]), batch)
+    whole: Any = model
+    torch.testing.assert_close(whole.lm_head(hidden), logits)
+
+
+def test_a_model_says_what_it_is() -> None:
+    model = tiny_model("llama", eos_token_id=[3, 5], max_position_embeddings=77)
+    model.generation_config.eos_token_id = 9
+    lm = CausalLM.wrap(model)
+    assert (lm.vocab_size, lm.context_length, lm.hidden_size, lm.num_layers) == (96, 77, 48, 3)
+    assert lm.eos_token_ids == {3, 5, 9}
+    assert lm.dtype == torch.float32
+    assert lm.device == torch.device("cpu")
+    assert lm.layer_shapes == (LayerShape(2, 16, 16),) * 3
+
+
+def test_a_model_without_end_tokens_has_none() -> None:
+    assert CausalLM.wrap(tiny_model("llama")).eos_token_ids == frozenset()
+
+
+# --- what is refused
+
+
+def test_a_model_with_attention_of_its_own_is_refused() -> None:
+    size: dict[str, Any] = {"vocab_size": 96, "hidden_size": 32, "num_attention_heads": 2}
+    falcon = FalconForCausalLM(FalconConfig(num_hidden_layers=2, **size))
+    bloom = BloomForCausalLM(BloomConfig(n_layer=2, **size))
+    for model in (falcon, bloom):
+        with pytest.raises(UnsupportedModel, match=f"{type(model).__name__}.*interface"):
+            CausalLM.wrap(model)
+
+
+def test_a_layer_that_skips_our_attention_is_named() -> None:
+    model = tiny_model("llama")
+    layers: Any = model.base_model.layers
+    attend = layers[1].self_attn
+
+    def own_way(hidden_states: torch.Tensor, **_: object) -> tuple[torch.Tensor, None]:
+        return hidden_states, None
+
+    attend.forward = own_way
+    with pytest.raises(AttentionNotCalled, match=r"LlamaForCausalLM: of 3 layers, \[1\]"):
+        CausalLM.wrap(model)
+
+
+def test_a_layer_that_stops_calling_our_attention_is_noticed_in_the_pass() -> None:
+    model = tiny_model("llama")
+    lm = CausalLM.wrap(model)
+    layers: Any = model.base_model.layers
+    layers[2].self_attn.forward = lambda hidden_states, **_: (hidden_states, None)
+    with pytest.raises(AttentionNotCalled, match=r"\[2\] did not call"):
+        PagedRows(lm).feed(("a", [1, 2, 3]))
+
+
+def test_attention_that_does_something_unknown_is_refused() -> None:
+    """Such as a bias on the scores: every layer calls us, yet the logits are others."""
+    model = tiny_model("llama")
+    own = LlamaAttention.forward
+
+    def biased(self: Any, *args: Any, **kwargs: Any) -> Any:
+        out, weights = own(self, *args, **kwargs)
+        eager = self.config._attn_implementation == "eager"
+        return (out * 1.5 if eager else out), weights
+
+    layers: Any = model.base_model.layers
+    layers[0].self_attn.forward = MethodType(biased, layers[0].self_attn)
+    with pytest.raises(UnsupportedModel, match="differ by"):
+        CausalLM.wrap(model)
+
+
+def test_a_window_that_does_not_reach_attention_is_refused() -> None:
+    model = tiny_model("gemma2")
+    layers: Any = model.base_model.layers
+    layers[0].self_attn.sliding_window = None
+    with pytest.raises(UnsupportedModel, match="layer 0 has sliding window 9"):
+        CausalLM.wrap(model)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rotary"),
+        ({"layer_types": ["full_attention", "linear_attention", "full_attention"]}, "linear_att"),
+        ({"alibi": True}, "ALiBi"),
+        ({"is_encoder_decoder": True}, "encoder-decoder"),
+        ({"use_bidirectional_attention": True}, "looks ahead"),
+    ],
+)
+def test_what_a_paged_cache_cannot_give_is_refused_by_name(
+    config: dict[str, Any], why: str
+) -> None:
+    model = tiny_model("llama")
+    for key, value in config.items():
+        setattr(model.config, key, value)
+    with pytest.raises(UnsupportedModel, match=f"LlamaForCausalLM cannot be served: .*{why}"):
+        CausalLM.wrap(model)
+
+
+def test_arithmetic_that_depends_on_the_batch_is_refused_in_invariant_mode() -> None:
+    model = tiny_model("llama")
+    layers: Any = model.base_model.layers
+    own = layers[1].mlp.forward
+    layers[1].mlp.forward = lambda x: own(x) * (1 + 1e-6 * x.shape[1])
+    with pytest.raises(NotInvariant, match="invariant=False"):
+        CausalLM.wrap(model)
+    CausalLM.wrap(model, invariant=False)
+
+
+# --- loading
+
+
+def test_a_saved_model_is_loaded_and_runs(tmp_path: Path) -> None:
+    save_tiny(tmp_path / "model", "qwen3", 4)
+    for dtype, wanted in {
+        "auto": torch.float32,
+        "float64": torch.float64,
+        "bfloat16": torch.bfloat16,
+    }.items():
+        lm = CausalLM.load(tmp_path / "model", dtype=dtype, invariant=False)  # type: ignore[arg-type]
+        assert lm.dtype == wanted
+        assert lm.eos_token_ids == {0}
+        logits = PagedRows(lm).feed(("a", [5, 6, 7]))[0]
+        assert logits.dtype == (torch.float64 if dtype == "float64" else torch.float32)
+
+
+def test_weights_that_are_programs_are_not_loaded(tmp_path: Path) -> None:
+    directory = save_tiny(tmp_path / "model")
+    (directory / "model.safetensors").unlink()
+    torch.save(tiny_model().state_dict(), directory / "pytorch_model.bin")
+    with pytest.raises(ModelNotFound, match="not a model we can load"):
+        CausalLM.load(directory)
+
+
+def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
+    directory = save_tiny(tmp_path / "model")
+    config = json.loads((directory / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "evil.Evil"}
+    config["model_type"] = "evil"
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "evil.py").write_text("raise SystemExit('ran')")
+    with pytest.raises(ModelNotFound):
+        CausalLM.load(directory)
+
+
+def test_a_name_that_is_nowhere_is_explained() -> None:
+    asked: list[dict[str, Any]] = []
+
+    class Nowhere:
+        @staticmethod
+        def from_pretrained(source: str, **options: Any) -> None:
+            asked.append(options)
+            raise OSError(f"no {source}")
+
+    with pytest.raises(ModelNotFound, match="not a directory, not in the local hub cache"):
+        from_local_then_hub(Nowhere, "nobody/nothing", use_safetensors=True)
+    assert [options.get("local_files_only", False) for options in asked] == [True, False]
+    assert all(options["trust_remote_code"] is False for options in asked)
+
+
+def test_embedded_names_point_into_the_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(causal_lm, "__file__", str(tmp_path / "causal_lm.py"))
+    with pytest.raises(ModelNotFound, match=r"embedded-draft.*lacks"):
+        resolve("embedded-draft")
+    save_tiny(tmp_path / "embedded" / "draft")
+    assert resolve("embedded-draft") == str(tmp_path / "embedded" / "draft")
+    assert resolve("some/name") == "some/name"

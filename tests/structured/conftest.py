@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -21,6 +23,13 @@ _TEXTS = [
 ] * 20
 
 
+def wrapped(model: Tokenizer, **special: str) -> PreTrainedTokenizerFast:
+    """As a Hugging Face tokenizer whose end token is "<eos>"."""
+    wrap: Any = PreTrainedTokenizerFast  # its constructor has no types
+    result: PreTrainedTokenizerFast = wrap(tokenizer_object=model, eos_token="<eos>", **special)
+    return result
+
+
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerFast:
     """Byte-level BPE over 300 ids; three control tokens, two of which end an output."""
@@ -34,7 +43,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     model.train_from_iterator(_TEXTS, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=model, eos_token="<eos>", pad_token="<pad>")
+    return wrapped(model, pad_token="<pad>")
 
 
 @pytest.fixture(scope="session")

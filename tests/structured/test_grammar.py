@@ -118,4 +118,5 @@ def test_only_brackets_that_group_count_as_nesting(source: str, ebnf: bool, dept
 
 
 def test_json_depth_counts_lists_and_objects() -> None:
-    assert [json_depth(v) for v in (1, [], {"a": 1}, {"a": [1, {"b": []}]})] == [0, 1, 1, 4]
+    values: list[object] = [1, [], {"a": 1}, {"a": [1, {"b": []}]}]
+    assert [json_depth(value) for value in values] == [0, 1, 1, 4]

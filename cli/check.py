@@ -1,0 +1,151 @@
+"""`stepweave check`: compile, prove, and print the proof."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..configs.errors import ConfigError
+from ..graph.errors import StepweaveError
+from ..graph.plan import Edge, Plan
+from .planned import planned
+from .reporting import UNSOUND
+
+
+def check(names: Sequence[str], overrides: Mapping[str, str], as_json: bool) -> int:
+    """Check each config in order; the exit code is 1 if any of them fails."""
+    failed = False
+    for place, name in enumerate(names):
+        try:
+            plan = planned(name, overrides)
+        except StepweaveError as error:
+            failed = True
+            print(json.dumps(failure(error)) if as_json else _failure_text(name, error), flush=True)
+        else:
+            if not as_json and place:
+                print()
+            print(json.dumps(success(plan)) if as_json else _plan_text(name, plan), flush=True)
+    return UNSOUND if failed else 0
+
+
+def success(plan: Plan) -> dict[str, Any]:
+    """The object that `check --json` prints for a sound plan."""
+    found = plan.to_json()
+    return {
+        "ok": True,
+        "digest": plan.digest,
+        **{key: found[key] for key in _PLAN_KEYS},
+        "errors": [],
+    }
+
+
+def failure(error: StepweaveError) -> dict[str, Any]:
+    """The same object, with the same keys, where there is no plan."""
+    errors = (
+        [problem.to_json() for problem in error.problems]
+        if isinstance(error, ConfigError)
+        else [error.to_json()]
+    )
+    return {
+        "ok": False,
+        "digest": None,
+        "actors": {},
+        "waits": [],
+        "edges": [],
+        "slots": {},
+        "requirements": 0,
+        "period_us": None,
+        "critical_cycle": [],
+        "errors": errors,
+    }
+
+
+_PLAN_KEYS = ("actors", "waits", "edges", "slots", "requirements", "period_us", "critical_cycle")
+
+
+def _failure_text(name: str, error: StepweaveError) -> str:
+    lines = [
+        f"{name}: FAILED [{error.code}]",
+        *(f"  {line}" for line in error.message.splitlines()),
+    ]
+    return "\n".join(lines)
+
+
+def _plan_text(name: str, plan: Plan) -> str:
+    devices = sorted({vertex.actor for vertex in plan.graph.vertices.values() if vertex.launch})
+    parts = [
+        f"{name}: sound",
+        f"  digest          {plan.digest[:16]}",
+        f"  ops             {len(plan.graph.vertices)} on {len(plan.actors)} actors"
+        + (f" (streams: {', '.join(devices)})" if devices else ""),
+        f"  requirements    {plan.requirements}, each with a witness",
+        f"  period          {plan.period_us:,.0f} µs",
+        f"  critical cycle  {_cycle(plan)}",
+        f"  slots           {_slots(plan)}",
+        *(f"  note            {note}" for note in plan.notes),
+        "",
+        f"waits ({len(plan.waits)})",
+        *_waits(plan),
+        "",
+        "requirements and their witnesses",
+        *_table(
+            [
+                ("hazard", "value", "before", "after", "dist", "by", "witness"),
+                *(_witness_row(edge) for edge in plan.edges),
+            ]
+        ),
+    ]
+    return "\n".join(parts)
+
+
+def _cycle(plan: Plan) -> str:
+    steps = [f"{op} {_distance(distance)}→" for op, distance in plan.critical_cycle]
+    first = plan.critical_cycle[0][0] if plan.critical_cycle else "none: no op takes time"
+    return " ".join([*steps, first])
+
+
+def _distance(distance: int) -> str:
+    return f"({distance:+d} step{'s' if abs(distance) != 1 else ''}) " if distance else ""
+
+
+def _slots(plan: Plan) -> str:
+    counted = [f"{name} {count}" for name, count in plan.slots.items() if count is not None]
+    fresh = [name for name, count in plan.slots.items() if count is None]
+    shown = ", ".join(counted) or "none"
+    return shown + (f"; fresh: {', '.join(fresh)}" if fresh else "")
+
+
+def _waits(plan: Plan) -> list[str]:
+    if not plan.waits:
+        return ["  none: program order and launches imply every requirement"]
+    lines = []
+    for wait in plan.waits:
+        later = f", {wait.distance} steps later" if wait.distance not in (0, 1) else ""
+        later = ", one step later" if wait.distance == 1 else later
+        lines.append(f"  {wait.target}{later} waits for {wait.source}")
+        lines += [f"    {p.hazard} {p.value}: {p.before} → {p.after}" for p in wait.protects]
+    return lines
+
+
+def _witness_row(edge: Edge) -> tuple[str, ...]:
+    path = " → ".join(f"{op}{f'@{total:+d}' if total else ''}" for op, total in edge.witness)
+    realized = f"{edge.by} {edge.event}" if edge.event else edge.by
+    return (
+        edge.hazard,
+        edge.value,
+        edge.source,
+        edge.target,
+        f"{edge.distance:+d}" if edge.distance else "0",
+        realized,
+        path,
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns padded to their widest cell; the last runs free."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    return [
+        "  " + "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]])
+        for row in rows
+    ]

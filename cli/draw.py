@@ -1,0 +1,45 @@
+"""`stepweave graph show`: the plan as a picture."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+
+from ..graph.plan import Plan
+from ..graph.render import dot, lanes, mermaid
+from .planned import planned
+
+
+def show(
+    name: str,
+    overrides: Mapping[str, str],
+    *,
+    form: str,
+    steps: int,
+    width: int | None,
+    color: bool | None,
+) -> None:
+    """Print the plan of a config in one of the forms."""
+    print(_drawn(planned(name, overrides), form, steps, width, color))
+
+
+def _drawn(plan: Plan, form: str, steps: int, width: int | None, color: bool | None) -> str:
+    match form:
+        case "dot":
+            return dot(plan)
+        case "mermaid":
+            return mermaid(plan)
+        case "json":
+            return json.dumps(plan.to_json(), indent=2)
+        case _:
+            columns = width or max(60, shutil.get_terminal_size((100, 24)).columns)
+            painted = _wants_color() if color is None else color
+            return lanes(plan, steps=steps, width=columns, color=painted)
+
+
+def _wants_color() -> bool:
+    """A terminal that did not opt out (no-color.org)."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ

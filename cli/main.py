@@ -1,0 +1,194 @@
+"""The command line. This file names the verbs and their options; each verb has a file of its own.
+
+Heavy modules are imported by the verb that needs them, so that `check` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .reporting import Exit, one_line_errors
+
+
+class Format(StrEnum):
+    """Of a drawn plan."""
+
+    LANES = "lanes"
+    DOT = "dot"
+    MERMAID = "mermaid"
+    JSON = "json"
+
+
+class _Verbs(TyperGroup):
+    """Runs a verb with its mistakes told in one line."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            with one_line_errors(debug=bool(ctx.params.get("debug"))):
+                return super().invoke(ctx)
+        except Exit as end:
+            raise typer.Exit(end.code) from end
+
+
+app = typer.Typer(
+    name="stepweave",
+    cls=_Verbs,
+    help="Decode steps as declared dataflow: overlap and synchronization derived, and proved.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+graph_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(graph_app, name="graph", help="Draw the plan of a config.")
+
+Config = Annotated[
+    str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a shipped one.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+]
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+) -> None:
+    """Decode steps as declared dataflow: overlap and synchronization derived, and proved."""
+
+
+@app.command()
+def check(
+    configs: Annotated[
+        list[str], typer.Argument(metavar="CONFIG…", help="YAML files or names of shipped ones.")
+    ],
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per config.")] = False,
+    settings: Settings = None,
+) -> None:
+    """Compile a config, prove it free of races, and print the proof.
+
+    \b
+    Exit code 1 if any config fails.
+      stepweave check quickstart
+      stepweave check abstract_decode.yaml my_graph.yaml --json
+      stepweave check quickstart --set depth=3
+    """
+    from .check import check as run_check
+    from .settings import overrides
+
+    raise Exit(run_check(configs, overrides(settings), json))
+
+
+@graph_app.command("show")
+def graph_show(
+    config: Config,
+    steps: Annotated[int, typer.Option(min=1, max=32, help="Steps drawn.")] = 3,
+    form: Annotated[
+        Format, typer.Option("--format", help="lanes: for terminals; dot and mermaid: graphs.")
+    ] = Format.LANES,
+    width: Annotated[int | None, typer.Option(min=40, max=1000, help="Columns of lanes.")] = None,
+    color: Annotated[
+        bool | None, typer.Option("--color/--no-color", help="Else as the terminal allows.")
+    ] = None,
+    settings: Settings = None,
+) -> None:
+    """Draw a plan: what each actor runs over a few steps, and what waits for what, and why.
+
+    \b
+      stepweave graph show quickstart
+      stepweave graph show quickstart --steps 4 --set depth=3
+      stepweave graph show abstract_decode --format dot | dot -Tsvg > plan.svg
+    """
+    from .draw import show
+    from .settings import overrides
+
+    show(config, overrides(settings), form=form, steps=steps, width=width, color=color)
+
+
+@app.command()
+def run(
+    config: Config,
+    prompt: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="A prompt; may be repeated.")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.jsonl", help="Requests, one JSON object per line."),
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON Schema that answers to --prompt must follow."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, max=1 << 20, help="For every request.")
+    ] = None,
+    settings: Settings = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per request, then a summary.")
+    ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Run the synchronous loop too; report equality and speed."),
+    ] = False,
+) -> None:
+    """Generate text. Without prompts given, for those of the config.
+
+    \b
+    Exit code 1 if a request failed, 130 after Ctrl-C (what was done is printed).
+      stepweave run quickstart
+      stepweave run quickstart --prompt "Write a story about a fox named Ida." --max-tokens 80
+      stepweave run async --prompts requests.jsonl --json --set scheduler.max_rows=4
+      stepweave run quickstart --compare --set depth=3
+    """
+    from .requested import requested
+    from .run import pipeline
+    from .run import run as run_pipeline
+    from .settings import overrides
+
+    loaded = pipeline(config, overrides(settings))
+    lines = requested(loaded, prompt or (), prompts, schema, max_tokens)
+    raise Exit(run_pipeline(loaded, lines, as_json=json, compare=compare))
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine and this installation can do.
+
+    \b
+      stepweave doctor
+    """
+    from .doctor import doctor as examine
+
+    raise Exit(examine())
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of config files, for editors.
+
+    \b
+      stepweave schema > stepweave.schema.json
+    and in a config's first line:
+      # yaml-language-server: $schema=stepweave.schema.json
+    """
+    import json
+
+    from ..configs.schema import json_schema
+
+    print(json.dumps(json_schema(), indent=2))
+
+
+def main() -> None:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal that lacks a letter shows its number
+            stream.reconfigure(errors="backslashreplace")
+    app()

@@ -1,0 +1,59 @@
+"""Which requests a `run` is for: the command line's prompts, a file's, else the config's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..configs.errors import ConfigError, Mark
+from ..configs.prompts import PromptLine, StructuredOutputs, read_prompts
+from ..configs.schema import PipelineConfig
+
+MAX_SCHEMA_BYTES = 1024 * 1024
+
+
+def requested(
+    config: PipelineConfig,
+    prompts: Sequence[str],
+    file: Path | None,
+    schema: Path | None,
+    max_tokens: int | None,
+) -> tuple[PromptLine, ...]:
+    """The requests in order. `schema` binds the prompts of the command line only."""
+    if schema is not None and not prompts:
+        raise ConfigError.at(Mark("--schema"), "needs a --prompt to apply to")
+    grammar = StructuredOutputs(json=_read_schema(schema)) if schema else None
+    found = [PromptLine(prompt=text, structured_outputs=grammar) for text in prompts]
+    if file is not None:
+        found += read_prompts(file)
+    if not found:
+        found = list(config.prompts)
+    if not found:
+        raise ConfigError.at(Mark("prompts"), "none given: add --prompt TEXT or --prompts FILE")
+    if max_tokens is not None:
+        found = [line.model_copy(update={"max_tokens": max_tokens}) for line in found]
+    if config.structured is None and any(line.structured_outputs for line in found):
+        raise ConfigError.at(
+            Mark("structured_outputs"),
+            "asked for, but this pipeline has no grammars: add --set structured.backend=xgrammar",
+        )
+    return tuple(found)
+
+
+def _read_schema(path: Path) -> Any:
+    name = str(path)
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_SCHEMA_BYTES + 1)
+        if len(raw) > MAX_SCHEMA_BYTES:
+            raise ConfigError.at(Mark(name), f"is larger than {MAX_SCHEMA_BYTES // 1024} KiB")
+        return json.loads(raw.decode("utf-8-sig"))
+    except OSError as error:
+        raise ConfigError.at(Mark(name), f"cannot be read: {error.strerror}") from error
+    except json.JSONDecodeError as error:
+        mark = Mark(name, error.lineno, error.colno)
+        raise ConfigError.at(mark, f"is not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError.at(Mark(name), f"is not usable JSON: {error}") from error

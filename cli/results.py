@@ -1,0 +1,85 @@
+"""What a run produced, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..serving.llm import RequestOutput
+
+
+def print_json(outputs: Sequence[RequestOutput], summary: Mapping[str, Any]) -> None:
+    """One object per request, in input order, then the summary."""
+    for output in outputs:
+        print(json.dumps(as_object(output)))
+    print(json.dumps({"summary": summary}), flush=True)
+
+
+def as_object(output: RequestOutput) -> dict[str, Any]:
+    """A request's result; `error` is there only if it failed."""
+    found: dict[str, Any] = {
+        "id": output.id,
+        "prompt": output.prompt,
+        "text": output.text,
+        "token_ids": list(output.token_ids),
+        "finish_reason": output.finish_reason,
+        "drafted": output.drafted,
+        "accepted": output.accepted,
+    }
+    return found if output.error is None else {**found, "error": output.error}
+
+
+def print_text(outputs: Sequence[RequestOutput], summary: Mapping[str, Any]) -> None:
+    """A panel for each request, then a table of counts and one line on the whole run."""
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for output in outputs:
+        body = Text(_visible(output.text))
+        if output.error is not None:
+            body = Text(_visible(f"failed: {output.error}"), style="red")
+        about = Text(_visible(_first_line(output.prompt)))
+        console.print(Panel(body, title=about, title_align="left"))
+    table = Table("request", "ended by", "tokens", "drafted", "accepted", box=None)
+    for output in outputs:
+        table.add_row(
+            Text(_visible(output.id)),
+            output.finish_reason or "",
+            str(len(output.token_ids)),
+            str(output.drafted),
+            str(output.accepted),
+        )
+    console.print(table)
+    console.print(Text(_sentence(summary)))
+
+
+def _sentence(summary: Mapping[str, Any]) -> str:
+    said = (
+        f"{summary['tokens']} tokens in {summary['steps']} steps, {summary['seconds']:.2f} s: "
+        f"{summary['tokens_per_second']:.1f} tokens/s on {summary['executor']}, "
+        f"depth {summary['depth']}, {summary['waits']} waits"
+    )
+    if summary["drafted"]:
+        said += f"; {summary['accepted'] / summary['drafted']:.0%} of drafts accepted"
+    if summary["equal_to_synchronous"] is not None:
+        same = "equal to" if summary["equal_to_synchronous"] else "NOT EQUAL to"
+        said += f"\n{same} the synchronous loop, {summary['speed_ratio']:.2f} times its speed"
+    return said
+
+
+def _first_line(prompt: str, most: int = 72) -> str:
+    line = " ".join(prompt.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def _visible(text: str) -> str:
+    """Control characters spelled out: a model's output must not drive the terminal."""
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1]
+        for letter in text
+    )

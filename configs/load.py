@@ -1,0 +1,238 @@
+"""From the name of a config to a checked pipeline or abstract graph.
+
+Owns where files are found, what `extends` means, and `--set`. Values are merged before anything
+is validated, and every part keeps the place it came from, so an error names the right file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..graph.errors import did_you_mean
+from .abstract import AbstractGraph, read_abstract
+from .errors import ConfigError, Mark, Problem
+from .validated import validated
+from .yaml_source import Located, parse_yaml, read_yaml
+
+if TYPE_CHECKING:
+    from .schema import PipelineConfig
+
+SHIPPED = Path(__file__).parent
+MAX_EXTENDS = 8
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A config with the text it came from."""
+
+    config: PipelineConfig | AbstractGraph
+    source: Located
+    name: str
+
+    def mark(self, line: int | None) -> Mark:
+        """The place of the node, value or state that a graph error's line belongs to."""
+        assert isinstance(self.source.value, dict), "read_yaml returned something else"
+        if line is None:
+            return Mark(self.name)
+        for section in ("nodes", "states", "values"):
+            inner = self.source.value[section].value if section in self.source.value else None
+            parts = inner.values() if isinstance(inner, dict) else inner
+            for part in parts if isinstance(parts, Collection) else ():
+                if isinstance(part, Located) and (part.key or part.mark).line == line:
+                    return part.key or part.mark
+        return Mark(self.name, line)
+
+
+def shipped() -> tuple[str, ...]:
+    """Names of the configs that come with the package."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.yaml")))
+
+
+def load_config(
+    name: str | Path, overrides: Mapping[str, str] | None = None
+) -> PipelineConfig | AbstractGraph:
+    """The config of a path or shipped name; `overrides` as in `--set scheduler.max_rows=4`."""
+    return load(name, overrides).config
+
+
+def load(name: str | Path, overrides: Mapping[str, str] | None = None) -> Loaded:
+    """The config together with its source. Raises `ConfigError` listing all that is wrong."""
+    source = _extended(_find(str(name), Path()), str(name), ())
+    for key, text in (overrides or {}).items():
+        source = _set(source, key, text)
+    if _is_abstract(source):
+        return Loaded(read_abstract(source), source, str(name))
+    return Loaded(_read_pipeline(source), source, str(name))
+
+
+def _find(name: str, beside: Path) -> Path:
+    """The file of that name: as a path first, then among the shipped ones."""
+    path = Path(name)
+    try:
+        if (beside / path).exists():
+            return beside / path
+    except (OSError, ValueError) as error:
+        raise ConfigError.at(Mark(name), f"cannot be read: {error}") from error
+    stem = path.name.removesuffix(".yaml")
+    if path.parent in (Path(), Path("configs")) and stem in shipped():
+        return SHIPPED / f"{stem}.yaml"
+    near = did_you_mean(stem, shipped()) if path.parent in (Path(), Path("configs")) else ""
+    raise ConfigError.at(Mark(name), f"no such file or shipped config{near}", "SW-NO-FILE")
+
+
+def _extended(path: Path, name: str, above: tuple[Path, ...]) -> Located:
+    """The file's content laid over that of the file it extends."""
+    here = path.resolve()
+    source = read_yaml(path, name)
+    assert isinstance(source.value, dict), "read_yaml returned something else than a mapping"
+    parent = source.value.pop("extends", None)
+    if parent is None:
+        return source
+    if not isinstance(parent.value, str):
+        raise ConfigError.at(parent.mark, "extends must be a shipped name or a path")
+    try:
+        found = _find(parent.value, path.parent)
+    except ConfigError as error:
+        raise ConfigError.at(parent.mark, f"extends {error.message}", error.code) from error
+    if found.resolve() in (*above, here):
+        raise ConfigError.at(parent.mark, f"extends {parent.value!r}, which extends this file")
+    if len(above) >= MAX_EXTENDS:
+        raise ConfigError.at(parent.mark, f"extends through more than {MAX_EXTENDS} files")
+    return _over(_extended(found, _shown(found, parent.value), (*above, here)), source)
+
+
+def _shown(path: Path, name: str) -> str:
+    return f"configs/{path.name}" if path.parent == SHIPPED else name
+
+
+def _over(parent: Located, child: Located) -> Located:
+    """`child` where it speaks, else `parent`: mappings by key, lists of named parts by name."""
+    if isinstance(parent.value, dict) and isinstance(child.value, dict):
+        merged = dict(parent.value)
+        for key, part in child.value.items():
+            merged[key] = _over(merged[key], part) if key in merged else part
+        return Located(merged, child.mark, child.key)
+    if isinstance(parent.value, list) and isinstance(child.value, list):
+        known, new = _names(parent.value), _names(child.value)
+        if known and new and None not in (*known, *new) and len(set(new)) == len(new):
+            parts = list(parent.value)
+            for name, part in zip(new, child.value, strict=True):
+                if name in known:
+                    parts[known.index(name)] = _over(parts[known.index(name)], part)
+                else:
+                    parts.append(part)
+            return Located(parts, child.mark, child.key)
+    return child
+
+
+def _names(parts: list[Located]) -> list[str | None]:
+    """The `name` of each part that is a mapping with one."""
+    found: list[str | None] = []
+    for part in parts:
+        name = part.value.get("name") if isinstance(part.value, dict) else None
+        found.append(name.value if name and isinstance(name.value, str) else None)
+    return found
+
+
+def _set(source: Located, key: str, text: str) -> Located:
+    """`source` with one value replaced; missing mappings on the way are made."""
+    mark = Mark(f"--set {key}={text}")
+    steps = key.split(".")
+    if not all(steps):
+        raise ConfigError.at(mark, "write it as --set dotted.key=value")
+    try:
+        value = parse_yaml(text, mark.file) if text.strip() else Located("", mark)
+    except ConfigError as error:
+        raise ConfigError.at(mark, error.problems[0].message) from error
+    return _replaced(source, steps, _moved(value, mark), mark)
+
+
+def _replaced(part: Located, steps: list[str], value: Located, mark: Mark) -> Located:
+    if not steps:
+        return value.keyed(mark)
+    step, rest = steps[0], steps[1:]
+    if isinstance(part.value, list):
+        names = _names(part.value)
+        index = names.index(step) if step in names else int(step) if step.isdecimal() else -1
+        if not 0 <= index < len(names):
+            known = [name for name in names if name]
+            raise ConfigError.at(mark, f"no entry {step!r}{did_you_mean(step, known)}")
+        parts = list(part.value)
+        parts[index] = _replaced(parts[index], rest, value, mark)
+        return Located(parts, part.mark, part.key)
+    if isinstance(part.value, dict):
+        if step in ("costs", "slots") and rest:
+            rest = [".".join(rest)]  # the names below have dots of their own: forward.device
+        inner = part.value.get(step, Located({}, mark, mark))
+        replaced = _replaced(inner, rest, value, mark)
+        return Located({**part.value, step: replaced}, part.mark, part.key)
+    if part.value is not None:
+        raise ConfigError.at(mark, f"there is nothing below a plain value: drop {step!r}")
+    return _replaced(Located({}, mark, mark), steps, value, mark)
+
+
+def _moved(part: Located, mark: Mark) -> Located:
+    """The same data, all of it said to stand at `mark`."""
+    if isinstance(part.value, dict):
+        return Located({key: _moved(p, mark) for key, p in part.value.items()}, mark, mark)
+    if isinstance(part.value, list):
+        return Located([_moved(p, mark) for p in part.value], mark, mark)
+    return Located(part.value, mark, mark)
+
+
+def _is_abstract(source: Located) -> bool:
+    """Abstract graphs declare values, or what their nodes' ops touch; pipelines never do."""
+    assert isinstance(source.value, dict), "read_yaml returned something else than a mapping"
+    keys = source.value.keys()
+    if keys & {"values", "states"}:
+        return True
+    if keys & {"model", "speculation", "structured", "scheduler", "depth", "executor", "prompts"}:
+        return False
+    nodes: Any = source.value["nodes"].value if "nodes" in keys else None
+    parts = [node.value for node in nodes] if isinstance(nodes, list) else []
+    return any(
+        isinstance(part, dict)
+        and (
+            part.keys() & {"host", "device"}
+            or ("kind" in part and part["kind"].value == "abstract")
+        )
+        for part in parts
+    )
+
+
+def _read_pipeline(source: Located) -> PipelineConfig:
+    from .schema import PipelineConfig
+
+    config = validated(PipelineConfig, source)
+    problems = list(_unknown_names(config, source))
+    if problems:
+        raise ConfigError(*problems)
+    for index, node in enumerate(config.nodes):
+        node._line = source.at(("nodes", index)).mark.line
+    return config
+
+
+def _unknown_names(config: PipelineConfig, source: Located) -> list[Problem]:
+    """Kinds, actors and streams that nobody registered or listed."""
+    from ..nodes.registry import known_kinds
+
+    found = []
+    for index, node in enumerate(config.nodes):
+        for key, said, known in (
+            ("kind" if node.kind else "name", node.kind or node.name, known_kinds()),
+            ("actor", node.actor, config.actors),
+            ("stream", node.stream, config.streams),
+        ):
+            if said is None or said in known:
+                continue
+            what = "node kind" if key in ("kind", "name") else key
+            mark = source.at(("nodes", index, key)).mark
+            advice = ". A node of another name needs a `kind`" if key == "name" else ""
+            code = "SW-KIND" if key in ("kind", "name") else "SW-UNKNOWN-ACTOR"
+            found.append(
+                Problem(mark, f"unknown {what} {said!r}{did_you_mean(said, known)}{advice}", code)
+            )
+    return found

@@ -1,0 +1,196 @@
+"""What a pipeline file may say, key by key. The JSON Schema for editors is made from this."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+
+from .abstract import MAX_DISTANCE, MAX_NODES, AbstractGraph, Microseconds, Name, ReadText
+from .prompts import PromptLine
+
+Executor = Literal["serial", "threads"]
+Order = Literal["keep", "search"]
+Identifier = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelConfig(_Part):
+    """The model that decodes."""
+
+    name: Identifier = Field(
+        default="embedded",
+        description="`embedded`, a directory, or a hub name; only safetensors are read.",
+    )
+    dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"
+    invariant: bool = Field(
+        default=True,
+        description="Arithmetic that does not depend on how many rows a step has, so that every "
+        "depth gives the same bits.",
+    )
+    prompt_format: Literal["auto", "text", "chat"] = Field(
+        default="auto",
+        description="What a plain `prompt` is: text to continue, or a user's turn in the chat "
+        "template. auto: chat for the embedded model, text for any other.",
+    )
+
+
+class SpeculationConfig(_Part):
+    """A smaller model that drafts tokens for the model to verify."""
+
+    model: Identifier = Field(
+        default="embedded-draft", description="`embedded-draft`, a directory, or a hub name."
+    )
+    tokens: int = Field(default=3, ge=1, le=16, description="Drafted per step and row.")
+    acceptance: Literal["coupled", "rejection"] = Field(
+        default="coupled",
+        description="coupled: seeded tokens are equal with and without speculation. "
+        "rejection: classical rejection sampling.",
+    )
+
+
+class StructuredConfig(_Part):
+    """Grammars that output must follow, asked for per request."""
+
+    backend: Literal["xgrammar"] = "xgrammar"
+    any_whitespace: bool = Field(
+        default=False, description="Let JSON output contain whitespace of the model's choice."
+    )
+
+
+class SchedulerConfig(_Part):
+    """How many requests run at once, and with how much memory."""
+
+    max_rows: int = Field(default=16, ge=1, le=1024, description="Requests in one step.")
+    token_budget: int = Field(default=256, ge=1, le=1 << 20, description="Tokens in one step.")
+    block_size: int = Field(default=16, ge=1, le=1024, description="Tokens per KV block.")
+    num_blocks: int = Field(default=512, ge=1, le=1 << 24, description="KV blocks there are.")
+    max_queue: int = Field(
+        default=4096, ge=1, le=1 << 20, description="Waiting requests; more are refused."
+    )
+
+
+class NodeConfig(_Part):
+    """A node of the decode step: what differs from its kind's defaults, or a node of its own."""
+
+    name: Name
+    kind: Name | None = Field(
+        default=None, description="A registered kind; the node's name if not given."
+    )
+    after: Name | None = Field(
+        default=None, description="The node that a node of its own stands after in the listing."
+    )
+    actor: Name | None = Field(
+        default=None, description="The host thread that runs it, or launches its device op."
+    )
+    stream: Name | None = Field(default=None, description="Where its device op runs.")
+    offset: int | None = Field(default=None, ge=-MAX_DISTANCE, le=MAX_DISTANCE)
+    reads: dict[Name, ReadText] = Field(
+        default_factory=dict,
+        max_length=256,
+        description="Wiring: what each read of the kind reads here, as `value` or `value@-1`.",
+    )
+    host_cost_us: Microseconds | None = Field(default=None, description="Hint for its host ops.")
+    device_cost_us: Microseconds | None = Field(default=None, description="For its device ops.")
+    launch_latency_us: Microseconds | None = Field(
+        default=None, description="The device op may start this long after its launch began."
+    )
+    allow_sync: bool | None = Field(default=None, description="It may wait for the device.")
+    options: dict[str, Any] = Field(
+        default_factory=dict, max_length=256, description="Settings that the kind itself knows."
+    )
+    _line: int | None = PrivateAttr(default=None)
+
+    @property
+    def line(self) -> int | None:
+        """Where the file mentions this node."""
+        return self._line
+
+
+class PipelineConfig(_Part):
+    """A decode pipeline: model, features, placement."""
+
+    version: Literal[1] = Field(default=1, description="Of this format.")
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    speculation: SpeculationConfig | None = Field(default=None, description="null: none.")
+    structured: StructuredConfig | None = Field(default=None, description="null: none.")
+    scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig)
+    depth: int = Field(default=2, ge=1, le=8, description="Steps in flight; 1 is synchronous.")
+    executor: Executor = Field(
+        default="threads",
+        description="serial: one thread, no overlap, the reference. threads: real overlap.",
+    )
+    torch_threads: int | None = Field(
+        default=None, ge=1, le=1024, description="Threads inside a torch operation; null: torch's."
+    )
+    order: Order = Field(
+        default="search",
+        description="keep: the driver issues nodes as listed. search: its order is chosen.",
+    )
+    actors: tuple[Name, ...] = Field(
+        default=("driver", "grammar"), description="The host threads that nodes may name."
+    )
+    streams: tuple[Name, ...] = Field(
+        default=("compute", "copy", "draft"), description="The streams that nodes may name."
+    )
+    slots: dict[Name, Annotated[int, Field(ge=1, le=MAX_DISTANCE)]] = Field(
+        default_factory=dict, max_length=4096, description="Pins: physical copies of a value."
+    )
+    costs: dict[Name, Microseconds] = Field(
+        default_factory=dict,
+        max_length=4096,
+        description="Hints: µs by op, as in `forward.device: 4000`.",
+    )
+    nodes: tuple[NodeConfig, ...] = Field(
+        default=(), max_length=MAX_NODES, description="Merged into the decode step by name."
+    )
+    prompts: tuple[PromptLine, ...] = Field(
+        default=(), max_length=10_000, description="What `run` generates for when given nothing."
+    )
+
+    @field_validator("nodes")
+    @classmethod
+    def _one_entry_per_node(cls, nodes: tuple[NodeConfig, ...]) -> tuple[NodeConfig, ...]:
+        names = [node.name for node in nodes]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"node {twice!r} is listed twice")
+        return nodes
+
+    @model_validator(mode="after")
+    def _a_window_fits_the_budget(self) -> PipelineConfig:
+        window = 1 + (self.speculation.tokens if self.speculation else 0)
+        if self.scheduler.token_budget < window:
+            raise ValueError(
+                f"scheduler.token_budget {self.scheduler.token_budget} is less than the {window} "
+                "tokens that one row decodes at once: a row gets its whole window or none"
+            )
+        return self
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of a config file, a pipeline or an abstract graph."""
+    from pydantic.json_schema import models_json_schema
+
+    _, schema = models_json_schema(
+        [(PipelineConfig, "validation"), (AbstractGraph, "validation")],
+        title="Stepweave pipeline",
+        ref_template="#/$defs/{model}",
+    )
+    for model in (PipelineConfig, AbstractGraph):
+        definition = schema["$defs"][model.__name__]
+        definition["properties"]["extends"] = {
+            "type": "string",
+            "description": "A shipped name, or a path relative to this file, that this one amends.",
+        }
+    # A file that extends another may leave out whatever that one says.
+    graph = schema["$defs"]["AbstractGraph"]
+    graph["anyOf"] = [{"required": graph.pop("required")}, {"required": ["extends"]}]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "anyOf": [{"$ref": "#/$defs/PipelineConfig"}, {"$ref": "#/$defs/AbstractGraph"}],
+    }

@@ -1,0 +1,244 @@
+"""A discrete-event run of a plan over a cost model: no tensors, no threads, exact times.
+
+The same programs, waits, launches and skipped steps as the threads executor, with a duration for
+each op. With constant durations the timeline becomes periodic, and its period is the plan's.
+
+A stream takes an op when it is launched: when the launch op is done, or, where the node gives
+`launch_latency_us`, that long after the launch op began. The device op cannot end before its
+launch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from random import Random
+from typing import Literal, NamedTuple
+
+from ..graph.errors import StepweaveError, did_you_mean
+from ..graph.plan import Plan
+from .errors import StuckWait
+from .instructions import Program, Task
+
+
+class Held(NamedTuple):
+    """Why an op did not start (or end) earlier: it comes after this op of this step."""
+
+    op: str
+    step: int
+    by: Literal["order", "launch", "wait"]
+
+
+class Span(NamedTuple):
+    """One op of one step."""
+
+    op: str
+    step: int
+    actor: str
+    start_us: float
+    end_us: float
+    held: Held | None  # None: it starts with the run
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When every op of every step runs, by start time."""
+
+    events: tuple[Span, ...]
+    actors: tuple[str, ...]
+    steps: int
+    period_us: float  # time per step in steady state
+
+    @property
+    def seconds(self) -> float:
+        return max((span.end_us for span in self.events), default=0.0) / 1e6
+
+    @cached_property
+    def _spans(self) -> Mapping[tuple[str, int], Span]:
+        return {(span.op, span.step): span for span in self.events}
+
+    def span(self, op: str, step: int) -> Span:
+        return self._spans[op, step]
+
+    def on(self, actor: str) -> tuple[Span, ...]:
+        """What an actor does, in its order."""
+        return tuple(span for span in self.events if span.actor == actor)
+
+    def gaps(self, actor: str) -> tuple[tuple[float, float], ...]:
+        """(from, to) of each time an actor stands idle between two ops."""
+        return tuple(
+            (before.end_us, after.start_us)
+            for before, after in pairwise(self.on(actor))
+            if after.start_us > before.end_us
+        )
+
+    def gap_us(self, actor: str) -> float:
+        """Idle time per step between an actor's ops, over the second half of the steps."""
+        half = [span for span in self.on(actor) if span.step >= self.steps // 2]
+        idle = sum(max(0.0, b.start_us - a.end_us) for a, b in pairwise(half))
+        return idle / max(1, self.steps - self.steps // 2)
+
+    def critical_path(self) -> tuple[Span, ...]:
+        """The chain of ops, each held by the one before, that ends with the last to end."""
+        if not self.events:
+            return ()
+        path = [max(self.events, key=lambda span: span.end_us)]
+        while (held := path[-1].held) is not None and (held.op, held.step) in self._spans:
+            path.append(self._spans[held.op, held.step])
+        return tuple(reversed(path))
+
+
+def simulate(
+    plan: Plan,
+    *,
+    steps: int,
+    costs: Mapping[str, float] | None = None,
+    seed: int | None = None,
+    jitter: float = 0.0,
+) -> Timeline:
+    """Run `steps` steps on a clock of our own. `costs` (µs per op) go before the plan's.
+
+    With `jitter` each op takes its cost times a factor drawn evenly from 1 - jitter … 1 + jitter,
+    by `seed`. Raises `StuckWait` where the plan deadlocks.
+    """
+    vertices = plan.graph.vertices
+    for name in costs or {}:
+        if name not in vertices:
+            raise StepweaveError(f"there is no op {name!r}{did_you_mean(name, vertices)}")
+    named = {**plan.costs, **(costs or {})}
+    durations = {op: named.get(op, vertices[op].op.cost_us or 0.0) for op in vertices}
+    clock = _Clock(plan, Program.of(plan), steps, durations, Random(seed), jitter)
+    clock.run()
+    return Timeline(
+        events=tuple(sorted(clock.spans, key=lambda span: (span.start_us, span.end_us))),
+        actors=tuple(plan.actors),
+        steps=steps,
+        period_us=_period(clock, exact=jitter == 0),
+    )
+
+
+Blocked = tuple[Task, int, Held]  # an op of a step, and what it has to come after
+
+
+@dataclass
+class _Clock:
+    """The state of a simulation: when each op of each step began and ended, and who is where."""
+
+    plan: Plan
+    program: Program
+    steps: int
+    durations: Mapping[str, float]
+    random: Random
+    jitter: float
+    spans: list[Span] = field(default_factory=list)
+    performed: int = 0
+
+    def __post_init__(self) -> None:
+        tasks = self.program.tasks
+        self.starts: dict[str, dict[int, float]] = {op: {} for op in tasks}
+        self.ends: dict[str, dict[int, float]] = {op: {} for op in tasks}
+        self.free: dict[str, tuple[float, Held | None]] = dict.fromkeys(
+            self.program.actors, (0.0, None)
+        )
+        self.final = self.steps - 1 + self.program.tail  # the last iteration
+        self.exists = {
+            op: range(self.program.first - task.offset, self.final - task.offset + 1)
+            for op, task in tasks.items()
+        }
+        self.launch = {op: v.launch for op, v in self.plan.graph.vertices.items()}
+        # The stream orders the other device ops of a launch after the first.
+        self.first_launched = {task.launches[0]: op for op, task in tasks.items() if task.launches}
+
+    def run(self) -> None:
+        """Let each actor go as far as it can, in turn, until all have ended or none can move."""
+        todo = {actor: self._work(actor, tasks) for actor, tasks in self.program.actors.items()}
+        while todo:
+            before, blocked = self.performed, {}
+            for actor, work in list(todo.items()):
+                if (at := next(work, None)) is None:
+                    del todo[actor]
+                else:
+                    blocked[actor] = at
+            if todo and self.performed == before:
+                self._raise_stuck(blocked)
+
+    def _work(self, actor: str, tasks: Sequence[Task]) -> Iterator[Blocked]:
+        """Run an actor's program; yield whenever the next op has to wait for another actor."""
+        for iteration in range(self.program.first, self.final + 1):
+            for task in tasks:
+                step = iteration - task.offset
+                awaited = self._awaited(task, step)
+                for held in awaited:
+                    while held.step not in self.ends[held.op]:
+                        yield task, step, held
+                self._perform(actor, task, step, awaited)
+
+    def _awaited(self, task: Task, step: int) -> list[Held]:
+        awaited = []
+        if task.op in self.first_launched:
+            awaited.append(Held(self.first_launched[task.op], step, "launch"))
+        for wait in task.waits:
+            if step - wait.distance in self.exists[wait.source]:
+                awaited.append(Held(wait.source, step - wait.distance, "wait"))
+        return awaited
+
+    def _perform(self, actor: str, task: Task, step: int, awaited: Sequence[Held]) -> None:
+        runs = 0 <= step < self.steps
+        latency = self.plan.graph.vertices[task.op].node.launch_latency_us
+        start, held = self.free[actor]
+        for before in awaited:
+            ready = self.ends[before.op][before.step]
+            if before.by == "launch" and latency is not None:
+                ready = self.starts[before.op][before.step] + latency * runs
+            if ready > start:
+                start, held = ready, before
+        end = start + self._duration(task.op) * runs
+        launch = self.launch[task.op]
+        if launch is not None and self.ends[launch][step] > end:
+            end, held = self.ends[launch][step], Held(launch, step, "launch")
+        self.starts[task.op][step], self.ends[task.op][step] = start, end
+        self.free[actor] = (end, Held(task.op, step, "order"))
+        self.performed += 1
+        if runs:
+            self.spans.append(Span(task.op, step, actor, start, end, held))
+
+    def _duration(self, op: str) -> float:
+        if not self.jitter:
+            return self.durations[op]
+        return self.durations[op] * (1 + self.random.uniform(-self.jitter, self.jitter))
+
+    def _raise_stuck(self, blocked: Mapping[str, Blocked]) -> None:
+        doing = {
+            actor: f"waits, for {task.op!r} of step {step}, for {held.op!r} of step {held.step}"
+            for actor, (task, step, held) in blocked.items()
+        }
+        task, step, held = next(iter(blocked.values()))
+        raise StuckWait(task.op, step, held.op, held.step, 0.0, doing)
+
+
+def _period(clock: _Clock, *, exact: bool) -> float:
+    """Time per step of the slowest op, once the starts of all ops repeat.
+
+    They repeat every c steps for some c, the cyclicity of the plan's critical cycles; the steps
+    at the very end are left out, since what follows them is skipped and takes no time.
+    """
+    starts = list(clock.starts.values())
+    last = clock.steps - 1 - (clock.program.tail - clock.program.first)
+    if last < 1 or not starts:
+        return max((max(ends.values()) for ends in clock.ends.values()), default=0.0) / max(
+            1, clock.steps
+        )
+    if exact:
+        for c in range(1, last // 3 + 1):
+            gained = [start[last] - start[last - c] for start in starts]
+            earlier = [start[last - c] - start[last - 2 * c] for start in starts]
+            before = [start[last - 2 * c] - start[last - 3 * c] for start in starts]
+            if all(
+                abs(a - b) <= 1e-9 * (1 + a) and abs(b - d) <= 1e-9 * (1 + a)
+                for a, b, d in zip(gained, earlier, before, strict=True)
+            ):
+                return max(gained) / c
+    half = last // 2
+    return max(start[last] - start[half] for start in starts) / (last - half)

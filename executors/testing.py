@@ -1,0 +1,65 @@
+"""Ops whose data spell out their own history, to compare executors and to check plans.
+
+What such an op writes depends on all it read, and so on all that those ops read before: if any
+op of any step sees a wrong version of anything, every value after it differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from zlib import crc32
+
+from ..graph.node import Node, Op, OpContext, Run
+from ..graph.plan import Plan
+from ..graph.step_graph import StepGraph
+
+
+@dataclass
+class Recorded:
+    """A state that remembers, in one number, who changed it in which order."""
+
+    digest: int = 0
+
+    def change(self, by: str) -> None:
+        self.digest = crc32(by.encode(), self.digest)
+
+
+def recording(graph: StepGraph, around: Callable[[str, Run], Run] | None = None) -> StepGraph:
+    """The same graph with ops that record their history. `around(op, run)` may wrap each run."""
+
+    def record(op_name: str, op: Op) -> Op:
+        def run(ctx: OpContext) -> None:
+            seen = [
+                (str(read), ctx.read(str(read)))
+                if read.name in graph.values
+                else (read.name, ctx.state(read.name).digest)
+                for read in op.reads
+            ]
+            history = f"{op_name} {ctx.step} {seen}"
+            for name in op.writes:
+                if name in graph.values:
+                    ctx.write(name, f"{name}[{ctx.step}]#{crc32(history.encode()):08x}")
+                else:
+                    ctx.state(name).change(history)
+
+        return replace(op, run=around(op_name, run) if around else run)
+
+    def record_all(node: Node) -> Node:
+        return replace(
+            node,
+            host=tuple(map(record, node.op_names("host"), node.host)),
+            device=tuple(map(record, node.op_names("device"), node.device)),
+        )
+
+    return replace(graph, nodes=tuple(map(record_all, graph.nodes)))
+
+
+def with_graph(plan: Plan, graph: StepGraph) -> Plan:
+    """The plan of the same declarations, with other functions behind the ops."""
+    return replace(plan, graph=graph)
+
+
+def recorded_states(graph: StepGraph) -> dict[str, object]:
+    """A fresh object behind each state."""
+    return {name: Recorded() for name in graph.states}

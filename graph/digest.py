@@ -1,0 +1,43 @@
+"""A digest of what a plan depends on, so that an order found once need not be searched again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from .node import Op
+from .step_graph import StepGraph
+
+
+def declaration_digest(
+    graph: StepGraph, costs: Mapping[str, float], pins: Mapping[str, int | None]
+) -> str:
+    """SHA-256 of the declared nodes and data, the durations and the pinned slots; not of code."""
+    declared = {
+        "nodes": [
+            {
+                "name": node.name,
+                "actor": node.actor,
+                "stream": node.stream,
+                "offset": node.offset,
+                "launch_latency_us": node.launch_latency_us,
+                "host": [_op(op) for op in node.host],
+                "device": [_op(op) for op in node.device],
+            }
+            for node in graph.nodes
+        ],
+        "values": [
+            [value.name, value.place, value.storage, value.slots, value.nbytes, value.external]
+            for value in graph.values.values()
+        ],
+        "states": list(graph.states),
+        "costs": dict(costs),
+        "slots": dict(pins),
+    }
+    text = json.dumps(declared, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _op(op: Op) -> list[object]:
+    return [op.phase, [[read.name, read.carry] for read in op.reads], list(op.writes)]

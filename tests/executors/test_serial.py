@@ -1,0 +1,85 @@
+"""The serial executor: the reference order, whatever the plan says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stepweave.executors import run
+from stepweave.graph.compile import compile_plan
+from stepweave.graph.errors import StepweaveError
+from stepweave.graph.node import Node, Op, OpContext, Read, Value
+from stepweave.graph.plan import Plan
+from stepweave.graph.step_graph import StepGraph
+
+
+def noted(order: list[str], **offsets: int) -> Plan:
+    def op(name: str) -> Op:
+        def run(ctx: OpContext) -> None:
+            order.append(f"{name}{ctx.step}")
+
+        return Op(run=run)
+
+    nodes = [Node(name, (op(name),), offset=offset) for name, offset in offsets.items()]
+    return compile_plan(StepGraph.build(nodes, []))
+
+
+def test_ops_run_by_step_plus_offset_then_by_listing() -> None:
+    order: list[str] = []
+    run(noted(order, commit=1, schedule=-1, forward=0), steps=3)
+    assert " ".join(order) == (
+        "schedule0 forward0 schedule1 commit0 forward1 schedule2 commit1 forward2 commit2"
+    ).replace("schedule1 commit0", "commit0 schedule1") or order == [
+        "schedule0", "schedule1", "forward0", "commit0", "schedule2", "forward1", "commit1",
+        "forward2", "commit2",
+    ]  # fmt: skip
+
+
+def test_the_order_owes_nothing_to_the_plan() -> None:
+    order: list[str] = []
+    plan = noted(order, a=0, b=1, c=0)
+    run(plan, steps=3)
+    expected = list(order)
+    order.clear()
+    backwards = {actor: tuple(reversed(ops)) for actor, ops in plan.actors.items()}
+    run(replace(plan, actors=backwards, waits=()), steps=3)
+    assert order == expected
+
+
+def test_every_version_has_its_own_cell_even_where_the_plan_pins_one_slot() -> None:
+    """The listing writes x before the read of the step before: no plan with one slot allows it."""
+    seen: list[object] = []
+    x: dict[str, Any] = {"storage": "slots", "slots": 1}
+    nodes = [
+        Node("make", (Op(writes=("x",), run=lambda ctx: ctx.write("x", ctx.step)),)),
+        Node("look", (Op((Read("x", 1),), run=lambda ctx: seen.append(ctx.read("x"))),), actor="b"),
+    ]
+    plan = compile_plan(StepGraph.build(nodes, [Value("x", initial="-", **x)]))
+    run(plan, steps=4)
+    assert seen == ["-", 0, 1, 2]
+    seen.clear()
+    run(plan, executor="threads", steps=4)
+    assert seen == ["-", 0, 1, 2]
+
+
+def test_a_listing_that_reads_before_it_writes_is_no_serial_program() -> None:
+    nodes = [
+        Node("look", (Op((Read("x"),)),)),
+        Node("make", (Op(writes=("x",)),), actor="other"),
+    ]
+    plan = compile_plan(StepGraph.build(nodes, [Value("x")]))
+    with pytest.raises(StepweaveError, match="List node 'make' before 'look'") as caught:
+        run(plan, steps=1)
+    assert caught.value.code == "SW-LISTING-ORDER"
+    run(plan, executor="threads", steps=1)
+
+
+def test_ctrl_c_is_not_a_failure_of_the_op() -> None:
+    def interrupt(ctx: OpContext) -> None:
+        raise KeyboardInterrupt
+
+    plan = compile_plan(StepGraph.build([Node("a", (Op(run=interrupt),))], []))
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, steps=None)

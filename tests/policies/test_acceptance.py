@@ -1,0 +1,301 @@
+"""Verification of drafts: the right distribution, the right shapes, and nothing else."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from stepweave.policies.acceptance import ACCEPTANCE, Acceptance, Verified
+from stepweave.policies.noise import Purpose
+from stepweave.policies.sampling import draw
+
+RULES = list(ACCEPTANCE)
+N = 40_000
+
+
+@pytest.fixture(params=RULES)
+def rule(request: pytest.FixtureRequest) -> Acceptance:
+    return ACCEPTANCE[request.param]
+
+
+def distributions(*shape: int, seed: int = 0) -> Tensor:
+    """Log-probabilities `[*shape]` with some tokens cut, float32."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(*shape, generator=generator) * 1.5
+    cut = torch.rand(*shape, generator=generator) < 0.25
+    cut[..., 0] = False
+    return logits.masked_fill(cut, float("-inf")).log_softmax(-1)
+
+
+def batch(rows: int, k: int, vocab: int, seed: int = 0) -> dict[str, Any]:
+    """Arguments of a rule, all of them random, some rows greedy, some drafts missing."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "target": distributions(rows, k + 1, vocab, seed=seed),
+        "drafts": torch.randint(-1, vocab, (rows, k), generator=generator),
+        "valid": torch.randint(0, k + 1, (rows,), generator=generator),
+        "seeds": torch.randint(-(2**40), 2**40, (rows,), generator=generator),
+        "positions": torch.randint(0, 100, (rows,), generator=generator),
+        "greedy": torch.rand(rows, generator=generator) < 0.3,
+    }
+
+
+def chi_square(counts: Tensor, expected: Tensor) -> float:
+    """The statistic over cells with an expectation; a count in any other cell is an error."""
+    possible = expected > 0
+    assert (counts[~possible] == 0).all(), "something impossible came out"
+    counts, expected = counts[possible].double(), expected[possible].double()
+    rare = expected < 8  # pooled, as the approximation needs
+    if rare.any():
+        counts = torch.cat([counts[~rare], counts[rare].sum()[None]])
+        expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
+    return float(((counts - expected) ** 2 / expected.clamp(min=1e-9)).sum())
+
+
+def limit(cells: int) -> float:
+    """About the 0.9995 quantile of chi-square with `cells - 1` degrees (Wilson, Hilferty 1931)."""
+    degrees = max(1, cells - 1)
+    return float(degrees * (1 - 2 / (9 * degrees) + 3.3 * (2 / (9 * degrees)) ** 0.5) ** 3)
+
+
+@pytest.mark.parametrize("drawn", [False, True], ids=["one-hot drafts", "drawn drafts"])
+def test_two_tokens_through_a_window_follow_the_target(rule: Acceptance, drawn: bool) -> None:
+    """The joint distribution of the first two output tokens, over many seeds.
+
+    The second token has a distribution of its own after each first token. A window gives one token
+    or more; where it gives one, the second comes from a second window, as in a real run.
+    """
+    vocab = 4
+    first = distributions(vocab, seed=3)
+    second = distributions(vocab, vocab, seed=4)  # given the first
+    seeds = torch.arange(N)
+    zeros = torch.zeros(N, dtype=torch.int64)
+    sampled = torch.zeros(N, dtype=torch.bool)
+
+    if drawn:
+        q_first = distributions(vocab, seed=5).clamp(min=-50)
+        q_second = distributions(vocab, vocab, seed=6)
+        d0 = draw(q_first.expand(N, -1), seeds, zeros, sampled, Purpose.DRAFT)
+        d1 = draw(q_second[d0], seeds, zeros + 1, sampled, Purpose.DRAFT)
+        q = torch.stack([q_first.expand(N, -1), q_second[d0]], dim=1)
+    else:
+        d0, d1, q = zeros + int(first.argsort()[-2]), zeros + 1, None
+    bonus = distributions(N, vocab, seed=7)  # of no interest
+    out = rule(
+        torch.stack([first.expand(N, -1), second[d0], bonus], dim=1),
+        torch.stack([d0, d1], dim=1),
+        zeros + 2,
+        seeds,
+        zeros,
+        sampled,
+        q,
+    )
+    one = out.counts == 1
+    again = rule(
+        second[out.tokens[:, 0]][:, None],
+        zeros[:, None][:, :0],
+        zeros,
+        seeds,
+        zeros + 1,
+        sampled,
+    )
+    tokens = torch.stack([out.tokens[:, 0], torch.where(one, again.tokens[:, 0], out.tokens[:, 1])])
+    counts = torch.bincount(tokens[0] * vocab + tokens[1], minlength=vocab**2)
+    expected = (first[:, None] + second).exp().flatten() * N
+    assert 0.05 < float(one.double().mean()) < 0.95, "both ways must be exercised"
+    assert chi_square(counts, expected) < limit(int((expected > 0).sum()))
+
+
+def test_rejection_keeps_a_draft_as_often_as_is_possible() -> None:
+    vocab = 6
+    p, q = distributions(vocab, seed=8), distributions(vocab, seed=9)
+    seeds, zeros = torch.arange(N), torch.zeros(N, dtype=torch.int64)
+    sampled = torch.zeros(N, dtype=torch.bool)
+    drafts = draw(q.expand(N, -1), seeds, zeros, sampled, Purpose.DRAFT)
+    target = p.expand(N, 2, -1)
+
+    def kept(name: str, tokens: Tensor) -> float:
+        out = ACCEPTANCE[name](
+            target, tokens[:, None], zeros + 1, seeds, zeros, sampled, q.expand(N, 1, -1)
+        )
+        return float((out.counts - 1).double().mean())
+
+    distance = float((p.exp() - q.exp()).abs().sum()) / 2
+    error = 4 * (0.25 / N) ** 0.5
+    assert kept("rejection", drafts) == pytest.approx(1 - distance, abs=error)
+    # The coupling's price: the product of the distributions with independent drafts, at least
+    # (1 - TV) / (1 + TV) with drafts drawn by the same noise.
+    independent = float((p.exp() * q.exp()).sum())
+    assert kept("coupled", drafts) == pytest.approx(independent, abs=error)
+    together = draw(q.expand(N, -1), seeds, zeros, sampled, Purpose.TARGET)
+    assert kept("coupled", together) > (1 - distance) / (1 + distance) - error
+    assert kept("coupled", together) > independent + error
+
+
+def decode(rule: Acceptance, tables: Tensor, k: int, drafter: int, seeds: Tensor) -> Tensor:
+    """20 tokens per row from `tables [V, V]` (next token given the last), with windows of k."""
+    rows, vocab = len(seeds), tables.shape[-1]
+    outputs = torch.full((rows, 20 + k + 1), -1)
+    done = torch.zeros(rows, dtype=torch.int64)
+    last = torch.zeros(rows, dtype=torch.int64)
+    greedy = torch.arange(rows) % 3 == 0
+    while bool((done < 20).any()):
+        drafts = torch.stack([(last * drafter + j) % vocab for j in range(k)] or [last], dim=1)
+        drafts = drafts[:, :k]
+        target = tables[torch.cat([last[:, None], drafts], dim=1)]
+        out = rule(target, drafts, torch.full((rows,), k), seeds, done, greedy)
+        place = torch.arange(k + 1)
+        for row in range(rows):
+            if done[row] < 20:
+                count = int(out.counts[row])
+                outputs[row, done[row] + place[:count]] = out.tokens[row, :count]
+                done[row] += count
+                last[row] = out.tokens[row, count - 1]
+    return outputs[:, :20]
+
+
+def test_coupled_tokens_are_those_without_drafts_for_any_drafter_and_length() -> None:
+    tables = distributions(7, 7, seed=2)
+    seeds = torch.arange(12) * 1_000_003
+    plain = decode(ACCEPTANCE["coupled"], tables, 0, 1, seeds)
+    for k, drafter in [(1, 1), (3, 2), (5, 3)]:
+        assert torch.equal(decode(ACCEPTANCE["coupled"], tables, k, drafter, seeds), plain)
+
+
+def test_greedy_rows_are_those_without_drafts_under_either_rule(rule: Acceptance) -> None:
+    tables = distributions(7, 7, seed=2)
+    seeds = torch.arange(9)
+    greedy = torch.arange(9) % 3 == 0
+    plain = decode(rule, tables, 0, 1, seeds)[greedy]
+    expected, last = [], 0
+    for _ in range(20):
+        last = int(tables[last].argmax())
+        expected.append(last)
+    assert plain.tolist() == [expected] * 3
+    assert torch.equal(decode(rule, tables, 4, 2, seeds)[greedy], plain)
+
+
+def test_small_greedy_cases_by_hand(rule: Acceptance) -> None:
+    best = torch.tensor([3, 1, 2, 0])
+    target = torch.full((4, 5), float("-inf")).scatter(1, best[:, None], 0.0)
+    cases = {
+        # drafts, valid: tokens
+        ((3, 1, 2), 3): [3, 1, 2, 0],
+        ((3, 1, 4), 3): [3, 1, 2, -1],
+        ((3, 4, 2), 3): [3, 1, -1, -1],
+        ((0, 1, 2), 3): [3, -1, -1, -1],
+        ((3, 1, 2), 2): [3, 1, 2, -1],
+        ((3, 1, 2), 0): [3, -1, -1, -1],
+        ((3, -1, 2), 3): [3, 1, -1, -1],
+        ((-1, -1, -1), 3): [3, -1, -1, -1],
+        ((3, 99, 2), 3): [3, 1, -1, -1],
+    }
+    for (drafts, valid), expected in cases.items():
+        for any_random in (False, True):
+            out = rule(
+                target[None],
+                torch.tensor([drafts]),
+                torch.tensor([valid]),
+                torch.tensor([1]),
+                torch.tensor([0]),
+                torch.tensor([True]),
+                any_random=any_random,
+            )
+            assert out.tokens[0].tolist() == expected, (drafts, valid, any_random)
+            assert int(out.counts[0]) == sum(token >= 0 for token in expected)
+
+
+def test_a_forced_draft_is_always_kept_and_an_impossible_one_never(rule: Acceptance) -> None:
+    n = 5000
+    forced = torch.full((6,), float("-inf"))
+    forced[4] = 0.0
+    for draft, kept in ((4, 1), (2, 0)):
+        out = rule(
+            forced.expand(n, 2, -1),
+            torch.full((n, 1), draft),
+            torch.ones(n, dtype=torch.int64),
+            torch.arange(n),
+            torch.zeros(n, dtype=torch.int64),
+            torch.zeros(n, dtype=torch.bool),
+        )
+        assert (out.counts == kept + 1).all()
+        assert (out.tokens[:, 0] == 4).all()
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_every_token_is_allowed_and_every_row_is_padded(rule: Acceptance, drawn: bool) -> None:
+    case = batch(300, 4, 9, seed=5)
+    q = distributions(300, 4, 9, seed=6) if drawn else None
+    out = rule(**case, draft_log_probs=q)
+    usable = ((case["drafts"] >= 0) & (torch.arange(4) < case["valid"][:, None])).cumprod(1).sum(1)
+    assert ((out.counts >= 1) & (out.counts <= usable + 1)).all()
+    for row, place in product(range(300), range(5)):
+        token = int(out.tokens[row, place])
+        if place < out.counts[row]:
+            assert case["target"][row, place, token] > float("-inf")
+            if place < out.counts[row] - 1:
+                assert token == case["drafts"][row, place]
+        else:
+            assert token == -1
+
+
+def equal(a: Verified, b: Verified) -> bool:
+    return torch.equal(a.tokens, b.tokens) and torch.equal(a.counts, b.counts)
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_row_comes_out_the_same_in_any_batch(rule: Acceptance, drawn: bool) -> None:
+    case = batch(7, 3, 501, seed=1)
+    if drawn:
+        case["draft_log_probs"] = distributions(7, 3, 501, seed=2)
+    whole = rule(**case)
+    assert equal(whole, rule(**case)), "seeded"
+    order = torch.randperm(7, generator=torch.Generator().manual_seed(0))
+    shuffled = rule(**{name: value[order] for name, value in case.items()})
+    assert equal(shuffled, Verified(whole.tokens[order], whole.counts[order]))
+    for row in range(7):
+        alone = rule(**{name: value[row : row + 1] for name, value in case.items()})
+        assert equal(alone, Verified(whole.tokens[row : row + 1], whole.counts[row : row + 1]))
+
+
+def test_what_stands_behind_the_window_has_no_influence(rule: Acceptance) -> None:
+    case = batch(200, 4, 9, seed=9)
+    clean = rule(**case)
+    behind = torch.arange(5) > case["valid"][:, None]
+    poisoned = case["target"].masked_fill(behind[..., None], float("nan"))
+    drafts = case["drafts"].masked_fill(torch.arange(4) >= case["valid"][:, None], -(2**31))
+    assert equal(clean, rule(**{**case, "target": poisoned, "drafts": drafts}))
+
+
+def test_a_longer_padding_changes_nothing(rule: Acceptance) -> None:
+    case = batch(50, 2, 9, seed=4)
+    wide = {
+        **case,
+        "target": torch.cat([case["target"], distributions(50, 3, 9, seed=1)], dim=1),
+        "drafts": torch.cat([case["drafts"], torch.full((50, 3), -1)], dim=1),
+    }
+    narrow, padded = rule(**case), rule(**wide)
+    assert torch.equal(padded.tokens[:, :3], narrow.tokens)
+    assert (padded.tokens[:, 3:] == -1).all()
+    assert torch.equal(padded.counts, narrow.counts)
+
+
+def test_no_window_at_all_is_plain_sampling(rule: Acceptance) -> None:
+    case = batch(30, 0, 9)
+    out = rule(**case)
+    assert out.tokens.shape == (30, 1)
+    assert (out.counts == 1).all()
+
+
+def test_a_draft_that_equals_its_own_distribution_is_always_kept() -> None:
+    n = 20_000
+    p = distributions(n, 1, 40, seed=3)
+    seeds, zeros = torch.arange(n), torch.zeros(n, dtype=torch.int64)
+    sampled = torch.zeros(n, dtype=torch.bool)
+    drafts = draw(p[:, 0], seeds, zeros, sampled, Purpose.DRAFT)[:, None]
+    out = ACCEPTANCE["rejection"](p.expand(n, 2, -1), drafts, zeros + 1, seeds, zeros, sampled, p)
+    assert (out.counts == 2).all()

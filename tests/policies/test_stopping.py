@@ -1,0 +1,142 @@
+"""Ends of requests, and the text that may be shown before them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepweave.policies.stopping import StopChecker, StopDecision
+
+EOS = 9
+
+
+def spelled(*pieces: str) -> tuple[list[int], dict[int, str]]:
+    """Tokens 100, 101 … that spell these pieces."""
+    table = {100 + index: piece for index, piece in enumerate(pieces)}
+    return list(table), table
+
+
+class Decoder:
+    """A decoder that remembers what it was asked."""
+
+    def __init__(self, table: dict[int, str]) -> None:
+        self.table, self.seen = table, list[int]()
+
+    def __call__(self, tokens: Sequence[int]) -> str:
+        self.seen.extend(tokens)
+        return "".join(self.table[token] for token in tokens)
+
+
+def test_a_stop_token_is_kept_and_its_text_is_not() -> None:
+    decoder = Decoder({1: "a", EOS: "<eos>"})
+    checker = StopChecker([EOS], [], 10)
+    assert checker.push([1, EOS, 1], decoder) == StopDecision(2, "a", "stop", EOS)
+    assert decoder.seen == [1], "neither the stop token nor what follows is decoded"
+    assert checker.push([1], decoder) == StopDecision(0, "", "stop", EOS), "a late step"
+    assert checker.count == 2
+
+
+def test_the_last_allowed_token_ends_by_length_unless_it_stops() -> None:
+    decoder = Decoder({1: "a", EOS: ""})
+    assert StopChecker([EOS], [], 2).push([1, 1, 1], decoder) == StopDecision(2, "aa", "length")
+    assert StopChecker([EOS], [], 2).push([1, EOS], decoder).finish_reason == "stop"
+    assert StopChecker([EOS], ["aa"], 2).push([1, 1], decoder) == StopDecision(2, "", "stop", "aa")
+
+
+def test_a_stop_string_over_several_tokens_is_held_back_and_cut() -> None:
+    tokens, table = spelled("one ", "tw", "o E", "N", "D! ", "three")
+    checker = StopChecker([EOS], ["END"], 99)
+    decisions = [checker.push([token], Decoder(table)) for token in tokens[:5]]
+    assert [d.text for d in decisions] == ["one ", "tw", "o ", "", ""]
+    assert decisions[-1] == StopDecision(1, "", "stop", "END")
+
+
+def test_text_that_turns_out_harmless_is_shown_after_all() -> None:
+    tokens, table = spelled("E", "N", "E", "M", "Y")
+    checker = StopChecker([EOS], ["END"], 99)
+    assert [checker.push([t], Decoder(table)).text for t in tokens] == ["", "", "EN", "EM", "Y"]
+
+
+@pytest.mark.parametrize("ending", ["stop", "length", "abort"])
+def test_held_text_is_shown_when_the_request_ends_otherwise(ending: str) -> None:
+    checker = StopChecker([EOS], ["END"], 2 if ending == "length" else 99)
+    decode = Decoder({1: "xE", 2: "N"})
+    assert checker.push([1], decode).text == "x"
+    if ending == "abort":
+        assert checker.release() == "E"
+        assert checker.release() == ""
+    else:
+        last = checker.push([EOS if ending == "stop" else 2], decode)
+        assert (last.text, last.finish_reason) == ("E" if ending == "stop" else "EN", ending)
+
+
+def test_the_string_that_completes_first_wins_and_the_longer_of_two() -> None:
+    decode = Decoder({1: "abcdef"})
+    assert StopChecker([], ["abcdef", "cd"], 9).push([1], decode) == StopDecision(
+        1, "ab", "stop", "cd"
+    )
+    assert StopChecker([], ["cd", "bcd"], 9).push([1], decode) == StopDecision(
+        1, "a", "stop", "bcd"
+    )
+    kept = StopChecker([], ["cd"], 9, include_stop_string=True).push([1], decode)
+    assert kept == StopDecision(1, "abcd", "stop", "cd")
+
+
+def test_before_min_tokens_nothing_stops() -> None:
+    decode = Decoder({1: "E", 2: "ND", EOS: ""})
+    checker = StopChecker([EOS], ["END"], 9, min_tokens=3)
+    assert checker.push([EOS, 1, 2], decode).finish_reason is None, "'E' came too early to count"
+    assert checker.push([1, 2, 1], decode) == StopDecision(2, "", "stop", "END")
+    assert StopChecker([EOS], [], 9, min_tokens=2).push([1, EOS], decode).kept == 2
+    assert StopChecker([EOS], [], 2, min_tokens=2).push([EOS, 1], decode).finish_reason == "length"
+
+
+def test_a_placeholder_is_an_error_and_takes_nothing() -> None:
+    checker = StopChecker([EOS], [], 9)
+    with pytest.raises(ValueError, match="placeholder among settled tokens"):
+        checker.push([1, -1], Decoder({1: "a"}))
+    assert checker.count == 0
+
+
+@pytest.mark.parametrize(
+    ("strings", "most", "least"), [([""], 5, 0), ([], 0, 0), ([], 5, 6), ([], 5, -1)]
+)
+def test_limits_that_cannot_be_are_refused(strings: list[str], most: int, least: int) -> None:
+    with pytest.raises(ValueError, match=r"stop string is empty|max_tokens is"):
+        StopChecker([], strings, most, least)
+
+
+@given(
+    text=st.text("ab", max_size=30),
+    cuts=st.lists(st.integers(0, 30), max_size=12),
+    steps=st.lists(st.integers(1, 4), min_size=1, max_size=30),
+    strings=st.lists(st.text("ab", min_size=1, max_size=5), max_size=3),
+)
+def test_the_text_does_not_depend_on_tokens_or_steps(
+    text: str, cuts: list[int], steps: list[int], strings: list[str]
+) -> None:
+    edges = sorted({0, len(text), *(cut for cut in cuts if cut <= len(text))})
+    tokens, table = spelled(*(text[a:b] for a, b in itertools.pairwise(edges)))
+    decoder, checker = Decoder(table), StopChecker([EOS], strings, 1000)
+    shown, kept, rest, turn = "", 0, [*tokens, EOS], 0
+    while rest:
+        step, rest = rest[: steps[turn % len(steps)]], rest[steps[turn % len(steps)] :]
+        turn += 1
+        decision = checker.push(step, decoder)
+        shown += decision.text
+        kept += decision.kept
+        assert not any(string in shown for string in strings)
+
+    ends = [(text.find(s) + len(s), text.find(s)) for s in strings if s in text]
+    if ends:
+        end, start = min(ends)
+        assert shown == text[:start]
+        assert kept == next(i for i, edge in enumerate(edges) if edge >= end)
+        assert checker.finish_reason == "stop"
+    else:
+        assert shown == text
+        assert kept == len(tokens) + 1

@@ -119,13 +119,8 @@ def by_hand_on_threads(body: Body, steps: int, waits: int) -> None:
     drafted: SimpleQueue[int] = SimpleQueue()
     copied: SimpleQueue[int] = SimpleQueue()
     guards = [SimpleQueue[int]() for _ in range(waits - 2)]
-    values: dict[str, list[int]] = {
-        name: [0, 0, 0]
-        for name in "batch staging inputs logits mask sampled drafts copied committed".split()
-    }
-    batch, staging, inputs = values["batch"], values["staging"], values["inputs"]
-    logits, mask, sampled = values["logits"], values["mask"], values["sampled"]
-    drafts, host, committed = values["drafts"], values["copied"], values["committed"]
+    batch, staging, mask, committed = [0] * 3, [0] * 3, [0] * 3, [0] * 3
+    inputs, logits, sampled, drafts, host = [0] * 3, [0] * 3, [0] * 3, [0] * 3, [0] * 3
 
     def prepare(step: int) -> None:
         inputs[step % 3] = body(staging[step % 3], sampled[(step - 1) % 3])
@@ -234,7 +229,7 @@ def measure(executor: str, kib: int, rounds: int, steps: int) -> Result:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--hash-kib", type=int, nargs="*", default=[0, 64])

@@ -92,7 +92,7 @@ def _plan_text(name: str, plan: Plan) -> str:
         *_table(
             [
                 ("hazard", "value", "before", "after", "dist", "by", "witness"),
-                *(_witness_row(edge) for edge in plan.edges),
+                *_witness_rows(plan.edges),
             ]
         ),
     ]
@@ -128,18 +128,16 @@ def _waits(plan: Plan) -> list[str]:
     return lines
 
 
-def _witness_row(edge: Edge) -> tuple[str, ...]:
-    path = " → ".join(f"{op}{f'@{total:+d}' if total else ''}" for op, total in edge.witness)
-    realized = f"{edge.by} {edge.event}" if edge.event else edge.by
-    return (
-        edge.hazard,
-        edge.value,
-        edge.source,
-        edge.target,
-        f"{edge.distance:+d}" if edge.distance else "0",
-        realized,
-        path,
-    )
+def _witness_rows(edges: Sequence[Edge]) -> list[tuple[str, ...]]:
+    """A row for each pair of accesses; a state's pair has up to three hazards and one witness."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for edge in edges:
+        path = " → ".join(f"{op}{f'@{total:+d}' if total else ''}" for op, total in edge.witness)
+        distance = f"{edge.distance:+d}" if edge.distance else "0"
+        realized = f"{edge.by} {edge.event}" if edge.event else edge.by
+        row = (edge.value, edge.source, edge.target, distance, realized, path)
+        rows.setdefault(row, []).append(edge.hazard)
+    return [(" ".join(hazards), *row) for row, hazards in rows.items()]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

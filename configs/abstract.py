@@ -238,15 +238,13 @@ def read_abstract(source: Located) -> AbstractGraph:
 
 def _unknown_names(graph: AbstractGraph, source: Located) -> Iterator[Problem]:
     data = [*graph.values, *(state.name for state in graph.states)]
-    for place, text in _accesses(graph):
+    for place, op, text in _accesses(graph):
         name = parse_read(text).name
         if name not in data:
             verb = "reads" if "reads" in place else "writes"
-            op = ".".join(str(step) for step in place[2:-2] if step != "phases")
-            node = graph.nodes[int(place[1])].name
             yield Problem(
                 source.at(place).mark,
-                f"{node}.{op} {verb} {name!r}, which is neither a value nor a state"
+                f"{op} {verb} {name!r}, which is neither a value nor a state"
                 + did_you_mean(name, data),
                 "SW-UNKNOWN-NAME",
             )
@@ -263,15 +261,19 @@ def _unknown_names(graph: AbstractGraph, source: Located) -> Iterator[Problem]:
                 )
 
 
-def _accesses(graph: AbstractGraph) -> Iterator[tuple[Location, str]]:
-    """Every read and write with its location in the file."""
+def _accesses(graph: AbstractGraph) -> Iterator[tuple[Location, str, str]]:
+    """Every read and write: where it is said, the op, and what it says."""
     for index, node in enumerate(graph.nodes):
         for side, op in (("host", node.host), ("device", node.device)):
             if op is None:
                 continue
             place: Location = ("nodes", index, side)
-            parts: list[tuple[Location, AbstractOp | AbstractPhase]] = [(place, op)]
-            parts += [((*place, "phases", i), phase) for i, phase in enumerate(op.phases)]
-            for where, part in parts:
-                yield from (((*where, "reads", i), text) for i, text in enumerate(part.reads))
-                yield from (((*where, "writes", i), text) for i, text in enumerate(part.writes))
+            name = f"{node.name}.{side}"
+            parts: list[tuple[Location, str, AbstractOp | AbstractPhase]] = [(place, name, op)]
+            for i, phase in enumerate(op.phases):
+                parts.append(((*place, "phases", i), f"{name}.{phase.name}", phase))
+            for where, said, part in parts:
+                yield from (((*where, "reads", i), said, text) for i, text in enumerate(part.reads))
+                yield from (
+                    ((*where, "writes", i), said, text) for i, text in enumerate(part.writes)
+                )

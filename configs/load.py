@@ -147,7 +147,15 @@ def _set(source: Located, key: str, text: str) -> Located:
         value = parse_yaml(text, mark.file) if text.strip() else Located("", mark)
     except ConfigError as error:
         raise ConfigError.at(mark, error.problems[0].message) from error
+    if steps[0] == "nodes" and len(steps) > 2 and not _is_abstract(source):
+        source = _with_node(source, steps[1], mark)
     return _replaced(source, steps, _moved(value, mark), mark)
+
+
+def _with_node(source: Located, name: str, mark: Mark) -> Located:
+    """A pipeline's nodes are those of its kind: one not mentioned yet is mentioned now."""
+    entry = Located([Located({"name": Located(name, mark, mark)}, mark)], mark, mark)
+    return _over(Located({"nodes": entry}, mark), source)
 
 
 def _replaced(part: Located, steps: list[str], value: Located, mark: Mark) -> Located:

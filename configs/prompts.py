@@ -68,7 +68,7 @@ def _number_as_text(value: Any) -> Any:
 
 
 def _one_as_many(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
+    return (value,) if isinstance(value, str) else tuple(value) if type(value) is list else value
 
 
 class PromptLine(_Part):
@@ -103,7 +103,7 @@ def prompt_of(given: str | Mapping[str, Any] | PromptLine, name: str = "prompt")
     """A request from Python: a text, or the keys of a line. Raises `ConfigError`."""
     if isinstance(given, PromptLine):
         return given
-    data = {"prompt": given} if isinstance(given, str) else dict(given)
+    data: Any = {"prompt": given} if isinstance(given, str) else dict(given)
     try:
         return validated(PromptLine, _Line(data, Mark(name)))
     except (TypeError, ValueError) as error:

@@ -45,7 +45,12 @@ def validated(model: type[Model], source: Located) -> Model:
     Goes through JSON so that pydantic is strict about scalars and not about list or tuple.
     """
     try:
-        return model.model_validate_json(json.dumps(source.plain()), strict=True)
+        text = json.dumps(source.plain(), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        said = "holds half of a surrogate pair, which is not text"
+        raise ConfigError.at(source.at(()).mark, said) from error
+    try:
+        return model.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise ConfigError(*_problems(model, source, error)) from error
 
@@ -64,7 +69,8 @@ def _problems(model: type[BaseModel], source: Located, error: ValidationError) -
 
 
 def _message(model: type[BaseModel], location: Location, detail: Mapping[str, Any]) -> str:
-    kind, context = detail["type"], detail.get("ctx", {})
+    kind = detail["type"]
+    context = {key: _rounded(value) for key, value in detail.get("ctx", {}).items()}
     name = _spell(location)
     if kind == "extra_forbidden":
         key = str(location[-1])
@@ -73,6 +79,8 @@ def _message(model: type[BaseModel], location: Location, detail: Mapping[str, An
         return f"{_spell(location[:-1]) or 'the file'} lacks the key {location[-1]!r}"
     if kind == "value_error":
         return f"{name}: {context['error']}" if name else str(context["error"])
+    if kind == "json_invalid":
+        return f"is not usable: {detail['msg'].removeprefix('Invalid JSON: ')}"
     given = detail.get("input")
     shown = f", not {_short(given)}" if isinstance(given, str | int | float | None) else ""
     if kind in ("literal_error", "enum"):
@@ -86,6 +94,10 @@ def _message(model: type[BaseModel], location: Location, detail: Mapping[str, An
     if says is None:
         return f"{name}: {detail['msg']}{shown}"
     return f"{name} {says.format(**context)}{shown}"
+
+
+def _rounded(limit: Any) -> Any:
+    return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
 
 
 def _spell(location: Location) -> str:

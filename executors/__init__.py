@@ -3,12 +3,15 @@
 from .errors import NodeFailure, StuckWait, UndeclaredAccess
 from .report import OpEvent, RunReport
 from .run import run
+from .simulated import Timeline, simulate
 
 __all__ = [
     "NodeFailure",
     "OpEvent",
     "RunReport",
     "StuckWait",
+    "Timeline",
     "UndeclaredAccess",
     "run",
+    "simulate",
 ]

@@ -226,10 +226,8 @@ def _period(clock: _Clock, *, exact: bool) -> float:
     """
     starts = list(clock.starts.values())
     last = clock.steps - 1 - (clock.program.tail - clock.program.first)
-    if last < 1 or not starts:
-        return max((max(ends.values()) for ends in clock.ends.values()), default=0.0) / max(
-            1, clock.steps
-        )
+    if last < 1:
+        return max((span.end_us for span in clock.spans), default=0.0) / max(1, clock.steps)
     if exact:
         for c in range(1, last // 3 + 1):
             gained = [start[last] - start[last - c] for start in starts]

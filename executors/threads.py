@@ -56,7 +56,10 @@ def run_threads(
         name: timed(vertex, origin, events) if trace else vertex.op.run
         for name, vertex in plan.graph.vertices.items()
     }
-    Crew(program, frontier, memory, runs).work(watchdog_s)
+    try:
+        Crew(program, frontier, memory, runs).work(watchdog_s)
+    finally:
+        contexts.clear()  # they and the frontier refer to each other: let buffers go at once
     return RunReport(
         steps=frontier.steps,
         kept=memory.histories(frontier.steps),

@@ -21,8 +21,13 @@ def deadlock(
     free: Sequence[Event],
     needed: Sequence[Requirement],
     gates: Sequence[Gate],
+    *,
+    searched: bool = False,
 ) -> DeadlockError:
-    """The error for a graph whose free edges and requirements close a cycle of distance ≤ 0."""
+    """The error for a graph whose free edges and requirements close a cycle of distance ≤ 0.
+
+    `searched` says that the actors' order is only one example of many that cannot be either.
+    """
     names = list(graph.vertices)
     index = {name: number for number, name in enumerate(names)}
     nearest: dict[tuple[str, str], tuple[int, str, Requirement | None]] = {}
@@ -44,7 +49,7 @@ def deadlock(
     lines = [graph.vertices[r.target].node.line for _, _, r in hops if r is not None]
     return DeadlockError(
         f"no order can satisfy this cycle of total distance {sum(d for d, _, _ in hops)}: "
-        f"{walk}{cycle[0]}. {_advice(graph, actors, cycle, hops)}",
+        f"{walk}{cycle[0]}. {_advice(graph, actors, cycle, hops, searched)}",
         [(op, distance) for op, (distance, _, _) in zip(cycle, hops, strict=True)],
         line=next((line for line in lines if line is not None), None),
     )
@@ -63,7 +68,9 @@ def _from_least(cycle: list[int]) -> list[int]:
     return cycle[start:] + cycle[:start]
 
 
-def _advice(graph: StepGraph, actors: Actors, cycle: list[str], hops: Sequence[Hop]) -> str:
+def _advice(
+    graph: StepGraph, actors: Actors, cycle: list[str], hops: Sequence[Hop], searched: bool
+) -> str:
     """Which order cannot be: that of the host threads on the cycle, or the accesses themselves."""
     threads = [
         graph.vertices[op].actor
@@ -76,6 +83,8 @@ def _advice(graph: StepGraph, actors: Actors, cycle: list[str], hops: Sequence[H
         f"{thread!r} cannot run in the order {_program(actors, thread)}"
         for thread in dict.fromkeys(threads)
     )
+    if searched:
+        return f"Host order: {orders}, nor in any other that keeps each node's phases together."
     return f"Host order: {orders}. List or offset the nodes otherwise, or use `order: search`."
 
 

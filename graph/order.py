@@ -18,19 +18,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
-
 from .deadlock import deadlock
 from .events import Event, free_edges, listing_programs, with_streams
-from .order_search import Budget, Ints, Search, Spent, Stop
+from .order_search import Budget, Ints, Search, Spent, Stop, latency
 from .order_space import OrderSpace, demands, start, structure
-from .paths import FAR, adjacency, closure, ordered
+from .paths import adjacency, closure, ordered
 from .period import Scaled, delays, slowest_cycle
 from .plan import Placed
 from .requirements import Gate, Requirement, gate
 from .step_graph import StepGraph
+from .waits import Frame, Needs
 
-NODES = 4000  # of the search tree: about a second
+NODES = 1200  # of the search tree, for each criterion: a second in all, at worst
 ORDERS = 60  # of equal period and latency, whose waits are counted
 
 Programs = Mapping[str, tuple[Placed, ...]]
@@ -114,7 +113,11 @@ class _Chooser:
         return best, ratio
 
     def _any(self) -> Ints:
-        """Some order: the listing if it can be, else the first that meets the requirements."""
+        """Some order: the listing if it can be, else the first that meets the requirements.
+
+        There may be none although no cycle forbids it, where a node would have to run between
+        the phases of another; then the listing's own deadlock says which.
+        """
         found: list[Ints] = []
 
         def visit(_: Ints, chosen: Ints) -> None:
@@ -125,7 +128,13 @@ class _Chooser:
             Search(self._space, 0, 1, Budget(1 << 30), visit, canonical=True).run()
         except Stop:
             return found[0]
-        raise AssertionError("a graph without a cycle of distance ≤ 0 has an order")
+        frame = Frame.of(
+            self._graph, with_streams(self._graph, listing_programs(self._graph))
+        )
+        needs = Needs.of(frame, self._needed)
+        raise deadlock(
+            self._graph, frame.actors, frame.free, needs.requirements, needs.gates, searched=True
+        )
 
     def _first(
         self, ratio: Fraction, budget: Budget, *, strict: bool = False, spend: bool = False
@@ -149,67 +158,65 @@ class _Chooser:
         return None
 
     def _least_latency(self, best: Ints, ratio: Fraction) -> tuple[Ints, int]:
-        """The least latency at this period (times the denominator, scaled)."""
+        """The least latency at this period (scaled, times the denominator)."""
         p, q = ratio.numerator, ratio.denominator
-        least = [self._latency_of(best, p, q)]
-        chosen = [best]
-        bound = self._latency(start(self._space, p, q), q)
+        bound = latency(self._space, self._given(p, q), q)
+        least, chosen = self._latency_of(best, p, q) or 0, best
+        listed = self._latency_of(self._space.listed, p, q)
+        if listed is not None and listed <= least:
+            least, chosen = listed, self._space.listed
 
         def visit(paths: Ints, order: Ints) -> None:
-            least[0], chosen[0] = self._latency(paths, q), order
-            if least[0] <= bound:
+            nonlocal least, chosen
+            least, chosen = latency(self._space, paths, q), order
+            search.limit = least - 1
+            if least <= bound:
                 raise Stop
 
-        def hopeless(paths: Ints) -> bool:
-            return self._latency(paths, q) >= least[0]
-
+        search = Search(self._space, p, q, Budget(NODES), visit, limit=least - 1)
         try:
-            if least[0] > bound:
-                Search(self._space, p, q, Budget(NODES), visit, hopeless=hopeless).run()
+            if least > bound:
+                search.run()
         except Stop:
             pass
         except Spent:
             unit = q * self._space.scale
             self._notes.append(
-                f"order: its output latency of {least[0] / unit:.6g} µs is not proved to be the "
+                f"order: its output latency of {least / unit:.6g} µs is not proved to be the "
                 f"least; none can be below {bound / unit:.6g} µs"
             )
-        return chosen[0], least[0]
+        return chosen, least
 
-    def _fewest_waits(self, best: Ints, ratio: Fraction, latency: int) -> Ints:
+    def _fewest_waits(self, best: Ints, ratio: Fraction, longest: int) -> Ints:
         """Among equals, nearest to the listing first, as many as `ORDERS` of them."""
-        p, q = ratio.numerator, ratio.denominator
         bound = self._leaving()
-        counted: list[tuple[int, Ints]] = []
+        fewest, chosen, left = self._count_waits(self._space.programs(best.tolist())), best, ORDERS
+        met = False
 
         def visit(_: Ints, order: Ints) -> None:
+            nonlocal fewest, chosen, left, met
             waits = self._count_waits(self._space.programs(order.tolist()))
-            if not counted or waits < counted[0][0]:
-                counted[:] = [(waits, order)]
-            if waits <= bound:
+            if waits < fewest or (waits == fewest and not met):
+                fewest, chosen, met = waits, order, True
+            left -= 1
+            if fewest <= bound and met:
                 raise Stop
-            left[0] -= 1
-            if left[0] <= 0:
+            if left <= 0:
                 raise Spent
 
-        def hopeless(paths: Ints) -> bool:
-            return self._latency(paths, q) > latency
-
-        left = [ORDERS]
-        search = Search(
-            self._space, p, q, Budget(NODES), visit, hopeless=hopeless, canonical=True
-        )
+        p, q = ratio.numerator, ratio.denominator
         try:
-            search.run()
+            Search(
+                self._space, p, q, Budget(NODES), visit, limit=longest, canonical=True
+            ).run()
         except Stop:
             pass
         except Spent:
-            fewest = f"{counted[0][0]} waits" if counted else "its waits"
             self._notes.append(
-                f"order: {fewest} not proved to be the fewest at this period and latency; "
-                f"none has fewer than {bound}"
+                f"order: {fewest} waits not proved to be the fewest at this period and latency; "
+                f"none can have fewer than {bound}"
             )
-        return counted[0][1] if counted else best
+        return chosen
 
     def _leaving(self) -> int:
         """A bound on the waits of any order: each stream that another actor must follow has one.
@@ -225,23 +232,21 @@ class _Chooser:
             }
         )
 
-    def _latency(self, paths: Ints | None, q: int) -> int:
-        """The longest path between two ops of one step, with the end of the second."""
-        assert paths is not None, "an order of this period exists"
-        slack = paths[1]
-        ends = np.where(slack >= FAR // 2, -1, q * self._space.durations[None, :] - slack)
-        return int(ends.max())
-
-    def _latency_of(self, order: Ints, p: int, q: int) -> int:
-        """That of a complete order."""
-        decide = Search(self._space, p, q, Budget(0), lambda paths, order: None)
+    def _given(self, p: int, q: int) -> Ints:
         paths = start(self._space, p, q)
         assert paths is not None, "an order of this period exists"
+        return paths
+
+    def _latency_of(self, order: Ints, p: int, q: int) -> int | None:
+        """That of a complete order, or None if its period is longer."""
+        decide = Search(self._space, p, q, Budget(0), lambda paths, order: None)
+        paths = self._given(p, q)
         for pair, m in enumerate(order.tolist()):
             joined = decide.joined(paths, pair, m)
-            assert joined is not None, "the order has this period"
+            if joined is None:
+                return None
             paths = joined
-        return self._latency(paths, q)
+        return latency(self._space, paths, q)
 
     def _period(self, order: Ints) -> Fraction:
         """The period of an order (scaled)."""

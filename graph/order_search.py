@@ -8,7 +8,7 @@ counted in nodes of the search tree, not in seconds, so the result is the same o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -44,9 +44,9 @@ class Stop(Exception):
 class Search:
     """Visits every order whose period is at most p/q (below it, if `strict`).
 
-    `visit` gets the paths and the decisions of each order found; `hopeless` may cut a partial
-    order off. With `canonical` the orders come nearest to the listing first: by the first
-    decision in which they differ from it.
+    `visit` gets the paths and the decisions of each order found. `limit` is the longest latency
+    allowed (`latency`), which `visit` may lower. With `canonical` the orders come nearest to the
+    listing first: by the first decision in which they differ from it.
     """
 
     space: OrderSpace
@@ -55,9 +55,8 @@ class Search:
     budget: Budget
     visit: Callable[[Ints, Ints], None]
     strict: bool = False
-    hopeless: Callable[[Ints], bool] = lambda paths: False
+    limit: int | None = None
     canonical: bool = False
-    _open: npt.NDArray[np.bool_] = field(init=False)
 
     def run(self) -> None:
         paths = start(self.space, self.p, self.q)
@@ -78,7 +77,7 @@ class Search:
         if forced is None:
             return
         paths, chosen, decided, low, high = forced
-        if self.hopeless(paths):
+        if self.limit is not None and latency(self.space, paths, self.q) > self.limit:
             return
         if decided.all():
             self.visit(paths, chosen)
@@ -136,9 +135,19 @@ class Search:
             lacking = edges.duration * self.q - back[1] + self.strict
             slow = -(-lacking // self.p) - edges.distance
             least = np.maximum(least, np.where(back[1] >= FAR // 2, -_BOUNDLESS - 1, slow))
+            if self.limit is not None:
+                late = edges.duration * self.q - self.limit - self._around(paths, edges)
+                least = np.maximum(least, -(-late // self.p) - edges.distance)
         result = np.full(len(self.space.pairs), -_BOUNDLESS - 1, dtype=np.int64)
         np.maximum.at(result, edges.pair, least)
         return result
+
+    def _around(self, paths: Ints, edges: Edges) -> Ints:
+        """The longest way to each edge's source and on from its target, negated."""
+        to_source = paths[1].min(axis=0)
+        onward = (paths[1] - self.q * self.space.durations[None, :]).min(axis=1)
+        around: Ints = to_source[edges.source] + onward[edges.target]
+        return around
 
     def joined(self, paths: Ints, pair: int, m: int) -> Ints | None:
         """The paths once a pair is decided, or None if that closes a forbidden cycle."""
@@ -166,3 +175,10 @@ class Search:
         through = paths[:, :, source, None] + edge + paths[:, None, target, :]
         result: Ints = np.minimum(paths, through)
         return result
+
+
+def latency(space: OrderSpace, paths: Ints, q: int) -> int:
+    """The longest path between two ops of one step, to the end of the second (scaled, times q)."""
+    slack = paths[1]
+    ends = np.where(slack >= FAR // 2, -1, q * space.durations[None, :] - slack)
+    return int(ends.max())

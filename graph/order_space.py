@@ -137,9 +137,9 @@ def shared_streams(graph: StepGraph) -> frozenset[str]:
 def structure(graph: StepGraph) -> list[Event]:
     """What holds in every order: phases of a node, launches, and streams that threads share.
 
-    Together with the requirements it decides whether there is an order at all: two nodes of a
-    thread that it leaves undecided can be decided either way, since whatever is needed of two
-    device ops is needed of their launches too.
+    Together with the requirements it nearly decides whether there is an order at all: two nodes of
+    a thread that it leaves undecided can be decided either way, since whatever is needed of two
+    device ops is needed of their launches too; unless one must run between the other's phases.
     """
     events = launch_edges(graph)
     for node in graph.nodes:

@@ -283,9 +283,12 @@ def _attend_in_tiles(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: 
     tiles = k.shape[2] // KEY_TILE
     k_tiles = k.to(exact).view(-1, KEY_TILE, k.shape[-1])
     v_tiles = v.to(exact).view(-1, KEY_TILE, v.shape[-1])
+    query = query.to(exact)
+    if gap := -query.shape[-1] % 4:  # with it, four query rows start at a new cache line
+        query, k_tiles = F.pad(query, (0, gap)), F.pad(k_tiles, (0, gap))
     plan = tile_plan(count, _query_tiles(k_tiles, v_tiles))
     padding = sum(plan) - count
-    padded = F.pad(query.to(exact), (0, 0, 0, padding))
+    padded = F.pad(query, (0, 0, 0, padding))
     allowed = F.pad(allowed, (0, 0, 0, padding), value=True)
     sinks = how.packed_sinks(heads, count, exact)
     if sinks is not None:

@@ -8,12 +8,14 @@ token, then compared with itself on its own attention.
 
 import inspect
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
 
 from . import attention
 from .attention import AttentionBatch, LayerProbe
@@ -302,6 +304,18 @@ def resolve(name_or_path: str | Path) -> str:
     return str(folder)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bar for what takes a moment; a download from the hub still shows its own."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def from_local_then_hub(auto: Any, name_or_path: str | Path, **options: Any) -> Any:
     """`auto.from_pretrained`, without the network if that suffices, and never with remote code.
 
@@ -310,7 +324,8 @@ def from_local_then_hub(auto: Any, name_or_path: str | Path, **options: Any) -> 
     source = resolve(name_or_path)
     options["trust_remote_code"] = False
     try:
-        return auto.from_pretrained(source, local_files_only=True, **options)
+        with quiet():
+            return auto.from_pretrained(source, local_files_only=True, **options)
     except (OSError, ValueError) as error:
         local = error
     if Path(source).exists():

@@ -38,6 +38,7 @@ LARGE = 1 << 25
 """Elements of a matrix above which only tiles up to 64 rows are tried, to load quickly."""
 
 _VECTOR = 64  # elements; at least what any CPU kernel handles in one unrolled vector step
+_LINE = 64  # bytes; the alignment of new tensors, and at least that of any vector
 _GRAIN = 32768  # elements; torch gives a further thread work only beyond this many
 
 _tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
@@ -45,6 +46,8 @@ _tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear` for `x[..., K]`, `weight[N, K]`, in proven row tiles."""
+    if gap := _gap(x):
+        x, weight = F.pad(x, (0, gap)), F.pad(weight, (0, gap))
 
     def multiply(rows: Tensor) -> Tensor:
         return F.linear(rows, weight, bias)
@@ -54,6 +57,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def matmul(x: Tensor, weight: Tensor) -> Tensor:
     """`x[..., K] @ weight[K, N]`, in proven row tiles."""
+    if gap := _gap(x):
+        x, weight = F.pad(x, (0, gap)), F.pad(weight, (0, 0, 0, gap))
 
     def multiply(rows: Tensor) -> Tensor:
         return torch.mm(rows, weight)
@@ -115,8 +120,8 @@ def _in_tiles(
     flat = x.reshape(rows, x.shape[-1])
     if rows == 0:
         return x.new_empty(*x.shape[:-1], multiply(flat).shape[-1])
-    place = (weight.shape, weight.stride(), weight.dtype, weight.device)
-    key = (*kind, *place, torch.get_num_threads())
+    what = (weight.shape, weight.stride(), weight.dtype, weight.device)
+    key = (*kind, *what, weight.data_ptr() % _LINE, torch.get_num_threads())
     tiles = _tiles.get(key)
     if tiles is None:
         tiles = _tiles[key] = _try_tiles(multiply, flat, weight)
@@ -129,6 +134,15 @@ def _in_tiles(
     else:
         out = torch.cat([multiply(part) for part in torch.split(flat, plan)])
     return out[:rows].view(*x.shape[:-1], out.shape[-1])
+
+
+def _gap(x: Tensor) -> int:
+    """How many columns bring each row of `x` to the start of a cache line.
+
+    Kernels may treat the numbers before the first aligned one apart, so that a row's bits depend
+    on its address. Real models have aligned widths; for odd ones the weight is copied each time.
+    """
+    return -x.shape[-1] % (_LINE // x.element_size()) if x.device.type == "cpu" else 0
 
 
 def _try_tiles(

@@ -1,6 +1,7 @@
 """Text to tokens, and tokens to text as they come."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,18 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     tokenizer = from_local_then_hub(AutoTokenizer, name_or_path)
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The tokens from `start` on are decoded anew, so that the new ones have context.
+
+    `start` and `clean` are places where no character is cut; the next window starts at `clean`.
+    """
+
+    start: int
+    clean: int
+    sent: int  # characters of the window's text that were sent
 
 
 class StreamDecoder:
@@ -39,8 +52,7 @@ class StreamDecoder:
         self._tokenizer = tokenizer
         self._ids = list(prompt_ids or ())
         self._sent = len(self._decode(self._ids).rstrip(_BROKEN)) if self._ids else 0
-        # Window [start, read) has been sent and is decoded again for context.
-        self._start, self._read = 0, len(self._ids)
+        self._window = _Window(start=0, clean=0, sent=self._sent)
         self._rust: Any = getattr(tokenizer, "backend_tokenizer", None)
         self._stream: Any = None
         if isinstance(self._rust, Tokenizer) and not self._ids:
@@ -63,23 +75,24 @@ class StreamDecoder:
 
     def _push_stream(self, ids: Sequence[int]) -> str:
         pieces = []
-        for done, token in enumerate(ids, start=1):
+        for token in ids:
             try:
                 pieces.append(self._stream.step(self._rust, token) or "")
             except Exception:  # the library raises a bare one when a decoder rewrites the past
                 self._stream = None
-                self._start = 0
-                self._read = len(self._ids) - len(ids) + done - 1
-                return "".join(pieces) + self._push_window()
+                sent = "".join(pieces)
+                self._window = _Window(start=0, clean=0, sent=self._sent + len(sent))
+                return sent + self._push_window()
         return "".join(pieces)
 
     def _push_window(self) -> str:
-        known = self._decode(self._ids[self._start : self._read]).rstrip(_BROKEN)
-        text = self._decode(self._ids[self._start :])
-        if len(text) <= len(known) or text.endswith(_BROKEN):
+        window = self._window
+        text = self._decode(self._ids[window.start :])
+        if len(text) <= window.sent or text.endswith(_BROKEN):
             return ""
-        self._start, self._read = self._read, len(self._ids)
-        return text[len(known) :]
+        start, clean = window.clean, len(self._ids)
+        self._window = _Window(start, clean, sent=len(self._decode(self._ids[start:])))
+        return text[window.sent :]
 
     def _decode(self, ids: Sequence[int]) -> str:
         text = self._tokenizer.decode(

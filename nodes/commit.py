@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..graph.node import Node, Op, OpContext, Read, Value
 from ..requests.batch import StepBatch
-from ..requests.request import FinishReason, Request
+from ..requests.request import Request
 from ..requests.table import RequestTable
 from .bitmask import MatcherTable
 from .d2h_copy import HostSampled
@@ -78,31 +78,35 @@ def finish(table: RequestTable, settled: Sequence[Settled]) -> None:
     """Text, streaming, counts, and the end of what ended."""
     for each in settled:
         request = each.request
-        if each.error is not None:
-            table.finish(request, "error", each.error)
-            if request.on_finish is not None:
-                request.on_finish(request)
-            continue
-        decision = request.stopper.push(each.tokens, request.decoder.push)
-        dropped = len(each.tokens) - decision.kept
-        if dropped:
-            del request.output_ids[-dropped:]
-        request.drafted += each.drafted
-        request.accepted += min(each.accepted, decision.kept)
-        text = decision.text
-        reason: FinishReason | None = decision.finish_reason
-        if reason is not None:
-            if not isinstance(decision.stop, str):
-                text += request.decoder.finish()
-            table.finish(request, reason)
-        request.text += text
-        if text and request.on_text is not None:
-            try:
+        try:
+            text = _take_in(table, each)
+            if text and request.on_text is not None:
                 request.on_text(text)
-            except Exception as failure:  # a listener's fault ends its own request only
-                table.finish(request, "error", f"on_text: {type(failure).__name__}: {failure}")
-        if request.phase == "done" and request.on_finish is not None:
-            request.on_finish(request)
+            if request.on_settled is not None:
+                request.on_settled(request, len(each.tokens))
+        except Exception as failure:  # a decoder's or listener's fault ends its own request only
+            table.finish(request, "error", f"{type(failure).__name__}: {failure}")
+
+
+def _take_in(table: RequestTable, each: Settled) -> str:
+    """Account for one request's tokens; the text that may be shown now."""
+    request = each.request
+    if each.error is not None:
+        table.finish(request, "error", each.error)
+        return ""
+    decision = request.stopper.push(each.tokens, request.decoder.push)
+    text, reason = decision.text, decision.finish_reason
+    dropped = len(each.tokens) - decision.kept
+    if dropped:
+        del request.output_ids[-dropped:]
+    request.drafted += each.drafted
+    request.accepted += min(each.accepted, decision.kept)
+    if reason is not None:
+        if not isinstance(decision.stop, str):
+            text += request.decoder.finish()
+        table.finish(request, reason)
+    request.text += text
+    return text
 
 
 def build(spec: NodeSpec, machine: Machine) -> Built:

@@ -78,7 +78,7 @@ class Request:
     decoder: TextStream
     grammar: CompiledGrammar | None = None
     on_text: Callable[[str], None] | None = None
-    on_finish: Callable[[Request], None] | None = None
+    on_settled: Callable[[Request, int], None] | None = None  # (itself, tokens it just got)
 
     phase: Phase = "waiting"
     output_ids: list[int] = field(default_factory=list)  # settled

@@ -19,7 +19,7 @@ from ..models.causal_lm import CausalLM
 from ..models.tokenizer import StreamDecoder, load_tokenizer
 from ..policies.stopping import StopChecker
 from ..requests.request import Request, RequestError, RequestOutput, SamplingParams
-from ..requests.table import Limits
+from ..requests.table import Limits, RequestTable
 from ..structured.grammar import GrammarError, GrammarSpec
 from ..structured.xgrammar_backend import XGrammarBackend
 from .engine import Engine, EngineError
@@ -64,7 +64,7 @@ class LLM:
         self.tokenizer = load_tokenizer(pipeline.model.name)
         self.engine = _engine(pipeline)
         self._grammars: XGrammarBackend | None = None
-        self._interrupted = False
+        self._running: tuple[RequestTable, Sequence[Request]] | None = None
 
     @property
     def plan(self) -> Plan:
@@ -77,13 +77,14 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         on_text: Callable[[str, str], None] | None = None,
-        on_finish: Callable[[RequestOutput], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> list[RequestOutput]:
         """Generate for every prompt; outputs in the order of the prompts.
 
         A prompt is a text, a line as in a prompts file, or a list of token ids. `params` are for
         prompts that are texts or ids; a line has its own. `on_text(id, piece)` streams settled
-        text, `on_finish(output)` tells that a request ended; both run on the driver's thread.
+        text, `on_progress(ended, tokens)` counts requests and tokens; both run on the driver's
+        thread.
 
         A request that cannot be served has an `error`, and the others go on. Raises `Interrupted`
         on Ctrl-C, with what was settled.
@@ -103,23 +104,35 @@ class LLM:
                 outputs[uid] = RequestOutput(
                     request_id, text, "", (), "error", error=f"{error}"
                 )
-                if on_finish is not None:
-                    on_finish(outputs[uid])
                 continue
             if on_text is not None:
                 request.on_text = _bound(on_text, request_id)
-            if on_finish is not None:
-                request.on_finish = _telling(on_finish)
             requests.append(request)
+        if on_progress is not None:
+            _count(requests, len(outputs), on_progress)
         table.submit_all(requests)
+        self._running = (table, requests)
         try:
             if requests:
                 self.engine.run(table, requests)
         except KeyboardInterrupt:
             outputs.update((request.uid, request.output()) for request in requests)
             raise Interrupted([outputs[uid] for uid in range(len(many))]) from None
+        finally:
+            self._running = None
         outputs.update((request.uid, request.output()) for request in requests)
         return [outputs[uid] for uid in range(len(many))]
+
+    def cancel(self) -> None:
+        """End what `generate` is doing now (from a signal handler or another thread).
+
+        It returns soon with what was settled; requests that had not ended are "cancelled".
+        """
+        running = self._running
+        if running is not None:
+            table, requests = running
+            for request in requests:
+                table.cancel(request.uid)
 
     def summary(self) -> dict[str, Any]:
         """Totals over all calls of `generate`, and the plan they ran on."""
@@ -293,5 +306,17 @@ def _bound(on_text: Callable[[str, str], None], request_id: str) -> Callable[[st
     return lambda piece: on_text(request_id, piece)
 
 
-def _telling(on_finish: Callable[[RequestOutput], None]) -> Callable[[Request], None]:
-    return lambda request: on_finish(request.output())
+def _count(
+    requests: Sequence[Request], ended: int, on_progress: Callable[[int, int], None]
+) -> None:
+    """Let every request report what it settles to one pair of counters."""
+    done, tokens = ended, 0
+
+    def settled(request: Request, new: int) -> None:
+        nonlocal done, tokens
+        tokens += new
+        done += request.phase == "done"
+        on_progress(done, tokens)
+
+    for request in requests:
+        request.on_settled = settled

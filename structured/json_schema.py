@@ -65,9 +65,9 @@ _IGNORED: Final = (
 )
 """Constraining keywords that the library ignores wherever they stand."""
 
-_FORMATS: Final = frozenset(
-    "date time date-time duration email hostname ipv4 ipv6 json-pointer relative-json-pointer uri "
-    "uri-reference uri-template uuid".split()
+_FORMATS: Final = (
+    *("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"),
+    *("json-pointer", "relative-json-pointer", "uri", "uri-reference", "uri-template"),
 )
 """The formats that the library turns into a pattern. Others are annotations, as in the standard."""
 
@@ -84,13 +84,13 @@ def check_schema(source: str) -> None:
         GrammarError: names the place as a JSON pointer, the keyword, and what to do.
     """
     root = cast(object, json.loads(source))
-    seen: set[int] = set()
+    seen: dict[int, object] = {}  # by identity; holds them, so that no identity comes back
     rest: list[tuple[str, object]] = [("#", root)]
     while rest:
         place, schema = rest.pop()
         if not isinstance(schema, dict) or id(schema) in seen:
             continue  # true allows everything; false, and what is no schema, the compiler refuses
-        seen.add(id(schema))
+        seen[id(schema)] = schema
         _check_one(place, schema, root)
         rest.extend(_below(place, schema))
         if isinstance(reference := schema.get("$ref"), str):
@@ -196,12 +196,14 @@ def _below(place: str, schema: Schema) -> Iterator[tuple[str, object]]:
     for keyword in (
         "items",
         "additionalProperties",
-        "propertyNames",
         "unevaluatedItems",
         "unevaluatedProperties",
     ):
         if keyword in schema:
             yield f"{place}/{keyword}", schema[keyword]
+    names = schema.get("propertyNames")
+    if isinstance(names, dict):
+        yield f"{place}/propertyNames", {"type": "string", **names}  # names are strings, untold
 
 
 def _resolve(root: object, reference: str, place: str) -> object:

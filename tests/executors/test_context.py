@@ -11,7 +11,7 @@ import pytest
 from stepweave.executors import NodeFailure, UndeclaredAccess, run
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import StepweaveError
-from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
+from stepweave.graph.node import Node, Op, OpContext, Read, Run, Storage, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import StepGraph
 
@@ -235,25 +235,34 @@ def test_a_fresh_version_lives_until_its_last_reader_and_no_longer(
     run(plan_of(nodes, values), executor=executor, steps=9)
     assert not missing
     held = max(0, readers - 1)  # versions that a later step still reads
-    assert alive == [min(step + 1, held) for step in range(9)]
+    expected = [min(step + 1, held) for step in range(9)]
+    if executor == "serial":
+        assert alive == expected
+    assert all(map(int.__le__, alive, expected))  # readers on threads may be ahead of the probe
 
 
 @EXECUTORS
-def test_nothing_is_held_after_a_run(executor: str) -> None:
-    datum = Datum()
-    watched = weakref.ref(datum)
-    box = [datum]
-    del datum
+@pytest.mark.parametrize("storage", ["fresh", "slots"])
+def test_nothing_is_held_after_a_run(executor: str, storage: Storage) -> None:
+    """Not even until the garbage collector comes by: these may be gigabytes."""
+    made: list[weakref.ref[Datum]] = []
+
+    def make(ctx: OpContext) -> None:
+        datum = Datum()
+        made.append(weakref.ref(datum))
+        ctx.write("x", datum)
+
     plan = plan_of(
-        [
-            host("make", lambda ctx: ctx.write("x", box.pop() if box else None), writes=("x",)),
-            host("look", reads=(Read("x", 5),)),
-        ],
-        [Value("x")],
+        [host("make", make, writes=("x",)), host("look", reads=(Read("x", 5),))],
+        [Value("x", storage=storage, slots=7 if storage == "slots" else None)],
     )
-    run(plan, executor=executor, steps=2)
     gc.collect()
-    assert watched() is None
+    gc.disable()
+    try:
+        run(plan, executor=executor, steps=3)
+        assert [ref() for ref in made] == [None] * 3
+    finally:
+        gc.enable()
 
 
 # --- the entry point ---
@@ -261,7 +270,7 @@ def test_nothing_is_held_after_a_run(executor: str) -> None:
 
 def test_names_that_do_not_exist_are_refused_with_the_nearest() -> None:
     plan = plan_of([host("a", writes=("x",))], [Value("x")], ())
-    with pytest.raises(StepweaveError, match="no executor 'thread' .did you mean 'threads'"):
+    with pytest.raises(StepweaveError, match=r"no executor 'thread' .did you mean 'threads'"):
         run(plan, executor="thread", steps=1)
     with pytest.raises(StepweaveError, match="no value 'y'"):
         run(plan, steps=1, keep=["y"])

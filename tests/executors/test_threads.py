@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -76,10 +77,10 @@ def go(plan: Plan, executor: str = "threads", steps: int | None = 6) -> RunRepor
 # --- the same values as the serial program ---
 
 
-@pytest.mark.parametrize("hundred", range(3))
-def test_threads_compute_what_the_serial_program_computes(hundred: int) -> None:
+@pytest.mark.parametrize("part", range(3))
+def test_threads_compute_what_the_serial_program_computes(part: int) -> None:
     compared = 0
-    for seed in range(100 * hundred, 100 * hundred + 100):
+    for seed in range(70 * part, 70 * part + 70):
         try:
             graph = recording(random_step_graph(seed))
             plan = compile_plan(graph)
@@ -88,7 +89,7 @@ def test_threads_compute_what_the_serial_program_computes(hundred: int) -> None:
             continue  # no plan, or no serial program
         assert go(plan, steps=7).kept == expected.kept, f"seed {seed}"
         compared += 1
-    assert compared >= 40
+    assert compared >= 30
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 9])
@@ -222,6 +223,10 @@ def test_a_producer_that_nothing_bounds_does_not_run_away() -> None:
     made: list[int] = []
     lead: list[int] = []
 
+    def make(ctx: OpContext) -> None:
+        made.append(ctx.step)
+        ctx.write("x", ctx.step)
+
     def take(ctx: OpContext) -> None:
         time.sleep(0.0005)
         lead.append(made[-1] - ctx.step)
@@ -229,7 +234,7 @@ def test_a_producer_that_nothing_bounds_does_not_run_away() -> None:
             ctx.stop()
 
     nodes = [
-        host("make", lambda ctx: (made.append(ctx.step), ctx.write("x", 0))[1], writes=("x",)),
+        host("make", make, writes=("x",)),
         host("take", take, actor="other", reads=(Read("x"),)),
     ]
     report = run(compile_plan(StepGraph.build(nodes, [Value("x")])), executor="threads")
@@ -419,8 +424,12 @@ def test_the_switch_interval_is_restored() -> None:
     run(compile_plan(StepGraph.build([node], [])), executor="threads", steps=1)
     assert inside == [pytest.approx(1e-4)]
     assert sys.getswitchinterval() == before
+
+    def fail(ctx: OpContext) -> None:
+        raise ValueError
+
+    boom = compile_plan(StepGraph.build([host("boom", fail)], []))
     with pytest.raises(NodeFailure):
-        boom = compile_plan(StepGraph.build([host("boom", lambda ctx: 1 // 0)], []))
         run(boom, executor="threads", steps=1)
     assert sys.getswitchinterval() == before
 
@@ -445,13 +454,13 @@ def test_a_trace_has_every_op_of_every_step_once_and_in_order() -> None:
     for actor in plan.actors:
         mine = [event for event in report.events if event.actor == actor]
         assert mine
-        assert all(a.end_s <= b.start_s for a, b in zip(mine, mine[1:], strict=False))
+        assert all(a.end_s <= b.start_s for a, b in pairwise(mine))
     at = {(event.op, event.step): event for event in report.events}
     for wait in plan.waits:
         for step in range(5 - wait.distance):
             source, target = at[wait.source, step], at[wait.target, step + wait.distance]
             assert source.end_s <= target.start_s
-    assert 0 <= min(event.start_s for event in report.events)
+    assert min(event.start_s for event in report.events) >= 0
     assert max(event.end_s for event in report.events) <= report.seconds
 
 

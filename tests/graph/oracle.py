@@ -18,12 +18,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, permutations, product
 from random import Random
 from typing import NamedTuple
 
 import networkx as nx
+import numpy as np
 
+from stepweave.graph.node import Node
 from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.step_graph import StepGraph
 
@@ -306,19 +308,29 @@ def unordered_pairs(plan: Plan, steps: int = 6, padding: int | None = None) -> l
     return found
 
 
-def required_arcs(unrolled: Unrolled) -> set[tuple[Instance, Instance]]:
-    """What the programs must be given in addition: conflicts, and what feeding a stream needs.
-
-    Host work reaches a device op through its launch; of two device ops, the launches too must be
-    in order; and so must the launches of neighbours on one stream.
-    """
-    ops = unrolled.plan.graph.vertices
+def conflict_arcs(unrolled: Unrolled) -> set[tuple[Instance, Instance]]:
+    """What conflicts ask of the actors: a host op reaches a device op through its launch; of two
+    device ops, the launches must be in order too."""
     everything = [at for actor in unrolled.plan.actors for at in unrolled.program(actor)]
-    pairs = [pair[:2] for pair in conflicts(unrolled, everything)]
-    for actor in unrolled.plan.actors:
-        program = list(unrolled.program(actor))
-        if ops[program[0].op].side == "device":
-            pairs += pairwise(program)
+    return _through_launches(unrolled, (pair[:2] for pair in conflicts(unrolled, everything)))
+
+
+def required_arcs(unrolled: Unrolled) -> set[tuple[Instance, Instance]]:
+    """The same, and the launches of neighbours on a stream in their order."""
+    ops = unrolled.plan.graph.vertices
+    streams = [
+        list(unrolled.program(actor))
+        for actor, program in unrolled.plan.actors.items()
+        if ops[program[0][0]].side == "device"
+    ]
+    neighbours = (pair for program in streams for pair in pairwise(program))
+    return conflict_arcs(unrolled) | _through_launches(unrolled, neighbours)
+
+
+def _through_launches(
+    unrolled: Unrolled, pairs: Iterable[tuple[Instance, Instance]]
+) -> set[tuple[Instance, Instance]]:
+    ops = unrolled.plan.graph.vertices
     found: set[tuple[Instance, Instance]] = set()
     for before, after in pairs:
         record, enqueue = ops[before.op].launch, ops[after.op].launch
@@ -392,9 +404,12 @@ def reduced_waits(plan: Plan, steps: int = 5) -> set[Arc]:
 
 def needed_arcs(plan: Plan) -> frozenset[Arc]:
     """Every required arc, as op, op and distance; the nearest for each pair of ops."""
-    unrolled = Unrolled(plan, 9, padding=0)
+    return _nearest(required_arcs(Unrolled(plan, 9, padding=0)))
+
+
+def _nearest(arcs: Iterable[tuple[Instance, Instance]]) -> frozenset[Arc]:
     least: dict[tuple[str, str], int] = {}
-    for before, after in required_arcs(unrolled):
+    for before, after in arcs:
         pair = (before.op, after.op)
         distance = after.step - before.step
         least[pair] = min(distance, least.get(pair, distance))
@@ -434,6 +449,67 @@ def greatest_ratio(plan: Plan, most: int = 5000) -> float | None:
         distance = sum(least[pair] for pair in pairwise([*cycle, cycle[0]]))
         best = max(best, sum(plan.costs[op] for op in cycle) / distance)
     return best
+
+
+# --- orders of one host thread ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Orders:
+    """Every order and offset of the nodes of a graph with one host thread, and what it costs."""
+
+    graph: StepGraph
+    costs: Mapping[str, float]
+    reach: int = 2  # offsets tried, around the declared one of the first node
+
+    @cached_property
+    def _needed(self) -> frozenset[Arc]:
+        return _nearest(conflict_arcs(Unrolled(listing_plan(self.graph), 9, padding=0)))
+
+    def programs(self) -> Iterator[list[tuple[Node, int]]]:
+        """Nodes with their offsets; an iteration begins with the first listed node."""
+        first, *rest = self.graph.nodes
+        around = range(first.offset - self.reach, first.offset + self.reach + 1)
+        for order in permutations(rest):
+            for offsets in product(around, repeat=len(rest)):
+                yield [(first, first.offset), *zip(order, offsets, strict=True)]
+
+    def arcs(self, program: Sequence[tuple[Node, int]]) -> list[Arc]:
+        """The thread's program, the streams' in the order of the launches, and what is needed."""
+        lines: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        found = list(self._needed)
+        for node, at in program:
+            lines[node.actor] += [(op, at) for op in node.op_names("host")]
+            if node.device:
+                lines[str(node.stream)] += [(op, at) for op in node.op_names("device")]
+                found += [(node.op_names("host")[-1], op, 0) for op in node.op_names("device")]
+        for line in lines.values():
+            again = (line[0][0], line[0][1] - 1)
+            found += [(u, v, at - then) for (u, at), (v, then) in pairwise([*line, again])]
+        return found
+
+    def longest(self, arcs: Iterable[Arc], period: float) -> np.ndarray | None:
+        """Longest paths, each arc its source's duration less `period` a step; None: a cycle > 0."""
+        index = {op: number for number, op in enumerate(self.graph.vertices)}
+        table = np.full((len(index), len(index)), -np.inf)
+        for u, v, d in arcs:
+            i, j = index[u], index[v]
+            table[i, j] = max(table[i, j], self.costs[u] - d * period)
+        for k in range(len(index)):
+            table = np.maximum(table, table[:, k, None] + table[None, k, :])
+        return None if (np.diagonal(table) > 1e-9).any() else table
+
+    def latency(self, arcs: Iterable[Arc], period: float) -> float | None:
+        """Of one step, from the start of any op to the end of any other; None: too slow."""
+        table = self.longest(arcs, period)
+        if table is None:
+            return None
+        np.fill_diagonal(table, 0.0)
+        return float((table + np.array([self.costs[op] for op in self.graph.vertices])).max())
+
+    def is_possible(self, arcs: Iterable[Arc]) -> bool:
+        """No cycle of distance ≤ 0: a period that outweighs all durations makes it negative."""
+        return self.longest(arcs, 1.0 + 2 * sum(self.costs.values())) is not None
 
 
 # --- interleavings ----------------------------------------------------------------------------

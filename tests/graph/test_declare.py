@@ -8,7 +8,7 @@ import pytest
 
 from stepweave.executors import run
 from stepweave.graph.compile import compile_plan
-from stepweave.graph.declare import node, step_graph, value
+from stepweave.graph.declare import ValueHint, node, step_graph, value
 from stepweave.graph.errors import GraphError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.render import lanes
@@ -74,7 +74,7 @@ def test_a_value_lives_where_all_who_touch_it_can_reach_it() -> None:
 
 
 def test_what_the_author_says_of_a_value_stands() -> None:
-    said = [
+    said: list[Value | ValueHint] = [
         value("scaled", slots=3, nbytes=8),
         Value("out", "pinned", "slots", 2),
         value("unread", external=True, initial=5),
@@ -235,11 +235,11 @@ def _two_writers() -> object:
 @pytest.mark.parametrize(
     ("declare", "message"),
     [
-        (_misspelt_read, "did you mean 'count'?"),
-        (_misspelt_parameter, "`reads` names 'previuos', .* did you mean 'previous'?"),
+        (_misspelt_read, r"did you mean 'count'\?"),
+        (_misspelt_parameter, r"`reads` names 'previuos', .*did you mean 'previous'\?"),
         (_bad_carry, "'count@1' is not a read. Write `tokens` .* `tokens@-1`"),
-        (_update_without_parameter, "updates 'log', but no parameter .* did you mean 'lgo'?"),
-        (_update_of_a_value, "no state of the graph .*did you mean 'counts'?"),
+        (_update_without_parameter, r"updates 'log', but no parameter .*did you mean 'lgo'\?"),
+        (_update_of_a_value, r"no state of the graph .*did you mean 'counts'\?"),
         (_star_arguments, r"the parameter \*values hides what it reads"),
         (_positional_only, "'count' is positional only"),
         (_launch_without_stream, "has a launch but no stream"),

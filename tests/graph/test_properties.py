@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import DeadlockError, UnsoundPlan
-from stepweave.graph.node import Read
+from stepweave.graph.node import Node, Read
 from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.testing import random_step_graph
@@ -132,6 +132,42 @@ def test_the_period_is_the_greatest_ratio_of_all_cycles(plan: Plan) -> None:
     ratio = oracle.greatest_ratio(plan)
     if ratio is not None:
         assert plan.period_us == pytest.approx(ratio)
+
+
+def test_no_other_order_of_the_driver_has_a_shorter_period_or_then_a_lower_latency() -> None:
+    compared = refused = 0
+    for seed in range(300):
+        graph = random_step_graph(seed, most_nodes=4, order="search")
+        if len({node.actor for node in graph.nodes}) > 1:
+            continue
+        try:
+            plan = compile_plan(graph)
+        except DeadlockError:
+            plan = None
+        orders = oracle.Orders(graph, {op: v.op.cost_us or 0.0 for op, v in graph.vertices.items()})
+        candidates = [arcs for arcs in map(orders.arcs, orders.programs())]
+        if plan is None:
+            assert not any(map(orders.is_possible, candidates)), f"seed {seed}: it has an order"
+            refused += 1
+            continue
+        chosen = orders.arcs(program_of(plan))
+        latency = orders.latency(chosen, plan.period_us)
+        assert latency is not None, f"seed {seed}: its order is slower than it says"
+        for arcs in candidates:
+            shorter = plan.period_us * (1 - 1e-9) - 1e-6
+            assert not orders.is_possible(arcs) or orders.longest(arcs, shorter) is None, seed
+            other = orders.latency(arcs, plan.period_us + 1e-9)
+            assert other is None or latency <= other + 1e-6, seed
+        compared += 1
+    assert compared >= 20
+    assert refused >= 5
+
+
+def program_of(plan: Plan) -> list[tuple[Node, int]]:
+    """The nodes of a plan with one host thread, in the order in which it issues them."""
+    (thread,) = {node.actor for node in plan.graph.nodes}
+    nodes = [(plan.graph.vertices[op].node, at) for op, at in plan.actors[thread]]
+    return list(dict.fromkeys(nodes))
 
 
 # --- mutants ------------------------------------------------------------------------------------

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 
 from stepweave.graph.compile import compile_plan
+from stepweave.graph.node import Node, Op
 from stepweave.graph.plan import Plan
 from stepweave.graph.render import dot, dot_graph, lanes, mermaid, timetable
+from stepweave.graph.step_graph import StepGraph
 from tests.graph.pipelines import decode
 from tests.graph.strategies import examples, plans
 
@@ -79,7 +82,7 @@ def test_the_lanes_keep_every_order_of_the_plan(plan: Plan) -> None:
         later = times.starts[wait.target] + wait.distance * times.period_us
         assert later >= times.ends[wait.source] - 1e-3
     for program in plan.actors.values():
-        for (u, at), (v, then) in zip(program, program[1:], strict=False):
+        for (u, at), (v, then) in pairwise(program):
             assert times.starts[v] + (at - then) * times.period_us >= times.ends[u] - 1e-3
 
 
@@ -93,9 +96,6 @@ def test_a_drawing_is_the_same_every_time(plan: Plan) -> None:
 
 
 def test_names_are_escaped() -> None:
-    from stepweave.graph.node import Node, Op
-    from stepweave.graph.step_graph import StepGraph
-
     graph = StepGraph.build([Node('say "hi"', (Op(),))], [], order="keep")
     plan = compile_plan(graph)
     assert r'"say \"hi\".host"' in dot(plan)

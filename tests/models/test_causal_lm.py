@@ -82,7 +82,7 @@ def test_greedy_tokens_are_those_of_generate(
     answers = {name: own_greedy(model, prompt, COUNT) for name, prompt in asked.items()}
     assert all(len(set(answer)) > 4 for answer in answers.values()), "too bland to prove anything"
     wanted = {name: asked[name] + answers[name][:-1] for name in asked}
-    for seed in range(2):
+    for seed in range(2 if invariant else 1):
         rows = PagedRows(lm, block_size=(4, 5)[seed], seed=seed)
         lengths = {name: len(prompt) for name, prompt in asked.items()}
         assert greedy(rows, wanted, lengths, seed) == answers

@@ -42,5 +42,5 @@ def test_bytes_per_block_is_what_a_block_adds_to_the_tensors() -> None:
 
 @pytest.mark.parametrize(("blocks", "size"), [(1, 4), (0, 4), (4, 0)])
 def test_a_cache_without_room_is_refused(blocks: int, size: int) -> None:
-    with pytest.raises(ValueError, match="num_blocks|block_size"):
+    with pytest.raises(ValueError, match=r"num_blocks|block_size"):
         PagedCache([LayerShape(1, 1, 1)], blocks, size, torch.float32, "cpu")

@@ -48,7 +48,7 @@ LENGTHS = [14, 9, 17, 12]
 SITUATIONS: dict[str, TinyConfig] = {
     "plain": TinyConfig(),
     "chunked prefill": TinyConfig(token_budget=7),
-    "preemption": TinyConfig(num_blocks=17),
+    "preemption": TinyConfig(num_blocks=14),
     "staggered": TinyConfig(),
     "gaps": TinyConfig(token_budget=9, max_rows=4),
     "end of context": TinyConfig(context=32),
@@ -192,7 +192,7 @@ def test_seeded_sampling_is_the_same_at_every_depth(acceptance: str, situation: 
             SITUATIONS[situation], draft_tokens=k, structured=True, acceptance=acceptance
         )
         if situation == "preemption":
-            base = replace(base, num_blocks=17 if k == 0 else 21)
+            base = replace(base, num_blocks=14 if k == 0 else 21)
         asked = params(GRAMMARS["mixed"], temperature=0.9)
         for executor, depth in RUNS:
             config = replace(base, executor=executor, depth=depth)  # type: ignore[arg-type]

@@ -60,6 +60,15 @@ def test_a_mask_that_does_not_fit_is_refused(shape: tuple[int, int], dtype: torc
         apply_bitmask(torch.zeros(2, 50), torch.zeros(shape, dtype=dtype))
 
 
+def test_infinite_and_broken_logits_keep_their_meaning() -> None:
+    inf, nan = float("inf"), float("nan")
+    logits = torch.tensor([[inf, -inf, nan, inf, -inf, nan]])
+    masked = apply_bitmask(logits, torch.from_numpy(row_allowing([0, 1, 2], 6))[None])[0]
+    assert masked[:2].tolist() == [inf, -inf]
+    assert masked[3:5].tolist() == [-inf, -inf]
+    assert masked[[2, 5]].isnan().all()
+
+
 def test_row_allowing_sets_those_bits_only() -> None:
     row = row_allowing([0, 31, 32, 49], 50)
     assert row.dtype == np.int32

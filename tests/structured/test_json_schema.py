@@ -1,4 +1,4 @@
-"""Schemas are enforced or refused. What is enforced is tried on texts, through the real compiler."""
+"""Schemas are enforced or refused; what is enforced is tried on texts by the real compiler."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ INTEGER = {"type": "integer"}
 STRING = {"type": "string"}
 CAT = {"type": "object", "properties": {"kind": {"const": "cat"}}, "required": ["kind"]}
 DOG = {"type": "object", "properties": {"kind": {"const": "dog"}}, "required": ["kind"]}
+
+PETS = {"c": CAT, "d": DOG}
 
 
 def accepts(

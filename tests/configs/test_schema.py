@@ -1,0 +1,43 @@
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from stepweave.configs.load import SHIPPED, shipped
+from stepweave.configs.schema import json_schema
+from stepweave.configs.yaml_source import read_yaml
+
+
+@pytest.fixture(scope="module")
+def schema() -> Any:
+    return json.loads(json.dumps(json_schema()))
+
+
+def test_the_schema_is_a_valid_schema(schema: Any) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_shipped_config_follows_the_schema(schema: Any, name: str) -> None:
+    data = read_yaml(SHIPPED / f"{name}.yaml").plain()
+    jsonschema.Draft202012Validator(schema).validate(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"depht": 2},
+        {"depth": 0},
+        {"executor": "cuda9"},
+        {"values": {}, "nodes": []},
+        {"values": {"x": {"place": "moon"}}, "nodes": [{"name": "a"}]},
+    ],
+)
+def test_the_schema_refuses_what_the_loader_refuses(schema: Any, data: Any) -> None:
+    assert not jsonschema.Draft202012Validator(schema).is_valid(data)
+
+
+def test_every_key_of_a_pipeline_that_is_not_plain_has_a_description(schema: Any) -> None:
+    for name, definition in schema["$defs"].items():
+        assert definition.get("description"), name

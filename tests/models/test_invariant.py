@@ -1,0 +1,168 @@
+"""A token's bits do not depend on its neighbours: product by product, and for whole models."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stepweave.models import invariant
+from stepweave.models.causal_lm import CausalLM
+from stepweave.models.invariant import (
+    elementwise,
+    linear,
+    make_invariant,
+    matmul,
+    proven_tiles,
+    tile_plan,
+    undo_invariant,
+)
+from stepweave.models.testing import FAMILIES, PagedRows, tiny_model
+
+EXACT = [torch.float32, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", [*EXACT, torch.bfloat16])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_row_of_a_product_has_the_same_bits_among_any_others(
+    dtype: torch.dtype, threads: int
+) -> None:
+    torch.set_num_threads(threads)
+    generator = torch.Generator().manual_seed(3)
+    for k, n in [(64, 96), (37, 50), (256, 63), (8, 8)] if threads == 1 else [(37, 50)]:
+        weight = torch.randn(n, k, generator=generator).to(dtype)
+        bias = torch.randn(n, generator=generator).to(dtype)
+        x = torch.randn(200, k, generator=generator).to(dtype)
+        by_linear, by_matmul = linear(x, weight, bias), matmul(x, weight.T)
+        torch.testing.assert_close(by_linear, F.linear(x, weight, bias))
+        for count in (1, 2, 3, 7, 8, 9, 31, 33, 130):
+            start = count % 11
+            part = x[start : start + count]
+            assert torch.equal(linear(part, weight, bias), by_linear[start : start + count])
+            assert torch.equal(matmul(part, weight.T), by_matmul[start : start + count])
+        assert linear(x[:0], weight).shape == (0, n)
+        assert linear(x.view(2, 4, 25, k), weight, bias).shape == (2, 4, 25, n)
+
+
+def test_plain_products_are_not_invariant_here_or_the_tests_prove_nothing() -> None:
+    weight, x = torch.randn(64, 64), torch.randn(64, 64)
+    whole = F.linear(x, weight)
+    assert any(not torch.equal(F.linear(x[:n], weight), whole[:n]) for n in range(1, 64))
+
+
+def test_tiles_that_give_other_bits_are_not_used() -> None:
+    rows = torch.randn(128, 4)
+
+    def by_size(x: Tensor) -> Tensor:
+        return x * (1.0 if len(x) in (8, 16, 48) else 1.0 + 1e-6)
+
+    def by_place(x: Tensor) -> Tensor:
+        return x + torch.arange(len(x))[:, None]
+
+    def only_if_shifted(x: Tensor) -> Tensor:
+        return x if len(x) < 64 else by_place(x) - torch.arange(len(x))[:, None] % 2
+
+    assert proven_tiles(by_size, rows, invariant.TILES) == (8, 16, 48)
+    assert proven_tiles(by_place, rows, invariant.TILES) == (1,)
+    assert max(proven_tiles(only_if_shifted, rows, invariant.TILES)) == 48
+
+
+@pytest.mark.parametrize("rows", range(1, 300, 7))
+def test_tiles_cover_the_rows_with_little_padding(rows: int) -> None:
+    plan = tile_plan(rows, invariant.TILES)
+    assert set(plan) <= set(invariant.TILES)
+    assert rows <= sum(plan) < max(rows * 1.5, rows + 8)
+    assert len(tile_plan(rows, (1,))) == rows
+
+
+@pytest.mark.parametrize("dtype", EXACT)
+@pytest.mark.parametrize("function", [F.silu, F.gelu, torch.sigmoid, F.softplus, torch.tanh])
+def test_an_element_has_the_same_bits_in_any_place(
+    function: Callable[[Tensor], Tensor], dtype: torch.dtype
+) -> None:
+    x = torch.randn(1000, dtype=dtype) * 3
+    whole = elementwise(function, x)
+    torch.testing.assert_close(whole, function(x))
+    for start, stop in [(0, 1), (3, 10), (100, 163), (5, 1000), (999, 1000)]:
+        assert torch.equal(elementwise(function, x[start:stop]), whole[start:stop])
+    assert torch.equal(elementwise(function, x.view(10, 100).T), whole.view(10, 100).T)
+    assert elementwise(function, x[:0]).shape == (0,)
+
+
+def test_each_thread_gets_whole_vectors() -> None:
+    for threads in (1, 2, 3, 5, 64):
+        for size in (1, 64, 32768, 32769, 100_000, 1_000_003):
+            padded = invariant._aligned_size(size, threads)
+            shares = min(threads, -(-padded // 32768))
+            assert padded >= size
+            assert padded % (64 * shares) == 0
+
+
+class Experts(nn.Module):
+    """Products and activations called as functions, on parameters of the module's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(3, 16, 24))
+        self.down = nn.Parameter(torch.randn(24, 16))
+        self.bias = nn.Parameter(torch.randn(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = torch.bmm(x.expand(3, -1, -1), self.up).sum(0)
+        wide = F.silu(wide) * wide.sigmoid() + torch.exp(-wide.abs())
+        out = torch.addmm(self.bias, wide, self.down)
+        return out + wide @ self.down + F.linear(wide, self.down.T)
+
+
+def test_blocks_that_multiply_by_their_own_parameters_are_covered() -> None:
+    torch.manual_seed(0)
+    experts = Experts()
+    x = torch.randn(50, 16)
+    plain = experts(x)
+    make_invariant(experts)
+    make_invariant(experts)
+    whole = experts(x)
+    torch.testing.assert_close(whole, plain, rtol=1e-4, atol=1e-4)
+    for start, stop in [(0, 1), (4, 6), (9, 50), (49, 50)]:
+        assert torch.equal(experts(x[start:stop]), whole[start:stop])
+    undo_invariant(experts)
+    assert torch.equal(experts(x), plain)
+    assert "forward" not in experts.__dict__
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("dtype", EXACT, ids=["float32", "float64"])
+def test_logits_have_the_same_bits_in_every_schedule(family: str, dtype: torch.dtype) -> None:
+    lm = CausalLM.wrap(tiny_model(family, 2, dtype))
+    draw = random.Random(7)
+    texts = {name: [draw.randrange(96) for _ in range(40)] for name in "abcd"}
+    alone = {name: PagedRows(lm).feed((name, text))[0] for name, text in texts.items()}
+    for seed in range(3):
+        rows = PagedRows(lm, block_size=draw.choice([3, 4, 16]), seed=seed)
+        while pending := [n for n in texts if len(rows.tokens.get(n, [])) < len(texts[n])]:
+            chunks: list[tuple[str, list[int]]] = []
+            for name in draw.sample(pending, draw.randint(1, len(pending))):
+                done = len(rows.tokens.get(name, []))
+                chunks.append((name, texts[name][done : done + draw.choice([1, 2, 4, 4, 19])]))
+            begun = {name: len(rows.tokens.get(name, [])) for name, _ in chunks}
+            got = rows.feed(*chunks, masked=draw.choice([0, 3]), spare_blocks=draw.choice([0, 30]))
+            for (name, new), logits in zip(chunks, got, strict=True):
+                start = begun[name]
+                assert torch.equal(logits, alone[name][start : start + len(new)])
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"hidden_size": 52, "intermediate_size": 77, "vocab_size": 97, "head_dim": 6}]
+)
+def test_bits_hold_for_odd_widths_and_two_threads(config: dict[str, Any]) -> None:
+    torch.set_num_threads(2)
+    lm = CausalLM.wrap(tiny_model("llama", 5, **config))
+    text = [t % 96 for t in range(3, 90, 5)]
+    alone = PagedRows(lm).feed(("a", text))[0]
+    rows = PagedRows(lm)
+    first = rows.feed(("b", text[:9]), ("a", text[:7]))[1]
+    rest = rows.feed(("a", text[7:]), ("b", text[9:10]))[0]
+    assert torch.equal(torch.cat([first, rest]), alone)

@@ -34,11 +34,6 @@ def requested(
         raise ConfigError.at(Mark("prompts"), "none given: add --prompt TEXT or --prompts FILE")
     if max_tokens is not None:
         found = [line.model_copy(update={"max_tokens": max_tokens}) for line in found]
-    if config.structured is None and any(line.structured_outputs for line in found):
-        raise ConfigError.at(
-            Mark("structured_outputs"),
-            "asked for, but this pipeline has no grammars: add --set structured.backend=xgrammar",
-        )
     return tuple(found)
 
 

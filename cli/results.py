@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..serving.llm import RequestOutput
+    from ..requests.request import RequestOutput
 
 
 def print_json(outputs: Sequence[RequestOutput], summary: Mapping[str, Any]) -> None:

@@ -20,7 +20,8 @@ from .reporting import INTERRUPTED, UNSOUND, say
 if TYPE_CHECKING:
     from ..configs.prompts import PromptLine
     from ..configs.schema import PipelineConfig
-    from ..serving.llm import LLM, RequestOutput
+    from ..requests.request import RequestOutput
+    from ..serving.llm import LLM
 
 _MAX_PAIRS = 4  # of timed runs that `--compare` makes, the first of which warms up
 _ENOUGH_SECONDS = 10.0  # of comparing; a long job is compared once

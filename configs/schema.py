@@ -25,7 +25,9 @@ class ModelConfig(_Part):
         default="embedded",
         description="`embedded`, a directory, or a hub name; only safetensors are read.",
     )
-    dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"
+    dtype: Literal["float32", "float64", "bfloat16", "auto"] = Field(
+        default="float32", description="auto: as the model's config says."
+    )
     invariant: bool = Field(
         default=True,
         description="Arithmetic that does not depend on how many rows a step has, so that every "

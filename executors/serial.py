@@ -99,9 +99,11 @@ def _cells_needed(graph: StepGraph, name: str, slots: int | None) -> int:
     """Cells for as many versions as the reference order has alive at once, at least K.
 
     Version i lives until each reader, at step i + carry, has come up in the reference order.
+    At least the carry, too: so no cell is used again after a reader was skipped that was past
+    the last step, and every reader of a cell's earlier versions has been counted.
     """
     alive = [
-        carry + reader.offset - writer.offset + (reader.position >= writer.position)
+        max(carry, carry + reader.offset - writer.offset + (reader.position >= writer.position))
         for value, writer, reader, carry in _writers_and_readers(graph)
         if value == name
     ]

@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from operator import itemgetter
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -104,7 +103,7 @@ class Crew:
             wait: SimpleQueue() for task in self.tasks.values() for wait in task.waits
         }
         self.signals: dict[str, list[Callable[[int], None]]] = {op: [] for op in self.tasks}
-        self.owed: dict[str, list[Callable[[], None]]] = {actor: [] for actor in self.desks}
+        self.owed: dict[str, list[Perform]] = {op: [] for op in self.tasks}
         for wait, tokens in self.tokens.items():
             self._align(wait, tokens)
         self.performs: dict[str, Perform] = {}
@@ -128,7 +127,7 @@ class Crew:
         the source that is `lead` after the source's own first. Where it is before that, there
         is nothing to wait for: those tokens are there from the start. Where it is after, nobody
         waits for the source's first `lead` steps, and the target's last `lead` steps wait for
-        steps that the source never comes to: its actor puts those tokens when it ends.
+        steps that the source never comes to: its actor puts those tokens after its last step.
         """
         source, target = self.tasks[wait.source], self.tasks[wait.target]
         lead = source.offset - target.offset - wait.distance
@@ -144,7 +143,7 @@ class Crew:
                 tokens.put(step)
 
         self.signals[wait.source].append(put_once_awaited)
-        self.owed[self.actor_of[wait.source]] += [partial(tokens.put, 0)] * lead
+        self.owed[wait.source] += [tokens.put] * lead
 
     def _launch(self, task: Task) -> Callable[[int], None] | None:
         if task.stream is None:
@@ -199,8 +198,6 @@ class Crew:
                 self._work_stream(actor, desk)
             else:
                 self._work_host(actor)
-            for put in self.owed[actor]:
-                put()
         except Aborted:
             pass
         except BaseException as cause:
@@ -223,6 +220,12 @@ class Crew:
             for perform, offset in program:
                 perform(iteration - offset)
             iteration += 1
+        for task in tasks:
+            for put in self.owed[task.op]:
+                put(0)
+            if task.stream is not None:
+                owed = [put for op in task.launches for put in self.owed[op]]
+                self.launches[task.stream].put((tuple(owed), 0))
         for stream in {task.stream for task in tasks if task.stream is not None}:
             self.launches[stream].put(None)
 

@@ -164,9 +164,7 @@ def _pinned(graph: StepGraph, slots: Mapping[str, int] | None) -> dict[str, int 
             )
         if value.storage == "fresh" or count < 1:
             problem = "is fresh and has no slots" if value.storage == "fresh" else "needs ≥ 1 slot"
-            raise GraphError(
-                f"slots: value {name!r} {problem}.", code="SW-SLOTS", line=value.line
-            )
+            raise GraphError(f"slots: value {name!r} {problem}.", code="SW-SLOTS", line=value.line)
     pins: dict[str, int | None] = {}
     for name, value in graph.values.items():
         if value.storage == "fresh":
@@ -178,9 +176,7 @@ def _pinned(graph: StepGraph, slots: Mapping[str, int] | None) -> dict[str, int 
     return pins
 
 
-def _known_costs(
-    graph: StepGraph, costs: Mapping[str, float] | None
-) -> Mapping[str, float] | None:
+def _known_costs(graph: StepGraph, costs: Mapping[str, float] | None) -> Mapping[str, float] | None:
     for name in costs or {}:
         if name not in graph.vertices:
             raise GraphError(

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from .deadlock import deadlock
+from .errors import GraphError
 from .events import Event, free_edges, listing_programs, with_streams
 from .order_search import Budget, Ints, Search, Spent, Stop, latency
 from .order_space import OrderSpace, demands, start, structure
@@ -30,7 +31,8 @@ from .step_graph import StepGraph
 from .waits import Frame, Needs
 
 NODES = 1200  # of the search tree, for each criterion: a second in all, at worst
-ORDERS = 60  # of equal period and latency, whose waits are counted
+PAIRS = 300  # of nodes on one thread, some 25 nodes: beyond it, no search
+ORDERS = 40  # of equal period and latency, whose waits are counted
 
 Programs = Mapping[str, tuple[Placed, ...]]
 CountWaits = Callable[[Programs], int]
@@ -87,6 +89,10 @@ class _Chooser:
         self._notes: list[str] = []
 
     def choose(self) -> OrderChoice:
+        if len(self._space.pairs) > PAIRS:
+            best = self._any()
+            self._unproved(self._period(best), "too many nodes to search; near the listing")
+            return OrderChoice(self._space.programs(best.tolist()), tuple(self._notes))
         best, ratio = self._least_period()
         best, latency = self._least_latency(best, ratio)
         best = self._fewest_waits(best, ratio, latency)
@@ -106,11 +112,15 @@ class _Chooser:
                     break
                 best, ratio = better, self._period(better)
         except Spent:
-            self._notes.append(
-                f"order: not proved to be the best; its period is {_us(ratio, space):.6g} µs, "
-                f"and none can be below {_us(space.bound, space):.6g} µs"
-            )
+            self._unproved(ratio, "not proved to be the best")
         return best, ratio
+
+    def _unproved(self, ratio: Fraction, why: str) -> None:
+        period_us, bound_us = (float(r / self._space.scale) for r in (ratio, self._space.bound))
+        self._notes.append(
+            f"order: {why}; its period is {period_us:.6g} µs, "
+            f"and none can be below {bound_us:.6g} µs"
+        )
 
     def _any(self) -> Ints:
         """Some order: the listing if it can be, else the first that meets the requirements.
@@ -118,19 +128,20 @@ class _Chooser:
         There may be none although no cycle forbids it, where a node would have to run between
         the phases of another; then the listing's own deadlock says which.
         """
-        found: list[Ints] = []
-
-        def visit(_: Ints, chosen: Ints) -> None:
-            found.append(chosen)
-            raise Stop
-
+        near = Search(self._space, 0, 1, Budget(NODES), lambda paths, order: None, canonical=True)
+        found = near.dive()
         try:
-            Search(self._space, 0, 1, Budget(1 << 30), visit, canonical=True).run()
-        except Stop:
-            return found[0]
-        frame = Frame.of(
-            self._graph, with_streams(self._graph, listing_programs(self._graph))
-        )
+            if found is None and len(self._space.pairs) <= PAIRS:
+                found = self._first(Fraction(0), Budget(8 * NODES), spend=True)
+        except Spent:
+            raise GraphError(
+                f"step graph {self._graph.name!r}: found no order for its host threads, and not "
+                "that there is none. List the nodes as they may run, and say `order: keep`.",
+                code="SW-ORDER",
+            ) from None
+        if found is not None:
+            return found
+        frame = Frame.of(self._graph, with_streams(self._graph, listing_programs(self._graph)))
         needs = Needs.of(frame, self._needed)
         raise deadlock(
             self._graph, frame.actors, frame.free, needs.requirements, needs.gates, searched=True
@@ -206,9 +217,7 @@ class _Chooser:
 
         p, q = ratio.numerator, ratio.denominator
         try:
-            Search(
-                self._space, p, q, Budget(NODES), visit, limit=longest, canonical=True
-            ).run()
+            Search(self._space, p, q, Budget(NODES), visit, limit=longest, canonical=True).run()
         except Stop:
             pass
         except Spent:
@@ -257,7 +266,3 @@ class _Chooser:
         scaled = Scaled.of(self._index, found)
         ratio = slowest_cycle(scaled).ratio
         return max(ratio, Fraction(0)) * self._space.scale / scaled.scale
-
-
-def _us(ratio: Fraction, space: OrderSpace) -> float:
-    return float(ratio / space.scale)

@@ -59,17 +59,36 @@ class Search:
     canonical: bool = False
 
     def run(self) -> None:
+        """Visit all orders, in a fixed sequence, as far as the budget goes."""
+        root = self._root()
+        if root is not None:
+            self._branch(*root)
+
+    def dive(self) -> Ints | None:
+        """One order, taking the nearest to the listing at each decision, without a second try."""
+        state = self._root()
+        while state is not None:
+            forced = self._propagate(*state)
+            if forced is None:
+                return None
+            paths, chosen, decided, low, high = forced
+            if decided.all():
+                return chosen
+            pair = self._next(low, high, decided)
+            chosen[pair] = min(max(chosen[pair], low[pair]), high[pair])
+            decided[pair] = True
+            joined = self.joined(paths, pair, int(chosen[pair]))
+            state = None if joined is None else (joined, chosen, decided)
+        return None
+
+    def _root(self) -> tuple[Ints, Ints, npt.NDArray[np.bool_]] | None:
         paths = start(self.space, self.p, self.q)
-        if paths is None:
-            return
         chosen = self.space.listed.copy()
         decided = np.zeros(len(chosen), dtype=np.bool_)
         for pair in np.flatnonzero(self.space.fixed).tolist():
-            joined = self.joined(paths, pair, int(chosen[pair]))
-            if joined is None:
-                return
-            paths, decided[pair] = joined, True
-        self._branch(paths, chosen, decided)
+            paths = None if paths is None else self.joined(paths, pair, int(chosen[pair]))
+            decided[pair] = True
+        return None if paths is None else (paths, chosen, decided)
 
     def _branch(self, paths: Ints, chosen: Ints, decided: npt.NDArray[np.bool_]) -> None:
         self.budget.take()

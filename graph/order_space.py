@@ -106,8 +106,7 @@ class OrderSpace:
         for thread, nodes in threads.items():
             anchor = next((node for node in nodes if node.stream in shared), nodes[0])
             offset = {
-                node.name: anchor.offset - before.get((anchor.name, node.name), 0)
-                for node in nodes
+                node.name: anchor.offset - before.get((anchor.name, node.name), 0) for node in nodes
             }
             rank = {
                 v.name: sum(

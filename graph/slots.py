@@ -25,7 +25,7 @@ from .step_graph import StepGraph
 from .trials import Ints, SlotGate, Trials
 from .waits import Frame
 
-LIMIT = 4096  # choices compared exhaustively; beyond it, one value at a time
+LIMIT = 1024  # choices compared exhaustively; beyond it, one value at a time
 _BATCH = 256
 
 

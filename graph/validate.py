@@ -132,9 +132,7 @@ def _check_values(graph: StepGraph) -> None:
         elif value.slots is not None and value.slots < 1:
             problem = f"has {value.slots} slots. It needs one at least"
         if problem:
-            raise GraphError(
-                f"value {value.name!r} {problem}.", code="SW-SLOTS", line=value.line
-            )
+            raise GraphError(f"value {value.name!r} {problem}.", code="SW-SLOTS", line=value.line)
 
 
 def _check_accesses(graph: StepGraph) -> None:

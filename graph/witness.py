@@ -110,4 +110,3 @@ def _launched(graph: StepGraph, needed: Requirement) -> list[str]:
 
 def _joined(path: Steps, tail: Iterable[str]) -> Steps:
     return [*path, *((op, path[-1][1]) for op in tail)]
-

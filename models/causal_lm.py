@@ -307,13 +307,14 @@ def resolve(name_or_path: str | Path) -> str:
 @contextmanager
 def quiet() -> Iterator[None]:
     """No progress bar for what takes a moment; a download from the hub still shows its own."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    bars: Any = logging
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
     try:
         yield
     finally:
         if shown:
-            logging.enable_progress_bar()
+            bars.enable_progress_bar()
 
 
 def from_local_then_hub(auto: Any, name_or_path: str | Path, **options: Any) -> Any:

@@ -159,4 +159,6 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
     )
 
 
-KIND = NodeKind("bitmask", "fill grammar masks per draft position; cut drafts that break them", build)
+KIND = NodeKind(
+    "bitmask", "fill grammar masks per draft position; cut drafts that break them", build
+)

@@ -68,9 +68,7 @@ def advance(
             except Exception as failure:  # the boundary: this request's grammar, its own error
                 error, kept = f"{type(failure).__name__}: {failure}", ()
         request.output_ids.extend(kept)
-        settled.append(
-            Settled(request, kept, drafted[index], counts[index] - 1, error)
-        )
+        settled.append(Settled(request, kept, drafted[index], counts[index] - 1, error))
     return settled
 
 

@@ -35,9 +35,7 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
         Node(
             spec.name,
             host=(Op(),),
-            device=(
-                Op(reads=(Read("inputs"), Read("kv")), writes=("kv", "logits"), run=run),
-            ),
+            device=(Op(reads=(Read("inputs"), Read("kv")), writes=("kv", "logits"), run=run),),
             stream="compute",
         ),
         values=(

@@ -19,9 +19,7 @@ def schedule(ctx: OpContext) -> None:
 
 def build(spec: NodeSpec, machine: Machine) -> Built:
     op = Op(reads=(Read("requests"),), writes=("requests", "batch"), run=schedule)
-    return Built(
-        Node(spec.name, host=(op,)), values=(Value("batch"),), states=("requests",)
-    )
+    return Built(Node(spec.name, host=(op,)), values=(Value("batch"),), states=("requests",))
 
 
 KIND = NodeKind(

@@ -96,9 +96,7 @@ class Staging:
             lengths.append(count)
             at += count
         decodes = sum(row.decodes for row in batch.rows)
-        return StagedStep(
-            self, at, tuple(lengths), widest, sampled, decodes, batch.all_greedy
-        )
+        return StagedStep(self, at, tuple(lengths), widest, sampled, decodes, batch.all_greedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,5 +113,3 @@ class StagedStep:
     samples: int
     decodes: int
     greedy: bool
-
-

@@ -108,7 +108,7 @@ def gumbel(seeds: Tensor, positions: Tensor, purpose: Purpose | int | Tensor, vo
     from its distance to 1, which at that end is a small number with a full mantissa. With 24 bits,
     one draw in a hundred over a flat vocabulary of 128k tokens would be a tie.
 
-    Arguments as for `random_words`. On a CPU some 4 ms a row at 128k tokens: call it only for
+    Arguments as for `random_words`. On a CPU 5 to 10 ms a row at 128k tokens: call it only for
     batches that sample.
     """
     blocks = torch.arange(-(-vocab // 4), dtype=torch.int64, device=seeds.device)

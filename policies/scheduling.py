@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DecodeView:
-    """A request that is ready to decode. `last_step` is when it was last scheduled."""
+    """A request that is ready to decode. `turn` counts up each time any row is scheduled."""
 
     uid: int
-    last_step: int
+    turn: int
     arrival: int
 
 
@@ -39,7 +39,7 @@ class Budget:
 
     def decodes(self, ready: Iterable[DecodeView]) -> Iterator[DecodeView]:
         """The decode rows to try, best first; the caller stops when the budget is spent."""
-        yield from sorted(ready, key=lambda view: (view.last_step, view.arrival))
+        yield from sorted(ready, key=lambda view: view.turn)
 
     @staticmethod
     def prefills(waiting: Iterable[PrefillView]) -> Iterator[PrefillView]:

@@ -96,6 +96,7 @@ class Request:
     prefill_target: int = 0  # tokens to compute before the row can decode
     in_flight: InFlight = field(default_factory=InFlight)
     last_step: int = -1
+    turn: int = 0  # its place in the round of decode rows
 
     @property
     def settled(self) -> Settled:
@@ -141,7 +142,9 @@ class Request:
     def token(self, position: int) -> int:
         """The settled token at an absolute position."""
         prompt = len(self.prompt_ids)
-        return self.prompt_ids[position] if position < prompt else self.output_ids[position - prompt]
+        return (
+            self.prompt_ids[position] if position < prompt else self.output_ids[position - prompt]
+        )
 
 
 @dataclass(frozen=True, slots=True)

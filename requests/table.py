@@ -51,6 +51,7 @@ class RequestTable:
         self.blocks = KeyPool(range(1, limits.num_blocks + 1), block_reuse)
         self.steps = 0  # steps with at least one row
         self.preemptions = 0
+        self._turn = 0
         self._generations = [0] * limits.max_rows
 
     # -- admission -------------------------------------------------------------------------
@@ -118,12 +119,10 @@ class RequestTable:
             if request_or_none is not None:
                 self.finish(request_or_none, "cancelled")
 
-    def _decodes(
-        self, step: int, left: int, rows: list[ScheduledRow], chosen: set[int]
-    ) -> int:
+    def _decodes(self, step: int, left: int, rows: list[ScheduledRow], chosen: set[int]) -> int:
         budget = Budget(left, self.limits.window)
         ready = [
-            DecodeView(r.uid, r.last_step, r.uid)
+            DecodeView(r.uid, r.turn, r.uid)
             for r in self.requests.values()
             if r.phase == "running"
             and r.prefilled >= r.prefill_target
@@ -143,9 +142,7 @@ class RequestTable:
             left -= budget.window
         return left
 
-    def _prefills(
-        self, step: int, left: int, rows: list[ScheduledRow], chosen: set[int]
-    ) -> None:
+    def _prefills(self, step: int, left: int, rows: list[ScheduledRow], chosen: set[int]) -> None:
         waiting = [
             PrefillView(r.uid, 1, r.uid)
             for r in self.requests.values()
@@ -208,6 +205,8 @@ class RequestTable:
         forced: int = -1,
     ) -> ScheduledRow:
         request.last_step = step
+        self._turn += 1
+        request.turn = self._turn
         return ScheduledRow(
             request=request,
             row=request.row,
@@ -234,7 +233,7 @@ class RequestTable:
                 request.blocks.extend(granted)
                 return True
             other = victim(
-                DecodeView(r.uid, r.last_step, r.uid)
+                DecodeView(r.uid, r.turn, r.uid)
                 for r in self.requests.values()
                 if r.phase == "running" and r.uid not in chosen
             )

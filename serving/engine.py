@@ -79,7 +79,9 @@ class Engine:
         )
         self.plan = self.compile(machine)
         blocks = self.limits.num_blocks + 1  # the scratch block is the cache's own
-        self._states: dict[str, object] = {"kv": self.model.new_cache(blocks, self.limits.block_size)}
+        self._states: dict[str, object] = {
+            "kv": self.model.new_cache(blocks, self.limits.block_size)
+        }
         if self.drafter is not None:
             self._states["draft_kv"] = self.drafter.new_cache(blocks, self.limits.block_size)
         self._block_reuse = max(reuse_distance(self.plan, state) for state in self._states)

@@ -1,15 +1,15 @@
 """The front door of the decode engine: prompts in, texts out.
 
-    llm = LLM("path/to/model", pipeline="async")
-    for output in llm.generate(["Once upon a time"], SamplingParams(max_tokens=40)):
-        print(output.text)
+llm = LLM("path/to/model", pipeline="async")
+for output in llm.generate(["Once upon a time"], SamplingParams(max_tokens=40)):
+    print(output.text)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..configs.load import load_config
 from ..configs.prompts import PromptLine
@@ -89,7 +89,7 @@ class LLM:
         A request that cannot be served has an `error`, and the others go on. Raises `Interrupted`
         on Ctrl-C, with what was settled.
         """
-        many = [prompts] if isinstance(prompts, str | Mapping | PromptLine) else list(prompts)
+        many = _each(prompts)
         table = self.engine.new_table()
         requests: list[Request] = []
         outputs: dict[int, RequestOutput] = {}
@@ -101,9 +101,7 @@ class LLM:
                 if refusal is not None:
                     raise RequestError(refusal)
             except (RequestError, GrammarError) as error:
-                outputs[uid] = RequestOutput(
-                    request_id, text, "", (), "error", error=f"{error}"
-                )
+                outputs[uid] = RequestOutput(request_id, text, "", (), "error", error=f"{error}")
                 continue
             if on_text is not None:
                 request.on_text = _bound(on_text, request_id)
@@ -259,6 +257,16 @@ def _engine(config: PipelineConfig) -> Engine:
         executor=config.executor,
         torch_threads=config.torch_threads,
     )
+
+
+def _each(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or many, as many. A sequence of numbers is one prompt of token ids."""
+    if isinstance(prompts, str | Mapping | PromptLine):
+        return [prompts]
+    found = list(prompts)
+    if found and all(isinstance(each, int) for each in found):
+        return [cast(Sequence[int], found)]
+    return cast(list[Prompt], found)
 
 
 def _named(prompt: Prompt, uid: int) -> tuple[str, str]:

@@ -97,9 +97,7 @@ def tiny_engine(config: TinyConfig, *, drafter_context: int | None = None) -> En
         lambda machine: compile_plan(decode_step(shape, machine, order=config.order)),
         CausalLM.wrap(target, invariant=config.invariant),
         limits,
-        drafter=(
-            CausalLM.wrap(draft, invariant=config.invariant) if config.draft_tokens else None
-        ),
+        drafter=(CausalLM.wrap(draft, invariant=config.invariant) if config.draft_tokens else None),
         acceptance=config.acceptance,
         executor=config.executor,
         watchdog_s=30.0,

@@ -16,8 +16,10 @@ import numpy as np
 import xgrammar as xgr
 
 from .bitmask import Words, row_allowing, words
+from .compiler_process import CompilerProcess
 from .grammar import GrammarError, GrammarSpec, MatcherFailure
 from .json_schema import check_schema
+from .xgrammar_compile import compile_job, job_for
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,6 +40,9 @@ class XGrammarBackend:
             shorter, and a model cannot lose itself in blanks.
         cache_bytes: limit of the library's own cache of compiled grammars.
         compile_threads: threads of one compilation.
+        compile_limit_s: seconds that a compilation may take. It then runs in a process of its own
+            and is killed when they are over: set it where requests come from strangers. None
+            compiles here, without limit.
 
     Raises:
         ValueError: no end token, or one outside the vocabulary.
@@ -51,6 +56,7 @@ class XGrammarBackend:
         any_whitespace: bool = False,
         cache_bytes: int = CACHE_BYTES,
         compile_threads: int = 2,
+        compile_limit_s: float | None = None,
     ) -> None:
         if not eos_token_ids:
             raise ValueError("eos_token_ids is empty: a finished grammar would allow no token")
@@ -60,10 +66,14 @@ class XGrammarBackend:
         self._closed_row = row_allowing(self._stop_tokens, vocab_size)
         self._closed_row.flags.writeable = False
         self._last_word = row_allowing(range(vocab_size), vocab_size)[-1]
+        info = _tokenizer_info(tokenizer, vocab_size, sorted(self._stop_tokens))
         self._compiler = xgr.GrammarCompiler(
-            _tokenizer_info(tokenizer, vocab_size, sorted(self._stop_tokens)),
-            max_threads=compile_threads,
-            cache_limit_bytes=cache_bytes,
+            info, max_threads=compile_threads, cache_limit_bytes=cache_bytes
+        )
+        self._process = (
+            None
+            if compile_limit_s is None
+            else CompilerProcess(info, compile_limit_s, cache_bytes, compile_threads)
         )
 
     @property
@@ -87,27 +97,29 @@ class XGrammarBackend:
             compiled.matcher().fill_window((), np.zeros((1, words(self._vocab_size)), np.int32))
         except MatcherFailure as error:
             raise GrammarError(f"{spec.kind}: no output can satisfy this grammar") from error
+        except GrammarError as error:
+            raise GrammarError(f"{spec.kind}: {error}") from error
         except Exception as error:
             # The library throws RuntimeError for nearly everything, and prefixes a time and a
             # file of its own; the last line of the rest is what the user can act on.
             raise GrammarError(f"{spec.kind}: {_reason(error)}") from error
         return compiled
 
-    def _compile(self, spec: GrammarSpec) -> Any:
-        match spec.kind:
-            case "json":
-                return self._compile_schema(spec.source)
-            case "json_object":
-                return self._compile_schema('{"type":"object"}')
-            case "regex":
-                return self._compiler.compile_regex(spec.source)
-            case "grammar":
-                return self._compiler.compile_grammar(spec.source)
-            case "choice":
-                return self._compiler.compile_grammar(choice_as_ebnf(spec.choices))
+    def start(self) -> None:
+        """Start the compiling process, if there is to be one, rather than for the first request."""
+        if self._process is not None:
+            self._process.start()
 
-    def _compile_schema(self, source: str) -> Any:
-        return self._compiler.compile_json_schema(source, any_whitespace=self._any_whitespace)
+    def close(self) -> None:
+        """End the compiling process, if there is one."""
+        if self._process is not None:
+            self._process.close()
+
+    def _compile(self, spec: GrammarSpec) -> Any:
+        job = job_for(spec, self._any_whitespace)
+        if self._process is not None:
+            return self._process.compile(job)
+        return compile_job(self._compiler, job)
 
 
 @dataclass(frozen=True)
@@ -255,17 +267,6 @@ class XGrammarMatcher:
         except Exception as error:
             self._failure = MatcherFailure(f"{self._grammar.spec.kind}: {_reason(error)}")
             raise self._failure from error
-
-
-def choice_as_ebnf(choices: Sequence[str]) -> str:
-    """`root ::= "a" | "b"`, every character that is not plain written as an escape."""
-    return "root ::= " + " | ".join(f'"{"".join(map(_escape, choice))}"' for choice in choices)
-
-
-def _escape(character: str) -> str:
-    if character.isascii() and character.isprintable() and character not in '"\\':
-        return character
-    return f"\\U{ord(character):08x}"
 
 
 def _tokenizer_info(

@@ -151,7 +151,7 @@ def test_a_setting_reaches_a_node_by_its_name() -> None:
 def test_a_setting_can_mention_a_node_for_the_first_time() -> None:
     nodes = pipeline("quickstart", nodes__bitmask__actor="grammar").nodes
     assert [(node.name, node.actor) for node in nodes] == [("bitmask", "grammar")]
-    with pytest.raises(ConfigError, match="no entry 'forwrd' .did you mean 'forward'"):
+    with pytest.raises(ConfigError, match=r"no entry 'forwrd' \(did you mean 'forward'"):
         load("abstract_decode", {"nodes.forwrd.offset": "1"})
 
 

@@ -99,10 +99,16 @@ def test_a_broken_line_is_told_with_its_number(tmp_path: Path, line: str, said: 
 
 
 def test_every_broken_line_is_listed(tmp_path: Path) -> None:
-    lines = ['{"prompt": "fine"}', "broken", '{"prompt": "fine"}', '{"promt": "x"}', b"\xff"]
+    lines: list[str | bytes] = [
+        '{"prompt": "fine"}',
+        "broken",
+        '{"prompt": "fine"}',
+        '{"promt": "x"}',
+        b"\xff",
+    ]
     with pytest.raises(ConfigError) as caught:
         read_prompts(written(tmp_path, *lines))
-    assert sorted({problem.mark.line for problem in caught.value.problems}) == [2, 4, 5]
+    assert {problem.mark.line for problem in caught.value.problems} == {2, 4, 5}
 
 
 def test_two_lines_cannot_have_one_id(tmp_path: Path) -> None:

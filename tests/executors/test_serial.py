@@ -61,6 +61,22 @@ def test_every_version_has_its_own_cell_even_where_the_plan_pins_one_slot() -> N
     assert seen == ["-", 0, 1, 2]
 
 
+def test_a_reader_past_the_last_step_takes_no_version_from_the_others() -> None:
+    """At the last iteration `ahead` is beyond the end: it no longer counts as a reader."""
+    seen: list[object] = []
+
+    def look(ctx: OpContext) -> None:
+        seen.append(ctx.read("x"))
+
+    nodes = [
+        Node("ahead", (Op((Read("x", 3),)),), offset=-1),
+        Node("make", (Op(writes=("x",), run=lambda ctx: ctx.write("x", ctx.step)),), offset=1),
+        Node("look", (Op((Read("x", 1),), run=look),)),
+    ]
+    run(compile_plan(StepGraph.build(nodes, [Value("x", initial="-")])), steps=6)
+    assert seen == ["-", 0, 1, 2, 3, 4]
+
+
 def test_a_listing_that_reads_before_it_writes_is_no_serial_program() -> None:
     nodes = [
         Node("look", (Op((Read("x"),)),)),

@@ -219,6 +219,19 @@ def test_a_path_through_a_skipped_step_holds(there: int) -> None:
         assert order.index(("u", step)) < order.index(("w", step))
 
 
+def test_steps_after_the_last_do_not_wait_for_a_stream_that_others_still_use() -> None:
+    """`early` has no instance that `late` could wait for there, and its stream cannot end yet."""
+    nodes = [
+        Node("early", device=(Op(),), actor="driver", stream="copy", offset=1),
+        Node("late", device=(Op(),), actor="helper", stream="compute"),
+        Node("other", device=(Op(),), actor="helper", stream="copy"),
+        Node("last", actor="helper"),
+    ]
+    plan = compile_plan(StepGraph.build(nodes, []))
+    waits = (Wait("early.device", "late.device", 0), Wait("late.device", "last.host", 0))
+    assert run(replace(plan, waits=waits), executor="threads", steps=3, watchdog_s=1).steps == 3
+
+
 def test_a_producer_that_nothing_bounds_does_not_run_away() -> None:
     made: list[int] = []
     lead: list[int] = []

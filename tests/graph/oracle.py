@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
+import numpy.typing as npt
 
 from stepweave.graph.node import Node
 from stepweave.graph.plan import Plan, Wait
@@ -40,6 +41,8 @@ class Instance(NamedTuple):
         return f"{self.op}({self.step})"
 
 
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 Cell = tuple[str, int]  # value and physical copy (or version, if fresh); (state, 0)
 
 
@@ -294,7 +297,13 @@ def unordered_pairs(plan: Plan, steps: int = 6, padding: int | None = None) -> l
         return [Unordered(somewhere, somewhere, ("stuck", 0))]
     real = [at for actor in plan.actors for at in unrolled.program(actor) if unrolled.real(at)]
     found = [pair for pair in conflicts(unrolled, real) if not order.before(*pair[:2])]
-    found += [Unordered(u, v, ("unrecorded", 0)) for u, v in order.unrecorded]
+    # At the very ends of the padding nothing comes before or after, so look a little inside.
+    near = range(-unrolled.padding // 2, steps + unrolled.padding // 2)
+    found += [
+        Unordered(u, v, ("unrecorded", 0))
+        for u, v in order.unrecorded
+        if u.step in near and v.step in near
+    ]
     ops = plan.graph.vertices
     for actor in plan.actors:
         program = list(unrolled.program(actor))
@@ -303,6 +312,8 @@ def unordered_pairs(plan: Plan, steps: int = 6, padding: int | None = None) -> l
             if first is None or second is None:
                 continue
             fed = (Instance(first, u.step), Instance(second, v.step))
+            if not (u.step in near and v.step in near):
+                continue
             if fed[0] != fed[1] and not order.before(*fed):
                 found.append(Unordered(*fed, ("launch", 0)))
     return found
@@ -488,28 +499,37 @@ class Orders:
             found += [(u, v, at - then) for (u, at), (v, then) in pairwise([*line, again])]
         return found
 
-    def longest(self, arcs: Iterable[Arc], period: float) -> np.ndarray | None:
-        """Longest paths, each arc its source's duration less `period` a step; None: a cycle > 0."""
+    def longest(self, candidates: Sequence[Sequence[Arc]], period: float) -> FloatArray:
+        """Longest paths for each candidate: an arc is its source's duration less its periods."""
         index = {op: number for number, op in enumerate(self.graph.vertices)}
-        table = np.full((len(index), len(index)), -np.inf)
-        for u, v, d in arcs:
-            i, j = index[u], index[v]
-            table[i, j] = max(table[i, j], self.costs[u] - d * period)
+        table = np.full((len(candidates), len(index), len(index)), -np.inf)
+        for one, arcs in zip(table, candidates, strict=True):
+            for u, v, d in arcs:
+                i, j = index[u], index[v]
+                one[i, j] = max(one[i, j], self.costs[u] - d * period)
         for k in range(len(index)):
-            table = np.maximum(table, table[:, k, None] + table[None, k, :])
-        return None if (np.diagonal(table) > 1e-9).any() else table
+            np.maximum(table, table[:, :, k, None] + table[:, None, k, :], out=table)
+            np.minimum(table, 1e12, out=table)  # a growing cycle doubles at each turn
+        return table
 
-    def latency(self, arcs: Iterable[Arc], period: float) -> float | None:
-        """Of one step, from the start of any op to the end of any other; None: too slow."""
-        table = self.longest(arcs, period)
-        if table is None:
-            return None
-        np.fill_diagonal(table, 0.0)
-        return float((table + np.array([self.costs[op] for op in self.graph.vertices])).max())
+    def keeps_up(self, candidates: Sequence[Sequence[Arc]], period: float) -> BoolArray:
+        """Which candidates have no cycle that needs a longer period."""
+        cycles = np.diagonal(self.longest(candidates, period), axis1=1, axis2=2)
+        result: BoolArray = np.asarray((cycles <= 1e-9).all(axis=1))
+        return result
 
-    def is_possible(self, arcs: Iterable[Arc]) -> bool:
-        """No cycle of distance ≤ 0: a period that outweighs all durations makes it negative."""
-        return self.longest(arcs, 1.0 + 2 * sum(self.costs.values())) is not None
+    def is_possible(self, candidates: Sequence[Sequence[Arc]]) -> BoolArray:
+        """No cycle of distance ≤ 0: then a period above the sum of all durations is enough."""
+        return self.keeps_up(candidates, 1.0 + 2 * sum(self.costs.values()))
+
+    def latency(self, candidates: Sequence[Sequence[Arc]], period: float) -> FloatArray:
+        """Of one step, from the start of any op to the end of any other."""
+        table = self.longest(candidates, period)
+        places = np.arange(len(self.graph.vertices))
+        table[:, places, places] = 0.0
+        ends = table + np.array([self.costs[op] for op in self.graph.vertices])
+        result: FloatArray = ends.max(axis=(1, 2))
+        return result
 
 
 # --- interleavings ----------------------------------------------------------------------------

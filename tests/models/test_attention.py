@@ -125,14 +125,11 @@ def test_attention_is_softmax_over_the_past(
         )
 
 
-@pytest.mark.parametrize(("how", "threads"), [*((how, 1) for how in HOW.values()), (HOW["all"], 2)])
-def test_bits_do_not_depend_on_batch_chunk_or_block_table(
-    how: dict[str, Any], threads: int
-) -> None:
-    torch.set_num_threads(threads)
+@EACH_HOW
+def test_bits_do_not_depend_on_batch_chunk_or_block_table(how: dict[str, Any]) -> None:
     keys = Keys((140, 90, 33))
     whole = [keys.attend((r, 0, n), **how)[0] for r, n in enumerate((140, 90, 33))]
-    for window in (1, 2, 3, 4, 9) if threads == 1 else (2,):
+    for window in (1, 2, 3, 4, 9):
         for end in (window, 33):
             mixed = keys.attend(
                 (2, end - window, end),
@@ -147,6 +144,15 @@ def test_bits_do_not_depend_on_batch_chunk_or_block_table(
             assert torch.equal(mixed[1], whole[0][5:120])
             assert torch.equal(mixed[2], whole[1][end - window : end])
             assert torch.equal(mixed[3], whole[2][end - 1 : end])
+
+
+def test_bits_do_not_depend_on_the_batch_with_two_threads() -> None:
+    torch.set_num_threads(2)
+    keys = Keys((20, 9))
+    whole = [keys.attend((r, 0, n))[0] for r, n in enumerate((20, 9))]
+    mixed = keys.attend((1, 3, 4), (0, 8, 10), (0, 10, 20), spare=17)
+    assert torch.equal(mixed[0], whole[1][3:4])
+    assert torch.equal(torch.cat(mixed[1:]), whole[0][8:])
 
 
 @EACH_MODE

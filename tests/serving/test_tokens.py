@@ -4,6 +4,7 @@ The reference is not ours: `generate` of transformers, and for grammars a loop o
 model that masks each token with the grammar library's own functions.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -134,7 +135,7 @@ def run_cell(
     table = engine.new_table()
     if situation == "staggered":
         # Each request arrives when the one before it has shown its first text.
-        for first, second in zip(requests, requests[1:], strict=False):
+        for first, second in itertools.pairwise(requests):
             late = [second]
             first.on_text = lambda _, late=late: table.submit(late.pop()) if late else None
         table.submit(requests[0])

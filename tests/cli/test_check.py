@@ -1,0 +1,175 @@
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from stepweave.cli.main import app
+from stepweave.configs.load import shipped
+
+KEYS = [
+    *("ok", "digest", "actors", "waits", "edges", "slots", "requirements", "period_us"),
+    *("critical_cycle", "errors"),
+]
+SOUND = """\
+order: keep
+values:
+  batch: {place: host}
+  staging: {place: pinned, slots: 1}
+  inputs: {place: device}
+nodes:
+  - name: schedule
+    host: {writes: [batch], cost_us: 5}
+  - name: prepare
+    stream: compute
+    host: {reads: [batch], writes: [staging], cost_us: 5}
+    device: {reads: [staging], writes: [inputs], cost_us: 50}
+  - name: forward
+    stream: compute
+    device: {reads: [inputs], cost_us: 100}
+"""
+DEADLOCK = """\
+order: keep
+values:
+  x: {place: device}
+  y: {place: device}
+nodes:
+  - name: first
+    stream: one
+    device: {reads: [y], writes: [x]}
+  - name: second
+    stream: two
+    device: {reads: [x], writes: [y]}
+"""
+
+
+def stepweave(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def objects(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def written(folder: Path, text: str, name: str = "it.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_sound_graph_is_one_object_with_the_documented_keys(tmp_path: Path) -> None:
+    result = stepweave("check", written(tmp_path, SOUND), "--json")
+    assert result.exit_code == 0, result.output
+    (found,) = objects(result)
+    assert list(found) == KEYS
+    assert found["ok"] is True
+    assert found["errors"] == []
+    assert found["requirements"] == len(found["edges"])
+    assert found["slots"] == {"batch": None, "staging": 1, "inputs": 1}
+    assert found["actors"]["compute"] == [["prepare.device", 0], ["forward.device", 0]]
+    assert [(w["from"], w["to"], w["distance"]) for w in found["waits"]] == [
+        ("prepare.device", "prepare.host", 1)
+    ]
+    assert list(found["edges"][0]) == [
+        *("from", "to", "value", "carry", "distance", "hazard", "from_stream", "to_stream"),
+        *("by", "event", "witness"),
+    ]
+
+
+def test_people_read_the_waits_with_what_they_protect(tmp_path: Path) -> None:
+    result = stepweave("check", written(tmp_path, SOUND))
+    assert result.exit_code == 0
+    assert "prepare.host, one step later waits for prepare.device" in result.stdout
+    assert "WAR staging: prepare.device → prepare.host" in result.stdout
+    assert "fresh: batch" in result.stdout
+
+
+def test_several_files_are_answered_in_order_and_one_failure_fails_all(tmp_path: Path) -> None:
+    good = written(tmp_path, SOUND, "good.yaml")
+    bad = written(tmp_path, SOUND.replace("reads: [inputs]", "reads: [input]"), "bad.yaml")
+    result = stepweave("check", good, bad, tmp_path / "missing.yaml", good, "--json")
+    assert result.exit_code == 1
+    found = objects(result)
+    assert [each["ok"] for each in found] == [True, False, False, True]
+    assert all(list(each) == KEYS for each in found)
+    (error,) = found[1]["errors"]
+    assert (error["code"], error["line"], error["column"]) == ("SW-UNKNOWN-NAME", 15, 22)
+    assert "(did you mean 'inputs'?)" in error["message"]
+
+
+def test_a_deadlock_is_printed_with_its_cycle(tmp_path: Path) -> None:
+    result = stepweave("check", written(tmp_path, DEADLOCK), "--json")
+    assert result.exit_code == 1
+    (error,) = objects(result)[0]["errors"]
+    assert error["code"] == "SW-DEADLOCK"
+    assert sum(distance for _, distance in error["cycle"]) <= 0
+
+
+def test_a_wrong_graph_is_told_with_file_line_and_column(tmp_path: Path) -> None:
+    text = SOUND.replace("writes: [inputs]", "writes: [inputs, batch]").replace("host}", "pinned}")
+    path = written(tmp_path, text)
+    result = stepweave("check", path)
+    assert result.exit_code == 1
+    assert "FAILED [SW-TWO-WRITERS]" in result.stdout
+    assert f"{path}:9:5:" in result.stdout
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_shipped_config_is_sound(name: str) -> None:
+    result = stepweave("check", name, "--json")
+    assert result.exit_code == 0, result.output
+    assert objects(result)[0]["ok"]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_the_full_pipeline_is_sound_at_every_depth(depth: int) -> None:
+    result = stepweave("check", "quickstart", "--json", "--set", f"depth={depth}")
+    assert result.exit_code == 0, result.output
+
+
+def test_the_abstract_example_needs_two_waits_and_is_bound_by_the_device() -> None:
+    (found,) = objects(stepweave("check", "abstract_decode", "--json"))
+    assert len(found["waits"]) == 2
+    assert all(op.endswith(".device") for op, _ in found["critical_cycle"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("slots.msk=2", "unknown value 'msk' (did you mean 'mask'?)"),
+        ("costs.forwrd.device=2", "unknown op 'forwrd.device' (did you mean 'forward.device'?)"),
+    ],
+)
+def test_pins_and_hints_must_name_what_exists(setting: str, said: str) -> None:
+    result = stepweave("check", "quickstart", "--set", setting)
+    assert result.exit_code == 1
+    assert f"--set {setting}: {said}" in result.stdout
+
+
+PROBE = """
+import sys, time
+from stepweave.cli.main import app
+try:
+    app(["check", *sys.argv[1:], "--json"])
+except SystemExit as end:
+    assert end.code == 0, end.code
+heavy = {"torch", "transformers", "xgrammar", "rich"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_an_abstract_graph_is_checked_without_torch() -> None:
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", PROBE, "abstract_decode"], capture_output=True, text=True
+        )
+        times.append(time.perf_counter() - started)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["ok"]
+    assert min(times) < 3, times  # 0.6 s on an idle machine; a busy one must not fail the tests

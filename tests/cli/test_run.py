@@ -1,0 +1,211 @@
+"""`run` against an engine that only pretends: what is printed, and when it fails."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from stepweave.cli.main import app
+from stepweave.configs.prompts import PromptLine
+from stepweave.configs.schema import PipelineConfig
+from stepweave.requests.request import RequestOutput
+
+
+@dataclass
+class PretendedLLM:
+    """Answers each prompt with its own words, a token for each."""
+
+    pipeline: PipelineConfig
+    cancelled: bool = False
+    tokens: int = 0
+
+    def generate(
+        self,
+        lines: Sequence[PromptLine],
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> list[RequestOutput]:
+        if any(line.prompt == "interrupt" for line in lines):
+            os.kill(os.getpid(), signal.SIGINT)
+        outputs = [self._output(index, line) for index, line in enumerate(lines)]
+        self.tokens += sum(len(output.token_ids) for output in outputs)
+        return outputs
+
+    def _output(self, index: int, line: PromptLine) -> RequestOutput:
+        prompt = line.prompt or ""
+        if prompt == "fail":
+            return RequestOutput(line.id or str(index), prompt, "", (), "error", error="no luck")
+        if self.cancelled and index > 0:
+            return RequestOutput(line.id or str(index), prompt, "", (), "cancelled")
+        words = prompt.split()[: line.max_tokens]
+        if prompt == "differ" and self.pipeline.executor == "serial":
+            words = ["otherwise"]
+        ids = tuple(sum(word.encode()) for word in words)
+        return RequestOutput(line.id or str(index), prompt, " ".join(words), ids, "stop", 2, 1)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "tokens": self.tokens,
+            "steps": 1,
+            "drafted": 2,
+            "accepted": 1,
+            "seconds": 0.5,
+            "tokens_per_second": self.tokens * 2.0,
+            "executor": self.pipeline.executor,
+            "depth": self.pipeline.depth,
+            "waits": 2,
+            "slots": {},
+        }
+
+
+@dataclass
+class Made:
+    llms: list[PretendedLLM] = field(default_factory=list)
+
+    def __call__(self, pipeline: PipelineConfig) -> PretendedLLM:
+        self.llms.append(PretendedLLM(pipeline))
+        return self.llms[-1]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+    made = Made()
+    module: Any = types.ModuleType("stepweave.serving.llm")
+    module.LLM = made
+    monkeypatch.setitem(sys.modules, "stepweave.serving.llm", module)
+    return made
+
+
+def stepweave(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def objects(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.usefixtures("made")
+def test_json_is_an_object_per_request_and_a_summary() -> None:
+    result = stepweave("run", "async", "--json", "--prompt", "a b", "--prompt", "c")
+    assert result.exit_code == 0, result.output
+    *found, last = objects(result)
+    assert list(found[0]) == [
+        *("id", "prompt", "text", "token_ids", "finish_reason", "drafted", "accepted"),
+    ]
+    assert [each["text"] for each in found] == ["a b", "c"]
+    assert list(last["summary"])[:10] == [
+        *("tokens", "steps", "drafted", "accepted", "seconds", "tokens_per_second"),
+        *("executor", "depth", "waits", "slots"),
+    ]
+    assert last["summary"]["equal_to_synchronous"] is None
+
+
+@pytest.mark.usefixtures("made")
+def test_people_get_a_panel_for_each_request_and_a_table() -> None:
+    result = stepweave("run", "async", "--prompt", "hello [bold] \x1b[31m there")
+    assert result.exit_code == 0
+    assert "hello [bold] \\x1b[31m there" in result.stdout
+    assert "tokens/s on threads, depth 2" in result.stdout
+
+
+@pytest.mark.usefixtures("made")
+def test_a_failed_request_fails_the_run_and_no_other_request() -> None:
+    result = stepweave("run", "async", "--json", "--prompt", "fail", "--prompt", "fine")
+    assert result.exit_code == 1
+    failed, fine, _ = objects(result)
+    assert failed["error"] == "no luck"
+    assert (fine["text"], "error" in fine) == ("fine", False)
+
+
+def test_the_prompts_of_a_config_are_used_when_none_are_given(made: Made) -> None:
+    result = stepweave("run", "quickstart", "--json")
+    assert result.exit_code == 0, result.output
+    assert [each["id"] for each in objects(result)[:-1]][:2] == ["person", "order"]
+    assert made.llms[0].pipeline.speculation is not None
+
+
+@pytest.mark.usefixtures("made")
+def test_prompts_come_from_the_command_line_then_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "from the file", "max_tokens": 2, "id": "f"}\n')
+    result = stepweave("run", "quickstart", "--json", "--prompts", path, "--prompt", "first")
+    assert [each["text"] for each in objects(result)[:-1]] == ["first", "from the"]
+    result = stepweave("run", "quickstart", "--json", "--prompts", path, "--max-tokens", "1")
+    assert [each["text"] for each in objects(result)[:-1]] == ["from"]
+
+
+@pytest.mark.usefixtures("made")
+def test_every_broken_line_of_a_prompts_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "x"}\n{"promt": "x"}\nbroken\n')
+    result = stepweave("run", "async", "--prompts", path)
+    assert result.exit_code == 2
+    assert f"error: {path}:2: unknown key 'promt' (did you mean 'prompt'?)" in result.stderr
+    assert f"error: {path}:3:1: is not JSON" in result.stderr
+
+
+def test_a_schema_binds_the_prompts_of_the_command_line(made: Made, tmp_path: Path) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text('{"type": "integer"}')
+    result = stepweave("run", "quickstart", "--prompt", "x", "--schema", path)
+    assert result.exit_code == 0, result.output
+    path.write_text("{")
+    result = stepweave("run", "quickstart", "--prompt", "x", "--schema", path)
+    assert result.exit_code == 2
+    assert f"{path}:1:2: is not JSON" in result.stderr
+
+
+def test_settings_reach_the_engine(made: Made) -> None:
+    stepweave("run", "quickstart", "--set", "depth=3", "--set", "executor=serial")
+    assert (made.llms[0].pipeline.depth, made.llms[0].pipeline.executor) == (3, "serial")
+
+
+def test_compare_runs_the_synchronous_loop_too(made: Made) -> None:
+    result = stepweave("run", "async", "--json", "--compare", "--prompt", "a b")
+    assert result.exit_code == 0, result.output
+    summary = objects(result)[-1]["summary"]
+    assert summary["equal_to_synchronous"] is True
+    assert summary["speed_ratio"] > 0
+    assert summary["tokens"] == 2
+    other = made.llms[1].pipeline
+    assert (other.depth, other.executor) == (1, "serial")
+
+
+@pytest.mark.usefixtures("made")
+def test_compare_fails_when_tokens_differ() -> None:
+    result = stepweave("run", "async", "--json", "--compare", "--prompt", "differ")
+    assert result.exit_code == 1
+    assert objects(result)[-1]["summary"]["equal_to_synchronous"] is False
+
+
+@pytest.mark.usefixtures("made")
+def test_ctrl_c_keeps_what_was_done() -> None:
+    result = stepweave("run", "async", "--json", "--prompt", "interrupt", "--prompt", "never")
+    assert result.exit_code == 130
+    assert result.stderr == "interrupted: 1 of 2 requests were done\n"
+    first, second, _ = objects(result)
+    assert (first["text"], second["finish_reason"]) == ("interrupt", "cancelled")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_before_the_engine_is_up_is_one_line() -> None:
+    code = (
+        "import os, signal, stepweave.cli.run as run\n"
+        "run.load_config = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+        "from stepweave.cli.main import main\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", "async"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")

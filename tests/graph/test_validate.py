@@ -1,0 +1,161 @@
+"""Declarations that make no sense are refused, with a code, a place and the nearest right name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepweave.graph.errors import GraphError
+from stepweave.graph.node import Node, Op, State, Value
+from stepweave.graph.step_graph import StepGraph
+from stepweave.graph.validate import unread_values
+from tests.graph.build import R, device, host, op, staged, value
+
+PRODUCER = host("producer", op(writes="x"))
+
+
+def refused(
+    *nodes: Node, values: list[Value] | None = None, states: list[str] | None = None
+) -> GraphError:
+    with pytest.raises(GraphError) as caught:
+        StepGraph.build(nodes, values if values is not None else [value("x")], states or [])
+    return caught.value
+
+
+def test_a_sensible_graph_passes() -> None:
+    staged()
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_known_one_and_the_line() -> None:
+    error = refused(
+        host("producer", op(writes="tokens")),
+        host("consumer", op("tokens_"), line=7),
+        values=[value("tokens")],
+    )
+    assert error.code == "SW-UNKNOWN-NAME"
+    assert error.line == 7
+    assert "'consumer'" in error.message
+    assert "did you mean 'tokens'?" in error.message
+
+
+def test_an_unknown_write_is_refused() -> None:
+    assert refused(PRODUCER, host("b", op(writes="y"))).code == "SW-UNKNOWN-NAME"
+
+
+def test_a_value_has_one_writer() -> None:
+    error = refused(PRODUCER, host("second", op(writes="x")))
+    assert error.code == "SW-TWO-WRITERS"
+    assert "'producer.host'" in error.message
+
+
+def test_a_value_that_is_read_must_be_written() -> None:
+    error = refused(host("consumer", op("x")))
+    assert error.code == "SW-UNWRITTEN"
+
+
+def test_an_external_value_may_be_read_but_not_written() -> None:
+    external = replace(value("x"), external=True)
+    StepGraph.build([host("consumer", op("x"))], [external])
+    assert refused(PRODUCER, values=[external]).code == "SW-EXTERNAL"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "values", "states"),
+    [
+        ([host("a"), host("a")], [], []),
+        ([host("a")], [value("x"), value("x")], []),
+        ([host("a")], [], ["s", "s"]),
+        ([host("a")], [value("x")], ["x"]),
+        ([host("a", op("x x", "x"))], [value("x")], []),
+        ([host("a", op(writes="s s"))], [], ["s"]),
+    ],
+)
+def test_names_are_declared_once(nodes: list[Node], values: list[Value], states: list[str]) -> None:
+    assert refused(*nodes, values=values, states=states).code == "SW-DUPLICATE"
+
+
+def test_a_value_and_a_state_of_one_name_are_refused_at_the_states_line() -> None:
+    with pytest.raises(GraphError, match="both as a value and as a state") as caught:
+        StepGraph.build([host("a")], [value("x")], [State("x", line=4)])
+    assert caught.value.line == 4
+
+
+def test_reading_a_value_at_two_carries_is_no_repetition() -> None:
+    StepGraph.build([PRODUCER, host("b", op("x x@-1"))], [value("x")])
+
+
+def test_a_device_op_needs_a_stream() -> None:
+    node = Node("a", device=(Op(),))
+    assert refused(node).code == "SW-NO-STREAM"
+
+
+def test_a_stream_needs_a_device_op() -> None:
+    assert refused(Node("a", stream="compute")).code == "SW-NO-DEVICE-OP"
+
+
+def test_a_stream_cannot_have_the_name_of_a_host_thread() -> None:
+    error = refused(device("a", op(), op(), stream="driver"))
+    assert error.code == "SW-ACTOR"
+
+
+def test_a_node_needs_a_host_op() -> None:
+    assert refused(Node("a", host=())).code == "SW-NO-OPS"
+    assert refused(Node("a", host=(), device=(Op(),), stream="s")).code == "SW-NO-OPS"
+
+
+def test_a_graph_needs_a_node() -> None:
+    assert refused(values=[]).code == "SW-EMPTY"
+
+
+@pytest.mark.parametrize("names", [("one", "one"), ("one", None)])
+def test_phases_need_names_of_their_own(names: tuple[str | None, ...]) -> None:
+    assert refused(Node("a", tuple(Op(phase=name) for name in names))).code == "SW-PHASE"
+
+
+def test_a_device_op_cannot_reach_host_memory_and_is_told_of_pinned() -> None:
+    error = refused(PRODUCER, device("b", op(), op("x")))
+    assert error.code == "SW-PLACE"
+    assert "pinned" in error.message
+
+
+def test_a_host_op_cannot_reach_device_memory() -> None:
+    error = refused(
+        device("a", op(), op(writes="x")), host("b", op("x")), values=[value("x", "device")]
+    )
+    assert error.code == "SW-PLACE"
+
+
+def test_pinned_memory_is_reached_from_both() -> None:
+    StepGraph.build([PRODUCER, device("b", op(), op("x"))], [value("x", "pinned")])
+
+
+def test_a_carry_counts_backwards() -> None:
+    reader = host("b", Op(tuple(replace(read, carry=-1) for read in R("x"))))
+    error = refused(PRODUCER, reader)
+    assert error.code == "SW-CARRY"
+    assert "`x@-1`" in error.message
+
+
+def test_a_state_has_no_versions() -> None:
+    assert refused(host("a", op("s@-1", "s")), states=["s"]).code == "SW-CARRY"
+
+
+@pytest.mark.parametrize(
+    "wrong", [replace(value("x", "pinned"), slots=0), replace(value("x"), slots=2)]
+)
+def test_slots_are_at_least_one_and_not_for_fresh_values(wrong: Value) -> None:
+    assert refused(PRODUCER, values=[wrong]).code == "SW-SLOTS"
+
+
+@pytest.mark.parametrize("cost", [-1.0, float("inf"), float("nan")])
+def test_a_cost_is_a_time(cost: float) -> None:
+    assert refused(host("a", op(cost=cost))).code == "SW-COST"
+
+
+def test_a_launch_latency_is_a_time() -> None:
+    assert refused(device("a", op(), op(), latency=-1.0)).code == "SW-COST"
+
+
+def test_values_that_nobody_reads_are_listed_and_not_refused() -> None:
+    assert unread_values(StepGraph.build([PRODUCER], [value("x")])) == ("x",)

@@ -1,0 +1,144 @@
+"""What the three hand-written overlaps did falls out of the declarations."""
+
+import pytest
+
+from stepweave.graph.compile import compile_plan
+from stepweave.graph.errors import GraphError
+from stepweave.graph.pools import reuse_distance
+from stepweave.graph.verify import verify
+from stepweave.nodes.decode_step import decode_step, listing
+from stepweave.nodes.kind import NodeSpec, Shape, parse_read
+from stepweave.nodes.registry import kind, known_kinds
+
+ALL = Shape(depth=2, draft_tokens=3, structured=True)
+# The device dominates: a forward of 4 ms, and host ops as engines report them.
+COSTS = {
+    "schedule.host": 300.0,
+    "prepare_inputs.host": 400.0,
+    "prepare_inputs.device": 30.0,
+    "forward.host": 150.0,
+    "forward.device": 4000.0,
+    "bitmask.host": 830.0,
+    "bitmask.device": 20.0,
+    "sample.device": 150.0,
+    "draft.device": 600.0,
+    "d2h_copy.device": 15.0,
+    "commit.host.advance": 100.0,
+    "commit.host.finish": 200.0,
+}
+
+
+@pytest.mark.parametrize("order", ["keep", "search"])
+def test_all_three_together_need_exactly_two_waits(order: str) -> None:
+    plan = compile_plan(decode_step(ALL, order=order), costs=COSTS)  # type: ignore[arg-type]
+    verify(plan)
+    assert [(wait.source, wait.target, wait.distance) for wait in plan.waits] == [
+        ("draft.device", "d2h_copy.device", 0),
+        ("d2h_copy.device", "commit.host.advance", 0),
+    ]
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_pipelined_the_device_alone_bounds_the_speed(depth: int) -> None:
+    shape = Shape(depth=depth, draft_tokens=3, structured=True)
+    plan = compile_plan(decode_step(shape), costs=COSTS)
+    assert all(op.endswith(".device") for op, _ in plan.critical_cycle)
+    assert plan.period_us == pytest.approx(30 + 4000 + 20 + 150 + 600)
+
+
+def test_synchronous_the_critical_cycle_runs_through_the_host() -> None:
+    shape = Shape(depth=1, draft_tokens=3, structured=True)
+    plan = compile_plan(decode_step(shape), costs=COSTS)
+    assert any(".host" in op for op, _ in plan.critical_cycle)
+    pipelined = compile_plan(decode_step(ALL), costs=COSTS)
+    assert plan.period_us > 1.2 * pipelined.period_us
+
+
+def test_one_slot_for_the_staging_buffers_brings_back_the_guard_that_was_written_by_hand() -> None:
+    free = compile_plan(decode_step(ALL, order="keep"), costs=COSTS)
+    assert free.slots["staging"] == 2
+    plan = compile_plan(decode_step(ALL, order="keep"), costs=COSTS, slots={"staging": 1})
+    verify(plan)
+    guards = [w for w in plan.waits if w.target == "prepare_inputs.host"]
+    assert [(wait.source, wait.distance) for wait in guards] == [("prepare_inputs.device", 1)]
+    assert {(p.hazard, p.value) for p in guards[0].protects} >= {("WAR", "staging")}
+
+
+def test_a_worker_thread_for_the_grammar_adds_only_waits_that_name_what_they_protect() -> None:
+    overrides = {"bitmask": NodeSpec("bitmask", "bitmask", actor="grammar")}
+    plan = compile_plan(decode_step(ALL, overrides=overrides), costs=COSTS)
+    verify(plan)
+    assert plan.actors["grammar"] == (("bitmask.host", 0),)
+    assert len(plan.waits) > 2
+    assert all(wait.protects for wait in plan.waits)
+
+
+def test_a_drafter_on_a_stream_of_its_own_is_a_placement_and_no_new_code() -> None:
+    overrides = {"draft": NodeSpec("draft", "draft", stream="draft")}
+    plan = compile_plan(decode_step(ALL, overrides=overrides), costs=COSTS)
+    verify(plan)
+    assert ("draft.device", 0) in plan.actors["draft"]
+    assert any(wait.source == "sample.device" for wait in plan.waits)
+    assert reuse_distance(plan, "draft_kv") == 1
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_the_depth_says_where_schedule_stands(depth: int) -> None:
+    names = listing(Shape(depth=depth, draft_tokens=1, structured=True))
+    at = {name: (offset, position) for position, (name, offset) in enumerate(names)}
+    # In iterations: schedule(i) runs at i + its offset, commit(j) at j + 1.
+    schedule, commit = at["schedule"], at["commit"]
+
+    def before(first: tuple[int, int], second: tuple[int, int]) -> bool:
+        return first < second
+
+    step = 10
+    when = (step + schedule[0], schedule[1])
+    assert before((step - depth + commit[0], commit[1]), when)
+    assert before(when, (step - depth + 1 + commit[0], commit[1]))
+
+
+def test_a_depth_below_one_is_refused() -> None:
+    with pytest.raises(GraphError, match="at least 1"):
+        decode_step(Shape(depth=0))
+
+
+def test_sampled_tokens_do_not_pass_through_the_host() -> None:
+    graph = decode_step(ALL)
+    host_values = {name for name, value in graph.values.items() if value.place != "device"}
+    prepare = graph.vertices["prepare_inputs.device"].op
+    assert {str(read) for read in prepare.reads} == {"staging", "tails@-1", "drafts@-1"}
+    assert "tails" not in host_values
+    assert "drafts" not in host_values
+    host_ops = [v for v in graph.vertices.values() if v.side == "host"]
+    assert not any(read.name == "tails" for v in host_ops for read in v.op.reads)
+
+
+def test_rewiring_names_the_parameters_that_there_are() -> None:
+    wrong = {"sample": NodeSpec("sample", "sample", reads={"logit": "logits"}, line=7)}
+    with pytest.raises(GraphError, match=r"reads no 'logit' \(did you mean 'logits'\?\)") as caught:
+        decode_step(ALL, overrides=wrong)
+    assert caught.value.line == 7
+
+
+def test_an_unknown_kind_or_option_gets_the_nearest_right_name() -> None:
+    assert set(known_kinds()) >= {"schedule", "forward", "bitmask", "sample", "commit"}
+    with pytest.raises(GraphError, match=r"unknown node kind 'smaple' \(did you mean 'sample'\?\)"):
+        kind("smaple")
+    spec = NodeSpec("sample", "sample", options={"temperature": 1})
+    with pytest.raises(GraphError, match="has no option 'temperature'"):
+        decode_step(ALL, overrides={"sample": spec})
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "carry"),
+    [("logits", "logits", 0), ("sample.tails@-1", "tails", 1), ("drafts@-2", "drafts", 2)],
+)
+def test_a_read_is_written_as_value_or_node_dot_value(text: str, name: str, carry: int) -> None:
+    assert (parse_read(text).name, parse_read(text).carry) == (name, carry)
+
+
+@pytest.mark.parametrize("text", ["logits@1", "logits@x", "logits@"])
+def test_a_carry_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(GraphError, match="carry"):
+        parse_read(text)

@@ -1,0 +1,227 @@
+"""The scheduler's promises: whole windows, fair gaps, upper bounds, conservation."""
+
+import random
+
+import pytest
+
+from stepweave.policies.stopping import StopChecker
+from stepweave.requests.batch import StepBatch
+from stepweave.requests.request import Request, RequestError, SamplingParams
+from stepweave.requests.table import Limits, RequestTable
+
+
+class Text:
+    def push(self, ids: object) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
+def limits(**changes: int) -> Limits:
+    return Limits(
+        **{
+            "max_rows": 3,
+            "token_budget": 16,
+            "block_size": 4,
+            "num_blocks": 30,
+            "context_length": 64,
+            "draft_tokens": 2,
+            "max_queue": 8,
+            **changes,
+        }
+    )
+
+
+def request(uid: int, prompt: int = 6, max_tokens: int = 20) -> Request:
+    return Request(
+        uid=uid,
+        id=str(uid),
+        prompt="",
+        prompt_ids=tuple(range(prompt)),
+        params=SamplingParams(max_tokens=max_tokens),
+        max_tokens=max_tokens,
+        stop_token_ids=frozenset(),
+        stopper=StopChecker((), (), max_tokens),
+        decoder=Text(),
+    )
+
+
+def settle(table: RequestTable, batch: StepBatch, tokens: int = 1) -> None:
+    for row in batch.rows:
+        table.settle(row)
+        owner = row.request
+        if row.yields and owner.phase != "done":
+            room = owner.max_tokens - len(owner.output_ids)
+            owner.output_ids += [1] * min(tokens, room)
+            if len(owner.output_ids) == owner.max_tokens:
+                table.finish(owner, "length")
+
+
+def test_a_decode_row_gets_its_whole_window_or_no_row() -> None:
+    table = RequestTable(limits(token_budget=8))
+    for uid in range(3):
+        table.submit(request(uid))
+    for step in range(30):
+        batch = table.schedule(step)
+        used = sum(3 if row.decodes else len(row.tokens) for row in batch.rows)
+        assert used <= 8
+        settle(table, batch)
+
+
+def test_with_a_tight_budget_no_row_waits_twice_as_long_as_another() -> None:
+    table = RequestTable(limits(token_budget=6, draft_tokens=2))
+    requests = [request(uid, prompt=2, max_tokens=12) for uid in range(3)]
+    for each in requests:
+        table.submit(each)
+    turns = {0: 0, 1: 0, 2: 0}
+    for step in range(14):
+        batch = table.schedule(step)
+        for row in batch.rows:
+            turns[row.request.uid] += row.decodes
+        settle(table, batch)
+    assert max(turns.values()) - min(turns.values()) <= 1
+    assert min(turns.values()) > 3
+
+
+def test_rows_keep_their_place_for_life_and_a_new_life_has_a_new_generation() -> None:
+    table = RequestTable(limits(max_rows=1))
+    for uid in range(2):
+        table.submit(request(uid, max_tokens=3))
+    seen: dict[int, set[tuple[int, int]]] = {0: set(), 1: set()}
+    for step in range(20):
+        batch = table.schedule(step)
+        for row in batch.rows:
+            seen[row.request.uid].add((row.row, row.generation))
+        settle(table, batch)
+    assert seen == {0: {(0, 1)}, 1: {(0, 2)}}
+
+
+def test_a_request_certain_to_end_is_not_scheduled_again() -> None:
+    table = RequestTable(limits(draft_tokens=0, token_budget=32))
+    table.submit(request(0, prompt=4, max_tokens=2))
+    first = table.schedule(0)  # prefill, one token in flight
+    second = table.schedule(1)  # second token in flight
+    third = table.schedule(2)
+    assert [len(batch.rows) for batch in (first, second, third)] == [1, 1, 0]
+
+
+def test_when_blocks_run_out_the_last_to_arrive_is_preempted_and_resumes_where_it_was() -> None:
+    table = RequestTable(limits(num_blocks=8, draft_tokens=0, token_budget=32))
+    early, late = request(0, prompt=12), request(1, prompt=8)
+    table.submit(early)
+    table.submit(late)
+    for step in range(60):
+        before = list(late.output_ids)
+        batch = table.schedule(step)
+        for row in batch.rows:
+            if row.request is late and row.forced >= 0:
+                assert row.forced == before[-1]
+                assert row.start + len(row.tokens) == late.settled - 1
+                assert not row.yields
+        settle(table, batch)
+        table.check_conservation()
+    assert late.preemptions > 0
+    assert early.preemptions == 0
+    assert early.phase == late.phase == "done"
+    assert len(late.output_ids) == 20
+
+
+def test_a_preempted_request_waits_for_its_steps_in_flight() -> None:
+    table = RequestTable(limits(num_blocks=30, draft_tokens=0, token_budget=32))
+    late = request(0)
+    table.submit(late)
+    first = table.schedule(0)
+    table.preempt(late)
+    assert not table.schedule(1)
+    settle(table, first)
+    resumed = table.schedule(2)
+    assert [row.forced for row in resumed.rows] == [1]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(12))
+def test_every_request_ends_and_every_block_comes_back(depth: int, seed: int) -> None:
+    rnd = random.Random(seed)
+    k = rnd.choice([0, 1, 3])
+    table = RequestTable(
+        limits(
+            draft_tokens=k,
+            token_budget=rnd.randrange(k + 1, 24),
+            num_blocks=rnd.randrange(12, 20),
+            context_length=40,
+        ),
+        block_reuse=rnd.choice([1, 2]),
+    )
+    requests = [
+        request(uid, prompt=rnd.randrange(1, 20), max_tokens=rnd.randrange(1, 16))
+        for uid in range(8)
+    ]
+    for each in requests:
+        assert table.refuse_reason(len(each.prompt_ids), each.max_tokens) is None
+        table.submit(each)
+    flying: list[StepBatch] = []
+    step = 0
+    while not table.idle and step < 2000:
+        if len(flying) == depth:
+            settle(table, flying.pop(0), rnd.randrange(1, k + 2))
+        if rnd.random() < 0.02:
+            table.cancel(rnd.randrange(8))
+        batch = table.schedule(step)
+        for row in batch.rows:
+            reach = row.request.settled + 2 * k if row.decodes else row.start + len(row.tokens)
+            assert len(row.blocks) * 4 >= min(reach, 40), "KV written past its blocks"
+        flying.append(batch)
+        table.check_conservation()
+        step += 1
+    while flying:
+        settle(table, flying.pop(0))
+    assert all(each.phase == "done" for each in requests)
+    assert table.rows.held == table.blocks.held == frozenset()
+    assert sorted(table.take_ended()) == list(range(8))
+
+
+def test_a_full_queue_refuses_and_loses_nothing() -> None:
+    table = RequestTable(limits(max_queue=2))
+    table.submit(request(0))
+    table.submit(request(1))
+    with pytest.raises(RequestError, match="the queue is full") as caught:
+        table.submit(request(2))
+    assert caught.value.code == "SW-QUEUE-FULL"
+    assert {row.request.uid for row in table.schedule(0).rows} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "reason"),
+    [
+        (0, 5, "the prompt is empty"),
+        (64, 5, "the context of 64 tokens must hold it"),
+        (40, 60, "KV blocks"),
+    ],
+)
+def test_a_request_that_can_never_be_served_is_refused_with_the_reason(
+    prompt: int, max_tokens: int, reason: str
+) -> None:
+    table = RequestTable(limits(num_blocks=12))
+    refusal = table.refuse_reason(prompt, max_tokens)
+    assert refusal is not None
+    assert reason in refusal
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"seed": -1}, "seed"),
+        ({"stop": ("",)}, "stop string"),
+    ],
+)
+def test_sampling_parameters_out_of_range_are_refused_by_name(
+    wrong: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(RequestError, match=reason):
+        SamplingParams(**wrong)  # type: ignore[arg-type]

@@ -8,10 +8,13 @@ An 8-node decode step (13 ops on a host thread and two streams) with stand-in bo
   cannot be stopped or watched, checks no access and releases nothing early.
 
 A and B run in turn, round by round, in alternating order; the figures are the median over the
-rounds of the paired difference (and ratio), with the quartiles. The bodies hash a buffer, which
-releases the GIL as a kernel or a grammar fill does; with `--hash-kib 0` they do nothing.
+rounds of the paired difference (and ratio), with the quartiles. What a run costs once, before its
+first and after its last step, is taken from a run of no steps and shown by itself. Processor
+time is given beside wall time: on a machine that others use too, it alone says what the
+interpreter costs. The bodies hash a buffer, which releases the GIL as a kernel or a grammar fill
+does; with `--hash-kib 0` they do nothing.
 
-    python benchmarks/interpreter.py [--rounds 31] [--steps 1000] [--hash-kib 0 64] [--json FILE]
+    python benchmarks/interpreter.py [--rounds 31] [--steps 1000] [--hash-kib 0 32] [--json FILE]
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from queue import SimpleQueue
-from time import perf_counter
+from time import perf_counter, process_time
 
 from stepweave.executors import run
 from stepweave.graph.compile import compile_plan
@@ -112,13 +115,12 @@ def by_hand(body: Body, steps: int) -> None:
             committed = [committed[1], body(to_commit)]
 
 
-def by_hand_on_threads(body: Body, steps: int, waits: int) -> None:
+def by_hand_on_threads(body: Body, steps: int) -> None:
     """The same launches and waits with three hand-written workers."""
     compute: SimpleQueue[tuple[Callable[[int], None], int] | None] = SimpleQueue()
     copy: SimpleQueue[tuple[Callable[[int], None], int] | None] = SimpleQueue()
     drafted: SimpleQueue[int] = SimpleQueue()
     copied: SimpleQueue[int] = SimpleQueue()
-    guards = [SimpleQueue[int]() for _ in range(waits - 2)]
     batch, staging, mask, committed = [0] * 3, [0] * 3, [0] * 3, [0] * 3
     inputs, logits, sampled, drafts, host = [0] * 3, [0] * 3, [0] * 3, [0] * 3, [0] * 3
 
@@ -139,8 +141,6 @@ def by_hand_on_threads(body: Body, steps: int, waits: int) -> None:
         drafted.get()
         host[step % 3] = body(sampled[step % 3], drafts[step % 3])
         copied.put(step)
-        for guard in guards:
-            guard.put(step)
 
     def driver() -> None:
         for step in range(steps + 1):
@@ -155,8 +155,6 @@ def by_hand_on_threads(body: Body, steps: int, waits: int) -> None:
                 copy.put((d2h_copy, step))
             if step:
                 copied.get()
-                for guard in guards:
-                    guard.get()
                 committed[(step - 1) % 3] = body(host[(step - 1) % 3])
         compute.put(None)
         copy.put(None)
@@ -180,25 +178,31 @@ def by_hand_on_threads(body: Body, steps: int, waits: int) -> None:
     sys.setswitchinterval(before)
 
 
+Taken = tuple[float, float]  # µs on the clock, µs of processor time
+Quartiles = tuple[float, float, float]  # median, lower, upper
+
+
 @dataclass(frozen=True)
 class Result:
-    """Paired over the rounds: median and quartiles."""
+    """µs per step, paired over the rounds; `setup_us` is once per run."""
 
     executor: str
     hash_kib: int
     hand_us: float
     run_us: float
-    extra_us: tuple[float, float, float]
-    ratio: tuple[float, float, float]
+    setup_us: float
+    extra_us: Quartiles
+    extra_cpu_us: Quartiles
+    ratio: Quartiles
 
 
-def seconds(work: Callable[[], object]) -> float:
-    start = perf_counter()
+def wall_and_cpu(work: Callable[[], object]) -> Taken:
+    cpu, wall = process_time(), perf_counter()
     work()
-    return perf_counter() - start
+    return (perf_counter() - wall) * 1e6, (process_time() - cpu) * 1e6
 
 
-def quartiles(numbers: list[float]) -> tuple[float, float, float]:
+def quartiles(numbers: list[float]) -> Quartiles:
     low, middle, high = statistics.quantiles(numbers, n=4)
     return (round(middle, 4), round(low, 4), round(high, 4))
 
@@ -206,25 +210,39 @@ def quartiles(numbers: list[float]) -> tuple[float, float, float]:
 def measure(executor: str, kib: int, rounds: int, steps: int) -> Result:
     body = body_of(kib)
     plan = decode_step(body)
+    assert len(plan.waits) == 2, "drafts to the copy stream, copies to the host: as by hand"
     hand = {
         "serial": lambda: by_hand(body, steps),
-        "threads": lambda: by_hand_on_threads(body, steps, len(plan.waits)),
+        "threads": lambda: by_hand_on_threads(body, steps),
     }[executor]
-    contestants = {"hand": hand, "run": lambda: run(plan, executor=executor, steps=steps)}
-    times: dict[str, list[float]] = {name: [] for name in contestants}
+    contestants = {
+        "hand": hand,
+        "run": lambda: run(plan, executor=executor, steps=steps),
+        "setup": lambda: run(plan, executor=executor, steps=0),
+    }
+    taken: dict[str, list[Taken]] = {name: [] for name in contestants}
     for number in range(rounds + 1):
         for name in sorted(contestants, reverse=number % 2 == 0):
-            taken = seconds(contestants[name]) / steps * 1e6
+            sample = wall_and_cpu(contestants[name])
             if number:  # the first round warms up
-                times[name].append(taken)
-    pairs = list(zip(times["hand"], times["run"], strict=True))
+                taken[name].append(sample)
+    by_hand_us = [(wall / steps, cpu / steps) for wall, cpu in taken["hand"]]
+    run_us = [
+        ((all_wall - once_wall) / steps, (all_cpu - once_cpu) / steps)
+        for (all_wall, all_cpu), (once_wall, once_cpu) in zip(
+            taken["run"], taken["setup"], strict=True
+        )
+    ]
+    pairs = list(zip(by_hand_us, run_us, strict=True))
     return Result(
         executor,
         kib,
-        hand_us=round(statistics.median(times["hand"]), 3),
-        run_us=round(statistics.median(times["run"]), 3),
-        extra_us=quartiles([b - a for a, b in pairs]),
-        ratio=quartiles([b / a for a, b in pairs]),
+        hand_us=round(statistics.median(wall for wall, _ in by_hand_us), 3),
+        run_us=round(statistics.median(wall for wall, _ in run_us), 3),
+        setup_us=round(statistics.median(wall for wall, _ in taken["setup"]), 1),
+        extra_us=quartiles([b - a for (a, _), (b, _) in pairs]),
+        extra_cpu_us=quartiles([b - a for (_, a), (_, b) in pairs]),
+        ratio=quartiles([b / a for (a, _), (b, _) in pairs]),
     )
 
 
@@ -232,21 +250,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--hash-kib", type=int, nargs="*", default=[0, 64])
+    parser.add_argument("--hash-kib", type=int, nargs="*", default=[0, 32])
     parser.add_argument("--json", help="write the figures here too")
     options = parser.parse_args()
     results = [
-        measure(executor, kib, options.rounds, max(options.steps // (1 + kib // 8), 50))
+        measure(executor, kib, options.rounds, options.steps // (1 + kib // 8))
         for kib in options.hash_kib
         for executor in ("serial", "threads")
     ]
     print("8 nodes, 13 ops; µs per step, paired median (quartiles)")
-    print(f"{'executor':9} {'body':>7} {'by hand':>9} {'run':>9} {'extra µs':>22} {'ratio':>22}")
+    columns = f"{'extra wall':>24} {'extra processor':>24} {'ratio of walls':>22}"
+    print(f"{'executor':9} {'body':>7} {'by hand':>9} {'run':>9} {'once':>9} {columns}")
     for r in results:
-        extra = "{:.2f} ({:.2f} to {:.2f})".format(*r.extra_us)
+        wall = "{:.2f} ({:.2f} to {:.2f})".format(*r.extra_us)
+        cpu = "{:.2f} ({:.2f} to {:.2f})".format(*r.extra_cpu_us)
         ratio = "{:.3f} ({:.3f} to {:.3f})".format(*r.ratio)
         body = f"{r.hash_kib} KiB"
-        print(f"{r.executor:9} {body:>7} {r.hand_us:9.2f} {r.run_us:9.2f} {extra:>22} {ratio:>22}")
+        print(
+            f"{r.executor:9} {body:>7} {r.hand_us:9.2f} {r.run_us:9.2f} {r.setup_us:9.0f} "
+            f"{wall:>24} {cpu:>24} {ratio:>22}"
+        )
     if options.json:
         with open(options.json, "w") as file:
             json.dump([asdict(result) for result in results], file, indent=1)

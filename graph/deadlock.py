@@ -77,15 +77,23 @@ def _advice(
         for op, (_, reason, _) in zip(cycle, hops, strict=True)
         if reason == "order" and graph.vertices[op].side == "host"
     ]
-    if not threads:
-        return "The accesses contradict each other: read one of these values at a carry ≥ 1."
-    orders = "; ".join(
-        f"{thread!r} cannot run in the order {_program(actors, thread)}"
-        for thread in dict.fromkeys(threads)
-    )
-    if searched:
-        return f"Host order: {orders}, nor in any other that keeps each node's phases together."
-    return f"Host order: {orders}. List or offset the nodes otherwise, or use `order: search`."
+    reused = [r.value for _, _, r in hops if r is not None and r.hazard in ("WAR", "WAW")]
+    few = [name for name in dict.fromkeys(reused) if name in graph.values]
+    advice = [f"More slots for {', '.join(map(repr, few))} would help."] if few else []
+    if threads:
+        orders = "; ".join(
+            f"{thread!r} cannot run in the order {_program(actors, thread)}"
+            for thread in dict.fromkeys(threads)
+        )
+        remedy = (
+            ", nor in any other that keeps each node's phases together."
+            if searched
+            else ". List or offset the nodes otherwise, or use `order: search`."
+        )
+        advice.append(f"Host order: {orders}{remedy}")
+    elif not few:
+        advice.append("The accesses contradict each other: read one of these at a carry ≥ 1.")
+    return " ".join(advice)
 
 
 def _program(actors: Actors, thread: str) -> str:

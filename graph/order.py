@@ -54,7 +54,7 @@ def check_orderable(graph: StepGraph, needed: Sequence[Requirement]) -> None:
     edges = [Gate(u, v, d) for u, v, d, _ in free] + gates
     paths = closure(adjacency(len(index), [(index[u], index[v], d) for u, v, d in edges]))
     if not ordered(paths):
-        raise deadlock(graph, listing_programs(graph), free, everything, gates)
+        raise deadlock(graph, listing_programs(graph), free, everything, gates, searched=True)
 
 
 def choose_order(

@@ -164,6 +164,10 @@ def _lane_lines(plan: Plan, steps: int, width: int, color: bool) -> list[str]:
             at = end
         lines.append(_clip(actor, margin - 1).ljust(margin) + "".join(drawn))
     lines.append(_axis(times, steps, column, margin, width))
+    if _stretched(column):
+        lines.append(
+            " " * margin + "(stretched where ops would be too short to see)"[: width - margin]
+        )
     key = [f"{letter} {op}" for op, letter in letters.items() if op in spelled]
     return [*lines, *_flow("key", key, width)]
 
@@ -182,6 +186,13 @@ def _columns(blocks: Sequence[_Block], width: int) -> dict[float, int]:
     spare = max(width - least[instants[-1]], 0)
     first, span = instants[0], (instants[-1] - instants[0]) or 1.0
     return {at: min(least[at] + int(spare * (at - first) / span), width) for at in instants}
+
+
+def _stretched(column: Mapping[float, int]) -> bool:
+    """Whether some instant stands more than two columns from where the clock puts it."""
+    first, last = min(column), max(column)
+    scale = column[last] / ((last - first) or 1.0)
+    return any(abs(place - (at - first) * scale) > 2 for at, place in column.items())
 
 
 def _packed(blocks: Sequence[_Block], instants: Sequence[float], smallest: int) -> dict[float, int]:

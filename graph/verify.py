@@ -10,8 +10,8 @@ orderings do exist, and compares. A plan passes if
 - streams receive their ops in the order in which they run them (SW-LAUNCH), and every stream
   wait is enqueued after the record it waits for, since a wait for an event that is not yet
   recorded does nothing (SW-HOST-ORDER);
-- `edges` states each of these requirements, none weakened, with a witness that is really a
-  path of the plan (SW-WITNESS).
+- `edges` and `launch_order` state each of these requirements, none weakened, with a witness that
+  is really a path of the plan (SW-WITNESS).
 
 One report per cause: a deleted wait may leave twelve pairs unordered, of which eleven follow
 from the twelfth. Those eleven are listed under it.
@@ -134,7 +134,8 @@ class _Need:
     distance: int
 
     def __str__(self) -> str:
-        return f"{self.hazard} {self.value}: {_instant(self.before, self.after, self.distance)}"
+        what = f"{self.hazard} {self.value}".strip()
+        return f"{what}: {_instant(self.before, self.after, self.distance)}"
 
 
 def _needs(plan: Plan) -> Iterator[_Need]:
@@ -173,6 +174,18 @@ def _state_needs(state: str, ops: Sequence[Vertex]) -> Iterator[_Need]:
             # The least d for which (step + offset, position) of `second` at i + d is later.
             gap = first.offset - second.offset + (first.position >= second.position)
             yield _Need(f"{b}A{a}", state, 0, first.name, second.name, gap)
+
+
+def _feeds(plan: Plan) -> Iterator[_Need]:
+    """What streams need of the order between launch ops, as far as one thread's does not say it."""
+    ops = plan.graph.vertices
+    waits = dict.fromkeys((wait.source, wait.target, wait.distance) for wait in plan.waits)
+    for u, v, d in (*_program_arcs(plan), *waits):
+        first, second = ops[u].launch, ops[v].launch
+        if first is None or second is None or (first == second and d >= 0):
+            continue
+        if ops[first].actor != ops[second].actor or (u, v, d) in waits:
+            yield _Need("LAUNCH", "", 0, first, second, d)
 
 
 # --- what is ordered ----------------------------------------------------------------------
@@ -423,13 +436,13 @@ def _causes(
 
 
 def _claims(plan: Plan, distance: _Distances) -> Iterator[Violation]:
-    """`edges` states every requirement, as strongly as the declarations ask. One per value."""
+    """The plan states every requirement as strongly as it must be met. One report per value."""
     stated: dict[tuple[str, str, str, str, int], int] = {}
-    for edge in plan.edges:
+    for edge in (*plan.edges, *plan.launch_order):
         key = (edge.source, edge.target, edge.value, edge.hazard, edge.carry)
         stated[key] = min(edge.distance, stated.get(key, edge.distance))
     poor: dict[str, list[tuple[_Need, str]]] = {}
-    for need in _needs(plan):
+    for need in (*_needs(plan), *_feeds(plan)):
         claimed = stated.get((need.before, need.after, need.value, need.hazard, need.carry))
         if claimed is None:
             poor.setdefault(need.value, []).append((need, "no edge states the requirement"))

@@ -72,9 +72,10 @@ def test_a_reader_past_the_last_step_takes_no_version_from_the_others() -> None:
         Node("ahead", (Op((Read("x", 3),)),), offset=-1),
         Node("make", (Op(writes=("x",), run=lambda ctx: ctx.write("x", ctx.step)),), offset=1),
         Node("look", (Op((Read("x", 1),), run=look),)),
+        Node("look_again", (Op((Read("x", 1),), run=look),)),
     ]
     run(compile_plan(StepGraph.build(nodes, [Value("x", initial="-")])), steps=6)
-    assert seen == ["-", 0, 1, 2, 3, 4]
+    assert seen == ["-", "-", 0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
 
 
 def test_a_listing_that_reads_before_it_writes_is_no_serial_program() -> None:

@@ -36,7 +36,7 @@ def test_a_host_op_moves_behind_the_launches_that_need_not_wait_for_it() -> None
         ],
         [value("x", "device"), value("y", "pinned")],
     )
-    assert compile_plan(graph, order="keep").period_us == 190.0
+    assert compile_plan(graph, order="keep").period_us == 180.0
     plan = compile_plan(graph)
     assert plan.period_us == 150.0
     assert program(plan) == ["work.host", "more.host", "see.host"] or "see.host-1" in program(plan)

@@ -154,9 +154,9 @@ def slowest(plan: Plan) -> Fraction:
     for u, v, distance in event_graph(plan).edges(data="distance"):
         if not nearest.has_edge(u, v) or distance < nearest.edges[u, v]["distance"]:
             nearest.add_edge(u, v, distance=distance)
-    ratios = []
+    ratios: list[Fraction] = []
     for cycle in nx.simple_cycles(nearest):
         hops = zip(cycle, [*cycle[1:], cycle[0]], strict=True)
         steps = sum(nearest.edges[hop]["distance"] for hop in hops)
-        ratios.append(sum(Fraction(plan.costs[op]) for op in cycle) / steps)
+        ratios.append(Fraction(sum(Fraction(plan.costs[op]) for op in cycle)) / steps)
     return max(ratios)

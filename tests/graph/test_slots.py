@@ -53,19 +53,21 @@ def test_where_nothing_ever_implies_the_reuse_a_guard_is_added_and_its_cost_told
     assert any("guarding wait" in n and "'staging'" in n and "nothing" in n for n in plan.notes)
 
 
+LONG_COPY = {"prepare.device": 4000.0, "prepare.host": 3900.0, "forward.device": 10.0}
+
+
 def test_a_guard_gets_the_fewest_slots_that_keep_the_period() -> None:
-    costs = {"prepare.device": 4000.0, "prepare.host": 3900.0}  # one slot: the two would alternate
-    plan = compile_plan(staged(), costs=costs)
-    assert plan.slots["staging"] == 3
-    assert plan.period_us == 8000.0
-    assert compile_plan(staged(), costs=costs, slots={"staging": 2}).period_us == 8000.0
+    plan = compile_plan(staged(), costs=LONG_COPY)
+    assert plan.slots["staging"] == 2
+    assert waits(plan) == ["prepare.device → prepare.host +2"]
+    assert plan.period_us == 300 + 3900 + 150  # the driver's own work
 
 
-def test_pinning_is_obeyed_and_its_price_is_told() -> None:
-    costs = {"prepare.device": 4000.0, "prepare.host": 3900.0}
-    plan = compile_plan(staged(), costs=costs, slots={"staging": 1})
+def test_a_pinned_number_is_obeyed_whatever_it_costs() -> None:
+    plan = compile_plan(staged(), costs=LONG_COPY, slots={"staging": 1})
     assert plan.slots["staging"] == 1
-    assert plan.period_us == 8000.0
+    assert plan.period_us == 3900 + 4000  # fill and copy alternate
+    assert any(f"it costs {7900 - 4350} µs a step" in note for note in plan.notes)
 
 
 def test_the_price_of_a_guard_is_the_period_lost() -> None:

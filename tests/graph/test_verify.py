@@ -172,6 +172,12 @@ def test_an_unstated_and_a_weakened_requirement_are_one_report_each(plan: Plan) 
     assert "weakens the requirement RAW out" in only(replace(plan, edges=tuple(weak))).message
 
 
+def test_an_unstated_launch_order_is_refused(plan: Plan) -> None:
+    found = only(replace(plan, launch_order=()))
+    assert found.code == "SW-WITNESS"
+    assert found.message.startswith("no edge states the requirement LAUNCH: ")
+
+
 def broken_witness(plan: Plan, change: Mapping[str, object]) -> Plan:
     """The first edge that is met by a wait, with some fields replaced."""
     edge: Edge = next(edge for edge in plan.edges if edge.by == "wait")

@@ -166,7 +166,7 @@ def test_a_cycle_of_reads_is_a_deadlock_in_every_order() -> None:
     )
     for order in ("keep", "search"):
         with pytest.raises(DeadlockError) as caught:
-            compile_plan(graph, order=order)  # type: ignore[arg-type]
+            compile_plan(graph, order=order)
         assert sum(distance for _, distance in caught.value.cycle) <= 0
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepweave.structured.bitmask import ALL_ALLOWED, apply_bitmask, row_allowing, words
 
@@ -58,6 +61,23 @@ def test_a_row_of_ones_changes_nothing() -> None:
 def test_a_mask_that_does_not_fit_is_refused(shape: tuple[int, int], dtype: torch.dtype) -> None:
     with pytest.raises(ValueError, match="bitmask"):
         apply_bitmask(torch.zeros(2, 50), torch.zeros(shape, dtype=dtype))
+
+
+def test_no_operation_makes_the_host_wait() -> None:
+    seen: list[str] = []
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: object, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(func.name())
+            return func(*args, **(kwargs or {}))
+
+    with Record():
+        apply_bitmask(torch.zeros(2, 50), torch.zeros(2, 2, dtype=torch.int32))
+    assert "aten::minimum" in seen
+    waiting = {"aten::_local_scalar_dense", "aten::nonzero", "aten::index.Tensor", "aten::_to_copy"}
+    assert not waiting & set(seen)
 
 
 def test_infinite_and_broken_logits_keep_their_meaning() -> None:

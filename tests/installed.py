@@ -1,0 +1,43 @@
+"""Put an example package on the path as an installer leaves it: modules beside their metadata."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from stepweave.nodes.registry import kind
+
+ROOT = Path(__file__).parents[1]
+
+
+@contextmanager
+def installed(project: Path, site: Path) -> Iterator[None]:
+    """Install a pure Python project into the empty folder `site`, without pip or a network.
+
+    What makes an entry point real is its line in the metadata, which is found by the same search
+    of `sys.path` as that of any installed package.
+    """
+    declared = tomllib.loads((project / "pyproject.toml").read_text())
+    about = declared["project"]
+    for module in declared["tool"]["setuptools"]["py-modules"]:
+        shutil.copy(project / f"{module}.py", site)
+    info = site / f"{about['name'].replace('-', '_')}-{about['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {about['name']}\nVersion: {about['version']}\n"
+    )
+    lines = []
+    for group, points in about["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in points.items()), ""]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(site))
+        try:
+            yield
+        finally:
+            kind.cache_clear()

@@ -1,0 +1,104 @@
+"""What runs on the device asks the host nothing and changes nothing that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stepweave.policies.acceptance import ACCEPTANCE
+from stepweave.policies.noise import Purpose, gumbel, uniform
+from stepweave.policies.sampling import draw, filtered_log_probs
+
+SYNCHRONIZING = {
+    "aten::_local_scalar_dense",
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::_unique2",
+    "aten::is_nonzero",
+    "aten::repeat_interleave.Tensor",
+    "aten::equal",
+}
+"""Operations that need a value on the host to go on; `aten::index` only with a boolean mask."""
+
+
+class NoSync(TorchDispatchMode):
+    """Raises where an operation would make the host wait for the device."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = func.name()
+        masked = name.startswith("aten::index") and any(
+            isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8)
+            for argument in args
+            if isinstance(argument, list | tuple)
+            for each in argument
+        )
+        if masked or name in SYNCHRONIZING:
+            raise AssertionError(f"{name} makes the host wait")
+        return func(*args, **(kwargs or {}))
+
+
+def inputs() -> dict[str, Tensor]:
+    rows, k, vocab = 5, 3, 40
+    return {
+        "logits": torch.randn(rows, vocab),
+        "temperature": torch.tensor([0.0, 1.0, 0.5, 1.0, 2.0]),
+        "top_k": torch.tensor([0, 3, 0, 100, 1]),
+        "top_p": torch.tensor([1.0, 0.9, 0.5, 1.0, 0.1]),
+        "target": torch.randn(rows, k + 1, vocab).log_softmax(-1),
+        "q": torch.randn(rows, k, vocab).log_softmax(-1),
+        "drafts": torch.randint(-1, vocab, (rows, k)),
+        "valid": torch.tensor([3, 2, 0, 1, 3]),
+        "seeds": torch.arange(rows),
+        "positions": torch.arange(rows),
+        "greedy": torch.arange(rows) % 2 == 0,
+    }
+
+
+def verify(name: str, drawn: bool) -> Callable[[dict[str, Tensor]], object]:
+    return lambda x: ACCEPTANCE[name](
+        *(x[key] for key in ("target", "drafts", "valid", "seeds", "positions", "greedy")),
+        x["q"] if drawn else None,
+    )
+
+
+CALLS: dict[str, Callable[[dict[str, Tensor]], object]] = {
+    "filter": lambda x: filtered_log_probs(x["logits"], x["temperature"], x["top_k"], x["top_p"]),
+    "draw": lambda x: draw(x["logits"], x["seeds"], x["positions"], x["greedy"], Purpose.TARGET),
+    "gumbel": lambda x: gumbel(x["seeds"], x["positions"], Purpose.TARGET, 40),
+    "uniform": lambda x: uniform(x["seeds"], x["positions"], Purpose.ACCEPT),
+    "coupled": verify("coupled", False),
+    "rejection": verify("rejection", False),
+    "rejection, drawn drafts": verify("rejection", True),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_it_makes_no_host_wait_and_changes_no_input(name: str) -> None:
+    given = inputs()
+    versions = {key: value._version for key, value in given.items()}
+    with NoSync():
+        CALLS[name](given)
+    assert {key: value._version for key, value in given.items()} == versions
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [lambda x: x[x > 0], lambda x: float(x[0]), lambda x: x.nonzero(), lambda x: bool(x.any())],
+    ids=["boolean mask", "item", "nonzero", "truth"],
+)
+def test_the_check_itself_bites(hidden: Callable[[Tensor], object]) -> None:
+    with pytest.raises(AssertionError, match="makes the host wait"), NoSync():
+        hidden(torch.ones(3))
+
+
+def test_the_check_lets_through_what_stays_on_the_device() -> None:
+    with NoSync():
+        x = torch.ones(3)
+        x.masked_fill(x > 0, 2.0)[torch.tensor([0, 1])].any()

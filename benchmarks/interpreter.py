@@ -56,15 +56,18 @@ def decode_step(body: Body) -> Plan:
 
     def op(reads: str, writes: str) -> Op:
         parsed = [name.partition("@-") for name in reads.split()]
-        names = [name for name, _, _ in parsed]
+        first, second = [*(name for name, _, _ in parsed), "", ""][:2]
 
-        def work(ctx: OpContext) -> None:
-            ctx.write(writes, body(*[ctx.read(name) for name in names]))
+        def work_on_one(ctx: OpContext) -> None:
+            ctx.write(writes, body(ctx.read(first)))
+
+        def work_on_two(ctx: OpContext) -> None:
+            ctx.write(writes, body(ctx.read(first), ctx.read(second)))
 
         return Op(
             reads=tuple(Read(name, int(carry or 0)) for name, _, carry in parsed),
             writes=(writes,) if writes else (),
-            run=work if writes else None,
+            run=(work_on_two if second else work_on_one) if writes else None,
         )
 
     launch = op("", "")

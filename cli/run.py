@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MAX_PAIRS = 4  # of timed runs that `--compare` makes, the first of which warms up
 _ENOUGH_SECONDS = 10.0  # of comparing; a long job is compared once
+_ONE_PRESS_SECONDS = 1.0  # a shell may signal the process and its group: still one Ctrl-C
 
 OnProgress = Callable[[int, int], None]  # (requests done, tokens so far)
 
@@ -56,13 +57,17 @@ def run(
     config: PipelineConfig, lines: Sequence[PromptLine], *, as_json: bool, compare: bool
 ) -> int:
     """Generate and print; 1 if a request failed, 130 if Ctrl-C ended it early."""
-    from ..serving.llm import LLM
+    from ..serving.llm import LLM, Interrupted
     from .results import print_json, print_text
 
     llm = LLM(pipeline=config)
     started = perf_counter()
     with _cancelled_by_ctrl_c(llm) as interrupted, _progress_bar(len(lines)) as on_progress:
-        outputs = llm.generate(lines, on_progress=on_progress)
+        try:
+            outputs = llm.generate(lines, on_progress=on_progress)
+        except Interrupted as early:
+            interrupted.append(perf_counter())
+            outputs = early.outputs
     seconds = perf_counter() - started
     summary: dict[str, Any] = {
         **llm.summary(),
@@ -118,17 +123,20 @@ def _counted(outputs: Sequence[RequestOutput]) -> list[tuple[Any, ...]]:
 
 
 @contextmanager
-def _cancelled_by_ctrl_c(llm: LLM) -> Iterator[list[bool]]:
-    """The first Ctrl-C ends generation and keeps what there is; a second one ends the program.
+def _cancelled_by_ctrl_c(llm: LLM) -> Iterator[list[float]]:
+    """The first Ctrl-C lets generation end soon and in order; a later one ends it where it is.
 
-    The list yielded is empty until then.
+    Yields when it was interrupted: an empty list if it was not.
     """
-    interrupted: list[bool] = []
+    interrupted: list[float] = []
 
-    def cancel(_signal: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        interrupted.append(True)
-        llm.cancel()
+    def cancel(number: int, frame: FrameType | None) -> None:
+        now = perf_counter()
+        if not interrupted:
+            interrupted.append(now)
+            llm.cancel()
+        elif now - interrupted[0] > _ONE_PRESS_SECONDS:
+            signal.default_int_handler(number, frame)
 
     before = signal.signal(signal.SIGINT, cancel)
     try:

@@ -72,7 +72,7 @@ def _find(name: str, beside: Path) -> Path:
     """The file of that name: as a path first, then among the shipped ones."""
     path = Path(name)
     try:
-        if (beside / path).exists():
+        if (beside / path).exists() and not (beside / path).is_dir():
             return beside / path
     except (OSError, ValueError) as error:
         raise ConfigError.at(Mark(name), f"cannot be read: {error}") from error

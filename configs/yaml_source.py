@@ -8,7 +8,7 @@ depth, aliases and duplicate keys are bounded before anything is built. Scalars 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,13 +55,15 @@ class Located:
     def keyed(self, key: Mark | None) -> Located:
         return Located(self.value, self.mark, key)
 
-    def size(self) -> int:
-        parts: Iterator[Located] = iter(())
+    def extent(self) -> tuple[int, int]:
+        """How many parts this is, itself included, and how many levels deep."""
+        parts: Iterable[Located] = ()
         if isinstance(self.value, dict):
-            parts = iter(self.value.values())
+            parts = self.value.values()
         elif isinstance(self.value, list):
-            parts = iter(self.value)
-        return 1 + sum(part.size() for part in parts)
+            parts = self.value
+        inner = [part.extent() for part in parts]
+        return 1 + sum(size for size, _ in inner), 1 + max((deep for _, deep in inner), default=0)
 
 
 def read_yaml(path: Path, name: str | None = None) -> Located:
@@ -132,12 +134,10 @@ class _Reader:
     def _part(self, event: Any, events: Iterator[Any], depth: int) -> Located:
         kind = _kind(event)
         if kind == "Alias":
-            return self._alias(event)
+            return self._alias(event, depth)
         if event.tag is not None:
             raise self._error(event, f"tag {event.tag!r}: tags are not allowed; write plain data")
-        if depth > MAX_DEPTH:
-            raise self._error(event, f"is nested more than {MAX_DEPTH} levels deep")
-        self._count(event, 1)
+        self._bound(event, 1, depth)
         mark = self._mark(event)
         if kind == "Scalar":
             plain = event.style in (None, "") and event.implicit[0]
@@ -172,11 +172,12 @@ class _Reader:
             found[key] = self._part(next(events), events, depth + 1).keyed(mark)
         return found
 
-    def _alias(self, event: Any) -> Located:
+    def _alias(self, event: Any, depth: int) -> Located:
         target = self.anchors.get(event.anchor)
         if target is None:
             raise self._error(event, f"alias *{event.anchor} has no complete anchor before it")
-        self._count(event, target.size())
+        size, levels = target.extent()
+        self._bound(event, size, depth + levels - 1)
         return target
 
     def _scalar(self, event: Any, plain: bool) -> str | int | float | bool | None:
@@ -189,7 +190,9 @@ class _Reader:
         except ValueError as error:
             raise self._error(event, f"is not a usable number: {error}") from error
 
-    def _count(self, event: Any, parts: int) -> None:
+    def _bound(self, event: Any, parts: int, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise self._error(event, f"is nested more than {MAX_DEPTH} levels deep")
         self.parts += parts
         if self.parts > MAX_PARTS:
             raise self._error(event, f"holds more than {MAX_PARTS} parts, aliases expanded")

@@ -67,7 +67,7 @@ class Program:
                 launched.setdefault(vertex.launch, []).append(vertex.name)
         placed = {op: offset for ops in plan.actors.values() for op, offset in ops}
         waits: dict[str, list[Wait]] = {}
-        for wait in plan.waits:
+        for wait in dict.fromkeys(plan.waits):
             waits.setdefault(wait.target, []).append(wait)
         recorded = plan.records
 

@@ -48,6 +48,11 @@ def compile_plan(
 _CHOSEN: dict[str, OrderChoice] = {}
 
 
+def forget_orders() -> None:
+    """Empty the cache of searched orders, so that the next search can be timed."""
+    _CHOSEN.clear()
+
+
 def _searched(
     graph: StepGraph, costs: Mapping[str, float], pins: Mapping[str, int | None]
 ) -> OrderChoice:
@@ -87,7 +92,7 @@ def plan_for(
     """The plan for given actor programs. `pins` has the slots of every value but the open ones."""
     frame = Frame.of(graph, actors)
     fixed = requirements(graph, pins)
-    synchronize(frame, fixed)  # raises the deadlock that no number of slots can cure
+    fewest_waits(frame, Needs.of(frame, fixed))  # raises a deadlock that no slots can cure
     slots, exact = _slots(frame, fixed, pins, costs)
     needed = requirements(graph, slots)
     found = synchronize(frame, needed)
@@ -135,16 +140,17 @@ def _guards(
     if all(count is None for count in slots.values()):
         return []
     data = [r for r in needed if r.value not in slots or r.hazard == "RAW"]
-    plain = {(w.source, w.target, w.distance) for w in synchronize(frame, data).waits}
+    names = list(frame.index)
+    plain = {(names[u], names[v], d) for u, v, d in fewest_waits(frame, Needs.of(frame, data))}
     notes = []
     for wait in found.waits:
         guarded = dict.fromkeys(p.value for p in wait.protects if p.hazard in ("WAR", "WAW"))
-        names = [name for name in guarded if slots.get(name) is not None]
-        if (wait.source, wait.target, wait.distance) in plain or not names:
+        few = {name: k for name in guarded if (k := slots.get(name)) is not None}
+        if (wait.source, wait.target, wait.distance) in plain or not few:
             continue
-        others = [r for r in needed if r.value not in names or r.hazard == "RAW"]
+        others = [r for r in needed if r.value not in few or r.hazard == "RAW"]
         cost = period_us - period(frame.graph, _events(frame, synchronize(frame, others)), costs).us
-        counts = ", ".join(f"{n!r} ({slots[n]} slot{'s' * (slots[n] != 1)})" for n in names)
+        counts = ", ".join(f"{n!r} ({k} slot{'s' * (k != 1)})" for n, k in few.items())
         price = f"it costs {cost:.6g} µs a step" if cost > 0 else "it costs nothing in the period"
         notes.append(
             f"guarding wait {wait.source} → {wait.target} (+{wait.distance}) for {counts}: {price}"

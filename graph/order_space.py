@@ -66,7 +66,11 @@ class OrderSpace:
         index = {name: number for number, name in enumerate(graph.vertices)}
         shared = shared_streams(graph)
         pairs = tuple((u, v) for u, v in combinations(graph.nodes, 2) if u.actor == v.actor)
-        waits = [Event(*gate(graph, r), "wait") for r in demands(graph, needed)]
+        nearest: dict[tuple[str, str], int] = {}
+        for source, target, distance in (gate(graph, r) for r in demands(graph, needed)):
+            pair = (source, target)
+            nearest[pair] = min(distance, nearest.get(pair, distance))
+        waits = [Event(u, v, d, "wait") for (u, v), d in nearest.items()]
         given = delays(graph, [*structure(graph), *waits], costs)
         forward = [delays(graph, _ordered(u, v, shared), costs) for u, v in pairs]
         backward = [delays(graph, _ordered(v, u, shared), costs) for u, v in pairs]

@@ -100,11 +100,9 @@ class Scaled:
     @staticmethod
     def of(index: Mapping[str, int], found: Sequence[Delay]) -> Scaled:
         """Exact where the durations allow (whole µs do), else to 36 significant bits."""
-        scale = _scale([delay.delay_us for delay in found])
-        columns = [
-            (index[d.source], index[d.target], d.distance, round(Fraction(d.delay_us) * scale))
-            for d in found
-        ]
+        scale = _scale({delay.delay_us for delay in found})
+        whole = {us: round(Fraction(us) * scale) for us in {delay.delay_us for delay in found}}
+        columns = [(index[d.source], index[d.target], d.distance, whole[d.delay_us]) for d in found]
         table = np.array(columns, dtype=np.int64).reshape(len(columns), 4).T
         return Scaled(len(index), table[0], table[1], table[2], table[3], scale)
 
@@ -116,10 +114,10 @@ class Scaled:
         return weights
 
 
-def _scale(durations: Sequence[float]) -> int:
-    exact = max((Fraction(d).denominator for d in durations), default=1)  # a power of two
-    largest = max((Fraction(d) for d in durations), default=Fraction(0))
-    scale = exact
+def _scale(durations: Iterable[float]) -> int:
+    exact = [Fraction(duration) for duration in durations]
+    largest = max(exact, default=Fraction(0))
+    scale = max((duration.denominator for duration in exact), default=1)  # a power of two
     while scale > 1 and largest * scale > _LARGEST:
         scale //= 2
     return scale

@@ -67,7 +67,9 @@ class Plan:
     """Actor orders, waits, slots and proof of one step graph."""
 
     graph: StepGraph
-    actors: Mapping[str, tuple[Placed, ...]]  # in iteration t, the actor runs op for step t − offset
+    actors: Mapping[
+        str, tuple[Placed, ...]
+    ]  # in iteration t, the actor runs op for step t − offset
     waits: tuple[Wait, ...]
     edges: tuple[Edge, ...]  # RAW, WAR, WAW: one for each pair of conflicting accesses
     launch_order: tuple[Edge, ...]  # what streams need of the host order (hazard "LAUNCH")

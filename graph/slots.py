@@ -23,7 +23,7 @@ import numpy as np
 from .requirements import Requirement, gate, launch_order, value_requirements
 from .step_graph import StepGraph
 from .trials import Ints, SlotGate, Trials
-from .waits import Frame
+from .waits import Frame, nearest_gates
 
 LIMIT = 1024  # choices compared exhaustively; beyond it, one value at a time
 _BATCH = 256
@@ -61,7 +61,7 @@ def choose_slots(
         return SlotChoice({}, exact=True)
     everything = [*fixed, *launch_order(frame.graph, frame.actors, fixed)]
     gates = frame.numbered([gate(frame.graph, requirement) for requirement in everything])
-    trials = Trials.of(frame, gates, [group.gates for group in groups], costs)
+    trials = Trials.of(frame, nearest_gates(gates), [group.gates for group in groups], costs)
     ranges = _ranges(trials, len(groups))
     exact = math.prod(len(each) for each in ranges) <= LIMIT
     search = _exhaustive if exact else _one_at_a_time

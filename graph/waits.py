@@ -84,7 +84,7 @@ class Needs:
 def synchronize(frame: Frame, needed: Sequence[Requirement]) -> Synchronization:
     """Meet every requirement. Raises `DeadlockError` if no set of waits can."""
     needs = Needs.of(frame, needed)
-    numbered = frame.numbered(needs.gates)
+    gates = np.array(frame.numbered(needs.gates), dtype=np.int64).reshape(-1, 3)
     kept = fewest_waits(frame, needs)
     weights = frame.weights.copy()
     for source, target, distance in kept:
@@ -96,7 +96,7 @@ def synchronize(frame: Frame, needed: Sequence[Requirement]) -> Synchronization:
                 names[source],
                 names[target],
                 distance,
-                tuple(_protected(frame, weights, (source, target), needs, numbered)),
+                _protected(frame, weights, (source, target), needs, gates),
             )
             for source, target, distance in kept
         ),
@@ -119,14 +119,18 @@ def fewest_waits(frame: Frame, needs: Needs) -> list[tuple[int, int, int]]:
     return [wait for wait, drop in zip(candidates, extra, strict=True) if not drop]
 
 
-def _candidates(frame: Frame, gates: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """The nearest order needed between any two ops, where the free edges do not imply it."""
+def nearest_gates(gates: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The nearest order needed between any two ops: it implies the others."""
     nearest: dict[tuple[int, int], int] = {}
     for source, target, distance in gates:
-        if not within(frame.paths, source, target, distance):
-            pair = (source, target)
-            nearest[pair] = min(distance, nearest.get(pair, distance))
+        pair = (source, target)
+        nearest[pair] = min(distance, nearest.get(pair, distance))
     return sorted((source, target, d) for (source, target), d in nearest.items())
+
+
+def _candidates(frame: Frame, gates: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The nearest order needed between any two ops, where the free edges do not imply it."""
+    return [each for each in nearest_gates(gates) if not within(frame.paths, *each)]
 
 
 def redundant(
@@ -148,19 +152,12 @@ def redundant(
 
 
 def _protected(
-    frame: Frame,
-    weights: Weights,
-    wait: tuple[int, int],
-    needs: Needs,
-    gates: Sequence[tuple[int, int, int]],
-) -> list[Protected]:
+    frame: Frame, weights: Weights, wait: tuple[int, int], needs: Needs, gates: Weights
+) -> tuple[Protected, ...]:
     """The requirements that nothing implies once this wait is removed."""
-    source, target = wait
     without = weights.copy()
-    without[source, target] = frame.weights[source, target]
+    without[wait] = frame.weights[wait]
     paths = closure(without)
-    return [
-        Protected(r.hazard, r.value, r.source, r.target)
-        for r, (u, v, distance) in zip(needs.requirements, gates, strict=True)
-        if not within(paths, u, v, distance)
-    ]
+    broken = paths[gates[:, 0], gates[:, 1]] >= (gates[:, 2] + 1) * HOP
+    found = [needs.requirements[number] for number in np.flatnonzero(broken)]
+    return tuple(Protected(r.hazard, r.value, r.source, r.target) for r in found)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from .paths import FAR, HOP, shortest, within
+from .paths import FAR, HOP, shortest
 from .plan import By, Edge
 from .requirements import Gate, Requirement, gate
 from .step_graph import StepGraph
@@ -31,6 +31,7 @@ class Prover:
         self._names = list(frame.index)
         self._waits = {(wait.source, wait.target): wait for wait in found.waits}
         self._free = {(u, v): d for u, v, d, _ in reversed(frame.free)}
+        self._paths: dict[tuple[str, str], Steps] = {}
 
     def prove(self, needed: Iterable[Requirement]) -> tuple[Edge, ...]:
         """One edge with its witness for each requirement, in the same order."""
@@ -68,6 +69,7 @@ class Prover:
             direct = [(wait.source, 0), (wait.target, wait.distance)]
             return "wait", wait.source, _joined(direct, tail)
         path = self._path(at)
+        assert path[-1][1] <= at.distance, f"{at} is not implied"
         return "path", self._last_event(path), _joined(path, tail)
 
     def _chain(self, needed: Requirement) -> Steps:
@@ -81,14 +83,17 @@ class Prover:
         return [(ops[rank], start - program[rank][1] + turn) for turn, rank in places]
 
     def _path(self, at: Gate) -> Steps:
+        known = self._paths.get((at.source, at.target))
+        if known is not None:
+            return known
         index, found = self._frame.index, self._found
         source, target = index[at.source], index[at.target]
-        assert within(found.paths, source, target, at.distance), f"{at} is not implied"
         path = shortest(found.weights, found.paths, source, target)
         steps, total = [(at.source, 0)], 0
         for u, v in pairwise(path):
             total += int(found.weights[u, v]) // HOP
             steps.append((self._names[v], total))
+        self._paths[at.source, at.target] = steps
         return steps
 
     def _last_event(self, path: Steps) -> str | None:

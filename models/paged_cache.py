@@ -68,6 +68,7 @@ class PagedCache:
 
         self.keys = [zeros(layer.kv_heads, layer.key_dim) for layer in self.layers]
         self.values = [zeros(layer.kv_heads, layer.value_dim) for layer in self.layers]
+        self._workspace: dict[int, Tensor] = {}
 
     @property
     def bytes_per_block(self) -> int:
@@ -86,7 +87,7 @@ class PagedCache:
         """Keys and values of `block_tables[R, B]`, as `[R, B · block_size, kv_heads, dim]`."""
         rows = self.head_rows(layer, block_tables)
         k, v = self.gather_heads(layer, rows)
-        return k.transpose(1, 2), v.transpose(1, 2)
+        return k.transpose(1, 2).clone(), v.transpose(1, 2).clone()
 
     def head_rows(self, layer: int, block_tables: Tensor) -> Tensor:
         """Index `[R, kv_heads, B · block_size]` of (slot, head) pairs, for `gather_heads`.
@@ -103,12 +104,24 @@ class PagedCache:
         """Keys and values `[R, kv_heads, B · block_size, dim]` in one copy, heads outermost.
 
         Head-major is what the matrix products want; gathering slots and then transposing
-        would copy everything twice.
+        would copy everything twice. On the CPU the result is valid until the next call: megabytes
+        of fresh memory in each layer would cost more in page faults than the copy itself.
         """
-        keys, values, flat = self.keys[layer], self.values[layer], rows.flatten()
-        k = keys.view(-1, keys.shape[-1]).index_select(0, flat)
-        v = values.view(-1, values.shape[-1]).index_select(0, flat)
-        return k.view(*rows.shape, -1), v.view(*rows.shape, -1)
+        return self._gather(self.keys, layer, rows), self._gather(self.values, layer, rows)
+
+    def _gather(self, store: list[Tensor], layer: int, rows: Tensor) -> Tensor:
+        source = store[layer].view(-1, store[layer].shape[-1])
+        shape = (rows.numel(), source.shape[1])
+        out = None
+        if source.device.type == "cpu":
+            needed = shape[0] * shape[1]
+            kept = self._workspace.get(id(store))
+            if kept is None or kept.numel() < needed:
+                with torch.inference_mode(False):  # so that it may be reused outside of it too
+                    kept = self._workspace[id(store)] = torch.empty(needed, dtype=self.dtype)
+            out = kept[:needed].view(shape)
+        gathered = torch.index_select(source, 0, rows.flatten(), out=out)
+        return gathered.view(*rows.shape, -1)
 
 
 def _finite(x: Tensor) -> Tensor:

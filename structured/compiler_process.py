@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -126,7 +127,8 @@ class CompilerProcess:
             process.wait()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    pipe.close()
+                    with suppress(OSError):  # closing flushes what nobody reads any more
+                        pipe.close()
 
 
 def _send(process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:

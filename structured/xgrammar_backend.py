@@ -38,7 +38,7 @@ class XGrammarBackend:
             finished grammar allows.
         any_whitespace: let JSON contain any white space. Off by default: the compact form is
             shorter, and a model cannot lose itself in blanks.
-        cache_bytes: limit of the library's own cache of compiled grammars.
+        cache_bytes: limit of the cache of compiled grammars.
         compile_threads: threads of one compilation.
         compile_limit_s: seconds that a compilation may take. It then runs in a process of its own
             and is killed when they are over: set it where requests come from strangers. None
@@ -96,12 +96,12 @@ class XGrammarBackend:
             # The library compiles grammars that no text can satisfy; their first mask is empty.
             compiled.matcher().fill_window((), np.zeros((1, words(self._vocab_size)), np.int32))
         except MatcherFailure as error:
-            raise GrammarError(f"{spec.kind}: no output can satisfy this grammar") from error
+            raise GrammarError(f"{spec.kind}: no output can satisfy it ({error})") from error
         except GrammarError as error:
             raise GrammarError(f"{spec.kind}: {error}") from error
         except Exception as error:
             # The library throws RuntimeError for nearly everything, and prefixes a time and a
-            # file of its own; the last line of the rest is what the user can act on.
+            # file of its own; the rest is what the user can act on.
             raise GrammarError(f"{spec.kind}: {_reason(error)}") from error
         return compiled
 

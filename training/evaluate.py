@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+import xgrammar as xgr
 from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -64,17 +65,64 @@ class Acceptance:
             position += run + 1
 
 
+class Schemas:
+    """Grammars that leave the values open: what a caller who knows the fields would send."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        info = xgr.TokenizerInfo.from_huggingface(tokenizer)
+        self.compiler = xgr.GrammarCompiler(info, max_threads=1)
+
+    def matcher(self, example: Example) -> xgr.GrammarMatcher:
+        schema = schema_of(json.loads(example.answer))
+        grammar = self.compiler.compile_json_schema(json.dumps(schema), any_whitespace=False)
+        return xgr.GrammarMatcher(grammar)
+
+
+def schema_of(value: object) -> dict[str, object]:
+    """The narrowest JSON schema that says the types of a value and nothing of its content."""
+    match value:
+        case dict():
+            return {
+                "type": "object",
+                "properties": {key: schema_of(part) for key, part in value.items()},
+                "required": list(value),
+                "additionalProperties": False,
+            }
+        case list():
+            return {"type": "array", "items": {"type": "string"}}
+        case bool():
+            return {"type": "boolean"}
+        case int():
+            return {"type": "integer"}
+        case float():
+            return {"type": "number"}
+        case _:
+            return {"type": "string"}
+
+
 @torch.no_grad()
-def answer(model: LlamaForCausalLM, prompt: Tensor, limit: int) -> Tensor:
-    """The greedy continuation of a prompt, with its end token."""
+def answer(
+    model: LlamaForCausalLM,
+    prompt: Tensor,
+    limit: int,
+    matcher: xgr.GrammarMatcher | None = None,
+) -> Tensor:
+    """The greedy continuation of a prompt, with its end token; what a grammar allows, if given."""
     tokens: list[Tensor] = []
     fresh, cache = prompt[None], DynamicCache()
+    bitmask = xgr.allocate_token_bitmask(1, model.config.vocab_size)
     while len(tokens) < limit:
-        output = model(fresh, past_key_values=cache, use_cache=True)
-        fresh = output.logits[:, -1:].argmax(-1)
+        logits = model(fresh, past_key_values=cache, use_cache=True).logits[:, -1]
+        if matcher is not None:
+            matcher.fill_next_token_bitmask(bitmask)
+            xgr.apply_token_bitmask_inplace(logits, bitmask)
+        fresh = logits.argmax(-1, keepdim=True)
         tokens.append(fresh[0])
         if fresh.item() == model.config.eos_token_id:
             break
+        if matcher is not None:
+            accepted = matcher.accept_token(int(fresh))
+            assert accepted, "the grammar refused a token its own mask allowed"
     return torch.cat(tokens)
 
 
@@ -105,7 +153,8 @@ def evaluate(args: argparse.Namespace) -> dict[str, float | int | str]:
     extractions = list(islice(examples(args.seed, EXTRACTION, held_out=True), args.prompts))
     stories = list(islice(examples(args.seed + 1, {story: 1}, held_out=True), args.stories))
     kinds = {"extraction": Acceptance(), "story": Acceptance()}
-    exact, faithful = 0, 0
+    schemas = Schemas(tokenizer)
+    exact, exact_in_schema, faithful = 0, 0, 0
     wrong: Counter[str] = Counter()
     for number, example in enumerate(extractions + stories):
         prompt = encode(tokenizer, example, chat=number % 2 == 1)
@@ -117,14 +166,19 @@ def evaluate(args: argparse.Namespace) -> dict[str, float | int | str]:
         else:
             kind = "extraction"
             exact += text == example.answer
+            held = answer(target, prompt, args.limit, schemas.matcher(example))
+            held_text = str(tokenizer.decode(held, skip_special_tokens=True))
+            exact_in_schema += held_text == example.answer
             if text != example.answer:
                 wrong[example.task] += 1
                 if args.show_wrong:
-                    print(f"prompt  {example.prompt}\nwanted  {example.answer}\ngot     {text}\n")
+                    print(f"prompt  {example.prompt}\nwanted  {example.answer}")
+                    print(f"got     {text}\nschema  {held_text}\n")
         if draft is not None:
             kinds[kind].count(agreement(draft, prompt, tokens), args.k)
     result: dict[str, float | int | str] = {
         "extraction_exact": f"{exact}/{len(extractions)}",
+        "extraction_exact_under_schema": f"{exact_in_schema}/{len(extractions)}",
         "extraction_wrong_by_task": json.dumps(wrong),
         "stories_faithful": f"{faithful}/{len(stories)}",
     }

@@ -31,8 +31,8 @@ IGNORED = -100  # the label cross_entropy skips
 
 SHAPES: dict[str, dict[str, Any]] = {
     "target": {
-        "hidden_size": 256,
-        "intermediate_size": 512,
+        "hidden_size": 128,
+        "intermediate_size": 384,
         "num_hidden_layers": 4,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -168,7 +168,8 @@ def wire_induction(model: LlamaForCausalLM) -> None:
     """
     config = model.config
     size, hidden, heads = config.head_dim, config.hidden_size, config.num_attention_heads
-    assert config.num_key_value_heads == 2 and hidden >= 4 * size, "two circuits need the room"
+    assert config.num_key_value_heads == 2, "each circuit has a key-value head"
+    assert hidden >= 3 * size, "three subspaces must fit side by side"
     frame = torch.linalg.qr(torch.randn(hidden, hidden)).Q.T
     token, one_back, two_back = frame[:size], frame[size : 2 * size], frame[2 * size : 3 * size]
     slow = torch.arange(size) % (size // 2) >= size // 4  # rotate too little to blur a match
@@ -289,7 +290,9 @@ def train(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     tokenizer = load_tokenizer(args.tokenizer)
     encoder = Encoder(tokenizer)
-    model = load_model(args.init) if args.init else new_model(args.part, tokenizer)
+    model = new_model(args.part, tokenizer)
+    if args.init:  # layers the other lacks start silent, so a grown model begins as its equal
+        model.load_state_dict(load_model(args.init).state_dict(), strict=False)
     teacher = load_model(args.teacher) if args.teacher else None
     decayed = [p for p in model.parameters() if p.ndim > 1]
     plain = [p for p in model.parameters() if p.ndim < 2]

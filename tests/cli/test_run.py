@@ -35,7 +35,10 @@ class PretendedLLM:
     ) -> list[RequestOutput]:
         if any(line.prompt == "interrupt" for line in lines):
             os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)  # as `timeout -s INT` does
         outputs = [self._output(index, line) for index, line in enumerate(lines)]
+        if any(line.prompt == "break off" for line in lines):
+            raise PretendedInterruption(outputs[:1])
         self.tokens += sum(len(output.token_ids) for output in outputs)
         return outputs
 
@@ -69,6 +72,11 @@ class PretendedLLM:
         }
 
 
+class PretendedInterruption(KeyboardInterrupt):
+    def __init__(self, outputs: list[RequestOutput]) -> None:
+        self.outputs = outputs
+
+
 @dataclass
 class Made:
     llms: list[PretendedLLM] = field(default_factory=list)
@@ -83,6 +91,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     made = Made()
     module: Any = types.ModuleType("stepweave.serving.llm")
     module.LLM = made
+    module.Interrupted = PretendedInterruption
     monkeypatch.setitem(sys.modules, "stepweave.serving.llm", module)
     return made
 
@@ -197,6 +206,13 @@ def test_ctrl_c_keeps_what_was_done() -> None:
     first, second, _ = objects(result)
     assert (first["text"], second["finish_reason"]) == ("interrupt", "cancelled")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("made")
+def test_an_engine_that_is_broken_off_gives_what_it_has() -> None:
+    result = stepweave("run", "async", "--json", "--prompt", "break off", "--prompt", "never")
+    assert result.exit_code == 130
+    assert [each.get("text") for each in objects(result)] == ["break off", None]
 
 
 def test_ctrl_c_before_the_engine_is_up_is_one_line() -> None:

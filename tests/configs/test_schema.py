@@ -38,6 +38,6 @@ def test_the_schema_refuses_what_the_loader_refuses(schema: Any, data: Any) -> N
     assert not jsonschema.Draft202012Validator(schema).is_valid(data)
 
 
-def test_every_key_of_a_pipeline_that_is_not_plain_has_a_description(schema: Any) -> None:
+def test_every_part_of_a_config_is_described(schema: Any) -> None:
     for name, definition in schema["$defs"].items():
         assert definition.get("description"), name

@@ -82,6 +82,11 @@ def test_an_alias_bomb_does_not_go_off() -> None:
     assert "aliases expanded" in refused("\n".join(lines)).message
 
 
+def test_aliases_do_not_get_around_the_limit_on_depth() -> None:
+    lines = ["a0: &a0 [x]", *(f"a{i}: &a{i} [*a{i - 1}]" for i in range(1, 300))]
+    assert "levels deep" in refused("\n".join(lines)).message
+
+
 def test_a_few_aliases_are_welcome() -> None:
     assert parse_yaml("a: &x {b: 1}\nc: *x\n", "it.yaml").plain()["c"] == {"b": 1}
 

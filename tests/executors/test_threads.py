@@ -383,6 +383,28 @@ def test_ctrl_c_lets_steps_in_flight_complete() -> None:
     assert all(steps == ran["schedule.host"] for steps in ran.values())
 
 
+def test_a_second_ctrl_c_does_not_wait_for_them() -> None:
+    ran: dict[str, list[int]] = defaultdict(list)
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def around(name: str, work: Run) -> Run:
+        def interrupt(ctx: OpContext) -> None:
+            if (name, ctx.step) == ("forward.device", 5):
+                for _ in range(2):
+                    signal.pthread_kill(main, signal.SIGINT)
+                    time.sleep(0.1)
+            work(ctx)
+            ran[name].append(ctx.step)
+
+        return interrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        go(decode(around), steps=None)
+    assert ran["forward.device"][-1] == 5
+    assert ran["commit.host"][-1] < 5
+
+
 # --- the watchdog ---
 
 

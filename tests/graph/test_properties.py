@@ -137,12 +137,12 @@ def test_the_period_is_the_greatest_ratio_of_all_cycles(plan: Plan) -> None:
 
 def test_no_other_order_of_the_driver_has_a_shorter_period_or_then_a_lower_latency() -> None:
     compared = refused = 0
-    for seed in range(150):
+    for seed in range(100):
         graph = random_step_graph(seed, most_nodes=4, order="search")
         if len({node.actor for node in graph.nodes}) == 1:
             ordered = best_of_all_orders(graph)
             compared, refused = compared + ordered, refused + (not ordered)
-    assert compared >= 40
+    assert compared >= 25
     assert refused >= 5
 
 
@@ -199,7 +199,7 @@ def test_running_with_one_slot_less_is_refused_and_a_race_exactly_if_the_oracle_
             check(replace(plan, slots={**plan.slots, name: copies - 1}))
 
 
-@examples(30)
+@examples(14)
 @given(plans())
 def test_reading_another_version_than_planned_is_refused_and_a_race_exactly_if_the_oracle_finds_one(
     plan: Plan,
@@ -248,6 +248,25 @@ def other_carries(graph: StepGraph) -> Iterator[StepGraph]:
                         )
                         nodes = (*graph.nodes[:place], new, *graph.nodes[place + 1 :])
                         yield replace(graph, nodes=nodes)
+
+
+def test_without_any_one_wait_some_interleaving_of_a_tiny_graph_goes_wrong() -> None:
+    killed = 0
+    for seed in range(60):
+        try:
+            plan = compile_plan(random_step_graph(seed, most_nodes=3))
+        except DeadlockError:
+            continue
+        for index in range(len(plan.waits)):
+            mutant = replace(plan, waits=plan.waits[:index] + plan.waits[index + 1 :])
+            try:
+                assert any(oracle.run_exhaustively(mutant, steps, most=1500) for steps in (3, 5)), (
+                    f"seed {seed}: {plan.waits[index]} is not missed"
+                )
+                killed += 1
+            except oracle.TooMany:
+                continue
+    assert killed >= 40
 
 
 def test_schedules_catch_most_deleted_waits_too() -> None:

@@ -44,3 +44,13 @@ def test_bytes_per_block_is_what_a_block_adds_to_the_tensors() -> None:
 def test_a_cache_without_room_is_refused(blocks: int, size: int) -> None:
     with pytest.raises(ValueError, match=r"num_blocks|block_size"):
         PagedCache([LayerShape(1, 1, 1)], blocks, size, torch.float32, "cpu")
+
+
+def test_a_gathered_copy_outlives_the_next_gather() -> None:
+    paged = cache()
+    paged.keys[0][2:4] = 1.0
+    with torch.inference_mode():
+        keys, _ = paged.gather(0, torch.tensor([[1]]))
+    paged.gather(0, torch.tensor([[2]]))
+    paged.gather(0, torch.tensor([[2, 3, 1]]))
+    assert bool((keys == 1.0).all())

@@ -299,3 +299,55 @@ def test_a_draft_that_equals_its_own_distribution_is_always_kept() -> None:
     drafts = draw(p[:, 0], seeds, zeros, sampled, Purpose.DRAFT)[:, None]
     out = ACCEPTANCE["rejection"](p.expand(n, 2, -1), drafts, zeros + 1, seeds, zeros, sampled, p)
     assert (out.counts == 2).all()
+
+
+def test_the_token_after_a_window_is_keyed_by_its_own_output_position() -> None:
+    n, vocab = 300, 30
+    forced = torch.full((n, 2, vocab), float("-inf"))
+    forced[..., 7] = 0.0
+    last = distributions(n, 1, vocab, seed=11)
+    seeds, positions = torch.arange(n), torch.arange(n) % 13
+    sampled = torch.zeros(n, dtype=torch.bool)
+    out = ACCEPTANCE["rejection"](
+        torch.cat([forced, last], dim=1),
+        torch.full((n, 2), 7),
+        torch.full((n,), 2),
+        seeds,
+        positions,
+        sampled,
+    )
+    expected = draw(last[:, 0], seeds, positions + 2, sampled, Purpose.BONUS)
+    assert torch.equal(out.tokens[:, 2], expected)
+
+
+def test_a_placeholder_before_real_drafts_is_no_refusal(rule: Acceptance) -> None:
+    """Nothing is taken out of the distribution for it, token 0 least of all."""
+    n, vocab = 3000, 4
+    target = distributions(vocab, seed=12).expand(n, 3, -1)
+    rest = (torch.arange(n), torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.bool))
+    drafts = torch.tensor([-1, 2]).expand(n, 2)
+    cut = rule(target, drafts, torch.full((n,), 2), *rest)
+    none = rule(target[:, :1], drafts[:, :0], torch.zeros(n, dtype=torch.int64), *rest)
+    assert (cut.counts == 1).all()
+    assert torch.equal(cut.tokens[:, 0], none.tokens[:, 0])
+    assert (none.tokens == 0).any()
+
+
+def test_a_greedy_row_takes_the_best_token_whatever_its_drafter_thought(rule: Acceptance) -> None:
+    target = torch.tensor([0.5, 0.4, 0.1]).log().expand(1, 2, 3)
+    sure_of_the_best = torch.tensor([0.9, 0.05, 0.05]).log().expand(1, 1, 3)
+    one = torch.tensor([1])
+    out = rule(target, one[:, None], one, one, one, one == 1, sure_of_the_best)
+    assert out.tokens.tolist() == [[0, -1]]
+
+
+def test_a_refused_draft_that_was_the_only_choice_is_taken_after_all(rule: Acceptance) -> None:
+    """Rounding may refuse it; a token that the target forbids must still never come out."""
+    n = 400
+    only = torch.full((6,), float("-inf"))
+    only[4] = -0.7  # as if its probability had been rounded down, by far
+    zeros = torch.zeros(n, dtype=torch.int64)
+    out = rule(
+        only.expand(n, 2, -1), zeros[:, None] + 4, zeros + 1, torch.arange(n), zeros, zeros == 1
+    )
+    assert (out.tokens[:, 0] == 4).all()

@@ -66,14 +66,14 @@ def test_a_mask_that_does_not_fit_is_refused(shape: tuple[int, int], dtype: torc
 def test_no_operation_makes_the_host_wait() -> None:
     seen: list[str] = []
 
-    class Record(TorchDispatchMode):
+    class Record(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(
             self, func: Any, types: object, args: Any = (), kwargs: Any = None
         ) -> Any:
             seen.append(func.name())
             return func(*args, **(kwargs or {}))
 
-    with Record():
+    with Record():  # type: ignore[no-untyped-call]
         apply_bitmask(torch.zeros(2, 50), torch.zeros(2, 2, dtype=torch.int32))
     assert "aten::minimum" in seen
     waiting = {"aten::_local_scalar_dense", "aten::nonzero", "aten::index.Tensor", "aten::_to_copy"}

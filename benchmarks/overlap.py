@@ -1,0 +1,194 @@
+"""How much of the host's work the derived overlap hides, and whether the period was predicted.
+
+A: the serial executor at depth 1, the synchronous loop. B: the threads executor at depth 2. Same
+requests, same tokens (checked), one torch thread on both sides. *Hidden* is the time saved per
+step over what could be saved at most, the smaller of host and device time per step, both taken
+from traced runs of A. The predicted period is that of the plan with the costs of a traced run
+of B, the measured one the time per step of other, untraced runs of B.
+
+    python benchmarks/overlap.py [--rows 16] [--draft-tokens 0] [--vocab 50000] [--rounds 9]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+from paired import Spread, rounds, save
+from workload import SCHEMA, random_llama, real_size_tokenizer
+
+from stepweave.executors.report import RunReport
+from stepweave.graph.compile import compile_plan
+from stepweave.models.causal_lm import CausalLM
+from stepweave.models.tokenizer import StreamDecoder
+from stepweave.nodes.decode_step import decode_step
+from stepweave.nodes.kind import Shape
+from stepweave.policies.stopping import StopChecker
+from stepweave.requests.request import Request, SamplingParams
+from stepweave.requests.table import Limits
+from stepweave.serving.engine import Engine
+from stepweave.structured.backend import CompiledGrammar
+from stepweave.structured.grammar import GrammarSpec
+from stepweave.structured.xgrammar_backend import XGrammarBackend
+
+PROMPT = 8
+
+
+class Bench:
+    """The same work on engines of different depth and executor."""
+
+    def __init__(self, rows: int, k: int, vocab: int, hidden: int, layers: int, tokens: int):
+        self.rows, self.k, self.tokens = rows, k, tokens
+        self.tokenizer = real_size_tokenizer(vocab)
+        self.vocab = len(self.tokenizer)
+        self.model = CausalLM.wrap(
+            random_llama(self.vocab, hidden=hidden, layers=layers), invariant=False
+        )
+        self.drafter = (
+            CausalLM.wrap(random_llama(self.vocab, hidden=64, layers=1), invariant=False)
+            if k
+            else None
+        )
+        backend = XGrammarBackend(self.tokenizer, self.vocab, (0,))
+        self.grammar: CompiledGrammar = backend.compile(GrammarSpec.from_request({"json": SCHEMA}))
+
+    def engine(self, depth: int, executor: str) -> Engine:
+        shape = Shape(depth, self.rows, self.rows * max(self.k + 1, PROMPT), self.k, True)
+        limits = Limits(
+            max_rows=self.rows,
+            token_budget=shape.token_budget,
+            block_size=16,
+            num_blocks=self.rows * 32,
+            context_length=512,
+            draft_tokens=self.k,
+            max_queue=self.rows,
+        )
+        return Engine(
+            lambda machine: compile_plan(decode_step(shape, machine)),
+            self.model,
+            limits,
+            drafter=self.drafter,
+            executor=executor,  # type: ignore[arg-type]
+            torch_threads=1,
+        )
+
+    def run(self, engine: Engine, *, trace: bool = False) -> tuple[RunReport, list[list[int]], int]:
+        rnd = random.Random(1)
+        requests = []
+        for uid in range(self.rows):
+            prompt = tuple(rnd.randrange(1, self.vocab) for _ in range(PROMPT))
+            params = SamplingParams(max_tokens=self.tokens, ignore_eos=True)
+            requests.append(
+                Request(
+                    uid=uid,
+                    id=str(uid),
+                    prompt="",
+                    prompt_ids=prompt,
+                    params=params,
+                    max_tokens=self.tokens,
+                    stop_token_ids=frozenset(),
+                    stopper=StopChecker((), (), self.tokens),
+                    decoder=StreamDecoder(self.tokenizer, prompt),
+                    grammar=self.grammar,
+                )
+            )
+        table = engine.new_table()
+        table.submit_all(requests)
+        report = engine.run(table, requests, trace=trace)
+        assert all(request.error is None for request in requests)
+        return report, [request.output_ids for request in requests], table.steps
+
+
+def costs_of(report: RunReport) -> dict[str, float]:
+    """Median duration per op in µs, over the steps in which all rows decode."""
+    durations: dict[str, list[float]] = defaultdict(list)
+    for event in report.events:
+        if 2 <= event.step < report.steps - 3:
+            durations[event.op].append((event.end_s - event.start_s) * 1e6)
+    return {op: statistics.median(each) for op, each in durations.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--draft-tokens", type=int, default=0)
+    parser.add_argument("--vocab", type=int, default=50000)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    bench = Bench(
+        given.rows, given.draft_tokens, given.vocab, given.hidden, given.layers, given.tokens
+    )
+    serial, threads = bench.engine(1, "serial"), bench.engine(2, "threads")
+    _, expected, _ = bench.run(serial)
+    _, tokens, _ = bench.run(threads)
+    assert tokens == expected, "the pipelined run gave other tokens"
+
+    def per_step(engine: Engine) -> float:
+        report, _, steps = bench.run(engine)
+        return report.seconds / steps * 1e6
+
+    host, device, errors = [], [], []
+
+    def traced() -> None:
+        costs = costs_of(bench.run(serial, trace=True)[0])
+        host.append(sum(us for op, us in costs.items() if ".host" in op))
+        device.append(sum(us for op, us in costs.items() if ".device" in op))
+        graph = threads.plan.graph
+        costs = costs_of(bench.run(threads, trace=True)[0])
+        predicted = compile_plan(graph, costs=costs, order="keep").period_us
+        errors.append(predicted)
+
+    a_us: list[float] = []
+    b_us: list[float] = []
+    for _ in range(given.rounds):
+        a, b = rounds(1, lambda: per_step(serial), lambda: per_step(threads))
+        a_us += a
+        b_us += b
+        traced()
+    hideable = [min(h, d) for h, d in zip(host, device, strict=True)]
+    hidden = [(a - b) / most for a, b, most in zip(a_us, b_us, hideable, strict=True)]
+    ratio = [a / b for a, b in zip(a_us, b_us, strict=True)]
+    period = [p / b for p, b in zip(errors, b_us, strict=True)]
+    result = {
+        "workload": {
+            "rows": given.rows,
+            "draft_tokens": given.draft_tokens,
+            "vocabulary": bench.vocab,
+            "hidden": given.hidden,
+            "layers": given.layers,
+            "tokens": given.tokens,
+        },
+        "serial_us_per_step": vars(Spread.of(a_us)),
+        "threads_us_per_step": vars(Spread.of(b_us)),
+        "host_us": vars(Spread.of(host)),
+        "device_us": vars(Spread.of(device)),
+        "speed_ratio": vars(Spread.of(ratio)),
+        "hidden": vars(Spread.of(hidden)),
+        "predicted_over_measured_period": vars(Spread.of(period)),
+        "tokens_equal": True,
+    }
+    print(f"rows {given.rows}, k {given.draft_tokens}, vocabulary {bench.vocab}")
+    for name, figures in (
+        ("serial, depth 1   µs/step", a_us),
+        ("threads, depth 2  µs/step", b_us),
+        ("host work         µs/step", host),
+        ("device work       µs/step", device),
+        ("serial / threads", ratio),
+        ("hidden share", hidden),
+        ("predicted / measured", period),
+    ):
+        print(f"{name:28} {Spread.of(figures)}")
+    save("overlap", result, given.json)
+
+
+if __name__ == "__main__":
+    main()

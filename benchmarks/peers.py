@@ -1,0 +1,188 @@
+"""Against what a user would use on CPU today: transformers `generate` and `generate_batch`.
+
+The embedded model, the same mixed batch of prompts and lengths, greedy, float32, one torch thread
+on all sides. Tokens of all must be equal, or the round counts for nothing. `generate_batch` gets
+a cache of the size that the work needs: its default takes its size from the machine's memory.
+
+    python benchmarks/peers.py [--prompts 16] [--rounds 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from paired import Spread, save
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
+from stepweave import LLM, SamplingParams
+from stepweave.models.causal_lm import resolve
+
+NAMES = ["Nora Weber", "Ida Okoro", "Max Tanaka", "Lena Brandt"]
+ASKS = [
+    "Extract name, age, job and city as JSON: {} is a 47-year-old baker from Oslo.",
+    "Write a short story about a fox named {}.",
+    "Extract name and items as JSON: {} bought tea, bread and cheese.",
+    "Is this review positive or negative? {} made a wonderful lamp!",
+]
+BLOCK = 16
+
+
+def work(count: int, tokenizer: Any) -> tuple[list[list[int]], list[int]]:
+    """Prompts as token ids, and how many tokens each may get: short and long ones mixed."""
+    prompts, lengths = [], []
+    for index in range(count):
+        ask = ASKS[index % len(ASKS)].format(NAMES[index // len(ASKS) % len(NAMES)])
+        message = [{"role": "user", "content": ask}]
+        text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        prompts.append(tokenizer(text, add_special_tokens=False)["input_ids"])
+        lengths.append([48, 96, 32, 8][index % 4])
+    return prompts, lengths
+
+
+def ours(prompts: Sequence[list[int]], lengths: Sequence[int], pipeline: str) -> Callable[[], Any]:
+    llm = LLM(pipeline=pipeline, overrides={"torch_threads": "1"})
+    longest = max(lengths)
+
+    def run() -> list[list[int]]:
+        # One call takes one set of parameters, so the shorter ones are cut by the same rule.
+        table = llm.engine.new_table()
+        requests = [
+            llm._request(uid, str(uid), "", prompt, SamplingParams(max_tokens=length))
+            for uid, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
+        ]
+        table.submit_all(requests)
+        llm.engine.run(table, requests)
+        return [request.output_ids for request in requests]
+
+    assert longest > 0
+    return run
+
+
+def one_by_one(model: Any, prompts: Sequence[list[int]], lengths: Sequence[int]) -> list[list[int]]:
+    out = []
+    for prompt, length in zip(prompts, lengths, strict=True):
+        ids = torch.tensor([prompt])
+        with torch.inference_mode():
+            found = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=length,
+                do_sample=False,
+            )
+        out.append(found[0, len(prompt) :].tolist())
+    return out
+
+
+def padded(
+    model: Any, pad: int, prompts: Sequence[list[int]], lengths: Sequence[int]
+) -> list[list[int]]:
+    """All at once, padded on the left; every row runs as long as the longest."""
+    widest = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (widest - len(p)) + p for p in prompts])
+    mask = torch.tensor([[0] * (widest - len(p)) + [1] * len(p) for p in prompts])
+    with torch.inference_mode():
+        found = model.generate(
+            ids, attention_mask=mask, max_new_tokens=max(lengths), do_sample=False
+        )
+    return [row[widest : widest + n].tolist() for row, n in zip(found, lengths, strict=True)]
+
+
+def continuous(model: Any, prompts: Sequence[list[int]], lengths: Sequence[int]) -> Any:
+    """`generate_batch`: continuous batching, with the cache sized for the work."""
+    size = "page_size" if "page_size" in _fields() else "block_size"
+    blocks = sum(-(-(len(p) + n) // BLOCK) for p, n in zip(prompts, lengths, strict=True)) + 8
+    config = ContinuousBatchingConfig(
+        num_blocks=blocks, max_batch_tokens=256, use_cuda_graph=False, **{size: BLOCK}
+    )
+    by_length: dict[int, list[int]] = {}
+    for index, length in enumerate(lengths):
+        by_length.setdefault(length, []).append(index)
+    eos = model.generation_config.eos_token_id
+    wanted = GenerationConfig(
+        do_sample=False, max_new_tokens=max(lengths), eos_token_id=eos, pad_token_id=eos
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = model.generate_batch(
+            [list(p) for p in prompts],
+            generation_config=wanted,
+            continuous_batching_config=config,
+            progress_bar=False,
+        )
+    rows = sorted(found.items(), key=lambda item: int(item[0].rsplit("_", 1)[1]))
+    return [
+        row.generated_tokens[:length] for (_, row), length in zip(rows, lengths, strict=True)
+    ]
+
+
+def _fields() -> set[str]:
+    return set(inspect.signature(ContinuousBatchingConfig).parameters)
+
+
+def until_eos(tokens: Sequence[int], eos: int) -> list[int]:
+    found = list(tokens)
+    return found[: found.index(eos) + 1] if eos in found else found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--prompts", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    directory = resolve("embedded")
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    prompts, lengths = work(given.prompts, tokenizer)
+    plain = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    batched = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="sdpa"
+    ).eval()
+    eos = int(tokenizer.eos_token_id)
+    sides: dict[str, Callable[[], Any]] = {
+        "stepweave, async + speculation": ours(prompts, lengths, "async_speculation"),
+        "stepweave, async": ours(prompts, lengths, "async"),
+        "stepweave, synchronous": ours(prompts, lengths, "synchronous"),
+        "transformers generate, one by one": lambda: one_by_one(plain, prompts, lengths),
+        "transformers generate, padded batch": lambda: padded(
+            plain, int(tokenizer.pad_token_id), prompts, lengths
+        ),
+        "transformers generate_batch": lambda: continuous(batched, prompts, lengths),
+    }
+    expected = [until_eos(row, eos) for row in one_by_one(plain, prompts, lengths)]
+    equal = {
+        name: [until_eos(row, eos) for row in side()] == expected for name, side in sides.items()
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(given.rounds):
+        names = list(sides) if turn % 2 == 0 else list(reversed(sides))
+        for name in names:
+            started = perf_counter()
+            sides[name]()
+            seconds[name].append(perf_counter() - started)
+    first = next(iter(sides))
+    tokens = sum(map(len, expected))
+    print(f"{given.prompts} prompts, {tokens} tokens; slower by, median of paired ratios")
+    table = {}
+    for name, took in seconds.items():
+        ratio = Spread.of([b / a for a, b in zip(seconds[first], took, strict=True)])
+        rate = tokens / Spread.of(took).median
+        table[name] = {
+            "slower_by": vars(ratio),
+            "tokens_per_second": rate,
+            "tokens_equal": equal[name],
+        }
+        print(f"{name:38} {ratio}   {rate:8.1f} tokens/s   tokens equal: {equal[name]}")
+    save("peers", {"prompts": given.prompts, "tokens": tokens, "sides": table}, given.json)
+
+
+if __name__ == "__main__":
+    main()

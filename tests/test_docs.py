@@ -1,0 +1,262 @@
+"""The documentation is run: every command, every block of code, every file, every link.
+
+A document is a session of its own in an empty folder. Its blocks run from top to bottom, and what
+they make stays for those below. A comment before a block says what is special about it:
+
+    <!-- output -->           the block is what the block before it printed
+    <!-- refused: SW-… -->    the YAML below is wrong, with this code
+    <!-- fails -->            the command below ends with exit code 1 or 2
+    <!-- file: path -->       the block is that file of the repository, word for word
+
+A word after the language is a file name: the block is written there. UPDATE_GOLDEN=1 rewrites
+what is printed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from stepweave.cli.main import app
+from stepweave.configs.prompts import read_prompts
+from tests.installed import ROOT, installed
+
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
+COMMENT = re.compile(r"<!-- (output|fails|refused: (\S+)|file: (\S+)) -->")
+INSTALLS = re.compile(
+    r"python3 -m venv \.venv"
+    r"|(\.venv/bin/)?pip install( -q)?( -c constraints\.txt)?( -e)? (\.|\"\.\[dev\]\")"
+    r"|pip install( --no-deps)? \./\S+"
+    r"|\.venv/bin/python -m pytest"
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block, with the comment that stands before it."""
+
+    language: str
+    name: str
+    text: str
+    line: int
+    comment: str = ""
+    detail: str = ""
+
+
+def blocks(document: Path) -> Iterator[Block]:
+    fence: tuple[str, str, int] | None = None
+    inside: list[str] = []
+    comment = detail = ""
+    for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), start=1):
+        if fence is not None:
+            if line.strip() == "```":
+                text = "".join(f"{each}\n" for each in inside)
+                yield Block(fence[0], fence[1], text, fence[2], comment, detail)
+                fence, inside, comment, detail = None, [], "", ""
+            else:
+                inside.append(line)
+        elif line.startswith("```"):
+            language, _, name = line.removeprefix("```").partition(" ")
+            fence = (language, name.strip(), number)
+        elif match := COMMENT.fullmatch(line.strip()):
+            comment = match[1].partition(":")[0]
+            detail = match[2] or match[3] or ""
+        elif line.strip():
+            comment = detail = ""
+    assert fence is None, f"{document.name}: the block of line {fence[2] if fence else 0} is open"
+
+
+@dataclass
+class Session:
+    """A reader who tries everything, in order."""
+
+    document: Path
+    printed: str = ""
+    rewritten: dict[int, str] = field(default_factory=dict)  # line of the fence -> what it holds
+    names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__docs__"})
+
+    def take(self, block: Block) -> None:
+        where = f"{self.document.relative_to(ROOT)}:{block.line}"
+        if block.comment == "file":
+            assert block.text == (ROOT / block.detail).read_text(), f"{where} is not {block.detail}"
+        elif block.comment == "output" and os.environ.get("UPDATE_GOLDEN"):
+            self.rewritten[block.line] = "".join(f"{line}\n" for line in _bare(self.printed))
+        elif block.comment == "output":
+            assert _bare(block.text) == _bare(self.printed), f"{where} is not what is printed"
+        elif block.language == "bash":
+            for line in block.text.splitlines():
+                self.command(line, where, fails=block.comment == "fails")
+        elif block.language == "python":
+            caught = io.StringIO()
+            with redirect_stdout(caught):
+                exec(compile("\n" * block.line + block.text, where, "exec"), self.names)
+            self.printed = caught.getvalue()
+        elif block.language == "yaml":
+            self.check(block, where)
+        elif block.language == "jsonl":
+            Path(block.name).write_text(block.text, encoding="utf-8")
+            read_prompts(Path(block.name))
+        elif block.language == "json":
+            json.loads(block.text)
+            if block.name:
+                Path(block.name).write_text(block.text, encoding="utf-8")
+        else:
+            assert block.language == "text", f"{where}: nobody tests {block.language!r}"
+
+    def command(self, line: str, where: str, *, fails: bool) -> None:
+        for part in line.split(" && "):
+            words = part.removeprefix(".venv/bin/").split(" > ")
+            if not words[0].startswith("stepweave "):
+                assert INSTALLS.fullmatch(part), f"{where}: {part!r} is neither run nor known"
+                continue
+            done = CliRunner().invoke(app, shlex.split(words[0])[1:])
+            wanted = (1, 2) if fails else (0,)
+            assert done.exit_code in wanted, f"{where}: {part}\n{done.output}\n{done.exception!r}"
+            self.printed = done.output if fails else done.stdout
+            if len(words) > 1:
+                Path(words[1]).write_text(done.stdout, encoding="utf-8")
+
+    def check(self, block: Block, where: str) -> None:
+        path = Path(block.name or f"line{block.line}.yaml")
+        path.write_text(block.text, encoding="utf-8")
+        found = json.loads(CliRunner().invoke(app, ["check", str(path), "--json"]).stdout)
+        if block.comment == "refused":
+            assert [error["code"] for error in found["errors"]] == [block.detail], where
+        else:
+            assert found["ok"], f"{where}: {found['errors']}"
+
+
+def _bare(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip("\n").splitlines()]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _example_kind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with installed(ROOT / "examples" / "steer", tmp_path_factory.mktemp("site")):
+        yield
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_block_works_as_written(
+    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    session = Session(document)
+    found = list(blocks(document))
+    for block in found:
+        session.take(block)
+    lines = document.read_text(encoding="utf-8").splitlines(keepends=True)
+    for block in reversed(found):
+        if block.line in session.rewritten:
+            end = block.line + len(block.text.splitlines())
+            lines[block.line : end] = [session.rewritten[block.line]]
+    if session.rewritten:
+        document.write_text("".join(lines), encoding="utf-8")
+
+
+def test_the_readmes_first_two_bash_blocks_are_the_two_commands() -> None:
+    first, second = [b.text for b in blocks(ROOT / "README.md") if b.language == "bash"][:2]
+    install = "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt "
+    assert first == f"{install}. && .venv/bin/stepweave run configs/quickstart.yaml\n"
+    assert second == f'{install}-e ".[dev]" && .venv/bin/python -m pytest\n'
+
+
+def test_every_link_leads_somewhere() -> None:
+    link = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+    for document in DOCUMENTS:
+        for path, anchor in link.findall(document.read_text(encoding="utf-8")):
+            target = (document.parent / path).resolve() if path else document
+            said = f"{document.relative_to(ROOT)}: {path}#{anchor}"
+            assert target.exists(), said
+            if anchor:
+                assert anchor in {_slug(line) for line in _headings(target)}, said
+
+
+def _headings(document: Path) -> list[str]:
+    return [line for line in document.read_text(encoding="utf-8").splitlines() if line[:1] == "#"]
+
+
+def _slug(heading: str) -> str:
+    kept = re.sub(r"[^\w\- ]", "", heading.lstrip("#").strip().lower())
+    return kept.replace(" ", "-")
+
+
+def test_every_document_is_linked_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for document in sorted((ROOT / "docs").rglob("*.md")):
+        assert f"]({document.relative_to(ROOT)})" in readme
+
+
+def test_the_pictures_are_those_of_the_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from make_images import pictures  # type: ignore[import-not-found]
+
+    for name, drawn in pictures().items():
+        shown = (ROOT / "docs" / "images" / name).read_text(encoding="utf-8")
+        assert shown == drawn, f"{name} is old: run python docs/make_images.py"
+    del sys.modules["make_images"]
+
+
+@pytest.mark.parametrize("verb", ["run", "check", "graph", "schema", "doctor"])
+def test_the_reference_knows_every_verb_and_option(verb: str) -> None:
+    import typer
+
+    reference = (ROOT / "docs" / "reference" / "command-line.md").read_text(encoding="utf-8")
+    commands: Any = typer.main.get_command(app)
+    command = commands.commands[verb]
+    inner = command.commands.values() if verb == "graph" else [command]
+    for each in inner:
+        for parameter in each.params:
+            for option in parameter.opts:
+                if option.startswith("--"):
+                    assert f"`{option}" in reference, f"{verb} {option}"
+    assert f"stepweave {verb}" in reference
+
+
+def test_the_reference_knows_every_error_code() -> None:
+    reference = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+    folders = [path.parent for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests"]
+    for folder in folders:
+        for source in folder.glob("*.py"):
+            for code in re.findall(r'"(SW-[A-Z-]+)"', source.read_text(encoding="utf-8")):
+                assert f"`{code}`" in reference, f"{source.relative_to(ROOT)}: {code}"
+
+
+def test_the_reference_knows_every_key_of_a_pipeline() -> None:
+    from stepweave.configs.schema import json_schema
+
+    reference = (ROOT / "docs" / "reference" / "yaml.md").read_text(encoding="utf-8")
+    for model, definition in json_schema()["$defs"].items():
+        if model in {"PromptLine", "Message", "StructuredOutputs"}:
+            continue  # in command-line.md
+        for key in definition.get("properties", {}):
+            assert f"`{key}`" in reference or f"`{key}:" in reference, f"{model}.{key}"
+
+
+def test_the_reference_knows_every_public_name() -> None:
+    import stepweave
+
+    reference = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    for name in stepweave.__all__:
+        assert f"`{name}" in reference, name
+
+

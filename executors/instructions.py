@@ -91,7 +91,9 @@ class Program:
             streams=frozenset(v.actor for v in vertices.values() if v.side == "device"),
             padding=padding,
             first=min(offsets) - padding,
-            tail=max(offsets) + padding,
+            # One at least: an actor may have come to the step after the last, and wait for
+            # another's op of it, when a stop makes the step before it the last.
+            tail=max(offsets) + max(padding, 1),
         )
 
     @property

@@ -58,18 +58,14 @@ class CausalLM:
         undo_invariant(model)
         if invariant or self.device.type == "cpu":
             _plain_experts(model)
-        with torch.inference_mode():
+        with torch.no_grad():
             expected = self._own_logits()
             attention.register()
             model.set_attn_implementation(attention.NAME)
             self.layer_shapes = self._probe()
             if invariant:
                 make_invariant(model)
-            if (hook := self._base.__dict__.pop("_stepweave_hook", None)) is not None:
-                hook.remove()
-            self._base.__dict__["_stepweave_hook"] = self._base.register_forward_hook(
-                self._keep_hidden
-            )
+            self._watch_hidden()
             self._check(expected)
 
     @classmethod
@@ -151,7 +147,7 @@ class CausalLM:
 
     # --- what it does
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def forward(
         self, input_ids: Tensor, batch: AttentionBatch, logit_rows: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -181,8 +177,19 @@ class CausalLM:
         if logit_rows is not None and not keep:
             logits = logits[logit_rows]
         hidden, self._hidden = self._hidden, None
-        assert hidden is not None, f"{self.name}: its base model did not run"
+        if hidden is None:
+            raise UnsupportedModel(f"{self.name}: cannot tell its last hidden states")
         return logits.to(torch.promote_types(logits.dtype, torch.float32)), hidden[0]
+
+    def _watch_hidden(self) -> None:
+        """Keep what the outermost part below the head returns; some heads skip the base model."""
+        parts = {self._base}
+        if (decoder := getattr(self.hf, "get_decoder", lambda: None)()) is not None:
+            parts.add(decoder)
+        for part in parts:
+            if (hook := part.__dict__.pop("_stepweave_hook", None)) is not None:
+                hook.remove()
+            part.__dict__["_stepweave_hook"] = part.register_forward_hook(self._keep_hidden)
 
     def _keep_hidden(self, module: nn.Module, args: Any, output: Any) -> None:
         self._hidden = output[0] if isinstance(output, tuple) else output.last_hidden_state

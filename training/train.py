@@ -167,7 +167,8 @@ def wire_induction(model: LlamaForCausalLM) -> None:
     it finds there. All of it is free to change in training.
     """
     config = model.config
-    size, hidden, heads = config.head_dim, config.hidden_size, config.num_attention_heads
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    size = hidden // heads
     assert config.num_key_value_heads == 2, "each circuit has a key-value head"
     assert hidden >= 3 * size, "three subspaces must fit side by side"
     frame = torch.linalg.qr(torch.randn(hidden, hidden)).Q.T

@@ -128,6 +128,7 @@ def test_gumbel_is_finite_at_both_ends_of_the_words() -> None:
     assert noise.isfinite().all()
     assert (noise.diff() <= 0).all(), "larger words are smaller noise"
     assert noise[0] > 22, "the upper end uses all 32 bits"
+    assert noise[-1] > -3.2, "the lower end is cut where 33 bits would be, not at infinity"
 
 
 def test_uniform_and_gumbel_have_their_distributions() -> None:

@@ -69,6 +69,7 @@ def test_small_cases_by_hand() -> None:
 
 def test_top_p_among_equal_tokens_keeps_the_lower_ids() -> None:
     assert one([0.0] * 5, p=0.55).tolist() == pytest.approx([1 / 3] * 3 + [0, 0])
+    assert one([0.0] * 4, p=0.5).tolist() == [0.5, 0.5, 0, 0], "exactly reached is enough"
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-42, 1e30])

@@ -91,7 +91,7 @@ def test_before_min_tokens_nothing_stops() -> None:
     checker = StopChecker([EOS], ["END"], 9, min_tokens=3)
     assert checker.push([EOS, 1, 2], decode).finish_reason is None, "'E' came too early to count"
     assert checker.push([1, 2, 1], decode) == StopDecision(2, "", "stop", "END")
-    assert StopChecker([EOS], [], 9, min_tokens=2).push([1, EOS], decode).kept == 2
+    assert StopChecker([EOS], [], 9, min_tokens=2).push([1, EOS], decode).finish_reason == "stop"
     assert StopChecker([EOS], [], 2, min_tokens=2).push([EOS, 1], decode).finish_reason == "length"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .configs.load import load_config as load_config
-    from .configs.schema import PipelineConfig as Pipeline  # noqa: F401
+    from .configs.schema import PipelineConfig as Pipeline
     from .executors.run import run as run
     from .executors.simulated import simulate as simulate
     from .graph.compile import compile_plan as compile_plan

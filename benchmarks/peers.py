@@ -118,9 +118,7 @@ def continuous(model: Any, prompts: Sequence[list[int]], lengths: Sequence[int])
             progress_bar=False,
         )
     rows = sorted(found.items(), key=lambda item: int(item[0].rsplit("_", 1)[1]))
-    return [
-        row.generated_tokens[:length] for (_, row), length in zip(rows, lengths, strict=True)
-    ]
+    return [row.generated_tokens[:length] for (_, row), length in zip(rows, lengths, strict=True)]
 
 
 def _fields() -> set[str]:

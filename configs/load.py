@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +47,20 @@ class Loaded:
         return Mark(self.name, line)
 
 
+@cache
+def _shipped_files() -> Mapping[str, Path]:
+    """Pipelines lie in the folder itself; graphs without code lie in `graphs/`."""
+    return {path.stem: path for path in (*SHIPPED.glob("*.yaml"), *SHIPPED.glob("graphs/*.yaml"))}
+
+
 def shipped() -> tuple[str, ...]:
     """Names of the configs that come with the package."""
-    return tuple(sorted(path.stem for path in SHIPPED.glob("*.yaml")))
+    return tuple(sorted(_shipped_files()))
+
+
+def shipped_file(name: str) -> Path:
+    """Where the shipped config of that name lies."""
+    return _shipped_files()[name]
 
 
 def load_config(
@@ -78,7 +90,7 @@ def _find(name: str, beside: Path) -> Path:
         raise ConfigError.at(Mark(name), f"cannot be read: {error}") from error
     stem = path.name.removesuffix(".yaml")
     if path.parent in (Path(), Path("configs")) and stem in shipped():
-        return SHIPPED / f"{stem}.yaml"
+        return shipped_file(stem)
     near = did_you_mean(stem, shipped()) if path.parent in (Path(), Path("configs")) else ""
     raise ConfigError.at(Mark(name), f"no such file or shipped config{near}", "SW-NO-FILE")
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import Literal, NamedTuple
-
-import networkx as nx
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from .plan import Placed, Plan
 from .step_graph import StepGraph
+
+if TYPE_CHECKING:  # half a second of start-up that only the exports below need
+    import networkx as nx
 
 Kind = Literal["order", "launch", "wait"]
 Actors = Mapping[str, tuple[Placed, ...]]
@@ -98,6 +99,8 @@ def event_graph(plan: Plan) -> nx.MultiDiGraph:
 
     Vertices carry `actor`, `side`, `offset` and `duration_us`, edges `distance` and `kind`.
     """
+    import networkx as nx
+
     events = nx.MultiDiGraph(name=plan.graph.name)
     offsets = {op: offset for program in plan.actors.values() for op, offset in program}
     for name, vertex in plan.graph.vertices.items():
@@ -119,6 +122,8 @@ def to_networkx(graph: StepGraph) -> nx.MultiDiGraph:
     Vertices are ops, edges go from writer to reader and carry `value` and `carry`; the launch
     edges of device nodes are there too, as `kind="launch"`.
     """
+    import networkx as nx
+
     flow = nx.MultiDiGraph(name=graph.name)
     for name, vertex in graph.vertices.items():
         flow.add_node(name, actor=vertex.actor, side=vertex.side, node=vertex.node.name)

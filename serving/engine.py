@@ -58,7 +58,7 @@ class Engine:
     acceptance: str = "coupled"
     executor: ExecutorName = "serial"
     torch_threads: int | None = None
-    watchdog_s: float | None = 120.0
+    watchdog_s: float | None = 600.0  # a long prompt on a slow machine is slow, not stuck
     plan: Plan = field(init=False)
     totals: Totals = field(init=False, default_factory=Totals)
     last_report: RunReport | None = field(init=False, default=None)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from ..configs.errors import ConfigError
 from ..configs.load import load_config
-from ..configs.prompts import PromptLine
+from ..configs.prompts import PromptLine, prompt_of
 from ..configs.schema import PipelineConfig
 from ..graph.plan import Plan
 from ..models.causal_lm import CausalLM
@@ -100,7 +101,7 @@ class LLM:
                 refusal = table.refuse_reason(len(request.prompt_ids), request.params.max_tokens)
                 if refusal is not None:
                     raise RequestError(refusal)
-            except (RequestError, GrammarError) as error:
+            except (RequestError, GrammarError, ConfigError) as error:
                 outputs[uid] = RequestOutput(request_id, text, "", (), "error", error=f"{error}")
                 continue
             if on_text is not None:
@@ -156,7 +157,7 @@ class LLM:
         self, uid: int, request_id: str, text: str, prompt: Prompt, params: SamplingParams | None
     ) -> Request:
         if isinstance(prompt, Mapping):
-            prompt = _line(prompt)
+            prompt = prompt_of(prompt, request_id)
         if isinstance(prompt, PromptLine):
             params = _params(prompt)
         params = params or SamplingParams()
@@ -285,13 +286,6 @@ def _named(prompt: Prompt, uid: int) -> tuple[str, str]:
         last = messages[-1] if isinstance(messages, Sequence) and messages else {}
         found = last.get("content", "") if isinstance(last, Mapping) else ""
     return str(uid if named is None else named), str(found)
-
-
-def _line(prompt: Mapping[str, Any]) -> PromptLine:
-    try:
-        return PromptLine.model_validate(dict(prompt))
-    except ValueError as error:
-        raise RequestError(f"not a valid request: {error}") from error
 
 
 def _params(line: PromptLine) -> SamplingParams:

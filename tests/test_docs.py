@@ -258,5 +258,3 @@ def test_the_reference_knows_every_public_name() -> None:
     reference = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
     for name in stepweave.__all__:
         assert f"`{name}" in reference, name
-
-

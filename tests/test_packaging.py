@@ -98,7 +98,7 @@ def test_public_names_are_the_same_for_type_checkers() -> None:
 
 def test_importing_stepweave_and_building_a_graph_needs_no_torch() -> None:
     code = (
-        "import sys, stepweave; from stepweave import compile_plan, node, step_graph, lanes, verify;"
+        "import sys; from stepweave import compile_plan, lanes, node, step_graph, verify;"
         "graph = step_graph(node(writes='a')(lambda: 1)); verify(compile_plan(graph));"
         "print([name for name in ('torch', 'transformers', 'xgrammar') if name in sys.modules])"
     )
@@ -112,7 +112,9 @@ def test_the_version_is_the_one_of_the_changelog() -> None:
 
 
 def test_no_file_names_a_place_on_somebodys_machine() -> None:
-    somewhere = re.compile(r"/(home|Users)/\w+|/root/\w+|[A-Z]:\\Users|file://|--(extra-)?index-url")
+    somewhere = re.compile(
+        r"/(home|Users)/\w+|/root/\w+|[A-Z]:\\Users|file://|--(extra-)?index-url"
+    )
     own = [str(path) for path in (ROOT, Path.home()) if len(path.parts) > 2]
     for path in own_files():
         if path.suffix not in TEXTS or path == Path(__file__):

@@ -496,7 +496,7 @@ DOMAINS = (
             "city": Speaker.city,
         },
         (
-            "{name} is a {color} {species}, {age} years old, and belongs to {owner}.",
+            "{name} is {a:color} {species}, {age} years old, and belongs to {owner}.",
             "{owner} has {a:species} called {name}.",
             "The {species} {name} lives with {owner} in {city}.",
             "{name} the {species} is {age}. The owner is {owner} from {city}.",

@@ -4,7 +4,7 @@ import pytest
 
 from stepweave.configs.abstract import AbstractGraph
 from stepweave.configs.errors import ConfigError
-from stepweave.configs.load import SHIPPED, load, load_config, shipped
+from stepweave.configs.load import load, load_config, shipped, shipped_file
 from stepweave.configs.schema import PipelineConfig
 
 
@@ -23,7 +23,7 @@ def refused(name: str | Path, overrides: dict[str, str] | None = None) -> Config
 @pytest.mark.parametrize("name", shipped())
 def test_every_shipped_config_loads_and_says_what_it_is(name: str) -> None:
     assert isinstance(load_config(name), PipelineConfig | AbstractGraph)
-    assert (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8").startswith("# ")
+    assert (shipped_file(name)).read_text(encoding="utf-8").startswith("# ")
 
 
 @pytest.mark.parametrize("executor", ["serial", "threads"])

@@ -4,7 +4,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from stepweave.configs.load import SHIPPED, shipped
+from stepweave.configs.load import shipped, shipped_file
 from stepweave.configs.schema import json_schema
 from stepweave.configs.yaml_source import read_yaml
 
@@ -20,7 +20,7 @@ def test_the_schema_is_a_valid_schema(schema: Any) -> None:
 
 @pytest.mark.parametrize("name", shipped())
 def test_every_shipped_config_follows_the_schema(schema: Any, name: str) -> None:
-    data = read_yaml(SHIPPED / f"{name}.yaml").plain()
+    data = read_yaml(shipped_file(name)).plain()
     jsonschema.Draft202012Validator(schema).validate(data)
 
 

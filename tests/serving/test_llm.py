@@ -1,6 +1,6 @@
 """The front door: what users get for good input, for bad input, and when they interrupt."""
 
-import _thread
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def small(model: Path, pipeline: str = "async", **more: str) -> LLM:
 
 def test_a_directory_and_a_text_give_the_tokens_of_transformers(model: Path) -> None:
     prompt = "the quick brown"
-    own = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64)
+    own: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64)
     tokenizer = AutoTokenizer.from_pretrained(model)
     ids = tokenizer(prompt, return_tensors="pt")
     expected = own.generate(**ids, max_new_tokens=20, do_sample=False)[
@@ -58,7 +58,7 @@ def test_a_directory_and_a_text_give_the_tokens_of_transformers(model: Path) -> 
 def test_outputs_come_in_the_order_of_the_prompts_and_texts_stream_whole(llm: LLM) -> None:
     pieces: dict[str, str] = {}
     progress: list[tuple[int, int]] = []
-    lines = [
+    lines: list[Any] = [
         {"id": "b", "prompt": "hello", "max_tokens": 9},
         {"prompt": "world", "max_tokens": 3},
         {"id": "a", "prompt": "fox", "max_tokens": 14, "temperature": 0.8, "seed": 3},
@@ -92,7 +92,8 @@ def test_outputs_come_in_the_order_of_the_prompts_and_texts_stream_whole(llm: LL
 def test_a_request_that_cannot_be_served_fails_alone(llm: LLM, line: Any, reason: str) -> None:
     good = {"prompt": "hello world", "max_tokens": 6}
     alone = llm.generate([good])[0]
-    first, bad, last = llm.generate([good, line, good])
+    lines: list[Any] = [good, line, good]
+    first, bad, last = llm.generate(lines)
     assert bad.finish_reason == "error"
     assert bad.error is not None
     assert reason in bad.error
@@ -151,7 +152,7 @@ def test_a_matcher_that_breaks_under_way_ends_its_request_only(
     def of(self: MatcherTable, row: Any) -> Any:
         matcher = made(self, row)
         if matcher is not None and row.request.uid == 0 and not isinstance(matcher, Broken):
-            matcher = self.matchers[0] = Broken(matcher)  # type: ignore[assignment]
+            matcher = self.matchers[0] = Broken(matcher)
         return matcher
 
     monkeypatch.setattr(MatcherTable, "of", of)
@@ -189,12 +190,14 @@ def test_cancel_keeps_what_was_settled(llm: LLM) -> None:
 
 def test_ctrl_c_gives_what_was_settled_and_leaves_no_thread(llm: LLM) -> None:
     before = threading.active_count()
-    pressed = []
+    pressed: list[bool] = []
+    main = threading.main_thread().ident
+    assert main is not None
 
     def on_progress(done: int, tokens: int) -> None:
         if tokens >= 10 and not pressed:
             pressed.append(True)
-            _thread.interrupt_main()
+            signal.pthread_kill(main, signal.SIGINT)
 
     lines = [{"prompt": "hello", "max_tokens": 150, "ignore_eos": True} for _ in range(2)]
     with pytest.raises(Interrupted) as caught:
@@ -229,7 +232,8 @@ def test_a_failing_node_is_named_with_its_step_and_cause(
 
 def test_the_summary_counts_settled_work_and_names_the_plan(model: Path) -> None:
     engine = small(model, "async_speculation", **{"speculation.model": str(model)})
-    outputs = engine.generate([{"prompt": "hello", "max_tokens": 10}, {"prompt": "fox"}])
+    lines: list[Any] = [{"prompt": "hello", "max_tokens": 10}, {"prompt": "fox"}]
+    outputs = engine.generate(lines)
     summary = engine.summary()
     assert summary["tokens"] == sum(len(output.token_ids) for output in outputs)
     assert summary["drafted"] == sum(output.drafted for output in outputs) > 0
@@ -251,9 +255,11 @@ def test_a_drafter_with_another_vocabulary_is_refused(model: Path, tmp_path: Pat
 
 def test_a_pipeline_without_grammars_refuses_the_request_that_wants_one(model: Path) -> None:
     engine = small(model)
-    asked, plain = engine.generate(
-        [{"prompt": "a", "structured_outputs": {"choice": ["x"]}}, {"prompt": "a", "max_tokens": 3}]
-    )
+    lines: list[Any] = [
+        {"prompt": "a", "structured_outputs": {"choice": ["x"]}},
+        {"prompt": "a", "max_tokens": 3},
+    ]
+    asked, plain = engine.generate(lines)
     assert "no grammars" in (asked.error or "")
     assert plain.error is None
 

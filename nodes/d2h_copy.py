@@ -53,7 +53,7 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
         sampled: Sampled | None = ctx.read("sampled")
         with torch.inference_mode():
             if sampled is not None:
-                host: HostSampled = ctx.buffer("host_sampled") or HostSampled.empty(shape)
+                host: HostSampled = ctx.buffer("host_sampled")
                 count = len(sampled.counts)
                 host.tokens[:count].copy_(sampled.tokens, non_blocking=True)
                 host.counts[:count].copy_(sampled.counts, non_blocking=True)

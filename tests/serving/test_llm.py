@@ -109,13 +109,12 @@ def test_stop_token_ids_are_checked_too(llm: LLM) -> None:
 
 
 def test_structured_outputs_follow_their_grammars(llm: LLM) -> None:
-    choice, regex, plain = llm.generate(
-        [
-            {"prompt": "a b", "structured_outputs": {"choice": ["yes", "no"]}},
-            {"prompt": "a b", "structured_outputs": {"regex": "[0-9]{3}-[a-z]{2}"}},
-            {"prompt": "a b", "max_tokens": 5},
-        ]
-    )
+    lines: list[Any] = [
+        {"prompt": "a b", "structured_outputs": {"choice": ["yes", "no"]}},
+        {"prompt": "a b", "structured_outputs": {"regex": "[0-9]{3}-[a-z]{2}"}},
+        {"prompt": "a b", "max_tokens": 5},
+    ]
+    choice, regex, plain = llm.generate(lines)
     assert choice.text in ("yes", "no")
     assert len(regex.text) == 6
     assert regex.text[3] == "-"
@@ -287,3 +286,33 @@ def test_unknown_names_in_a_pipeline_are_found_before_anything_is_loaded(tmp_pat
 def test_an_abstract_graph_cannot_generate() -> None:
     with pytest.raises(EngineError, match="abstract graph"):
         LLM(pipeline="abstract_decode")
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        "nodes: [{name: bitmask, actor: grammar}]",
+        "nodes: [{name: draft, stream: draft}]",
+        "nodes: [{name: bitmask, actor: grammar, stream: copy}, {name: draft, stream: draft}]",
+        "slots: {staging: 1, mask_host: 1, host_sampled: 1}",
+        "order: keep\ndepth: 3",
+    ],
+)
+def test_placement_changes_the_waits_and_never_the_tokens(
+    llm: LLM, model: Path, tmp_path: Path, placement: str
+) -> None:
+    lines: list[Any] = [
+        {"prompt": "hello world", "max_tokens": 12},
+        {"prompt": "a b", "max_tokens": 20, "structured_outputs": {"regex": "[a-z]{4,30}"}},
+        {"prompt": "fox", "max_tokens": 9, "temperature": 0.7, "seed": 4},
+    ]
+    path = tmp_path / "placed.yaml"
+    path.write_text(f"version: 1\nextends: quickstart.yaml\n{placement}\n")
+    overrides = {**SMALL, "speculation.model": str(model), "model.name": str(model)}
+    placed = LLM(pipeline=path, overrides=overrides)
+    if "nodes" in placement or "staging" in placement:
+        assert len(placed.plan.waits) > 2
+    assert all(wait.protects for wait in placed.plan.waits)
+    expected = llm.generate(lines)
+    found = placed.generate(lines)
+    assert [o.to_json() for o in found] == [o.to_json() for o in expected]

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import torch
@@ -150,12 +151,15 @@ def paged_attention(
     how = _How(scaling, sliding_window, softcap, s_aux)
     attend = _attend_in_tiles if paged_invariant else _attend_fast
     cache = paged.cache
-    cache.write(layer, paged.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    tokens = len(paged.slots)  # what follows is padding, which has no keys and no result
+    k_new, v_new = key[0, :, :tokens], value[0, :, :tokens]
+    cache.write(layer, paged.slots, k_new.transpose(0, 1), v_new.transpose(0, 1))
 
     shape = cache.layers[layer]
-    heads, tokens = query.shape[1], query.shape[2]
-    out = query.new_empty(tokens, heads, shape.value_dim)
-    by_token = query[0].transpose(0, 1)
+    heads, padded = query.shape[1], query.shape[2]
+    out = query.new_empty(padded, heads, shape.value_dim)
+    out[tokens:] = 0
+    by_token = query[0, :, :tokens].transpose(0, 1)
     for group in paged.once("groups", partial(_groups, paged.query_lens)):
         k, v = cache.gather_heads(layer, _rows(paged, layer, group))
         packed = _pack(group.take(by_token, group.tokens), group.query_len, shape.kv_heads)
@@ -287,12 +291,13 @@ def _attend_in_tiles(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: 
     if gap := -query.shape[-1] % 4:  # with it, four query rows start at a new cache line
         query, k_tiles = F.pad(query, (0, gap)), F.pad(k_tiles, (0, gap))
     plan = tile_plan(count, _query_tiles(k_tiles, v_tiles))
-    padding = sum(plan) - count
-    padded = F.pad(query, (0, 0, 0, padding))
-    allowed = F.pad(allowed, (0, 0, 0, padding), value=True)
     sinks = how.packed_sinks(heads, count, exact)
-    if sinks is not None:
-        sinks = F.pad(sinks, (0, 0, 0, padding))
+    padded = query
+    if padding := sum(plan) - count:
+        padded = F.pad(query, (0, 0, 0, padding))
+        allowed = F.pad(allowed, (0, 0, 0, padding), value=True)
+        if sinks is not None:
+            sinks = F.pad(sinks, (0, 0, 0, padding))
 
     def attend(start: int, size: int) -> Tensor:
         part = padded[:, :, None, start : start + size].expand(-1, -1, tiles, -1, -1)
@@ -316,7 +321,7 @@ def _attend_in_tiles(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: 
             total += elementwise(torch.exp, sink - most)[:, :, 0, :, 0]
         return out / total[..., None]
 
-    starts = [sum(plan[:i]) for i in range(len(plan))]
+    starts = [0, *accumulate(plan[:-1])]
     parts = [attend(start, size) for start, size in zip(starts, plan, strict=True)]
     out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
     return out[:, :, :count].to(query.dtype)

@@ -14,13 +14,14 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 from . import attention
 from .attention import AttentionBatch, LayerProbe
 from .errors import AttentionNotCalled, ModelError, ModelNotFound, NotInvariant, UnsupportedModel
-from .invariant import make_invariant, undo_invariant
+from .invariant import make_invariant, undo_invariant, whole_tiles
 from .paged_cache import LayerShape, PagedCache
 
 DType = Literal["float32", "float64", "bfloat16", "auto"]
@@ -30,7 +31,7 @@ EMBEDDED = {"embedded": "target", "embedded-draft": "draft"}
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _MOVING_ROPE = {"dynamic", "longrope"}
-_PROBE_TOKENS = 6
+_PROBE_TOKENS = 10  # more than the smallest tile, so that passes of different sizes are compared
 
 
 class CausalLM:
@@ -159,13 +160,17 @@ class CausalLM:
         computed as token 0.
         """
         batch.begin()
+        tokens = len(input_ids)
         masked = batch.positions < 0
+        ids, positions = input_ids.masked_fill(masked, 0), batch.positions.clamp(min=0)
+        if self.invariant and (padding := whole_tiles(tokens) - tokens):
+            ids, positions = F.pad(ids, (0, padding)), F.pad(positions, (0, padding))
         keep: dict[str, Any] = {}
         if self._keeps_logits and logit_rows is not None:
             keep["logits_to_keep"] = logit_rows
         output = self.hf(
-            input_ids=input_ids.masked_fill(masked, 0)[None],
-            position_ids=batch.positions.clamp(min=0)[None],
+            input_ids=ids[None],
+            position_ids=positions[None],
             attention_mask=None,
             use_cache=False,
             paged=batch,
@@ -174,12 +179,14 @@ class CausalLM:
         )
         self._require_every_layer(batch.calls, range(self.num_layers))
         logits: Tensor = output.logits[0]
-        if logit_rows is not None and not keep:
+        if logit_rows is None:
+            logits = logits[:tokens]
+        elif not keep:
             logits = logits[logit_rows]
         hidden, self._hidden = self._hidden, None
         if hidden is None:
             raise UnsupportedModel(f"{self.name}: cannot tell its last hidden states")
-        return logits.to(torch.promote_types(logits.dtype, torch.float32)), hidden[0]
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)), hidden[0, :tokens]
 
     def _watch_hidden(self) -> None:
         """Keep what the outermost part below the head returns; some heads skip the base model."""

@@ -9,9 +9,13 @@
 Each message names the model class (or the path), what was found, and what to do.
 """
 
+from ..graph.errors import StepweaveError
 
-class ModelError(Exception):
+
+class ModelError(StepweaveError):
     """A model cannot be loaded, or did not do what the engine relies on."""
+
+    code = "SW-MODEL"
 
 
 class ModelNotFound(ModelError):

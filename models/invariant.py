@@ -23,7 +23,7 @@ products, convolutions), is not covered; `CausalLM` tries the finished model and
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import Any
 
 import torch
@@ -103,14 +103,24 @@ def proven_tiles(
     return (smallest, *(size for size in larger if size <= len(reference) and agrees(size)))
 
 
-def tile_plan(rows: int, tiles: tuple[int, ...]) -> list[int]:
+@cache
+def tile_plan(rows: int, tiles: tuple[int, ...]) -> tuple[int, ...]:
     """Tile sizes (of ascending `tiles`) that cover `rows`, with padding in the last one only."""
     plan = []
     while rows > 0:
         size = next((tile for tile in tiles if tile >= rows), tiles[-1])
         plan.append(size)
         rows -= size
-    return plan
+    return tuple(plan)
+
+
+def whole_tiles(rows: int) -> int:
+    """`rows` with the padding that makes every product of a pass come out even.
+
+    Padding the tokens once, where they enter the model, is cheaper than padding and cutting the
+    input of each of its products.
+    """
+    return sum(tile_plan(rows, TILES))
 
 
 def _in_tiles(
@@ -132,7 +142,7 @@ def _in_tiles(
     if len(plan) == 1:
         out = multiply(flat)
     else:
-        out = torch.cat([multiply(part) for part in torch.split(flat, plan)])
+        out = torch.cat([multiply(part) for part in torch.split(flat, list(plan))])
     return out[:rows].view(*x.shape[:-1], out.shape[-1])
 
 

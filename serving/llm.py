@@ -62,8 +62,8 @@ class LLM:
             renamed = pipeline.model.model_copy(update={"name": str(model)})
             pipeline = pipeline.model_copy(update={"model": renamed})
         self.config = pipeline
-        self.tokenizer = load_tokenizer(pipeline.model.name)
         self.engine = _engine(pipeline)
+        self.tokenizer = load_tokenizer(pipeline.model.name)
         self._grammars: XGrammarBackend | None = None
         self._running: tuple[RequestTable, Sequence[Request]] | None = None
 

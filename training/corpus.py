@@ -194,6 +194,10 @@ ONSETS = words(
 )
 VOWELS = words("a e i o u a e i o u ai ei ou ia oa ea")
 CODAS = ["", "", "", "n", "r", "l", "s", "k", "m", "t", "d", "x", "nd", "rt", "ll", "st", "ck", "v"]
+ALL_WORDS = (
+    *(FIRST_NAMES + SURNAMES + CITIES + JOBS + GOODS + FOODS + COLORS + ANIMALS + HOBBIES),
+    *(COUNTRIES + OCCASIONS + PLACES + ADJECTIVES + FIELD_NOUNS + MONTHS),
+)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -232,11 +236,22 @@ class Speaker:
     def invent(self, syllables: tuple[int, int] = (1, 3)) -> str:
         """A pronounceable word no list contains, on our side of the split."""
         while True:
-            n = self.random.randint(*syllables)
-            word = "".join(self.pick(ONSETS) + self.pick(VOWELS) for _ in range(n))
-            word += self.pick(CODAS)
+            if not self.held_out and self.chance(0.35):
+                word = self.splice()
+            else:
+                n = self.random.randint(*syllables)
+                word = "".join(self.pick(ONSETS) + self.pick(VOWELS) for _ in range(n))
+                word += self.pick(CODAS)
             if len(word) > 2 and is_held_out(word) == self.held_out:
                 return word
+
+    def splice(self) -> str:
+        """The start of one word and the end of another, so every token is copied at times.
+
+        Else tokens that occur only in held-out words, or only outside values, never are.
+        """
+        head, tail = self.pick(ALL_WORDS).lower(), self.pick(ALL_WORDS).lower()
+        return head[: self.random.randint(2, len(head))] + tail[self.random.randint(1, len(tail)) :]
 
     def word(self, words: Sequence[str]) -> str:
         """A value from the list or, sometimes, an invented one in its place."""

@@ -12,7 +12,8 @@ from stepweave.graph.errors import UnsoundPlan
 from stepweave.graph.node import Node, Op, Value
 from stepweave.graph.plan import Edge, Plan, Wait
 from stepweave.graph.step_graph import StepGraph
-from stepweave.graph.verify import Violation, verify, violations
+from stepweave.graph.verify import verify, violations
+from stepweave.graph.violation import Violation
 from tests.graph.pipelines import decode, device_node, reads
 
 

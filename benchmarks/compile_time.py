@@ -2,7 +2,7 @@
 
 The order search is cached by digest within a process, so each timing starts from an empty cache.
 
-    python benchmarks/compile_time.py [--rounds 15]
+    python -m benchmarks.compile_time [--rounds 15]
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
-from paired import Spread, save
-
 from stepweave.configs.load import load_config, shipped
 from stepweave.configs.schema import PipelineConfig
 from stepweave.graph import compile as compiler
 from stepweave.graph.verify import verify
 from stepweave.serving.pipeline import step_graph
+
+from .paired import Spread, save
 
 
 def timed(work: Callable[[], object]) -> float:

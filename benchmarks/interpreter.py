@@ -14,7 +14,7 @@ time is given beside wall time: on a machine that others use too, it alone says 
 interpreter costs. The bodies hash a buffer, which releases the GIL as a kernel or a grammar fill
 does; with `--hash-kib 0` they do nothing.
 
-    python benchmarks/interpreter.py [--rounds 31] [--steps 1000] [--hash-kib 0 32] [--json FILE]
+    python -m benchmarks.interpreter [--rounds 31] [--steps 1000] [--hash-kib 0 32] [--json FILE]
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ step over what could be saved at most, the smaller of host and device time per s
 from traced runs of A. The predicted period is that of the plan with the costs of a traced run
 of B, the measured one the time per step of other, untraced runs of B.
 
-    python benchmarks/overlap.py [--rows 16] [--draft-tokens 0] [--vocab 50000] [--rounds 9]
+    python -m benchmarks.overlap [--rows 16] [--draft-tokens 0] [--vocab 50000] [--rounds 9]
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from collections import defaultdict
 from pathlib import Path
 
 import torch
-from paired import Spread, rounds, save
-from workload import SCHEMA, random_llama, real_size_tokenizer
 
 from stepweave.executors.report import RunReport
 from stepweave.graph.compile import compile_plan
@@ -34,6 +32,9 @@ from stepweave.serving.engine import Engine
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.structured.xgrammar_backend import XGrammarBackend
+
+from .paired import Spread, rounds, save
+from .workload import SCHEMA, random_llama, real_size_tokenizer
 
 PROMPT = 8
 

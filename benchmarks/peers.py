@@ -4,7 +4,7 @@ The embedded model, the same mixed batch of prompts and lengths, greedy, float32
 on all sides. Tokens of all must be equal, or the round counts for nothing. `generate_batch` gets
 a cache of the size that the work needs: its default takes its size from the machine's memory.
 
-    python benchmarks/peers.py [--prompts 16] [--rounds 5]
+    python -m benchmarks.peers [--prompts 16] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from paired import Spread, save
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from stepweave import LLM, SamplingParams
 from stepweave.models.causal_lm import resolve
+
+from .paired import Spread, save
 
 NAMES = ["Nora Weber", "Ida Okoro", "Max Tanaka", "Lena Brandt"]
 ASKS = [

@@ -75,7 +75,7 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | None = None,
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         on_text: Callable[[str, str], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
@@ -83,7 +83,7 @@ class LLM:
         """Generate for every prompt; outputs in the order of the prompts.
 
         A prompt is a text, a line as in a prompts file, or a list of token ids. `params` are for
-        prompts that are texts or ids; a line has its own. `on_text(id, piece)` streams settled
+        prompts that are texts or ids, one for all or one for each; a line has its own. `on_text(id, piece)` streams settled
         text, `on_progress(ended, tokens)` counts requests and tokens; both run on the driver's
         thread.
 
@@ -91,13 +91,14 @@ class LLM:
         on Ctrl-C, with what was settled.
         """
         many = _each(prompts)
+        each_params = _for_each(params, len(many))
         table = self.engine.new_table()
         requests: list[Request] = []
         outputs: dict[int, RequestOutput] = {}
         for uid, prompt in enumerate(many):
             request_id, text = _named(prompt, uid)
             try:
-                request = self._request(uid, request_id, text, prompt, params)
+                request = self._request(uid, request_id, text, prompt, each_params[uid])
                 refusal = table.refuse_reason(len(request.prompt_ids), request.params.max_tokens)
                 if refusal is not None:
                     raise RequestError(refusal)
@@ -268,6 +269,17 @@ def _each(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if found and all(isinstance(each, int) for each in found):
         return [cast(Sequence[int], found)]
     return cast(list[Prompt], found)
+
+
+def _for_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> Sequence[SamplingParams | None]:
+    """One set of parameters per prompt. Raises `ValueError` if there are more or fewer."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        raise ValueError(f"{count} prompts, but {len(params)} sets of sampling parameters")
+    return params
 
 
 def _named(prompt: Prompt, uid: int) -> tuple[str, str]:

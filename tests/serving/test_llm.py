@@ -316,3 +316,15 @@ def test_placement_changes_the_waits_and_never_the_tokens(
     expected = llm.generate(lines)
     found = placed.generate(lines)
     assert [o.to_json() for o in found] == [o.to_json() for o in expected]
+
+
+def test_each_prompt_may_have_its_own_parameters(llm: LLM) -> None:
+    each = [
+        SamplingParams(max_tokens=2, ignore_eos=True),
+        SamplingParams(max_tokens=5, ignore_eos=True),
+    ]
+    outputs = llm.generate(["hello", "hello"], each)
+    assert [len(output.token_ids) for output in outputs] == [2, 5]
+    assert outputs[1].token_ids[:2] == outputs[0].token_ids
+    with pytest.raises(ValueError, match="1 prompts, but 2 sets"):
+        llm.generate(["hello"], each)

@@ -46,7 +46,8 @@ class SampleRows:
     position of the window's first input. `first[S]`: that input. `drafts[S, k]` with −1 where
     there is none, `valid[S]`: how many of them may be considered. `forced[S]`: a known next
     token, or −1. The rest are the requests' sampling parameters; `prompt[S]` makes an absolute
-    position an output position. `greedy`: the host knows that nothing is drawn at random.
+    position an output position. `greedy`: the host knows that nothing is drawn at random;
+    `structured`: that some row has a grammar.
     """
 
     lines: Tensor
@@ -64,6 +65,7 @@ class SampleRows:
     top_p: Tensor
     generation: Tensor
     greedy: bool
+    structured: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ def _sample_rows(
         top_p=warp[:, 1],
         generation=fields[:, S_GENERATION],
         greedy=staged.greedy,
+        structured=staged.structured,
     )
 
 

@@ -8,10 +8,12 @@ is ever sampled. The new last token and count of each row stay on the device for
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from ..graph.errors import StepweaveError
 from ..graph.node import Node, Op, OpContext, Read, Value
 from ..policies.sampling import filtered_log_probs
 from ..structured.bitmask import apply_bitmask
@@ -30,15 +32,38 @@ class Sampled:
     drafted: Tensor
 
 
-def draw(machine: Machine, rows: SampleRows, logits: Tensor, mask: object) -> Sampled:
-    """Tokens of each row's window. `logits[S, k + 1, V]`; `mask` as `bitmask` publishes it."""
+class MissingMask(StepweaveError):
+    """A structured row would have been sampled without its mask."""
+
+    code = "SW-MISSING-MASK"
+
+
+class Masks(Protocol):
+    """What `bitmask` publishes: `bits[S, k + 1, W]` int32, `valid[S]` drafts that pass."""
+
+    @property
+    def bits(self) -> Tensor: ...
+
+    @property
+    def valid(self) -> Tensor: ...
+
+
+def draw(machine: Machine, rows: SampleRows, logits: Tensor, mask: Masks | None) -> Sampled:
+    """Tokens of each row's window. `logits[S, k + 1, V]`; `mask` as `bitmask` publishes it.
+
+    Raises `MissingMask` where a row has a grammar and the step has no masks, or not as many.
+    """
     count, window, vocab = logits.shape
+    if rows.structured and (mask is None or len(mask.valid) != count):
+        raise MissingMask(
+            "a row with a grammar came without its mask; it is not sampled, since that would be "
+            "sampling it freely"
+        )
     flat = logits.reshape(-1, vocab)
     valid = rows.valid
     if mask is not None:
-        bits: Tensor = mask.bits  # type: ignore[attr-defined]
-        flat = apply_bitmask(flat, bits.reshape(count * window, -1))
-        valid = torch.minimum(valid, mask.valid)  # type: ignore[attr-defined]
+        flat = apply_bitmask(flat, mask.bits.reshape(count * window, -1))
+        valid = torch.minimum(valid, mask.valid)
     if not rows.greedy:
         flat = filtered_log_probs(
             flat,

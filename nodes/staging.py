@@ -96,7 +96,9 @@ class Staging:
             lengths.append(count)
             at += count
         decodes = sum(row.decodes for row in batch.rows)
-        return StagedStep(self, at, tuple(lengths), widest, sampled, decodes, batch.all_greedy)
+        return StagedStep(
+            self, at, tuple(lengths), widest, sampled, decodes, batch.all_greedy, batch.structured
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class StagedStep:
     """Filled buffers, and what the host knows of the step: sizes, never tokens.
 
     `decodes` rows lie before the prefill rows. `greedy`: no sampling row draws at random.
+    `structured`: some row must not be sampled without its mask.
     """
 
     staging: Staging
@@ -113,3 +116,4 @@ class StagedStep:
     samples: int
     decodes: int
     greedy: bool
+    structured: bool

@@ -13,7 +13,7 @@ from stepweave.configs.errors import ConfigError
 from stepweave.executors.errors import NodeFailure
 from stepweave.graph.errors import GraphError
 from stepweave.models.testing import save_tiny
-from stepweave.nodes.bitmask import MatcherTable
+from stepweave.nodes.bitmask import MaskBuffer, MatcherTable
 from stepweave.requests.request import SamplingParams
 from stepweave.serving.engine import EngineError
 from stepweave.serving.llm import LLM, Interrupted
@@ -160,6 +160,15 @@ def test_a_matcher_that_breaks_under_way_ends_its_request_only(
     assert "the library broke" in (broken.error or "")
     assert broken.token_ids == alone[0].token_ids[: len(broken.token_ids)]
     assert [o.token_ids for o in others] == [o.token_ids for o in alone[1:]]
+
+
+def test_a_lost_mask_stops_the_run_instead_of_sampling_freely(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MaskBuffer, "fill", lambda *args: None)
+    lines = [{"prompt": "a b", "structured_outputs": {"choice": ["yes", "no"]}}]
+    with pytest.raises(NodeFailure, match="came without its mask"):
+        llm.generate(lines)
 
 
 def test_a_listener_that_raises_ends_its_request_only(llm: LLM) -> None:

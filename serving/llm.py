@@ -83,9 +83,9 @@ class LLM:
         """Generate for every prompt; outputs in the order of the prompts.
 
         A prompt is a text, a line as in a prompts file, or a list of token ids. `params` are for
-        prompts that are texts or ids, one for all or one for each; a line has its own. `on_text(id, piece)` streams settled
-        text, `on_progress(ended, tokens)` counts requests and tokens; both run on the driver's
-        thread.
+        prompts that are texts or ids, one for all or one for each; a line has its own.
+        `on_text(id, piece)` streams settled text, `on_progress(ended, tokens)` counts requests
+        and tokens; both run on the driver's thread.
 
         A request that cannot be served has an `error`, and the others go on. Raises `Interrupted`
         on Ctrl-C, with what was settled.

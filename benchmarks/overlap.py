@@ -34,9 +34,10 @@ from stepweave.structured.grammar import GrammarSpec
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
 from .paired import Spread, rounds, save
-from .workload import SCHEMA, random_llama, real_size_tokenizer
+from .workload import random_llama, real_size_tokenizer, schema
 
 PROMPT = 8
+BOUNDED = 5  # one request in so many has strings of bounded length
 
 
 class Bench:
@@ -55,7 +56,10 @@ class Bench:
             else None
         )
         backend = XGrammarBackend(self.tokenizer, self.vocab, (0,))
-        self.grammar: CompiledGrammar = backend.compile(GrammarSpec.from_request({"json": SCHEMA}))
+        self.grammars: list[CompiledGrammar] = [
+            backend.compile(GrammarSpec.from_request({"json": schema(bounded)}))
+            for bounded in (False, True)
+        ]
 
     def engine(self, depth: int, executor: str) -> Engine:
         shape = Shape(depth, self.rows, self.rows * max(self.k + 1, PROMPT), self.k, True)
@@ -94,7 +98,7 @@ class Bench:
                     stop_token_ids=frozenset(),
                     stopper=StopChecker((), (), self.tokens),
                     decoder=StreamDecoder(self.tokenizer, prompt),
-                    grammar=self.grammar,
+                    grammar=self.grammars[uid % BOUNDED == 0],
                 )
             )
         table = engine.new_table()

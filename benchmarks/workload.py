@@ -15,11 +15,15 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-SCHEMA = {
-    "type": "object",
-    "properties": {name: {"type": "string"} for name in ("title", "author", "summary", "text")},
-    "required": ["title", "author", "summary", "text"],
-}
+FIELDS = ("title", "author", "summary", "text")
+
+
+def schema(bounded: bool) -> dict[str, Any]:
+    """Four strings; a bound on their length makes a fill some fifty times dearer."""
+    text = {"type": "string", "maxLength": 300} if bounded else {"type": "string"}
+    return {"type": "object", "properties": dict.fromkeys(FIELDS, text), "required": list(FIELDS)}
+
+
 EOS = "<eos>"
 
 

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import statistics
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from queue import SimpleQueue
 from time import perf_counter, process_time
 
@@ -35,6 +35,8 @@ from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import StepGraph
+
+from .paired import save
 
 Body = Callable[..., int]
 
@@ -254,7 +256,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--hash-kib", type=int, nargs="*", default=[0, 32])
-    parser.add_argument("--json", help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
     results = [
         measure(executor, kib, options.rounds, options.steps // (1 + kib // 8))
@@ -273,9 +275,7 @@ def main() -> None:
             f"{r.executor:9} {body:>7} {r.hand_us:9.2f} {r.run_us:9.2f} {r.setup_us:9.0f} "
             f"{wall:>24} {cpu:>24} {ratio:>22}"
         )
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump([asdict(result) for result in results], file, indent=1)
+    save("interpreter", {"results": [asdict(result) for result in results]}, options.json)
 
 
 if __name__ == "__main__":

@@ -49,8 +49,10 @@ def work(count: int, tokenizer: Any) -> tuple[list[list[int]], list[int]]:
     return prompts, lengths
 
 
-def ours(prompts: Sequence[list[int]], lengths: Sequence[int], pipeline: str) -> Callable[[], Any]:
-    llm = LLM(pipeline=pipeline, overrides={"torch_threads": "1"})
+def ours(
+    prompts: Sequence[list[int]], lengths: Sequence[int], pipeline: str, **overrides: str
+) -> Callable[[], Any]:
+    llm = LLM(pipeline=pipeline, overrides={"torch_threads": "1", **overrides})
     params = [SamplingParams(max_tokens=length) for length in lengths]
     return lambda: [list(output.token_ids) for output in llm.generate(prompts, params)]
 
@@ -134,6 +136,9 @@ def main() -> None:
     eos = int(tokenizer.eos_token_id)
     sides: dict[str, Callable[[], Any]] = {
         "stepweave, async + speculation": ours(prompts, lengths, "async_speculation"),
+        "the same, arithmetic not invariant": ours(
+            prompts, lengths, "async_speculation", **{"model.invariant": "false"}
+        ),
         "stepweave, async": ours(prompts, lengths, "async"),
         "stepweave, synchronous": ours(prompts, lengths, "synchronous"),
         "transformers generate, one by one": lambda: one_by_one(plain, prompts, lengths),

@@ -96,16 +96,17 @@ def _compared(
 ) -> Comparison:
     """Run the synchronous plan too. Timed in pairs, one after the other, as machines drift."""
     from ..serving.llm import LLM
+    from ..serving.pipeline import synchronous
 
-    synchronous = LLM(pipeline=config.model_copy(update={"executor": "serial", "depth": 1}))
-    reference, took = _timed(synchronous, lines)
+    plain = LLM(pipeline=synchronous(config))
+    reference, took = _timed(plain, lines)
     found = Comparison(_counted(reference) == _counted(outputs), [took / seconds])
     began = perf_counter()
     while len(found.ratios) < _MAX_PAIRS and seconds + took < _ENOUGH_SECONDS:
         if perf_counter() - began > _ENOUGH_SECONDS:
             break
         again, seconds = _timed(llm, lines)
-        reference, took = _timed(synchronous, lines)
+        reference, took = _timed(plain, lines)
         found.equal = found.equal and _counted(reference) == _counted(again)
         found.ratios.append(took / seconds)
     return found

@@ -23,10 +23,9 @@ class DecodeView:
 
 @dataclass(frozen=True, slots=True)
 class PrefillView:
-    """A request with `remaining` ≥ 1 tokens to compute before it can decode."""
+    """A request with tokens to compute before it can decode."""
 
     uid: int
-    remaining: int
     arrival: int
 
 

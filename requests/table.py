@@ -98,9 +98,8 @@ class RequestTable:
         self._take_in()
         left = self.limits.token_budget
         rows: list[ScheduledRow] = []
-        chosen: set[int] = set()
-        left = self._decodes(step, left, rows, chosen)
-        self._prefills(step, left, rows, chosen)
+        left = self._decodes(step, left, rows)
+        self._prefills(step, left, rows)
         if rows:
             self.steps += 1
         return StepBatch(step, tuple(rows))
@@ -119,7 +118,8 @@ class RequestTable:
             if request_or_none is not None:
                 self.finish(request_or_none, "cancelled")
 
-    def _decodes(self, step: int, left: int, rows: list[ScheduledRow], chosen: set[int]) -> int:
+    def _decodes(self, step: int, left: int, rows: list[ScheduledRow]) -> int:
+        chosen: set[int] = set()
         budget = Budget(left, self.limits.window)
         ready = [
             DecodeView(r.uid, r.turn, r.uid)
@@ -142,9 +142,9 @@ class RequestTable:
             left -= budget.window
         return left
 
-    def _prefills(self, step: int, left: int, rows: list[ScheduledRow], chosen: set[int]) -> None:
+    def _prefills(self, step: int, left: int, rows: list[ScheduledRow]) -> None:
         waiting = [
-            PrefillView(r.uid, 1, r.uid)
+            PrefillView(r.uid, r.uid)
             for r in self.requests.values()
             if (r.phase == "running" and r.prefilled < r.prefill_target)
             or r.phase == "waiting"
@@ -156,7 +156,7 @@ class RequestTable:
             request = self.requests[view.uid]
             if request.phase != "running" and not self._admit(request, step):
                 break  # first come, first served: nobody overtakes
-            left -= self._chunk(request, step, left, rows, chosen)
+            left -= self._chunk(request, step, left, rows)
 
     def _admit(self, request: Request, step: int) -> bool:
         request.begin_prefill()
@@ -175,9 +175,7 @@ class RequestTable:
         request.phase = "running"
         return True
 
-    def _chunk(
-        self, request: Request, step: int, left: int, rows: list[ScheduledRow], chosen: set[int]
-    ) -> int:
+    def _chunk(self, request: Request, step: int, left: int, rows: list[ScheduledRow]) -> int:
         start = request.prefilled
         end = min(request.prefill_target, start + left)
         final = end == request.prefill_target
@@ -187,7 +185,6 @@ class RequestTable:
             self._row(request, step, start=start, tokens=tokens, samples=final, forced=forced)
         )
         request.prefilled = end
-        chosen.add(request.uid)
         if final and forced < 0:
             request.in_flight.firsts += 1
         else:

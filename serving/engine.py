@@ -15,7 +15,6 @@ from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
 from ..graph.pools import reuse_distance
 from ..models.causal_lm import CausalLM
-from ..models.paged_cache import PagedCache
 from ..nodes.bitmask import MatcherTable
 from ..nodes.machine import Machine
 from ..policies.acceptance import ACCEPTANCE
@@ -61,7 +60,6 @@ class Engine:
     watchdog_s: float | None = 600.0  # a long prompt on a slow machine is slow, not stuck
     plan: Plan = field(init=False)
     totals: Totals = field(init=False, default_factory=Totals)
-    last_report: RunReport | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if self.drafter is not None and self.drafter.vocab_size < self.model.vocab_size:
@@ -123,11 +121,4 @@ class Engine:
             totals.drafted += sum(request.drafted for request in requests)
             totals.accepted += sum(request.accepted for request in requests)
         table.check_conservation()
-        self.last_report = report
         return report
-
-    @property
-    def kv_bytes(self) -> int:
-        """Memory of all KV caches, in bytes."""
-        caches = [cache for cache in self._states.values() if isinstance(cache, PagedCache)]
-        return sum(cache.bytes_per_block * cache.num_blocks for cache in caches)

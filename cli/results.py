@@ -13,22 +13,8 @@ if TYPE_CHECKING:
 def print_json(outputs: Sequence[RequestOutput], summary: Mapping[str, Any]) -> None:
     """One object per request, in input order, then the summary."""
     for output in outputs:
-        print(json.dumps(as_object(output)))
+        print(json.dumps(output.to_json()))
     print(json.dumps({"summary": summary}), flush=True)
-
-
-def as_object(output: RequestOutput) -> dict[str, Any]:
-    """A request's result; `error` is there only if it failed."""
-    found: dict[str, Any] = {
-        "id": output.id,
-        "prompt": output.prompt,
-        "text": output.text,
-        "token_ids": list(output.token_ids),
-        "finish_reason": output.finish_reason,
-        "drafted": output.drafted,
-        "accepted": output.accepted,
-    }
-    return found if output.error is None else {**found, "error": output.error}
 
 
 def print_text(outputs: Sequence[RequestOutput], summary: Mapping[str, Any]) -> None:

@@ -48,10 +48,18 @@ class StructuredOutputs(_Part):
         default=None, max_length=262_144, description="EBNF whose first rule is `root`."
     )
     choice: tuple[Choice, ...] | None = Field(default=None, max_length=4096)
+    structural_tag: dict[str, Any] | None = Field(
+        default=None, description="Free text in which tags open structured parts."
+    )
+    reasoning: bool | None = Field(
+        default=None,
+        description="Whether a reasoning section comes first; as the pipeline says if not given.",
+    )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> StructuredOutputs:
-        said = [info.alias or name for name, info in type(self).model_fields.items()]
+        fields = type(self).model_fields.items()
+        said = [info.alias or name for name, info in fields if name != "reasoning"]
         if len(self.request()) != 1:
             raise ValueError(f"needs exactly one of {', '.join(said)}")
         if self.json_object is False:
@@ -60,7 +68,7 @@ class StructuredOutputs(_Part):
 
     def request(self) -> dict[str, Any]:
         """The one kind asked for, under its name in a request."""
-        return self.model_dump(by_alias=True, exclude_none=True)
+        return self.model_dump(by_alias=True, exclude_none=True, exclude={"reasoning"})
 
 
 def _number_as_text(value: Any) -> Any:
@@ -84,11 +92,36 @@ class PromptLine(_Part):
     temperature: float | None = Field(default=None, ge=0, le=100, allow_inf_nan=False)
     top_p: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
     top_k: int | None = Field(default=None, ge=0, le=1 << 24, description="0: all tokens.")
+    min_p: float | None = Field(
+        default=None, ge=0, lt=1, description="Least probability, as a share of the best token's."
+    )
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=100)
+    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+        default=None, max_length=512, description="Added to the logits of token ids."
+    )
+    bad_words: tuple[StopString, ...] = Field(
+        default=(), max_length=128, description="Texts that the output must not contain."
+    )
+    min_tokens: int | None = Field(default=None, ge=0, le=1 << 20)
+    n: int | None = Field(default=None, ge=1, le=128, description="Completions.")
+    logprobs: int | None = Field(
+        default=None, ge=0, le=32, description="Alternatives listed beside each output token."
+    )
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=32)
+    draft_tokens: int | None = Field(
+        default=None, ge=0, le=16, description="Drafts per step, at most; 0: no speculation."
+    )
+    priority: int | None = Field(
+        default=None, ge=-(1 << 31), le=1 << 31, description="Lower runs first."
+    )
     seed: int | None = Field(default=None, ge=0, lt=1 << 63)
     stop: Annotated[
         tuple[StopString, ...],
         BeforeValidator(_one_as_many, json_schema_input_type=str | tuple[StopString, ...]),
     ] = Field(default=(), max_length=16)
+    stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(), max_length=32)
     ignore_eos: bool = Field(default=False, description="Go on to max_tokens.")
     structured_outputs: StructuredOutputs | None = None
 

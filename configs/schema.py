@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
@@ -40,26 +41,91 @@ class ModelConfig(_Part):
     )
 
 
-class SpeculationConfig(_Part):
-    """A smaller model that drafts tokens for the model to verify."""
+Method = Literal["draft_model", "eagle", "eagle3", "ngram", "custom"]
 
-    model: Identifier = Field(
-        default="embedded-draft", description="`embedded-draft`, a directory, or a hub name."
+EMBEDDED_DRAFTERS: Mapping[str, str] = {
+    "draft_model": "embedded-draft",
+    "eagle": "embedded-eagle",
+    "eagle3": "embedded-eagle3",
+}
+"""The drafter of the embedded model for each method that needs one."""
+
+
+class SpeculationConfig(_Part):
+    """How tokens are drafted for the model to verify."""
+
+    method: Method = Field(
+        default="draft_model",
+        description="draft_model: a smaller causal LM. eagle, eagle3: a head on the model's hidden "
+        "states. ngram: what followed the last tokens earlier in the text. custom: the kind that "
+        "node `draft` names.",
     )
-    tokens: int = Field(default=3, ge=1, le=16, description="Drafted per step and row.")
+    model: Identifier | None = Field(
+        default=None,
+        description="The drafter or head: a directory, or a hub name; that of the embedded model "
+        "if not given.",
+    )
+    tokens: int = Field(default=3, ge=1, le=16, description="Drafted per step and row, at most.")
     acceptance: Literal["coupled", "rejection"] = Field(
         default="coupled",
         description="coupled: seeded tokens are equal with and without speculation. "
         "rejection: classical rejection sampling.",
     )
+    padded: bool = Field(
+        default=True,
+        description="true: the drafter's shapes do not depend on how many drafts were accepted, "
+        "so nothing waits for that count. false: it computes accepted tokens only, and the host "
+        "waits for their number.",
+    )
+    synthetic_acceptance: tuple[Annotated[float, Field(ge=0, le=1)], ...] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=16,
+        description="For benchmarks only: keep the draft at each place with this probability, "
+        "whatever it is. The output is not the model's.",
+    )
+
+    @model_validator(mode="after")
+    def _a_model_where_one_is_needed(self) -> SpeculationConfig:
+        if self.method in ("ngram", "custom") and self.model is not None:
+            raise ValueError(f"method {self.method} takes no model, but {self.model!r} is given")
+        return self
+
+    @property
+    def drafter(self) -> str | None:
+        """Name or path of the drafter or head; None where the method has none."""
+        return self.model or EMBEDDED_DRAFTERS.get(self.method)
 
 
 class StructuredConfig(_Part):
     """Grammars that output must follow, asked for per request."""
 
-    backend: Literal["xgrammar"] = "xgrammar"
+    backend: Literal["xgrammar", "llguidance"] = Field(
+        default="xgrammar", description="llguidance is an extra: `pip install stepweave[llguidance]`."
+    )
     any_whitespace: bool = Field(
         default=False, description="Let JSON output contain whitespace of the model's choice."
+    )
+    strict: bool = Field(
+        default=True,
+        description="Refuse a schema with a keyword that the backend would ignore. false: go on, "
+        "and say so in the output's `warnings`.",
+    )
+    reasoning_end: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        default=None,
+        description="The text that ends a reasoning section, such as </think>: the grammar holds "
+        "from there on. A request may say `reasoning: false`.",
+    )
+    compile_limit_s: float | None = Field(
+        default=20.0,
+        gt=0,
+        le=3600,
+        description="Compile in a process that is killed after so many seconds. null: in this "
+        "process, without limit.",
+    )
+    compile_workers: int = Field(default=1, ge=1, le=64, description="Compilations at once.")
+    cache_bytes: int = Field(
+        default=64 << 20, ge=0, le=1 << 40, description="Compiled grammars kept for reuse."
     )
 
 
@@ -72,6 +138,14 @@ class SchedulerConfig(_Part):
     num_blocks: int = Field(default=512, ge=1, le=1 << 24, description="KV blocks there are.")
     max_queue: int = Field(
         default=4096, ge=1, le=1 << 20, description="Waiting requests; more are refused."
+    )
+    prefix_cache: bool = Field(
+        default=True, description="Reuse keys and values of prompts that begin alike."
+    )
+    admission: Literal["eager", "just_in_time"] = Field(
+        default="eager",
+        description="When a step is scheduled. eager: as soon as the host can. just_in_time: as "
+        "late as the device's work in flight allows, so that a new request waits less.",
     )
 
 

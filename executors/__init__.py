@@ -3,7 +3,7 @@
 from .errors import NodeFailure, StuckWait, UndeclaredAccess
 from .report import OpEvent, RunReport
 from .run import run
-from .simulated import Timeline, simulate
+from .simulated import Timeline, Turn, simulate
 
 __all__ = [
     "NodeFailure",
@@ -11,6 +11,7 @@ __all__ = [
     "RunReport",
     "StuckWait",
     "Timeline",
+    "Turn",
     "UndeclaredAccess",
     "run",
     "simulate",

@@ -62,7 +62,16 @@ class Context:
     a look-up in a small dict, a refusal costs nothing until it happens.
     """
 
-    __slots__ = ("_buffers", "_frontier", "_reads", "_states", "_writes", "step", "vertex")
+    __slots__ = (
+        "_buffers",
+        "_frontier",
+        "_reads",
+        "_states",
+        "_writes",
+        "step",
+        "vertex",
+        "waited_s",
+    )
 
     def __init__(
         self,
@@ -73,6 +82,7 @@ class Context:
     ) -> None:
         self.vertex = vertex
         self.step = BEFORE_ALL
+        self.waited_s = 0.0
         self._frontier = frontier
         self._reads: dict[str, tuple[list[Any], int, int, Any]] = {}
         self._writes: dict[str, tuple[list[Any], int, list[int] | None, list[Any]]] = {}

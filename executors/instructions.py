@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from ..graph.plan import Plan, Wait
@@ -169,10 +170,13 @@ def interpret(
     def perform(step: int) -> None:
         context.step = step
         desk.at = context
-        for wait, done in waits:
-            desk.wait = wait
-            done()
-            desk.wait = None
+        if waits:
+            since = perf_counter()
+            for wait, done in waits:
+                desk.wait = wait
+                done()
+                desk.wait = None
+            context.waited_s = perf_counter() - since
         if 0 <= step <= frontier.begun or frontier.admit(step):
             if run is not None:
                 run(context)

@@ -10,7 +10,7 @@ launch does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -29,6 +29,16 @@ class Held(NamedTuple):
     op: str
     step: int
     by: Literal["order", "launch", "wait"]
+
+
+class Turn(NamedTuple):
+    """An op whose turn has come: all that it has to come after is over."""
+
+    op: str
+    step: int
+    free_us: float  # when its actor had ended the op before
+    start_us: float  # when it starts: the time since `free_us` its waits took
+    cost_us: float  # how long it takes, with jitter
 
 
 class Span(NamedTuple):
@@ -97,11 +107,14 @@ def simulate(
     costs: Mapping[str, float] | None = None,
     seed: int | None = None,
     jitter: float = 0.0,
+    takes: Callable[[Turn], float] | None = None,
 ) -> Timeline:
     """Run `steps` steps on a clock of our own. `costs` (µs per op) go before the plan's.
 
     With `jitter` each op takes its cost times a factor drawn evenly from 1 - jitter … 1 + jitter,
-    by `seed`. Raises `StuckWait` where the plan deadlocks.
+    by `seed`. `takes` may say otherwise, turn by turn: it is asked for the ops of each actor in
+    their order and for each op after all that it waits for, so it may keep a state as real ops
+    do. Raises `StuckWait` where the plan deadlocks.
     """
     vertices = plan.graph.vertices
     for name in costs or {}:
@@ -109,13 +122,13 @@ def simulate(
             raise StepweaveError(f"there is no op {name!r}{did_you_mean(name, vertices)}")
     named = {**plan.costs, **(costs or {})}
     durations = {op: named.get(op, vertices[op].op.cost_us or 0.0) for op in vertices}
-    clock = _Clock(plan, Program.of(plan), steps, durations, Random(seed), jitter)
+    clock = _Clock(plan, Program.of(plan), steps, durations, Random(seed), jitter, takes)
     clock.run()
     return Timeline(
         events=tuple(sorted(clock.spans, key=lambda span: (span.start_us, span.end_us))),
         actors=tuple(plan.actors),
         steps=steps,
-        period_us=_period(clock, exact=jitter == 0),
+        period_us=_period(clock, exact=jitter == 0 and takes is None),
     )
 
 
@@ -132,6 +145,7 @@ class _Clock:
     durations: Mapping[str, float]
     random: Random
     jitter: float
+    takes: Callable[[Turn], float] | None
     spans: list[Span] = field(default_factory=list)
     performed: int = 0
 
@@ -187,14 +201,20 @@ class _Clock:
     def _perform(self, actor: str, task: Task, step: int, awaited: Sequence[Held]) -> None:
         runs = 0 <= step < self.steps
         latency = self.plan.graph.vertices[task.op].node.launch_latency_us
-        start, held = self.free[actor]
+        free, held = self.free[actor]
+        start = free
         for before in awaited:
             ready = self.ends[before.op][before.step]
             if before.by == "launch" and latency is not None:
                 ready = self.starts[before.op][before.step] + latency * runs
             if ready > start:
                 start, held = ready, before
-        end = start + self._duration(task.op) * runs
+        end = start
+        if runs:
+            cost = self._duration(task.op)
+            if self.takes is not None:
+                cost = self.takes(Turn(task.op, step, free, start, cost))
+            end += cost
         launch = self.launch[task.op]
         if launch is not None and self.ends[launch][step] > end:
             end, held = self.ends[launch][step], Held(launch, step, "launch")

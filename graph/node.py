@@ -20,6 +20,10 @@ class OpContext(Protocol):
     @property
     def step(self) -> int: ...
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds for which this op's own waits blocked its actor in this step; 0 without any."""
+
     def read(self, name: str) -> Any:
         """The version of a value that the op declared (its carry is already applied)."""
 

@@ -7,7 +7,7 @@ token, then compared with itself on its own attention.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -54,6 +54,9 @@ class CausalLM:
             raise UnsupportedModel(f"{self.name} has no base model apart from its head")
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._hidden: Tensor | None = None
+        self._watched: tuple[int, ...] | None = None
+        self._streams: dict[int, Tensor] = {}
+        self.watch(None)
         model.train(False)
         model.requires_grad_(False)
         undo_invariant(model)
@@ -113,6 +116,13 @@ class CausalLM:
         return int(self.config.max_position_embeddings)
 
     @property
+    def sliding_window(self) -> int | None:
+        """How far back any layer looks, itself included; None if one looks back to the start."""
+        windows = _windows(self.config).values()
+        known = [window for window in windows if window is not None]
+        return max(known) if known and len(known) == len(windows) else None
+
+    @property
     def eos_token_ids(self) -> frozenset[int]:
         """Tokens that end a text; more than one in chat models, none in some toys."""
         found: set[int] = set()
@@ -155,9 +165,9 @@ class CausalLM:
         """One pass over `input_ids[T]`: logits `[L, V]` and hidden states `[T, H]`.
 
         `logit_rows[L]` are indices into the T tokens, on the device; None means all of them.
-        Hidden states are those the head sees (after the last norm), for every token. Logits
-        are float32, or float64 in a float64 model. Masked tokens may hold any id: they are
-        computed as token 0.
+        Hidden states are those the head sees (after the last norm), for every token, unless
+        `watch` asked for others. Logits are float32, or float64 in a float64 model. Masked
+        tokens may hold any id: they are computed as token 0.
         """
         batch.begin()
         tokens = len(input_ids)
@@ -184,9 +194,74 @@ class CausalLM:
         elif not keep:
             logits = logits[logit_rows]
         hidden, self._hidden = self._hidden, None
+        if self._watched is not None:
+            hidden = self._features(self._watched)
         if hidden is None:
             raise UnsupportedModel(f"{self.name}: cannot tell its last hidden states")
         return logits.to(torch.promote_types(logits.dtype, torch.float32)), hidden[0, :tokens]
+
+    def watch(self, layers: Sequence[int] | None) -> None:
+        """Choose the hidden states that `forward` returns; None: those after the last norm.
+
+        With layers, they are `[T, H · len(layers)]`: what enters each of these decoder layers, in
+        the order given, where the number of layers stands for what leaves the last one, before
+        the final norm (the convention of EAGLE-3, arXiv:2503.01840). Raises `ModelError` for an
+        index out of range, and `UnsupportedModel` if the decoder layers cannot be found.
+        """
+        decoder = self._decoder_layers() if layers is not None else ()
+        for layer in layers or ():
+            if not 0 <= layer <= len(decoder):
+                raise ModelError(
+                    f"{self.name}: asked for the hidden states at layer {layer}; it has layers 0 "
+                    f"to {len(decoder) - 1}, and {len(decoder)} stands for what leaves the last"
+                )
+        if layers is not None and not layers:
+            raise ModelError(f"{self.name}: asked for the hidden states of no layer at all")
+        for handle in self._base.__dict__.pop("_stepweave_streams", ()):
+            handle.remove()
+        self._watched = None if layers is None else tuple(layers)
+        self._base.__dict__["_stepweave_streams"] = [
+            self._keep_stream(decoder, layer) for layer in sorted(set(layers or ()))
+        ]
+
+    def _decoder_layers(self) -> Sequence[nn.Module]:
+        decoder = getattr(self.hf, "get_decoder", lambda: None)() or self._base
+        wanted = self.config.num_hidden_layers
+        found = [
+            part
+            for part in decoder.children()
+            if isinstance(part, nn.ModuleList) and len(part) == wanted
+        ]
+        if len(found) != 1:
+            raise UnsupportedModel(
+                f"{self.name}: cannot find its decoder layers, so not their hidden states: "
+                f"{type(decoder).__name__} has {len(found)} lists of {wanted} modules"
+            )
+        return list(found[0])
+
+    def _keep_stream(
+        self, decoder: Sequence[nn.Module], layer: int
+    ) -> torch.utils.hooks.RemovableHandle:
+        def entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._streams[layer] = args[0] if args else kwargs["hidden_states"]
+
+        def leaving(module: nn.Module, args: Any, output: Any) -> None:
+            self._streams[layer] = output[0] if isinstance(output, tuple) else output
+
+        if layer < len(decoder):
+            return decoder[layer].register_forward_pre_hook(entering, with_kwargs=True)
+        return decoder[-1].register_forward_hook(leaving)
+
+    def _features(self, layers: tuple[int, ...]) -> Tensor:
+        streams, self._streams = self._streams, {}
+        for layer in layers:
+            shape = tuple(streams[layer].shape) if layer in streams else None
+            if shape is None or len(shape) != 3 or shape[-1] != self.hidden_size:
+                raise UnsupportedModel(
+                    f"{self.name}: at layer {layer} it has hidden states of shape {shape}, not "
+                    f"[1, tokens, {self.hidden_size}]"
+                )
+        return torch.cat([streams[layer] for layer in layers], dim=-1)
 
     def _watch_hidden(self) -> None:
         """Keep what the outermost part below the head returns; some heads skip the base model."""
@@ -305,11 +380,11 @@ class CausalLM:
                 )
 
 
-def resolve(name_or_path: str | Path) -> str:
+def resolve(name_or_path: str | Path, embedded: Mapping[str, str] = EMBEDDED) -> str:
     """The directory of an embedded model; any other name or path as it is."""
-    if str(name_or_path) not in EMBEDDED:
+    if str(name_or_path) not in embedded:
         return str(name_or_path)
-    folder = Path(__file__).parent / "embedded" / EMBEDDED[str(name_or_path)]
+    folder = Path(__file__).parent / "embedded" / embedded[str(name_or_path)]
     if not (folder / "config.json").is_file():
         raise ModelNotFound(
             f"{name_or_path!r}: this installation lacks the embedded model (looked in "

@@ -5,10 +5,11 @@ wrong mask or a lost token shows in the text. No weights are downloaded, and nei
 hypothesis is needed.
 """
 
+import copy
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -27,6 +28,8 @@ from transformers import (
 
 from .attention import AttentionBatch
 from .causal_lm import CausalLM
+from .eagle import EagleHead
+from .eagle_network import EagleConfig, EagleNetwork
 
 SIZE: dict[str, Any] = {
     "vocab_size": 96,
@@ -110,6 +113,83 @@ def tiny_model(
     nn.Module.to(model, dtype).train(False)
     assert isinstance(model, PreTrainedModel)
     return model
+
+
+def tiny_eagle(
+    target: PreTrainedModel,
+    style: Literal["eagle", "eagle3"],
+    *,
+    invariant: bool = False,
+    context: int | None = None,
+    seed: int = 0,
+) -> EagleHead:
+    """A head for a small Llama whose first layer decides most (such as that of `tiny_pair`).
+
+    Untrained, yet some of its drafts are right: it does to the next token what the target's first
+    layer does. What the target's hidden states add is little but not nothing, so that wrong ones
+    show in the drafts. An EAGLE-3 head drafts only four tokens of five. The target may be wrapped
+    in a `CausalLM` afterwards; weights are the same for the same arguments.
+    """
+    llama = copy.deepcopy(target.config)
+    llama.num_hidden_layers = 1
+    llama.max_position_embeddings = context or llama.max_position_embeddings
+    size = int(llama.hidden_size)
+    weights = target.state_dict()
+    first = {
+        name.removeprefix("model.layers.0."): weight
+        for name, weight in weights.items()
+        if name.startswith("model.layers.0.")
+    }
+    draft_ids = None
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        if style == "eagle":
+            network = EagleNetwork(EagleConfig("eagle", llama, size))
+            network.fc.weight.copy_(torch.cat([torch.eye(size), 0.15 * torch.eye(size)], dim=1))
+            del first["input_layernorm.weight"]
+            network.layers[0].load_state_dict(first)
+        else:
+            draft_ids = torch.tensor([i for i in range(llama.vocab_size) if i % 5 != 4])
+            llama.num_attention_heads, llama.num_key_value_heads = 8, 4
+            layers = (1, 2, 3)
+            network = EagleNetwork(
+                EagleConfig(
+                    "eagle3",
+                    llama,
+                    len(layers) * size,
+                    layers,
+                    draft_vocab_size=len(draft_ids),
+                    norm_before_residual=True,
+                )
+            )
+            _carry_next_token(network, first, weights["lm_head.weight"][draft_ids])
+    return EagleHead(
+        network, CausalLM.wrap(target, invariant=invariant), draft_ids, invariant=invariant
+    )
+
+
+def _carry_next_token(
+    network: EagleNetwork, first: dict[str, torch.Tensor], head: torch.Tensor
+) -> None:
+    """An EAGLE-3 layer that attends to its own position and so brings in the next token."""
+    size = network.config.hidden_size
+    layer: Any = network.layers[0]
+    attention = layer.self_attn
+    for weight in (attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight):
+        weight.zero_()
+    frame = torch.linalg.qr(torch.randn(attention.v_proj.out_features, size)).Q
+    attention.v_proj.weight[:, :size] = frame
+    attention.k_proj.weight[:, :size] = 1.5 * frame
+    by_head = frame.view(-1, network.config.head_dim, size)
+    shared = attention.q_proj.out_features // attention.k_proj.out_features
+    attention.q_proj.weight[:, :size] = 1.5 * by_head.repeat_interleave(shared, 0).flatten(0, 1)
+    back = by_head.repeat_interleave(shared, 0).flatten(0, 1).T / shared
+    attention.o_proj.weight.copy_(back)
+    layer.hidden_norm.weight.fill_(0.3)
+    layer.mlp.load_state_dict(
+        {name.removeprefix("mlp."): each for name, each in first.items() if "mlp." in name}
+    )
+    network.lm_head.weight.copy_(head)
 
 
 def tiny_tokenizer(vocab_size: int = 320) -> PreTrainedTokenizerFast:

@@ -46,22 +46,27 @@ class MatcherTable:
 
 
 class MaskBuffer:
-    """Pinned masks: `bits[S, k + 1, W]` int32 and `valid[S]`, filled through numpy."""
+    """Pinned masks: `bits[S, W, V / 32]` int32 and `valid[S]`, filled through numpy.
+
+    W is the widest window of the step, so a step without drafts copies and applies less.
+    """
 
     def __init__(self, rows: int, window: int, vocab: int) -> None:
         pin = torch.cuda.is_available()
         self.bits = torch.empty(rows, window, words(vocab), dtype=torch.int32, pin_memory=pin)
         self.valid = torch.empty(rows, dtype=torch.int64, pin_memory=pin)
-        self._bits = self.bits.numpy()
         self._valid = self.valid.numpy()
 
     def fill(
-        self, batch: StepBatch, table: MatcherTable, drafts: HostDrafts | None, k: int
+        self, batch: StepBatch, table: MatcherTable, drafts: HostDrafts | None
     ) -> FilledMask:
         """Masks of every sampling row: all ones where nothing is structured."""
-        rows = batch.sampling
-        self._bits[: len(rows)] = ALL_ALLOWED
-        self._valid[: len(rows)] = k
+        rows, width, row_words = batch.sampling, batch.width, self.bits.shape[2]
+        used = self.bits.view(-1)[: len(rows) * width * row_words]
+        used = used.view(len(rows), width, row_words)
+        bits = used.numpy()
+        bits[:] = ALL_ALLOWED
+        self._valid[: len(rows)] = width - 1
         items: list[tuple[Matcher, list[int], int]] = []
         for index, row in enumerate(rows):
             if not row.yields:
@@ -70,17 +75,17 @@ class MaskBuffer:
                 matcher = table.of(row)
             except Exception as error:  # the boundary: one request's grammar, one request's error
                 table.failures[row.request.uid] = f"{type(error).__name__}: {error}"
-                self._bits[index] = 0
+                bits[index] = 0
                 self._valid[index] = 0
                 continue
             if matcher is not None:
                 items.append((matcher, self._drafts_of(row, table, drafts), index))
-        counts, failures = fill_batch(items, self._bits)
+        counts, failures = fill_batch(items, bits)
         for (_, _, index), count in zip(items, counts, strict=True):
             self._valid[index] = count
         for index, failure in failures.items():
             table.failures[rows[index].request.uid] = str(failure)
-        return FilledMask(self, len(rows))
+        return FilledMask(used, self.valid[: len(rows)], self)
 
     @staticmethod
     def _drafts_of(row: ScheduledRow, table: MatcherTable, drafts: HostDrafts | None) -> list[int]:
@@ -92,21 +97,22 @@ class MaskBuffer:
                 f"{int(drafts.tags[row.row, GENERATION])}, not {row.generation}"
             )
             return []
-        found: list[int] = drafts.tokens[row.row].tolist()
+        found: list[int] = drafts.tokens[row.row, : row.request.window - 1].tolist()
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class FilledMask:
-    """A filled mask buffer and its number of rows."""
+    """The filled part of a mask buffer, in which it lies."""
 
+    bits: Tensor
+    valid: Tensor
     buffer: MaskBuffer
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Masks on the device: `bits[S, k + 1, W]` int32, and `valid[S]` drafts that pass."""
+    """Masks on the device: `bits[S, W, V / 32]` int32, and `valid[S]` drafts that pass."""
 
     bits: Tensor
     valid: Tensor
@@ -124,15 +130,14 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
             return  # none: nothing in this step is masked
         held = ctx.buffer("mask_host")
         buffer: MaskBuffer = held.buffer if isinstance(held, FilledMask) else held
-        ctx.write("mask_host", buffer.fill(batch, table, drafts, shape.draft_tokens))
+        ctx.write("mask_host", buffer.fill(batch, table, drafts))
 
     def copy(ctx: OpContext) -> None:
         filled: FilledMask | None = ctx.read("mask_host")
         if filled is None:
             return
-        rows, buffer = filled.rows, filled.buffer
         with torch.inference_mode():
-            ctx.write("mask", Mask(buffer.bits[:rows].clone(), buffer.valid[:rows].clone()))
+            ctx.write("mask", Mask(filled.bits.clone(), filled.valid.clone()))
 
     reads = [Read("batch"), Read("matchers")] + ([Read("host_drafts", 1)] if speculates else [])
     mask_bytes = 131072 // 8 * shape.max_rows * (shape.draft_tokens + 1)

@@ -50,6 +50,7 @@ def advance(
     settled: list[Settled] = []
     if sampled is None:
         return settled
+    _prompt_logprobs(batch, sampled)
     count = len(batch.sampling)
     tokens = sampled.tokens[:count].tolist()
     counts = sampled.counts[:count].tolist()
@@ -68,8 +69,24 @@ def advance(
             except Exception as failure:  # the boundary: this request's grammar, its own error
                 error, kept = f"{type(failure).__name__}: {failure}", ()
         request.output_ids.extend(kept)
+        if (top := request.params.logprobs) is not None:
+            first = index * batch.width
+            request.logprobs += (
+                sampled.logprobs.of(first + place, token, top) for place, token in enumerate(kept)
+            )
         settled.append(Settled(request, kept, drafted[index], counts[index] - 1, error))
     return settled
+
+
+def _prompt_logprobs(batch: StepBatch, sampled: HostSampled) -> None:
+    """Add what this step's chunks say of the prompts; a chunk computed again says it once."""
+    line = 0
+    for row in batch.rows:
+        request, top = row.request, row.request.params.prompt_logprobs or 0
+        for position, token in enumerate(row.prompt_targets, start=row.start):
+            if position == len(request.prompt_logprobs) and request.phase != "done":
+                request.prompt_logprobs.append(sampled.prompt.of(line, token, top))
+            line += 1
 
 
 def finish(table: RequestTable, settled: Sequence[Settled]) -> None:
@@ -97,6 +114,7 @@ def _take_in(table: RequestTable, each: Settled) -> str:
     dropped = len(each.tokens) - decision.kept
     if dropped:
         del request.output_ids[-dropped:]
+        del request.logprobs[len(request.output_ids) :]
     request.drafted += each.drafted
     request.accepted += min(each.accepted, decision.kept)
     if reason is not None:

@@ -20,7 +20,7 @@ from ..graph.node import State, Value
 from ..graph.step_graph import StepGraph
 from .kind import NodeSpec, Shape
 from .machine import Machine
-from .registry import kind
+from .registry import kind, known_kinds
 
 
 def listing(shape: Shape) -> list[tuple[str, int]]:
@@ -32,7 +32,7 @@ def listing(shape: Shape) -> list[tuple[str, int]]:
     if shape.structured:
         tail.insert(0, ("bitmask", 0))
     if shape.draft_tokens > 0:
-        tail.append(("draft", 0))
+        tail += [("draft", 0)] if shape.padded else [("d2h_counts", 0), ("draft", 0)]
     tail.append(("d2h_copy", 0))
     commit = ("commit", 1)
     if shape.depth == 1:
@@ -40,6 +40,27 @@ def listing(shape: Shape) -> list[tuple[str, int]]:
     if shape.depth == 2:
         return [("schedule", 0), *head, commit, *tail]
     return [*head, ("schedule", 2 - shape.depth), commit, *tail]
+
+
+def standard_kind(node: str, shape: Shape) -> str:
+    """The kind of a node of the default listing: its name, but for the drafter."""
+    return shape.drafter if node == "draft" else node
+
+
+def _with_what_the_drafter_needs(shape: Shape, overrides: Mapping[str, NodeSpec]) -> Shape:
+    """The shape with `features` and `draws` as the drafter's kind asks for them."""
+    if shape.draft_tokens == 0:
+        return replace(shape, features=False, draws=False)
+    spec = overrides.get("draft") or NodeSpec("draft", standard_kind("draft", shape))
+    needs = kind(spec.kind).drafter
+    if needs is None:
+        raise GraphError(
+            f"kind {spec.kind!r} of node 'draft' is no drafter; there are "
+            + ", ".join(name for name in known_kinds() if kind(name).drafter is not None),
+            code="SW-KIND",
+            line=spec.line,
+        )
+    return replace(shape, features=needs.features, draws=shape.draws and needs.draws)
 
 
 def decode_step(
@@ -58,9 +79,10 @@ def decode_step(
     the graph. Raises `GraphError`.
     """
     machine = machine or Machine()
+    shape = _with_what_the_drafter_needs(shape, overrides or {})
     specs: list[NodeSpec] = []
     for node, offset in listing(shape):
-        spec = (overrides or {}).get(node) or NodeSpec(node, node)
+        spec = (overrides or {}).get(node) or NodeSpec(node, standard_kind(node, shape))
         specs.append(replace(spec, shape=shape, offset=offset))
     for spec, after in extra:
         names = [placed.name for placed in specs]

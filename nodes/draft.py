@@ -1,12 +1,18 @@
-"""draft: propose k tokens per row with a smaller causal LM, on its own paged cache.
+"""draft: offer each row tokens for its next window, with a smaller causal LM on its own cache.
 
-The drafter shares the target's block tables, so blocks are granted once for both. What a row is
-offered is a function of its own tokens alone: each round feeds the last two tokens (the one
-before last was never fed if every draft was accepted), then the proposals one by one. A row that
-cannot be drafted for gets −1, an explicit none.
+What every drafter shares is here too: a *proposal* with explicit validity, made on the device and
+published by device row. What a row is offered is a function of its own tokens alone. A row that
+cannot be drafted for gets −1, an explicit none; a skipped step changes nobody's drafts.
+
+The LM shares the target's block tables, so blocks are granted once for both. Each round feeds the
+last two tokens (the one before last was never fed if every draft was accepted), then the
+proposals one by one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,11 +22,228 @@ from ..models.attention import AttentionBatch
 from ..models.paged_cache import PagedCache
 from ..policies.noise import Purpose, gumbel
 from ..policies.sampling import filtered_log_probs
-from .kind import Built, NodeKind, NodeSpec
+from ..requests.batch import StepBatch
+from .kept import Kept, Spans, keeping
+from .kind import Built, DrafterNeeds, NodeKind, NodeSpec
 from .machine import Machine
 from .prepare_inputs import Inputs, SampleRows, slots_of
 from .sample import Sampled
 from .tails import DraftTable
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Drafts `tokens[S, n]` of the sampling rows, of which the first `valid[S]` are meant.
+
+    `log_probs[S, n, V]`: what they were drawn from; None for drafts that were not drawn.
+    """
+
+    tokens: Tensor
+    valid: Tensor
+    log_probs: Tensor | None = None
+
+
+Propose = Callable[[OpContext, Inputs, Sampled | None], Proposal | None]
+"""Offers drafts for a step's sampling rows. None if there are no such rows, or no drafts at all."""
+
+
+def drafter(
+    spec: NodeSpec,
+    propose: Propose,
+    *,
+    reads: tuple[Read, ...] = (),
+    states: tuple[str, ...] = (),
+    spans: Spans | None = None,
+) -> Built:
+    """The node around `propose`: it reads `inputs` and `sampled`, and publishes `drafts`.
+
+    `reads` and `states` are what this drafter touches besides. `spans` says which lines of its
+    first pass are real; without padding it also reads `kept`, which is made of them.
+    """
+    shape = spec.shape
+    rows, k = shape.max_rows, shape.draft_tokens
+    host: tuple[Op, ...] = (Op(),)
+    values: tuple[Value, ...] = ()
+    if spans is not None and not shape.padded:
+        host, values = keeping(shape, spans)
+        reads = (*reads, Read("kept"))
+
+    def run(ctx: OpContext) -> None:
+        inputs: Inputs | None = ctx.read("inputs")
+        sampled: Sampled | None = ctx.read("sampled")
+        before: DraftTable = ctx.read("drafts")
+        proposal = None
+        if inputs is not None:
+            with torch.inference_mode():
+                proposal = propose(ctx, inputs, sampled)
+                sample = inputs.sample
+                if sample is not None:
+                    if proposal is not None and proposal.log_probs is not None:
+                        drawn_from: Tensor = ctx.state("draft_probs")
+                        n = proposal.tokens.shape[1]
+                        drawn_from[:, :n].index_copy_(0, sample.rows, proposal.log_probs)
+                    before = publish(before, sample, proposal, ctx.step)
+        ctx.write("drafts", before)
+
+    touched = states + (("draft_probs",) if shape.draws else ())
+    every = (Read("inputs"), Read("sampled"), Read("drafts", 1), *reads, *map(Read, touched))
+    return Built(
+        Node(
+            spec.name,
+            host=host,
+            device=(Op(reads=every, writes=("drafts", *touched), run=run),),
+            stream="compute",
+        ),
+        values=(
+            Value(
+                "drafts",
+                "device",
+                "slots",
+                nbytes=8 * rows * (k + 2),
+                initial=DraftTable.empty(rows, k),
+            ),
+            *values,
+        ),
+        states=touched,
+    )
+
+
+def publish(
+    before: DraftTable, sample: SampleRows, proposal: Proposal | None, step: int
+) -> DraftTable:
+    """The table with the rows of `sample` renewed: −1 where a draft is not valid or not wanted."""
+    rows, k = len(sample.rows), before.tokens.shape[1]
+    fresh = before.tokens.new_full((rows, k), -1)
+    if proposal is not None:
+        n = proposal.tokens.shape[1]
+        places = torch.arange(n, device=fresh.device)
+        meant = places < torch.minimum(proposal.valid, sample.draft_limit)[:, None]
+        fresh[:, :n] = torch.where(meant, proposal.tokens, -1)
+    tags = torch.stack([sample.generation, torch.full_like(sample.generation, step)], dim=1)
+    return DraftTable(
+        tokens=before.tokens.index_copy(0, sample.rows, fresh),
+        tags=before.tags.index_copy(0, sample.rows, tags),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPass:
+    """What a drafter computes before its first draft: L tokens of its rows, in order.
+
+    `ids`, `positions`, `slots`: `[L]`; a position of −1 is masked. `last[S]`: the line of each
+    sampling row whose logits give the first draft.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    query_lens: tuple[int, ...]
+    last: Tensor
+
+    def without_padding(self, kept: Kept) -> FirstPass:
+        """The same pass over the lines of `kept` only."""
+        lines = kept.lines.clone()  # from pinned memory, as every input
+        moved = torch.zeros_like(self.ids).index_copy_(
+            0, lines, torch.arange(len(lines), device=lines.device)
+        )
+        return FirstPass(
+            self.ids[lines],
+            self.positions[lines],
+            self.slots[lines],
+            kept.query_lens,
+            moved[self.last],
+        )
+
+    def batch(self, blocks: Tensor, cache: PagedCache) -> AttentionBatch:
+        return AttentionBatch(
+            query_lens=self.query_lens,
+            block_tables=blocks,
+            positions=self.positions,
+            slots=self.slots,
+            cache=cache,
+        )
+
+
+Next = Callable[[Tensor, AttentionBatch], Tensor]
+"""One more pass of a drafter over one token `ids[S]` of each row: logits `[S, V]`."""
+
+
+def chain(
+    machine: Machine,
+    inputs: Inputs,
+    logits: Tensor,
+    positions: Tensor,
+    reach: int,
+    cache: PagedCache,
+    following: Next,
+    *,
+    input_is_ahead: int,
+    draws: bool,
+) -> Proposal:
+    """Draft token by token, from the `logits[S, V]` of a first pass on.
+
+    `positions[S]`: where that pass ended, by the drafter's own count; a drafter whose input at
+    position p is the token at p + a says `input_is_ahead` = a. It has no position from `reach`
+    on: rows that come there are offered no more.
+    """
+    sample, limits = inputs.sample, machine.limits
+    assert sample is not None, "tokens were sampled for these rows"
+    rows = len(sample.base)
+    lines = torch.arange(rows, device=positions.device)
+    blocks = inputs.blocks[sample.lines]
+    alive = positions < reach
+    tokens: list[Tensor] = []
+    log_probs: list[Tensor] = []
+    valid = torch.zeros_like(positions)
+    for place in range(sample.draft_width):
+        if place:
+            positions = positions + 1
+            alive = alive & (positions < reach)
+            masked = torch.where(alive & (sample.draft_limit > place), positions, -1)
+            batch = AttentionBatch(
+                query_lens=(1,) * rows,
+                block_tables=blocks,
+                positions=masked,
+                slots=slots_of(blocks, lines, masked, limits.block_size),
+                cache=cache,
+            )
+            logits = following(tokens[-1], batch)
+        logits = logits[:, : machine.vocab_size]
+        token, drawn_from = _choose(
+            machine, sample, logits, positions + input_is_ahead + 1, draws=draws
+        )
+        tokens.append(token)
+        if drawn_from is not None:
+            log_probs.append(drawn_from)
+        valid = valid + alive
+    return Proposal(
+        torch.stack(tokens, dim=1), valid, torch.stack(log_probs, dim=1) if log_probs else None
+    )
+
+
+def _choose(
+    machine: Machine, sample: SampleRows, logits: Tensor, positions: Tensor, *, draws: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The drafter's token for each row at absolute `positions[S]`, and what it was drawn from.
+
+    Where the acceptance rule couples target and drafter, the draft is drawn with the very noise
+    that the target will use at that position, so that equal distributions agree always. Where it
+    compares distributions, the draft is drawn with noise of its own.
+    """
+    best = logits.argmax(dim=-1)
+    if not (draws or machine.couples_drafts) or (sample.greedy and not draws):
+        return best, None
+    log_probs = filtered_log_probs(
+        logits, sample.temperature, sample.top_k, sample.top_p, min_p=sample.min_p
+    )
+    purpose = Purpose.DRAFT if draws else Purpose.TARGET
+    noise = gumbel(sample.seeds, positions - sample.prompt, purpose, logits.shape[1])
+    drawn = (log_probs + noise).argmax(dim=-1)
+    token = torch.where(sample.temperature > 0, drawn, best)
+    return token, log_probs if draws else None
+
+
+# --- a smaller causal LM
 
 
 def follow_prompts(machine: Machine, inputs: Inputs, cache: PagedCache) -> None:
@@ -41,106 +264,83 @@ def follow_prompts(machine: Machine, inputs: Inputs, cache: PagedCache) -> None:
     machine.drafter.forward(inputs.ids[first:], batch, inputs.ids.new_empty(0))
 
 
-def propose(machine: Machine, inputs: Inputs, sampled: Sampled, cache: PagedCache) -> Tensor:
-    """Drafts `[S, k]` that continue the sampled tokens; −1 from the first impossible one on."""
+def propose_with_model(
+    machine: Machine,
+    inputs: Inputs,
+    sampled: Sampled,
+    cache: PagedCache,
+    kept: Kept | None = None,
+    *,
+    draws: bool,
+) -> Proposal | None:
+    """Drafts that continue the sampled tokens, by the drafter's own continuation."""
     sample = inputs.sample
     assert sample is not None, "tokens were sampled for these rows"
-    limits = machine.limits
+    if sample.draft_width == 0:
+        return None
     rows = len(sample.base)
     # The row's tokens from the window's first input on; `counts` of them were settled now.
     sequence = torch.cat([sample.first[:, None], sampled.tokens], dim=1)
     ends = torch.stack([sampled.counts - 1, sampled.counts], dim=1)
     ids = sequence.gather(1, ends).clamp_min(0)
     positions = sample.base[:, None] + ends
-    reach = min(limits.context_length, machine.drafter.context_length)
-    last = torch.arange(1, rows + 1, device=ids.device)
+    reach = min(machine.limits.context_length, machine.drafter.context_length)
+    wanted = (sample.draft_limit > 0)[:, None]
+    masked = torch.where((positions < reach) & wanted, positions, -1).flatten()
+    lines = torch.arange(rows, device=ids.device)
     blocks = inputs.blocks[sample.lines]
-    alive = torch.ones(rows, dtype=torch.bool, device=ids.device)
-    drafts: list[Tensor] = []
-    for _ in range(limits.draft_tokens):
-        width = ids.shape[1]
-        masked = torch.where(positions < reach, positions, -1).flatten()
-        lines = torch.arange(rows, device=ids.device).repeat_interleave(
-            width, output_size=rows * width
-        )
-        batch = AttentionBatch(
-            query_lens=(width,) * rows,
-            block_tables=blocks,
-            positions=masked,
-            slots=slots_of(blocks, lines, masked, limits.block_size),
-            cache=cache,
-        )
-        logits, _ = machine.drafter.forward(ids.flatten(), batch, last * width - 1)
-        alive = alive & (positions[:, -1] < reach)
-        chosen = _choose(machine, sample, logits[:, : machine.vocab_size], positions[:, -1] + 1)
-        drafts.append(torch.where(alive, chosen, -1))
-        ids, positions = chosen[:, None], positions[:, -1:] + 1
-    return torch.stack(drafts, dim=1)
+    slots = slots_of(
+        blocks,
+        lines.repeat_interleave(2, output_size=2 * rows),
+        masked,
+        machine.limits.block_size,
+    )
+    first = FirstPass(ids.flatten(), masked, slots, (2,) * rows, 2 * lines + 1)
+    if kept is not None:
+        first = first.without_padding(kept)
+    logits, _ = machine.drafter.forward(first.ids, first.batch(blocks, cache), first.last)
+
+    def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:
+        return machine.drafter.forward(tokens, batch, lines)[0]
+
+    return chain(
+        machine,
+        inputs,
+        logits,
+        positions[:, 1],
+        reach,
+        cache,
+        following,
+        input_is_ahead=0,
+        draws=draws,
+    )
 
 
-def _choose(machine: Machine, sample: SampleRows, logits: Tensor, positions: Tensor) -> Tensor:
-    """The drafter's token for each row at absolute `positions[S]`.
-
-    Where the acceptance rule couples target and drafter, the draft is drawn with the very noise
-    that the target will use at that position, so that equal distributions agree always.
-    """
-    if sample.greedy or not machine.couples_drafts:
-        return logits.argmax(dim=-1)
-    log_probs = filtered_log_probs(logits, sample.temperature, sample.top_k, sample.top_p)
-    noise = gumbel(sample.seeds, positions - sample.prompt, Purpose.TARGET, logits.shape[1])
-    drawn = (log_probs + noise).argmax(dim=-1)
-    return torch.where(sample.temperature > 0, drawn, logits.argmax(dim=-1))
+def _not_fed_yet(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Of each row's last two tokens, the first is new to the drafter only if every draft was kept."""
+    return [
+        (2 * index, 2) if row.decodes and counts[index] == row.queries else (2 * index + 1, 1)
+        for index, row in enumerate(batch.sampling)
+    ]
 
 
 def build(spec: NodeSpec, machine: Machine) -> Built:
     shape = spec.shape
-    rows, k = shape.max_rows, shape.draft_tokens
 
-    def run(ctx: OpContext) -> None:
-        inputs: Inputs | None = ctx.read("inputs")
-        sampled: Sampled | None = ctx.read("sampled")
-        before: DraftTable = ctx.read("drafts")
-        cache = ctx.state("draft_kv")
-        if inputs is None:
-            ctx.write("drafts", before)
-            return
-        with torch.inference_mode():
-            follow_prompts(machine, inputs, cache)
-            sample = inputs.sample
-            if sample is None or sampled is None:
-                ctx.write("drafts", before)
-                return
-            fresh = propose(machine, inputs, sampled, cache)
-            tags = torch.stack(
-                [sample.generation, torch.full_like(sample.generation, ctx.step)], dim=1
-            )
-            ctx.write(
-                "drafts",
-                DraftTable(
-                    tokens=before.tokens.index_copy(0, sample.rows, fresh),
-                    tags=before.tags.index_copy(0, sample.rows, tags),
-                ),
-            )
+    def propose(ctx: OpContext, inputs: Inputs, sampled: Sampled | None) -> Proposal | None:
+        cache: PagedCache = ctx.state("draft_kv")
+        follow_prompts(machine, inputs, cache)
+        if inputs.sample is None or sampled is None:
+            return None
+        kept = None if shape.padded else ctx.read("kept")
+        return propose_with_model(machine, inputs, sampled, cache, kept, draws=shape.draws)
 
-    reads = (Read("inputs"), Read("sampled"), Read("drafts", 1), Read("draft_kv"))
-    return Built(
-        Node(
-            spec.name,
-            host=(Op(),),
-            device=(Op(reads=reads, writes=("drafts", "draft_kv"), run=run),),
-            stream="compute",
-        ),
-        values=(
-            Value(
-                "drafts",
-                "device",
-                "slots",
-                nbytes=8 * rows * (k + 2),
-                initial=DraftTable.empty(rows, k),
-            ),
-        ),
-        states=("draft_kv",),
-    )
+    return drafter(spec, propose, states=("draft_kv",), spans=_not_fed_yet)
 
 
-KIND = NodeKind("draft", "propose k tokens per row with a smaller causal LM", build)
+KIND = NodeKind(
+    "draft",
+    "propose k tokens per row with a smaller causal LM",
+    build,
+    drafter=DrafterNeeds(draws=True),
+)

@@ -12,6 +12,8 @@ from .prepare_inputs import Inputs
 
 
 def build(spec: NodeSpec, machine: Machine) -> Built:
+    shape = spec.shape
+
     def run(ctx: OpContext) -> None:
         inputs: Inputs | None = ctx.read("inputs")
         cache = ctx.state("kv")
@@ -24,30 +26,39 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
             slots=inputs.slots,
             cache=cache,
         )
-        sample = inputs.sample
-        wanted = inputs.ids.new_empty(0) if sample is None else sample.logit_index.flatten()
+        sample, prompt = inputs.sample, inputs.prompt
+        wanted = [] if sample is None else [sample.logit_index.flatten()]
+        if prompt is not None:
+            wanted.append(prompt.lines)
+        lines = torch.cat(wanted) if wanted else inputs.ids.new_empty(0)
         with torch.inference_mode():
-            logits, _ = machine.model.forward(inputs.ids, batch, wanted)
-        if sample is not None:
-            ctx.write("logits", logits.view(*sample.logit_index.shape, -1))
+            logits, hidden = machine.model.forward(inputs.ids, batch, lines)
+            if sample is not None:
+                index = sample.logit_index
+                ctx.write("logits", logits[: index.numel()].view(*index.shape, -1))
+            if prompt is not None:
+                ctx.write("prompt_logits", logits[len(logits) - len(prompt.lines) :])
+        if shape.features:
+            ctx.write("hidden", hidden)
 
+    writes = ["kv", "logits", "prompt_logits"] + (["hidden"] if shape.features else [])
+    logits_bytes = 4 * 131072 * shape.max_rows * (shape.draft_tokens + 1)
+    values = [
+        Value("logits", "device", "slots", nbytes=logits_bytes),
+        Value("prompt_logits", "device", "slots", nbytes=4 * 131072 * shape.token_budget),
+    ]
+    if shape.features:
+        values.append(Value("hidden", "device", "slots", nbytes=2 * 12288 * shape.token_budget))
     return Built(
         Node(
             spec.name,
             host=(Op(),),
-            device=(Op(reads=(Read("inputs"), Read("kv")), writes=("kv", "logits"), run=run),),
+            device=(Op(reads=(Read("inputs"), Read("kv")), writes=tuple(writes), run=run),),
             stream="compute",
         ),
-        values=(
-            Value(
-                "logits",
-                "device",
-                "slots",
-                nbytes=4 * 131072 * spec.shape.max_rows * (spec.shape.draft_tokens + 1),
-            ),
-        ),
+        values=tuple(values),
         states=("kv",),
     )
 
 
-KIND = NodeKind("forward", "run the target model; logits [S, k + 1, V] of the sampling rows", build)
+KIND = NodeKind("forward", "run the target model; logits [S, W, V] of the sampling rows", build)

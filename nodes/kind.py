@@ -23,7 +23,11 @@ class Shape:
     max_rows: int = 16
     token_budget: int = 256
     draft_tokens: int = 0  # k; 0: the pipeline has no drafter
+    drafter: str = "draft"  # its kind
     structured: bool = False  # the pipeline has a `bitmask` node
+    features: bool = False  # the drafter reads the target's hidden states
+    draws: bool = False  # drafts are drawn, and verified against what they were drawn from
+    padded: bool = True  # the drafter's shapes do not depend on how many drafts were accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,14 @@ Build = Callable[[NodeSpec, Machine], Built]
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterNeeds:
+    """What a drafter asks of the nodes around it, so that they declare it only where it is used."""
+
+    features: bool = False  # it reads `hidden`, which `forward` then writes
+    draws: bool = False  # it can draw, and then writes what it drew from to `draft_probs`
+
+
+@dataclass(frozen=True, slots=True)
 class NodeKind:
     """A registered kind. Third parties provide one through the entry point `stepweave.nodes`."""
 
@@ -65,6 +77,7 @@ class NodeKind:
     summary: str
     build: Build
     options: tuple[str, ...] = ()  # keys that `options` of a spec may have
+    drafter: DrafterNeeds | None = None  # for kinds that can stand as `draft`
 
     def __call__(self, spec: NodeSpec, machine: Machine) -> Built:
         """Build the node, then apply wiring and cost hints, which are the same for every kind."""
@@ -150,6 +163,10 @@ class _Renamed:
     @property
     def step(self) -> int:
         return self.ctx.step
+
+    @property
+    def waited_s(self) -> float:
+        return self.ctx.waited_s
 
     def read(self, name: str) -> Any:
         return self.ctx.read(self.names.get(name, name))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..models.causal_lm import CausalLM
+    from ..models.eagle import EagleHead
     from ..policies.acceptance import Acceptance
     from ..requests.table import Limits
 
@@ -22,6 +23,7 @@ class Machine:
     limits_or_none: Limits | None = None
     model_or_none: CausalLM | None = None
     drafter_or_none: CausalLM | None = None
+    head_or_none: EagleHead | None = None
     acceptance_or_none: Acceptance | None = None
     couples_drafts: bool = False  # the drafter draws with the noise of the target
     vocab_size: int = 0  # the target's output layer
@@ -40,6 +42,11 @@ class Machine:
     def drafter(self) -> CausalLM:
         assert self.drafter_or_none is not None, "no drafter is loaded"
         return self.drafter_or_none
+
+    @property
+    def head(self) -> EagleHead:
+        assert self.head_or_none is not None, "no EAGLE head is loaded"
+        return self.head_or_none
 
     @property
     def acceptance(self) -> Acceptance:

@@ -16,22 +16,33 @@ from ..graph.node import Node, Op, OpContext, Read, Value
 from ..models.paged_cache import SCRATCH_BLOCK
 from ..requests.batch import StepBatch
 from ..requests.table import Limits
+from .edits import Edits
+from .history import History
 from .kind import Built, NodeKind, NodeSpec
 from .machine import Machine
 from .staging import (
     DECODES,
+    P_ID,
+    P_POSITION,
+    P_ROW,
     ROW,
     S_BASE,
+    S_DRAFTS,
     S_FORCED,
     S_GENERATION,
     S_LINE,
     S_PROMPT,
     S_SEED,
     S_TOP_K,
+    SAMPLE,
     T_COLUMN,
     T_ID,
     T_LINE,
+    T_NEXT,
     T_POSITION,
+    W_MIN_P,
+    W_TEMPERATURE,
+    W_TOP_P,
     StagedStep,
     Staging,
 )
@@ -40,14 +51,16 @@ from .tails import DraftTable, Tails
 
 @dataclass(frozen=True, slots=True)
 class SampleRows:
-    """The sampling rows of a step, S of them; all tensors on the device.
+    """The sampling rows of a step, S of them with windows of W places; tensors on the device.
 
     `lines[S]`: their lines in the batch; `rows[S]`: their stable device rows. `base[S]`: the
-    position of the window's first input. `first[S]`: that input. `drafts[S, k]` with −1 where
+    position of the window's first input. `first[S]`: that input. `drafts[S, W − 1]` with −1 where
     there is none, `valid[S]`: how many of them may be considered. `forced[S]`: a known next
-    token, or −1. The rest are the requests' sampling parameters; `prompt[S]` makes an absolute
-    position an output position. `greedy`: the host knows that nothing is drawn at random;
-    `structured`: that some row has a grammar.
+    token, or −1. `draft_limit[S]`: drafts that the row may be offered for its next window, at
+    most `draft_width` in all rows. The rest are the requests' sampling parameters; `prompt[S]`
+    makes an absolute position an output position. `greedy`: the host knows that nothing is drawn
+    at random; `structured`: that some row has a grammar; `longest`: that no row has more tokens.
+    `logprobs`: alternatives wanted beside each token, −1 for none at all.
     """
 
     lines: Tensor
@@ -57,32 +70,56 @@ class SampleRows:
     drafts: Tensor
     valid: Tensor
     forced: Tensor
+    draft_limit: Tensor
     logit_index: Tensor
     seeds: Tensor
     prompt: Tensor
     top_k: Tensor
     temperature: Tensor
     top_p: Tensor
+    min_p: Tensor
     generation: Tensor
+    edits: Edits
+    draft_width: int
+    longest: int
     greedy: bool
     structured: bool
+    logprobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLines:
+    """Prompt tokens whose log-probabilities are asked for, P of them.
+
+    `lines[P]`: the token lines that predict them; `targets[P]`: the tokens; `top`: alternatives.
+    """
+
+    lines: Tensor
+    targets: Tensor
+    top: int
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """Model inputs of one step: T tokens of N rows, in the order of the batch's rows.
 
-    `positions` is −1 for a masked token; its KV goes to the scratch block. `query_lens`, the
-    number of rows that decode (they lie first) and the shapes are all that the host knows.
+    `positions` is −1 for a masked token; its KV goes to the scratch block. `following[T]` is the
+    token after each, −1 where it is yet to be sampled: then it is that of `column[T]` in the window
+    of sampling row `sample_line[T]`. `query_lens`, the number of rows that decode (they lie
+    first) and the shapes are all that the host knows.
     """
 
     ids: Tensor
     positions: Tensor
     slots: Tensor
     blocks: Tensor
+    following: Tensor
+    column: Tensor
+    sample_line: Tensor
     query_lens: tuple[int, ...]
     decodes: int
     sample: SampleRows | None
+    prompt: PromptLines | None
 
 
 def slots_of(blocks: Tensor, lines: Tensor, positions: Tensor, block_size: int) -> Tensor:
@@ -94,7 +131,13 @@ def slots_of(blocks: Tensor, lines: Tensor, positions: Tensor, block_size: int) 
     return block * block_size + safe % block_size
 
 
-def prepare(staged: StagedStep, tails: Tails, drafts: DraftTable | None, limits: Limits) -> Inputs:
+def prepare(
+    staged: StagedStep,
+    tails: Tails,
+    drafts: DraftTable | None,
+    history: History,
+    limits: Limits,
+) -> Inputs:
     """The device part: copy the staged buffers, then fill in what only the device knows."""
     staging = staged.staging
     lines_in_batch = len(staged.query_lens)
@@ -115,12 +158,24 @@ def prepare(staged: StagedStep, tails: Tails, drafts: DraftTable | None, limits:
     masked = (ids < 0) | (positions > limits.context_length - 2)
     positions = torch.where(masked, -1, positions)
     ids = ids.clamp_min(0)
-    slots = slots_of(blocks, line, positions, limits.block_size)
+    history.write(row[line], positions, ids)
+    if staged.prefix:
+        prefix = staging.prefix[: staged.prefix].clone()
+        history.write(prefix[:, P_ROW], prefix[:, P_POSITION], prefix[:, P_ID])
 
-    sample = None
-    if staged.samples:
-        sample = _sample_rows(staged, rows, tails, ids, pending, limits)
-    return Inputs(ids, positions, slots, blocks, staged.query_lens, staged.decodes, sample)
+    return Inputs(
+        ids=ids,
+        positions=positions,
+        slots=slots_of(blocks, line, positions, limits.block_size),
+        blocks=blocks,
+        following=tokens[:, T_NEXT],
+        column=column,
+        sample_line=rows[line, SAMPLE],
+        query_lens=staged.query_lens,
+        decodes=staged.decodes,
+        sample=_sample_rows(staged, rows, tails, ids, pending, limits) if staged.samples else None,
+        prompt=_prompt_lines(staged) if staged.prompt else None,
+    )
 
 
 def _sample_rows(
@@ -128,13 +183,13 @@ def _sample_rows(
 ) -> SampleRows:
     staging = staged.staging
     fields = staging.samples[: staged.samples].clone()
-    logit_index = staging.logit_index[: staged.samples].clone()
+    logit_index = staging.logit_index[: staged.samples, : staged.width].clone()
     warp = staging.warp[: staged.samples].clone()
     line = fields[:, S_LINE]
     row = rows[line, ROW]
     decodes = rows[line, DECODES].bool()
     base = torch.where(decodes, tails.computed[row], fields[:, S_BASE])
-    drafts = torch.where(decodes[:, None], pending[line], -1)
+    drafts = torch.where(decodes[:, None], pending[line, : staged.width - 1], -1)
     ahead = base[:, None] + torch.arange(1, drafts.shape[1] + 1, device=base.device)
     usable = (drafts >= 0) & (ahead <= limits.context_length - 2)
     return SampleRows(
@@ -145,16 +200,27 @@ def _sample_rows(
         drafts=drafts,
         valid=usable.long().cumprod(dim=1).sum(dim=1),
         forced=fields[:, S_FORCED],
+        draft_limit=fields[:, S_DRAFTS],
         logit_index=logit_index,
         seeds=fields[:, S_SEED],
         prompt=fields[:, S_PROMPT],
         top_k=fields[:, S_TOP_K],
-        temperature=warp[:, 0],
-        top_p=warp[:, 1],
+        temperature=warp[:, W_TEMPERATURE],
+        top_p=warp[:, W_TOP_P],
+        min_p=warp[:, W_MIN_P],
         generation=fields[:, S_GENERATION],
+        edits=Edits.of(staged, warp),
+        draft_width=staged.draft_width,
+        longest=staged.longest,
         greedy=staged.greedy,
         structured=staged.structured,
+        logprobs=staged.logprobs,
     )
+
+
+def _prompt_lines(staged: StagedStep) -> PromptLines:
+    asked = staged.staging.prompt[: staged.prompt].clone()
+    return PromptLines(asked[:, 0], asked[:, 1], staged.prompt_logprobs)
 
 
 def build(spec: NodeSpec, machine: Machine) -> Built:
@@ -172,16 +238,19 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
     def run(ctx: OpContext) -> None:
         staged = ctx.read("staging")
         tails, drafts = ctx.read("tails"), ctx.read("drafts") if speculates else None
+        history: History = ctx.state("history")
         if staged is not None:
             with torch.inference_mode():
-                ctx.write("inputs", prepare(staged, tails, drafts, machine.limits))
+                ctx.write("inputs", prepare(staged, tails, drafts, history, machine.limits))
 
-    reads = [Read("staging"), Read("tails", 1)] + ([Read("drafts", 1)] if speculates else [])
+    reads = [Read("staging"), Read("tails", 1), Read("history")]
+    if speculates:
+        reads.append(Read("drafts", 1))
     return Built(
         Node(
             spec.name,
             host=(Op(reads=(Read("batch"),), writes=("staging",), run=stage),),
-            device=(Op(reads=tuple(reads), writes=("inputs",), run=run),),
+            device=(Op(reads=tuple(reads), writes=("inputs", "history"), run=run),),
             stream="compute",
         ),
         values=(
@@ -189,11 +258,12 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
                 "staging",
                 "pinned",
                 "slots",
-                nbytes=32 * shape.token_budget + 1024 * shape.max_rows,
+                nbytes=40 * shape.token_budget + 2048 * shape.max_rows,
                 allocate=lambda: Staging(machine.limits),
             ),
-            Value("inputs", "device", "slots", nbytes=24 * shape.token_budget),
+            Value("inputs", "device", "slots", nbytes=48 * shape.token_budget),
         ),
+        states=("history",),
     )
 
 

@@ -22,6 +22,9 @@ _BUILT_IN = (
     "bitmask",
     "sample",
     "draft",
+    "draft_eagle",
+    "draft_ngram",
+    "d2h_counts",
     "d2h_copy",
     "commit",
 )

@@ -7,7 +7,7 @@ is ever sampled. The new last token and count of each row stay on the device for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -15,21 +15,28 @@ from torch import Tensor
 
 from ..graph.errors import StepweaveError
 from ..graph.node import Node, Op, OpContext, Read, Value
+from ..policies.logprobs import Logprobs, token_logprobs
 from ..policies.sampling import filtered_log_probs
-from ..structured.bitmask import apply_bitmask
+from .history import History
 from .kind import Built, NodeKind, NodeSpec
 from .machine import Machine
-from .prepare_inputs import SampleRows
+from .prepare_inputs import Inputs, PromptLines, SampleRows
 from .tails import Tails
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """`tokens[S, k + 1]`, −1 after the first `counts[S]`; `drafted[S]`: drafts considered."""
+    """`tokens[S, W]`, −1 after the first `counts[S]`; `drafted[S]`: drafts considered.
+
+    `logprobs` of all S · W places, in order; `prompt` of the P prompt tokens asked for. Both None
+    where nobody wants any.
+    """
 
     tokens: Tensor
     counts: Tensor
     drafted: Tensor
+    logprobs: Logprobs | None = None
+    prompt: Logprobs | None = None
 
 
 class MissingMask(StepweaveError):
@@ -39,7 +46,7 @@ class MissingMask(StepweaveError):
 
 
 class Masks(Protocol):
-    """What `bitmask` publishes: `bits[S, k + 1, W]` int32, `valid[S]` drafts that pass."""
+    """What `bitmask` publishes: `bits[S, W, V / 32]` int32, `valid[S]` drafts that pass."""
 
     @property
     def bits(self) -> Tensor: ...
@@ -48,36 +55,58 @@ class Masks(Protocol):
     def valid(self) -> Tensor: ...
 
 
-def draw(machine: Machine, rows: SampleRows, logits: Tensor, mask: Masks | None) -> Sampled:
-    """Tokens of each row's window. `logits[S, k + 1, V]`; `mask` as `bitmask` publishes it.
+def draw(
+    machine: Machine,
+    rows: SampleRows,
+    logits: Tensor,
+    mask: Masks | None,
+    history: History,
+    draft_log_probs: Tensor | None = None,
+) -> Sampled:
+    """Tokens of each row's window. `logits[S, W, V]`; `mask` as `bitmask` publishes it.
+
+    `draft_log_probs[R, k, V]`: by device row, what pending drafts were drawn from, if they were.
 
     Raises `MissingMask` where a row has a grammar and the step has no masks, or not as many.
     """
-    count, window, vocab = logits.shape
+    count, width, vocab = logits.shape
     if rows.structured and (mask is None or len(mask.valid) != count):
         raise MissingMask(
             "a row with a grammar came without its mask; it is not sampled, since that would be "
             "sampling it freely"
         )
-    flat = logits.reshape(-1, vocab)
-    valid = rows.valid
-    if mask is not None:
-        flat = apply_bitmask(flat, mask.bits.reshape(count * window, -1))
-        valid = torch.minimum(valid, mask.valid)
+    valid = rows.valid if mask is None else torch.minimum(rows.valid, mask.valid)
+    edited = rows.edits.apply(
+        logits,
+        rows.drafts,
+        history.tokens[rows.rows, : rows.longest],
+        rows.base,
+        rows.prompt,
+        None if mask is None else mask.bits,
+    )
+    flat = edited.reshape(-1, vocab)
     if not rows.greedy:
+
+        def each_place(setting: Tensor) -> Tensor:
+            return setting.repeat_interleave(width, output_size=count * width)
+
         flat = filtered_log_probs(
             flat,
-            rows.temperature.repeat_interleave(window, output_size=count * window),
-            rows.top_k.repeat_interleave(window, output_size=count * window),
-            rows.top_p.repeat_interleave(window, output_size=count * window),
+            each_place(rows.temperature),
+            each_place(rows.top_k),
+            each_place(rows.top_p),
+            min_p=each_place(rows.min_p),
         )
+    if draft_log_probs is not None:
+        draft_log_probs = draft_log_probs[rows.rows, : width - 1]
     verified = machine.acceptance(
-        flat.view(count, window, vocab),
+        flat.view(count, width, vocab),
         rows.drafts,
         valid,
         rows.seeds,
         rows.base + 1 - rows.prompt,
         rows.temperature == 0,
+        draft_log_probs,
         any_random=not rows.greedy,
     )
     # A resumed row's next token is settled already: hand it on instead of drawing.
@@ -85,11 +114,24 @@ def draw(machine: Machine, rows: SampleRows, logits: Tensor, mask: Masks | None)
     first = torch.where(forced, rows.forced, verified.tokens[:, 0])
     tokens = torch.cat([first[:, None], verified.tokens[:, 1:]], dim=1)
     counts = torch.where(forced, 1, verified.counts)
-    return Sampled(tokens, counts, valid)
+    logprobs = None
+    if rows.logprobs >= 0:
+        logprobs = token_logprobs(logits.reshape(-1, vocab), tokens.reshape(-1), rows.logprobs)
+    return Sampled(tokens, counts, valid, logprobs)
 
 
-def hand_on(tails: Tails, rows: SampleRows, sampled: Sampled) -> Tails:
+def of_prompt(prompt: PromptLines, logits: Tensor) -> Logprobs:
+    """Log-probabilities of the prompt tokens asked for, from `logits[P, V]`."""
+    return token_logprobs(logits, prompt.targets, prompt.top)
+
+
+def hand_on(tails: Tails, rows: SampleRows, sampled: Sampled, history: History) -> Tails:
     """The tails after this step: rows that did not sample keep theirs."""
+    places = torch.arange(1, sampled.tokens.shape[1] + 1, device=rows.base.device)
+    positions = torch.where(
+        places <= sampled.counts[:, None], rows.base[:, None] + places, -1
+    )  # [S, W]
+    history.write(rows.rows[:, None].expand_as(positions), positions, sampled.tokens)
     last = sampled.tokens.gather(1, sampled.counts[:, None] - 1)[:, 0]
     return Tails(
         last=tails.last.index_copy(0, rows.rows, last),
@@ -101,25 +143,42 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
     shape = spec.shape
 
     def run(ctx: OpContext) -> None:
-        inputs, logits = ctx.read("inputs"), ctx.read("logits")
+        inputs: Inputs | None = ctx.read("inputs")
+        logits, prompt_logits = ctx.read("logits"), ctx.read("prompt_logits")
         mask = ctx.read("mask") if shape.structured else None
+        probs = ctx.state("draft_probs") if shape.draws else None
+        history: History = ctx.state("history")
         tails: Tails = ctx.read("tails")
-        if inputs is None or inputs.sample is None:
+        if inputs is None or (inputs.sample is None and inputs.prompt is None):
             ctx.write("tails", tails)
             return
         with torch.inference_mode():
-            sampled = draw(machine, inputs.sample, logits, mask)
-            ctx.write("sampled", sampled)
-            ctx.write("tails", hand_on(tails, inputs.sample, sampled))
+            prompt = None if inputs.prompt is None else of_prompt(inputs.prompt, prompt_logits)
+            if inputs.sample is None:
+                none = inputs.ids.new_empty(0)
+                ctx.write("sampled", Sampled(none[:, None], none, none, prompt=prompt))
+                ctx.write("tails", tails)
+                return
+            sampled = draw(machine, inputs.sample, logits, mask, history, probs)
+            ctx.write("sampled", replace(sampled, prompt=prompt))
+            ctx.write("tails", hand_on(tails, inputs.sample, sampled, history))
 
-    reads = [Read("inputs"), Read("logits"), Read("tails", 1)]
+    reads = [
+        Read("inputs"),
+        Read("logits"),
+        Read("prompt_logits"),
+        Read("tails", 1),
+        Read("history"),
+    ]
     if shape.structured:
         reads.append(Read("mask"))
+    if shape.draws:
+        reads.append(Read("draft_probs"))
     return Built(
         Node(
             spec.name,
             host=(Op(),),
-            device=(Op(reads=tuple(reads), writes=("sampled", "tails"), run=run),),
+            device=(Op(reads=tuple(reads), writes=("sampled", "tails", "history"), run=run),),
             stream="compute",
         ),
         values=(
@@ -134,6 +193,7 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
                 initial=Tails.empty(shape.max_rows),
             ),
         ),
+        states=("history", "draft_probs") if shape.draws else ("history",),
     )
 
 

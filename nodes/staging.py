@@ -7,21 +7,37 @@ write away until that copy is done, or derives a second slot.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..requests.batch import StepBatch
+from ..requests.batch import ScheduledRow, StepBatch
+from ..requests.request import (
+    MAX_BAD_WORD_TOKENS,
+    MAX_BAD_WORDS,
+    MAX_BIASES,
+    MAX_STOP_TOKENS,
+)
 from ..requests.table import Limits
 
 # Columns of `rows`: one line for each row of the batch.
-ROW, DECODES, ROW_FIELDS = 0, 1, 2
+ROW, DECODES, SAMPLE, ROW_FIELDS = 0, 1, 2, 3
 # Columns of `samples`: one line for each sampling row.
-S_LINE, S_BASE, S_FORCED, S_SEED, S_PROMPT, S_TOP_K, S_GENERATION, S_FIELDS = 0, 1, 2, 3, 4, 5, 6, 7
+S_LINE, S_BASE, S_FORCED, S_SEED, S_PROMPT, S_TOP_K, S_GENERATION, S_DRAFTS = range(8)
+S_FIELDS = 8
+# Columns of `warp`, beside it: the settings that are not integers.
+W_TEMPERATURE, W_TOP_P, W_MIN_P, W_REPETITION, W_PRESENCE, W_FREQUENCY = range(6)
+W_FIELDS = 6
 # Columns of `tokens`: one line for each query token.
-T_ID, T_POSITION, T_LINE, T_COLUMN, T_FIELDS = 0, 1, 2, 3, 4
+T_ID, T_POSITION, T_LINE, T_COLUMN, T_NEXT, T_FIELDS = 0, 1, 2, 3, 4, 5
+# Columns of `prefix`: one line for each token that came from the prefix cache.
+P_ROW, P_POSITION, P_ID, P_FIELDS = 0, 1, 2, 3
+# Columns of `bans`: a token that may not come before an output position; of `words`: a sequence.
+B_LINE, B_TOKEN, B_MINIMUM, B_FIELDS = 0, 1, 2, 3
+WORD_LINE, WORD_LENGTH, WORD_TOKENS = 0, 1, 2
 
 
 def _buffer(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -31,10 +47,13 @@ def _buffer(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
 class Staging:
     """Buffers for the largest step that the limits allow.
 
-    `tokens[T, 4]`: token id and position (prefill) or −1 (decode: the device knows), the line of
-    its row, its column in the draft window. `rows[N, 2]`, `blocks[N, B]`, `samples[S, 7]`,
-    `logit_index[S, k + 1]` (token lines whose logits are wanted), `warp[S, 2]` (temperature,
-    top-p).
+    `tokens[T, 5]`: token id and position (prefill) or −1 (decode: the device knows), the line of
+    its row, its column in the draft window, the token after it (−1: yet to be sampled).
+    `rows[N, 3]`, `blocks[N, B]`, `samples[S, 8]`, `warp[S, 6]`, `logit_index[S, k + 1]` (token
+    lines whose logits are wanted), `prefix[C, 3]`, `prompt[T, 2]` (token lines whose prediction of
+    a known next token is asked for, and that token). What few requests use is sparse, each entry
+    with its line among the sampling rows: `biases[·, 2]` and `bias_values[·]`, `bans[·, 3]`,
+    `words[·, 2 + L]`.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -45,68 +64,163 @@ class Staging:
         self.blocks = _buffer(rows, limits.blocks_for(limits.context_length))
         self.samples = _buffer(rows, S_FIELDS)
         self.logit_index = _buffer(rows, window)
-        self.warp = _buffer(rows, 2, dtype=torch.float64)
-        self._tokens = self.tokens.numpy()
-        self._rows = self.rows.numpy()
-        self._blocks = self.blocks.numpy()
-        self._samples = self.samples.numpy()
-        self._logit_index = self.logit_index.numpy()
-        self._warp = self.warp.numpy()
+        self.warp = _buffer(rows, W_FIELDS, dtype=torch.float64)
+        self.prefix = _buffer(limits.context_length, P_FIELDS)
+        self.prompt = _buffer(tokens, 2)
+        self.biases = _buffer(rows * MAX_BIASES, 2)
+        self.bias_values = _buffer(rows * MAX_BIASES, dtype=torch.float64)
+        self.bans = _buffer(rows * MAX_STOP_TOKENS, B_FIELDS)
+        self.words = _buffer(rows * MAX_BAD_WORDS, WORD_TOKENS + MAX_BAD_WORD_TOKENS)
 
     def fill(self, batch: StepBatch) -> StagedStep:
         """Write the batch into the buffers; the sizes that shape the device work."""
-        window = self.limits.window
-        columns = np.arange(window)
-        at = sampled = 0
+        columns = np.arange(batch.width)
+        token_lines, row_lines = self.tokens.numpy(), self.rows.numpy()
+        blocks = self.blocks.numpy()
+        at = sampled = prefixed = prompted = 0
         widest = 1
-        lengths: list[int] = []
         for line, row in enumerate(batch.rows):
-            count = window if row.decodes else len(row.tokens)
-            tokens = self._tokens[at : at + count]
+            count = row.queries
+            tokens = token_lines[at : at + count]
             tokens[:, T_LINE] = line
             if row.decodes:
-                tokens[:, T_ID] = -1
-                tokens[:, T_POSITION] = -1
-                tokens[:, T_COLUMN] = columns
+                tokens[:, T_ID] = tokens[:, T_POSITION] = tokens[:, T_NEXT] = -1
+                tokens[:, T_COLUMN] = columns[:count]
             else:
                 tokens[:, T_ID] = row.tokens
                 tokens[:, T_POSITION] = np.arange(row.start, row.start + count)
                 tokens[:, T_COLUMN] = 0
-            self._rows[line] = (row.row, row.decodes)
-            self._blocks[line, : len(row.blocks)] = row.blocks
-            self._blocks[line, len(row.blocks) :] = 0  # the scratch block
+                tokens[:-1, T_NEXT] = row.tokens[1:]
+                tokens[-1, T_NEXT] = row.following
+                prompted += self._ask_for_prompt(row, at, prompted)
+            row_lines[line] = (row.row, row.decodes, sampled if row.samples else -1)
+            blocks[line, : len(row.blocks)] = row.blocks
+            blocks[line, len(row.blocks) :] = 0  # the scratch block
             widest = max(widest, len(row.blocks))
+            prefixed += self._prefix(row, prefixed)
             if row.samples:
-                params = row.request.params
-                self._samples[sampled] = (
-                    line,
-                    -1 if row.decodes else row.start + count - 1,
-                    row.forced,
-                    params.seed,
-                    len(row.request.prompt_ids),
-                    params.top_k,
-                    row.generation,
-                )
-                self._warp[sampled] = (params.temperature, params.top_p)
-                # A prefill row has one line of logits; the rest of its window repeats it.
-                self._logit_index[sampled] = (
-                    at + columns if row.decodes else np.full(window, at + count - 1)
-                )
+                # A row with a smaller window repeats its last line of logits.
+                lines = at + np.minimum(columns, count - 1) if row.decodes else at + count - 1
+                self.logit_index.numpy()[sampled, : batch.width] = lines
+                self._sample(row, line, sampled)
                 sampled += 1
-            lengths.append(count)
             at += count
-        decodes = sum(row.decodes for row in batch.rows)
         return StagedStep(
-            self, at, tuple(lengths), widest, sampled, decodes, batch.all_greedy, batch.structured
+            staging=self,
+            tokens=at,
+            query_lens=tuple(row.queries for row in batch.rows),
+            blocks=widest,
+            samples=sampled,
+            width=batch.width,
+            draft_width=batch.draft_width,
+            decodes=sum(row.decodes for row in batch.rows),
+            prefix=prefixed,
+            prompt=prompted,
+            biases=self._biases(batch.sampling),
+            bans=self._bans(batch.sampling),
+            words=self._words(batch.sampling),
+            longest=max(
+                (row.request.most() if row.decodes else row.start + row.queries + 1)
+                for row in batch.rows
+            ),
+            greedy=batch.all_greedy,
+            penalized=any(row.request.params.penalized for row in batch.sampling),
+            structured=batch.structured,
+            logprobs=batch.logprobs,
+            prompt_logprobs=batch.prompt_logprobs,
+        )
+
+    def _sample(self, row: ScheduledRow, line: int, index: int) -> None:
+        request, params = row.request, row.request.params
+        self.samples.numpy()[index] = (
+            line,
+            -1 if row.decodes else row.start + len(row.tokens) - 1,
+            row.forced,
+            params.seed,
+            len(request.prompt_ids),
+            params.top_k,
+            row.generation,
+            request.window - 1,
+        )
+        self.warp.numpy()[index] = (
+            params.temperature,
+            params.top_p,
+            params.min_p,
+            params.repetition_penalty,
+            params.presence_penalty,
+            params.frequency_penalty,
+        )
+
+    def _prefix(self, row: ScheduledRow, at: int) -> int:
+        count = len(row.prefix)
+        if count:
+            lines = self.prefix.numpy()[at : at + count]
+            lines[:, P_ROW] = row.row
+            lines[:, P_POSITION] = np.arange(count)
+            lines[:, P_ID] = row.prefix
+        return count
+
+    def _ask_for_prompt(self, row: ScheduledRow, at: int, asked: int) -> int:
+        """Lines of this chunk that predict a token of the prompt, if the request wants them."""
+        targets = row.prompt_targets
+        if targets:
+            lines = self.prompt.numpy()[asked : asked + len(targets)]
+            lines[:, 0] = np.arange(at, at + len(targets))
+            lines[:, 1] = targets
+        return len(targets)
+
+    def _biases(self, rows: Sequence[ScheduledRow]) -> int:
+        entries = [
+            (index, token, value)
+            for index, row in enumerate(rows)
+            for token, value in row.request.params.logit_bias
+        ]
+        if entries:
+            lines, tokens, values = zip(*entries, strict=True)
+            self.biases.numpy()[: len(entries), 0] = lines
+            self.biases.numpy()[: len(entries), 1] = tokens
+            self.bias_values.numpy()[: len(entries)] = values
+        return len(entries)
+
+    def _bans(self, rows: Sequence[ScheduledRow]) -> int:
+        """Stop tokens of the rows that may still be too short to stop."""
+        return _put(
+            self.bans,
+            (
+                (index, token, row.request.params.min_tokens)
+                for index, row in enumerate(rows)
+                if len(row.request.output_ids) < row.request.params.min_tokens
+                for token in sorted(row.request.stop_token_ids)
+            ),
+        )
+
+    def _words(self, rows: Sequence[ScheduledRow]) -> int:
+        return _put(
+            self.words,
+            (
+                (index, len(word), *(-1,) * (MAX_BAD_WORD_TOKENS - len(word)), *word)
+                for index, row in enumerate(rows)
+                for word in row.request.bad_words
+            ),
         )
 
 
-@dataclass(frozen=True, slots=True)
+def _put(buffer: Tensor, entries: Iterable[tuple[int, ...]]) -> int:
+    found = list(entries)
+    if found:
+        buffer.numpy()[: len(found)] = found
+    return len(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StagedStep:
     """Filled buffers, and what the host knows of the step: sizes, never tokens.
 
-    `decodes` rows lie before the prefill rows. `greedy`: no sampling row draws at random.
-    `structured`: some row must not be sampled without its mask.
+    `width`: the widest draft window of the step; `draft_width`: the most drafts that a sampling
+    row may be offered. `decodes` rows lie before the prefill rows. `prefix`, `prompt`, `biases`,
+    `bans`, `words`: lines in use of the buffers of that name. `longest`: no row has more tokens.
+    `greedy`: no sampling row draws at random. `structured`: some row must not be sampled without
+    its mask. `logprobs`, `prompt_logprobs`: alternatives wanted beside a token, −1 for none at all.
     """
 
     staging: Staging
@@ -114,6 +228,17 @@ class StagedStep:
     query_lens: tuple[int, ...]
     blocks: int
     samples: int
+    width: int
+    draft_width: int
     decodes: int
+    prefix: int
+    prompt: int
+    biases: int
+    bans: int
+    words: int
+    longest: int
     greedy: bool
+    penalized: bool
     structured: bool
+    logprobs: int
+    prompt_logprobs: int

@@ -98,10 +98,9 @@ def coupled(
         Purpose.TARGET,
         any_random=any_random,
     ).view(rows, places)
-    usable = _usable(drafts, valid, vocab)
-    kept = _prefix(usable & (drafts == chosen[:, :-1]))
+    kept = prefix(usable(drafts, valid, vocab) & (drafts == chosen[:, :-1]))
     # Up to the first difference the drafts are the chosen tokens, so no draft has to be copied.
-    return _up_to(chosen, kept)
+    return up_to(chosen, kept)
 
 
 def rejection(
@@ -123,13 +122,16 @@ def rejection(
     draft is kept with probability 1 - TV(p, q), the most that is possible. But a seeded output
     depends on where windows begin and on the drafts, so it differs from decoding without drafts.
 
-    A draft that was not drawn has q = 1 at itself. Draws are keyed by (seed, output position,
-    purpose); drafts must be independent of them (`Purpose.DRAFT`). Greedy rows keep the drafts
-    that equal the best token. One row of noise per request is computed. See `Acceptance`.
+    A draft that was not drawn has q = 1 at itself. Whether a drawn draft may be considered must not
+    depend on what was drawn: one that a grammar refuses counts as `valid`, and its probability of 0
+    refuses it; leaving it out would draw from p where max(0, p - q) is due. Draws are keyed by
+    (seed, output position, purpose); drafts must be independent of them (`Purpose.DRAFT`). Greedy
+    rows keep the drafts that equal the best token. One row of noise per request is computed. See
+    `Acceptance`.
     """
     rows, places, vocab = target.shape
     k = places - 1
-    usable = _usable(drafts, valid, vocab)
+    judged = usable(drafts, valid, vocab)
     index = drafts.clamp(0, vocab - 1)[..., None]  # a placeholder is never an index
     best = target[:, :k].argmax(dim=-1)
     if any_random:
@@ -144,12 +146,12 @@ def rejection(
         passes = torch.where(greedy[:, None], drafts == best, u * q < p)
     else:
         passes = drafts == best
-    kept = _prefix(usable & passes)
+    kept = prefix(judged & passes)
 
     # The place after the kept drafts: a draft was refused there, or there was none to judge.
     place = kept[:, None, None].expand(rows, 1, vocab)
     last = target.gather(1, place)[:, 0]
-    refused = kept < usable.sum(dim=-1)
+    refused = kept < judged.sum(dim=-1)
     if k == 0 or not any_random:
         after = last  # a refused draft of a greedy row is not the best token: nothing to take out
     else:
@@ -160,7 +162,7 @@ def rejection(
     token = draw(after, seeds, positions + kept, greedy, purpose, any_random=any_random)
 
     tokens = torch.cat([drafts, drafts.new_zeros(rows, 1)], dim=-1)
-    return _up_to(tokens.scatter(-1, kept[:, None], token[:, None]), kept)
+    return up_to(tokens.scatter(-1, kept[:, None], token[:, None]), kept)
 
 
 ACCEPTANCE: Final[Mapping[str, Acceptance]] = MappingProxyType(
@@ -186,18 +188,19 @@ def _residual(
     return torch.where(empty, target, rest)
 
 
-def _usable(drafts: Tensor, valid: Tensor, vocab: int) -> Tensor:
+def usable(drafts: Tensor, valid: Tensor, vocab: int) -> Tensor:
     """`[R, k]` bool: the drafts that may be judged, a prefix of each row."""
     places = torch.arange(drafts.shape[1], device=drafts.device)
     real = (drafts >= 0) & (drafts < vocab) & (places < valid[:, None])
     return real.cumprod(dim=-1).bool()
 
 
-def _prefix(passes: Tensor) -> Tensor:
+def prefix(passes: Tensor) -> Tensor:
     """`[R]` int64: how many of `passes [R, k]` hold before the first that does not."""
     return passes.cumprod(dim=-1).sum(dim=-1)
 
 
-def _up_to(tokens: Tensor, kept: Tensor) -> Verified:
+def up_to(tokens: Tensor, kept: Tensor) -> Verified:
+    """The first `kept [R] + 1` of `tokens [R, k + 1]`, then -1."""
     places = torch.arange(tokens.shape[1], device=tokens.device)
     return Verified(tokens.masked_fill(places > kept[:, None], -1), kept + 1)

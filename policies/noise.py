@@ -33,6 +33,8 @@ class Purpose(IntEnum):
     """The token after a window whose drafts were all kept."""
     DRAFT = 4
     """A drafter's own samples, where they have to be independent of the verification."""
+    SYNTHETIC = 5
+    """Whether a draft is kept at a given rate, whatever it is."""
 
 
 _LOW = 0xFFFFFFFF

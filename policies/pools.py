@@ -4,12 +4,17 @@ Releasing a key on the host does not touch what it names: steps already schedule
 and write there. So a key comes back with the last step that was scheduled with it, and may be
 granted at step j only if the graph orders that step's accesses before those of step j. The
 distance that takes is derived from the plan (`graph.pools.reuse_distance`); on one stream it is 1.
+
+A key may have several users who only read what it names. It is released when the last of them
+gives it back, and the rule counts the last step of any of them. What is worth keeping stays
+*idle*: it can be shared again at once, and is evicted, least recently released first, when a
+grant finds nothing free.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Container, Iterable
 
 from ..graph.errors import StepweaveError
 
@@ -21,59 +26,109 @@ class PoolError(StepweaveError):
 
 
 class KeyPool:
-    """Grants and takes back the keys 0 … n−1 (or any given ones), each in one hand at a time."""
+    """Grants and takes back the keys 0 … n−1 (or any given ones); each is in one place at a time.
 
-    def __init__(self, keys: Iterable[int], reuse_distance: int) -> None:
+    The places: free; held by its users; quarantined until its last step's accesses are ordered
+    before those of a new owner; idle. `evicted` is told of each kept key that a grant takes.
+    """
+
+    def __init__(
+        self,
+        keys: Iterable[int],
+        reuse_distance: int,
+        *,
+        evicted: Callable[[int], None] | None = None,
+    ) -> None:
         if reuse_distance < 1:
             raise ValueError(f"reuse_distance must be at least 1, not {reuse_distance}")
         self._free = deque(keys)
         self._all = frozenset(self._free)
-        self._held: set[int] = set()
-        self._quarantine: deque[tuple[int, int]] = deque()  # (first step to grant at, key)
+        self._users: dict[int, int] = {}
+        self._quarantine: dict[int, bool] = {}  # key -> whether it is worth keeping
+        self._idle: OrderedDict[int, None] = OrderedDict()  # least recently released first
+        self._ready: dict[int, int] = {}  # key -> first step to grant at; none: any
         self._distance = reuse_distance
+        self._evicted = evicted
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def available(self, step: int) -> int:
-        """How many keys may be granted at `step`."""
+    def available(self, step: int, *, without: Collection[int] = ()) -> int:
+        """How many keys may be granted at `step`, if nobody takes those in `without`."""
         self._mature(step)
-        return len(self._free)
+        return len(self._free) + len(self._idle) - sum(key in self._idle for key in without)
+
+    def resting(self, *, without: Collection[int] = ()) -> int:
+        """How many released keys still wait for the steps of their users."""
+        return len(self._quarantine) - sum(key in self._quarantine for key in without)
 
     def grant(self, count: int, step: int) -> list[int] | None:
         """`count` keys for use from `step` on, or None if there are not so many."""
-        self._mature(step)
-        if count > len(self._free):
+        if count > self.available(step):
             return None
-        keys = [self._free.popleft() for _ in range(count)]
-        self._held.update(keys)
+        keys = [self._free.popleft() if self._free else self._evict() for _ in range(count)]
+        for key in keys:
+            self._ready.pop(key, None)
+            self._users[key] = 1
         return keys
 
-    def release(self, keys: Iterable[int], last_step: int) -> None:
-        """Take keys back from an owner last scheduled in `last_step` (committed or not)."""
+    def share(self, keys: Iterable[int]) -> None:
+        """Add a user to keys that are held or kept, who only reads what they name.
+
+        Raises `PoolError` for a key that is neither.
+        """
         for key in keys:
-            if key not in self._held:
+            kept = self._quarantine.get(key, False) or key in self._idle
+            if not kept and key not in self._users:
+                raise PoolError(f"key {key} cannot be shared: nobody holds or keeps it")
+            self._quarantine.pop(key, None)
+            self._idle.pop(key, None)
+            self._users[key] = self._users.get(key, 0) + 1
+
+    def release(self, keys: Iterable[int], last_step: int, *, keep: Container[int] = ()) -> None:
+        """Take keys back from a user last scheduled in `last_step` (committed or not).
+
+        Those in `keep` stay idle when their last user is gone. Raises `PoolError`.
+        """
+        for key in keys:
+            users = self._users.get(key, 0)
+            if not users:
                 raise PoolError(f"key {key} was released, but nobody holds it")
-            self._held.remove(key)
-            self._quarantine.append((last_step + self._distance, key))
+            self._ready[key] = max(self._ready.get(key, 0), last_step + self._distance)
+            if users > 1:
+                self._users[key] = users - 1
+                continue
+            del self._users[key]
+            self._quarantine[key] = key in keep
 
     def check_conservation(self) -> None:
         """Every key is in exactly one place. Raises `PoolError` otherwise."""
-        places = [*self._free, *self._held, *(key for _, key in self._quarantine)]
+        places = [*self._free, *self._users, *self._quarantine, *self._idle]
         if len(places) != len(set(places)) or set(places) != self._all:
             raise PoolError(f"{len(places)} keys accounted for, of {len(self._all)}")
 
+    def users(self, key: int) -> int:
+        """How many hold the key now."""
+        return self._users.get(key, 0)
+
     @property
     def held(self) -> frozenset[int]:
-        return frozenset(self._held)
+        return frozenset(self._users)
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """Keys without a user whose contents are worth keeping."""
+        return frozenset(self._idle) | {key for key, keep in self._quarantine.items() if keep}
+
+    def _evict(self) -> int:
+        key, _ = self._idle.popitem(last=False)
+        if self._evicted is not None:
+            self._evicted(key)
+        return key
 
     def _mature(self, step: int) -> None:
-        # Not sorted: release order is nearly step order, and a few late keys do no harm.
-        waiting: deque[tuple[int, int]] = deque()
-        while self._quarantine:
-            ready, key = self._quarantine.popleft()
-            if ready <= step:
-                self._free.append(key)
+        for key in [key for key in self._quarantine if self._ready[key] <= step]:
+            if self._quarantine.pop(key):
+                self._idle[key] = None
             else:
-                waiting.append((ready, key))
-        self._quarantine = waiting
+                self._free.append(key)

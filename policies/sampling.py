@@ -22,16 +22,19 @@ def filtered_log_probs(
     top_k: Tensor,
     top_p: Tensor,
     *,
+    min_p: Tensor | None = None,
     any_random: bool = True,
     any_top_k: bool = True,
     any_top_p: bool = True,
 ) -> Tensor:
-    """Log-probabilities `[L, V]` after temperature, then top-k, then top-p; -inf where cut.
+    """Log-probabilities `[L, V]` after temperature, top-k, top-p, then min-p; -inf where cut.
 
     The order and the meaning are those of the warpers of Hugging Face transformers: top-k keeps
     every token that equals the k-th best, top-p (Holtzman et al. 2019, arXiv:1904.09751) keeps the
-    fewest best tokens whose probabilities reach p, at least one. Where top-p must choose among
-    equal tokens it keeps the lower ids, as argmax does (the reference leaves that open).
+    fewest best tokens whose probabilities reach p, at least one, min-p (Nguyen et al. 2024,
+    arXiv:2407.01082) keeps the tokens with at least that share of the best one's probability.
+    Where top-p must choose among equal tokens it keeps the lower ids, as argmax does (the
+    reference leaves that open).
 
     Args:
         logits: `[L, V]`, float64 or narrower; narrower ones are computed in float32. Masked tokens
@@ -39,6 +42,8 @@ def filtered_log_probs(
         temperature: `[L]` float; 0 is greedy: the first best token has probability 1.
         top_k: `[L]` int; 0 or at least V is off.
         top_p: `[L]` float; 1 is off.
+        min_p: `[L]` float in [0, 1); 0 is off. None if no row uses it (known to the host); rows
+            that do not use it get the same bits either way.
         any_random: False if every row is greedy (known to the host): then nothing else is done.
         any_top_k, any_top_p: False if no row uses it (known to the host): saves the sort. Rows
             that do not use them get the same bits either way.
@@ -72,6 +77,10 @@ def filtered_log_probs(
             cut[:, 0] = False
             # `order` is a permutation of each row: every token gets its own verdict back.
             scaled = scaled.masked_fill(torch.zeros_like(cut).scatter_(-1, order, cut), _NEVER)
+
+    if min_p is not None:
+        # The best token stands at 0 here, so this is the logarithm of every token's share of it.
+        scaled = scaled.masked_fill(scaled < min_p.to(logits.dtype)[:, None].log(), _NEVER)
 
     return torch.where(greedy, one_hot, scaled.log_softmax(dim=-1))
 

@@ -14,7 +14,10 @@ class ScheduledRow:
 
     A decode row has no `tokens`: they are on the device. A prefill row computes `tokens` from
     position `start` on. `samples`: a window of logits is wanted. `forced` ≥ 0 is the token that
-    a resumed row already has; it is handed to the drafter and yields no output.
+    a resumed row already has; it is handed to the drafter and yields no output. `following` is
+    the settled token after a chunk's last, −1 where it is yet to be sampled. `prefix` are the
+    tokens before `start` whose keys and values came from the prefix cache: named once, in the
+    row's first chunk.
     """
 
     request: Request
@@ -25,10 +28,28 @@ class ScheduledRow:
     tokens: tuple[int, ...] = ()
     samples: bool = True
     forced: int = -1
+    following: int = -1
+    prefix: tuple[int, ...] = ()
+
+    @property
+    def queries(self) -> int:
+        """Query tokens that this row takes of the budget."""
+        return self.request.window if self.decodes else len(self.tokens)
 
     @property
     def decodes(self) -> bool:
         return self.start < 0
+
+    @property
+    def prompt_targets(self) -> tuple[int, ...]:
+        """The prompt tokens that this chunk's tokens predict, where their log-probabilities are
+        asked for and not there yet; one for each token of the chunk from its first on.
+        """
+        request = self.request
+        if self.decodes or request.params.prompt_logprobs is None:
+            return ()
+        end = min(self.start + len(self.tokens) + 1, len(request.prompt_ids))
+        return request.prompt_ids[self.start + 1 : end]
 
     @property
     def yields(self) -> bool:
@@ -50,6 +71,28 @@ class StepBatch:
     def sampling(self) -> tuple[ScheduledRow, ...]:
         """Rows with a window of logits, in the order of `sampled`, `mask` and the copies."""
         return tuple(row for row in self.rows if row.samples)
+
+    @cached_property
+    def width(self) -> int:
+        """The widest draft window among the sampling rows: 1 where none of them has drafts."""
+        return max((row.request.window for row in self.sampling if row.decodes), default=1)
+
+    @cached_property
+    def draft_width(self) -> int:
+        """The most drafts that any sampling row may be offered for its next window."""
+        return max((row.request.window - 1 for row in self.sampling), default=0)
+
+    @cached_property
+    def logprobs(self) -> int:
+        """The most alternatives that a yielding row wants beside its tokens; −1: none wants any."""
+        asked = (row.request.params.logprobs for row in self.sampling if row.yields)
+        return max((count for count in asked if count is not None), default=-1)
+
+    @cached_property
+    def prompt_logprobs(self) -> int:
+        """The same of prompt tokens, over all prefill rows."""
+        asked = (row.request.params.prompt_logprobs for row in self.rows if row.prompt_targets)
+        return max((count for count in asked if count is not None), default=-1)
 
     @cached_property
     def all_greedy(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 from ..graph.errors import StepweaveError
@@ -23,9 +23,31 @@ class RequestError(StepweaveError):
     code = "SW-REQUEST"
 
 
+MAX_LOGPROBS = 32
+"""Most alternatives a request may ask for beside each token."""
+
+MAX_BIASES = 512
+"""Most tokens a request may give a bias: what the staging buffers hold for each row."""
+
+MAX_STOP_TOKENS = 64
+"""Most stop tokens of a request, end of sequence included."""
+
+MAX_BAD_WORDS = 256
+"""Most token sequences a request may forbid; a word can take two, with and without a space."""
+
+MAX_BAD_WORD_TOKENS = 16
+"""Longest forbidden sequence, in tokens."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to draw tokens. Temperature 0 is greedy; top_k 0 and top_p 1 are off.
+    """How to draw tokens. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off.
+
+    Logits are changed in this order: bias, repetition, presence and frequency penalty, bad words,
+    min_tokens, grammar; then temperature, top-k, top-p, min-p. Repetition counts prompt and output
+    (Keskar et al. 2019, arXiv:1909.05858); presence and frequency count the output alone. Bad
+    words and min_tokens give way where the grammar leaves nothing else. Log-probabilities are
+    those of the model, before any of it.
 
     Raises `RequestError` where a number is out of its range.
     """
@@ -34,25 +56,90 @@ class SamplingParams:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_tokens: int = 0  # nothing but max_tokens ends the output before
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
+    bad_words: tuple[str, ...] = ()
+    n: int = 1  # completions; each draws with a seed of its own
+    logprobs: int | None = None  # alternatives beside each output token; 0: the token's own
+    prompt_logprobs: int | None = None
+    draft_tokens: int | None = None  # at most so many per step; 0: no speculation; None: all
+    priority: int = 0  # lower runs first, and is preempted last
     structured_outputs: GrammarSpec | None = None
+    reasoning: bool | None = None  # a section before the structured part; None: as configured
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise RequestError(f"max_tokens must be at least 1, not {self.max_tokens}")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise RequestError(
+                f"min_tokens must be in [0, max_tokens = {self.max_tokens}], not {self.min_tokens}"
+            )
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise RequestError(f"temperature must be a number ≥ 0, not {self.temperature}")
         if self.top_k < 0:
             raise RequestError(f"top_k must be ≥ 0 (0 is off), not {self.top_k}")
         if not 0 < self.top_p <= 1:
             raise RequestError(f"top_p must be in (0, 1], not {self.top_p}")
+        if not 0 <= self.min_p < 1:
+            raise RequestError(f"min_p must be in [0, 1), not {self.min_p}")
         if not 0 <= self.seed < 2**63:
             raise RequestError(f"seed must be in [0, 2^63), not {self.seed}")
         if any(not s for s in self.stop):
             raise RequestError("a stop string must not be empty")
+        if len(self.stop_token_ids) > MAX_STOP_TOKENS // 2:
+            raise RequestError(
+                f"{len(self.stop_token_ids)} stop_token_ids, more than {MAX_STOP_TOKENS // 2}"
+            )
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            if not -2 <= value <= 2:
+                raise RequestError(f"{name} must be in [-2, 2], not {value}")
+        if not 0 < self.repetition_penalty <= 100:
+            raise RequestError(
+                f"repetition_penalty must be in (0, 100], not {self.repetition_penalty}"
+            )
+        if len(self.logit_bias) > MAX_BIASES:
+            raise RequestError(f"logit_bias names {len(self.logit_bias)} tokens, over {MAX_BIASES}")
+        if any(not -100 <= bias <= 100 for _, bias in self.logit_bias):
+            raise RequestError("a logit_bias must be in [-100, 100]")
+        if any(not word for word in self.bad_words):
+            raise RequestError("a bad word must not be empty")
+        if not 1 <= self.n <= 128:
+            raise RequestError(f"n must be in [1, 128], not {self.n}")
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(self, name)
+            if count is not None and not 0 <= count <= MAX_LOGPROBS:
+                raise RequestError(f"{name} must be in [0, {MAX_LOGPROBS}], not {count}")
+        if self.draft_tokens is not None and self.draft_tokens < 0:
+            raise RequestError(f"draft_tokens must be ≥ 0 (0 is off), not {self.draft_tokens}")
+
+    @property
+    def penalized(self) -> bool:
+        """Whether what was written so far changes what may come."""
+        return bool(
+            self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The model's own log-probability of one token, before any processing; `rank` 1 is the best.
+
+    `top`: the most probable tokens with theirs, best first, as many as were asked for.
+    """
+
+    token: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
 
 
 class TextStream(Protocol):
@@ -77,6 +164,8 @@ class Request:
     stopper: StopChecker
     decoder: TextStream
     grammar: CompiledGrammar | None = None
+    window: int = 1  # query tokens of a decode step: its last token and its share of drafts
+    bad_words: tuple[tuple[int, ...], ...] = ()  # forbidden sequences, as token ids
     on_text: Callable[[str], None] | None = None
     on_settled: Callable[[Request, int], None] | None = None  # (itself, tokens it just got)
 
@@ -88,6 +177,9 @@ class Request:
     drafted: int = 0
     accepted: int = 0
     preemptions: int = 0
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache at the first admission
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # from the second token on
 
     row: int = -1
     generation: int = -1
@@ -103,9 +195,13 @@ class Request:
         """Tokens of prompt and output that the host has seen."""
         return Settled(len(self.prompt_ids) + len(self.output_ids))
 
-    def most(self, window: int) -> Optimistic:
+    @property
+    def speculates(self) -> bool:
+        return self.window > 1
+
+    def most(self) -> Optimistic:
         """Tokens there will be if every draft in flight is accepted."""
-        return self.in_flight.most(self.settled, window)
+        return self.in_flight.most(self.settled, self.window)
 
     def certain_to_end(self, context_length: int) -> bool:
         """Whether the steps in flight alone reach the end, even with no draft accepted."""
@@ -127,7 +223,13 @@ class Request:
             finish_reason=self.finish_reason or "cancelled",
             drafted=self.drafted,
             accepted=self.accepted,
+            cached_tokens=self.cached_tokens,
             error=self.error,
+            logprobs=tuple(self.logprobs) if self.params.logprobs is not None else None,
+            prompt_logprobs=(
+                tuple(self.prompt_logprobs) if self.params.prompt_logprobs is not None else None
+            ),
+            warnings=self.grammar.warnings if self.grammar is not None else (),
         )
 
     def begin_prefill(self) -> None:
@@ -149,7 +251,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """What a request came to. `error` says why, where `finish_reason` is "error"."""
+    """What a request came to. `error` says why, where `finish_reason` is "error".
+
+    `logprobs` has one entry per output token, `prompt_logprobs` one per prompt token from the
+    second on; None where they were not asked for. `warnings`: what of its grammar is not enforced.
+    `choices`: for n > 1, all n completions in order; the other fields are then the first one's.
+    """
 
     id: str
     prompt: str
@@ -158,7 +265,12 @@ class RequestOutput:
     finish_reason: FinishReason
     drafted: int = 0
     accepted: int = 0
+    cached_tokens: int = 0
     error: str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    warnings: tuple[str, ...] = ()
+    choices: tuple[RequestOutput, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {
@@ -170,6 +282,15 @@ class RequestOutput:
             "drafted": self.drafted,
             "accepted": self.accepted,
         }
+        if self.cached_tokens:
+            out["cached_tokens"] = self.cached_tokens
         if self.error is not None:
             out["error"] = self.error
+        for name in ("logprobs", "prompt_logprobs"):
+            if (found := getattr(self, name)) is not None:
+                out[name] = [asdict(each) for each in found]
+        if self.warnings:
+            out["warnings"] = list(self.warnings)
+        if self.choices:
+            out["choices"] = [choice.to_json() for choice in self.choices]
         return out

@@ -1,63 +1,77 @@
 """The request table: who waits, who runs, on which row and blocks; what each step schedules.
 
 This is the `requests` state of the step graph. Only ops that declare it call these methods, so
-it needs no lock; the inbox is the one exception, since requests arrive from other threads.
+it needs no lock. What other threads may call is marked so, and goes to the inbox.
 """
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
+from ..policies.counts import InFlight
 from ..policies.pools import KeyPool
-from ..policies.scheduling import Budget, DecodeView, PrefillView, victim
+from ..policies.scheduling import Budget, Claim, DecodeView, in_order, victim
 from .batch import ScheduledRow, StepBatch
-from .request import FinishReason, Request, RequestError
+from .blocks import BlockLedger
+from .inbox import Inbox
+from .limits import Limits
+from .request import FinishReason, Request
 
+__all__ = ["Limits", "RequestTable"]
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Sizes that the scheduler works within; tokens and blocks are counts, not bytes."""
+IDLE_WAIT_S = 1.0
+"""How long an open table waits for requests before it lets an empty step pass.
 
-    max_rows: int
-    token_budget: int
-    block_size: int
-    num_blocks: int  # without the scratch block
-    context_length: int
-    draft_tokens: int  # k; 0 without a drafter
-    max_queue: int
-
-    @property
-    def window(self) -> int:
-        """Query tokens of a decode row: its last token and k drafts."""
-        return self.draft_tokens + 1
-
-    def blocks_for(self, tokens: int) -> int:
-        return -(-min(tokens, self.context_length) // self.block_size)
+The pause must end now and then: an executor that is told to stop, or that watches for steps that
+never end, hears of it between two steps.
+"""
 
 
 class RequestTable:
-    """All requests of an engine, and the rows and KV blocks they hold."""
+    """All requests of an engine, and the rows and KV blocks they hold.
 
-    def __init__(self, limits: Limits, *, row_reuse: int = 1, block_reuse: int = 1) -> None:
+    `prefix_cache`, `cache_tail` and `sliding_window` are those of `BlockLedger`.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        row_reuse: int = 1,
+        block_reuse: int = 1,
+        prefix_cache: bool = False,
+        cache_tail: int = 0,
+        sliding_window: int | None = None,
+    ) -> None:
         self.limits = limits
-        self.inbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        self.cancelled: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.inbox = Inbox(limits.max_queue)
         self.requests: dict[int, Request] = {}  # everything not yet done
         self.ended: list[Request] = []  # done, but perhaps still in steps in flight
         self.rows = KeyPool(range(limits.max_rows), row_reuse)
-        # Block 0 is the scratch block of the cache: never granted.
-        self.blocks = KeyPool(range(1, limits.num_blocks + 1), block_reuse)
+        self.blocks = BlockLedger(
+            limits,
+            reuse=block_reuse,
+            prefix_cache=prefix_cache,
+            cache_tail=cache_tail,
+            sliding_window=sliding_window,
+        )
         self.steps = 0  # steps with at least one row
         self.preemptions = 0
         self._turn = 0
+        self._step = -1
+        self._rest = max(row_reuse, block_reuse)
+        self._past = 0  # steps of earlier runs, and the rest after them
         self._generations = [0] * limits.max_rows
 
-    # -- admission -------------------------------------------------------------------------
+    # -- arrivals --------------------------------------------------------------------------
 
-    def refuse_reason(self, prompt_tokens: int, max_tokens: int) -> str | None:
-        """Why a request can never be served by this table, or None."""
+    def refuse_reason(
+        self, prompt_tokens: int, max_tokens: int, window: int | None = None
+    ) -> str | None:
+        """Why a request can never be served by this table, or None (any thread).
+
+        `window`: query tokens of its decode rows; None: the widest.
+        """
         limits = self.limits
         if prompt_tokens < 1:
             return "the prompt is empty"
@@ -66,7 +80,8 @@ class RequestTable:
                 f"the prompt has {prompt_tokens} tokens; the context of {limits.context_length} "
                 "tokens must hold it and at least one more"
             )
-        need = limits.blocks_for(prompt_tokens + max_tokens + 2 * limits.draft_tokens)
+        drafts = (limits.window if window is None else window) - 1
+        need = limits.blocks_for(prompt_tokens + max_tokens + 2 * drafts)
         if need > limits.num_blocks:
             return (
                 f"prompt and output need {need} KV blocks of {limits.block_size} tokens, "
@@ -74,132 +89,226 @@ class RequestTable:
             )
         return None
 
+    def open(self) -> None:
+        """Expect more requests (any thread): a run goes on, though it be idle, until `close`.
+
+        Openings are counted. What is submitted while somebody holds the table open is served by
+        the run that is on, or by the next if none is.
+        """
+        self.inbox.open()
+
+    def close(self) -> None:
+        """Take back one `open` (any thread): the run ends when all that was submitted has ended.
+
+        A request submitted when nobody holds the table open is served only if the run has not
+        found the table idle by then; else it waits for the next run on this table. Raises
+        `RuntimeError` where nothing is open.
+        """
+        self.inbox.close()
+
     def submit(self, request: Request) -> None:
         """Queue a request (any thread). Raises `RequestError` if the queue is full."""
-        if self.inbox.qsize() >= self.limits.max_queue:
-            raise RequestError(
-                f"the queue is full ({self.limits.max_queue} requests wait)", code="SW-QUEUE-FULL"
-            )
-        self.inbox.put(request)
+        self.inbox.submit(request)
 
     def submit_all(self, requests: Iterable[Request]) -> None:
         """Queue a whole batch of work that waits for all of it: no limit of the queue applies."""
-        for request in requests:
-            self.inbox.put(request)
+        self.inbox.submit_all(requests)
 
     def cancel(self, uid: int) -> None:
-        """End a request at the next schedule (any thread)."""
-        self.cancelled.put(uid)
+        """End a request at the next schedule (any thread).
+
+        One that has ended, or is not submitted yet, is not affected.
+        """
+        self.inbox.cancel(uid)
 
     # -- the schedule op -------------------------------------------------------------------
 
     def schedule(self, step: int) -> StepBatch:
-        """Choose the rows of `step`, grant rows and blocks, preempt where blocks run out."""
+        """Choose the rows of `step`, grant rows and blocks, preempt where they run out.
+
+        On an open table with nothing to do and nothing in flight this waits, for a request, for
+        `close`, or at most `IDLE_WAIT_S`; the batch may be empty all the same.
+        """
+        if step <= self._step:
+            self._begin_run()
+        self._step = step
         self._take_in()
-        left = self.limits.token_budget
+        in_flight = any(request.in_flight.steps for request in self.ended)
+        if self.inbox.is_open and not self.requests and not in_flight:
+            self.inbox.wait(IDLE_WAIT_S)
+            self._take_in()
+        for request in self._running():
+            self.blocks.keep_up(request)
+        budget = Budget(self.limits.token_budget)
         rows: list[ScheduledRow] = []
-        left = self._decodes(step, left, rows)
-        self._prefills(step, left, rows)
+        now = self._past + step
+        promised = self._make_room(now)
+        self._decodes(now, budget, promised, rows)
+        self._prefills(now, budget, rows)
         if rows:
             self.steps += 1
         return StepBatch(step, tuple(rows))
 
     @property
     def idle(self) -> bool:
-        """Nothing runs, waits or is about to."""
-        return not self.requests and self.inbox.empty()
+        """Nothing runs, waits or is about to, and nobody holds the table open."""
+        return not self.requests and self.inbox.over
+
+    def _begin_run(self) -> None:
+        """Steps count from 0 again: none of the run before is in flight, nor are its rows' tails.
+
+        The caches are as they were, so the prefix cache lives on.
+        """
+        self._past += self._step + self._rest
+        for request in self.requests.values():
+            request.in_flight = InFlight()
+            if request.phase == "running":
+                self.preempt(request)
+        for request in self.ended:
+            request.in_flight = InFlight()
 
     def _take_in(self) -> None:
-        while not self.inbox.empty():
-            request = self.inbox.get_nowait()
+        for request in self.inbox.arrived():
             self.requests[request.uid] = request
-        while not self.cancelled.empty():
-            request_or_none = self.requests.get(self.cancelled.get_nowait())
-            if request_or_none is not None:
-                self.finish(request_or_none, "cancelled")
+        for uid in self.inbox.cancelled():
+            if uid in self.requests:
+                self.finish(self.requests[uid], "cancelled")
 
-    def _decodes(self, step: int, left: int, rows: list[ScheduledRow]) -> int:
+    def _running(self) -> Iterator[Request]:
+        return (request for request in self.requests.values() if request.phase == "running")
+
+    def _make_room(self, step: int) -> int | None:
+        """Admit those that wait while requests of a worse priority run, in place of these.
+
+        Before any row is chosen, since a row that is in the batch cannot be preempted. The
+        result, if any, is the priority of a request whose room is released but still rests:
+        until it is admitted, none of a worse priority is granted blocks.
+        """
+        worst = max((request.params.priority for request in self._running()), default=None)
+        if worst is None:
+            return None
+        better = [
+            _claim(request)
+            for request in self.requests.values()
+            if request.phase != "running" and request.params.priority < worst
+        ]
+        for claim in in_order(better):
+            request = self.requests[claim.uid]
+            if request.in_flight.steps:
+                return None
+            if self._admit(request, step):
+                continue
+            worse = [_claim(r) for r in self._running() if r.params.priority > claim.priority]
+            order = [self.requests[each.uid] for each in reversed(in_order(worse))]
+            for count in range(len(order) + 1):
+                if self._fits_without(request, order[:count], step):
+                    break
+            else:
+                return None
+            for each in order[:count]:
+                self.preempt(each)
+            if not self._admit(request, step):
+                return claim.priority
+        return None
+
+    def _decodes(
+        self, step: int, budget: Budget, promised: int | None, rows: list[ScheduledRow]
+    ) -> None:
         chosen: set[int] = set()
-        budget = Budget(left, self.limits.window)
         ready = [
-            DecodeView(r.uid, r.turn, r.uid)
-            for r in self.requests.values()
-            if r.phase == "running"
-            and r.prefilled >= r.prefill_target
-            and not r.certain_to_end(self.limits.context_length)
+            DecodeView(r.uid, r.turn, r.window)
+            for r in self._running()
+            if r.prefilled >= r.prefill_target and not r.certain_to_end(self.limits.context_length)
         ]
         for view in budget.decodes(ready):
-            if left < budget.window:
-                break
             request = self.requests[view.uid]
             if request.phase != "running":  # preempted for a row before it
                 continue
-            if not self._reserve_window(request, step, chosen):
+            if not self._reserve_window(request, step, promised, chosen):
                 continue
-            rows.append(self._row(request, step, start=-1, tokens=()))
+            rows.append(self._row(request, step))
             request.in_flight.windows += 1
             chosen.add(request.uid)
-            left -= budget.window
-        return left
+            budget.take(request.window)
 
-    def _prefills(self, step: int, left: int, rows: list[ScheduledRow]) -> None:
-        waiting = [
-            PrefillView(r.uid, r.uid)
-            for r in self.requests.values()
-            if (r.phase == "running" and r.prefilled < r.prefill_target)
-            or r.phase == "waiting"
-            or (r.phase == "preempted" and r.in_flight.steps == 0)
+    def _prefills(self, step: int, budget: Budget, rows: list[ScheduledRow]) -> None:
+        wanting = [
+            _claim(request)
+            for request in self.requests.values()
+            if request.phase != "running" or request.prefilled < request.prefill_target
         ]
-        for view in Budget.prefills(waiting):
-            if left < 1:
+        blocked = False
+        room = self.limits.context_length  # for prefixes: they share one staging buffer
+        for claim in in_order(wanting):
+            if budget.left < 1:
                 break
-            request = self.requests[view.uid]
-            if request.phase != "running" and not self._admit(request, step):
-                break  # first come, first served: nobody overtakes
-            left -= self._chunk(request, step, left, rows)
+            request = self.requests[claim.uid]
+            if request.phase != "running" and (
+                blocked or request.in_flight.steps or not self._admit(request, step)
+            ):
+                blocked = True  # nobody overtakes; but those that run go on, or none would end
+                continue
+            prefix = self.blocks.pending_prefix(request)
+            if prefix > room:
+                blocked = True
+                continue
+            room -= prefix
+            self._chunk(request, step, budget, rows)
 
     def _admit(self, request: Request, step: int) -> bool:
-        request.begin_prefill()
-        need = self.limits.blocks_for(request.prefill_target + 1 + 2 * self.limits.draft_tokens)
-        if self.blocks.available(step) < need:
+        if not self.rows.available(step) or not self.blocks.admit(request, step):
             return False
         row = self.rows.grant(1, step)
-        if row is None:
-            return False
-        blocks = self.blocks.grant(need, step)
-        assert blocks is not None, "available() said so"
+        assert row is not None, "available() said so"
         request.row = row[0]
         self._generations[request.row] += 1
         request.generation = self._generations[request.row]
-        request.blocks = blocks
         request.phase = "running"
         return True
 
-    def _chunk(self, request: Request, step: int, left: int, rows: list[ScheduledRow]) -> int:
+    def _fits_without(self, request: Request, victims: list[Request], step: int) -> bool:
+        rows = self.rows.available(step) + self.rows.resting() + len(victims)
+        return rows > 0 and self.blocks.fits_without(request, victims, step)
+
+    def _chunk(self, request: Request, step: int, budget: Budget, rows: list[ScheduledRow]) -> None:
         start = request.prefilled
-        end = min(request.prefill_target, start + left)
+        end = min(request.prefill_target, start + budget.left)
         final = end == request.prefill_target
-        tokens = tuple(request.token(position) for position in range(start, end))
         forced = request.output_ids[-1] if final and request.resumes else -1
         rows.append(
-            self._row(request, step, start=start, tokens=tokens, samples=final, forced=forced)
+            self._row(
+                request,
+                step,
+                start=start,
+                tokens=tuple(request.token(position) for position in range(start, end)),
+                samples=final,
+                forced=forced,
+                following=request.token(end) if end < request.settled else -1,
+                prefix=tuple(
+                    request.token(position)
+                    for position in range(self.blocks.pending_prefix(request))
+                ),
+            )
         )
+        self.blocks.named_prefix(request)
         request.prefilled = end
         if final and forced < 0:
             request.in_flight.firsts += 1
         else:
             request.in_flight.silent += 1
-        return end - start
+        budget.take(end - start)
 
     def _row(
         self,
         request: Request,
         step: int,
         *,
-        start: int,
-        tokens: tuple[int, ...],
+        start: int = -1,
+        tokens: tuple[int, ...] = (),
         samples: bool = True,
         forced: int = -1,
+        following: int = -1,
+        prefix: tuple[int, ...] = (),
     ) -> ScheduledRow:
         request.last_step = step
         self._turn += 1
@@ -213,32 +322,25 @@ class RequestTable:
             tokens=tokens,
             samples=samples,
             forced=forced,
+            following=following,
+            prefix=prefix,
         )
 
-    def _reserve_window(self, request: Request, step: int, chosen: set[int]) -> bool:
-        """Blocks up to the furthest position this step may write, preempting if need be.
+    def _reserve_window(
+        self, request: Request, step: int, promised: int | None, chosen: set[int]
+    ) -> bool:
+        """Blocks for one more window, preempting worse requests if need be.
 
-        The upper bound counts every draft in flight as accepted; the drafter then writes up to
-        k positions past the window.
+        Where it is itself the worst, it sits the step out: nobody else is short of blocks then.
         """
-        limits = self.limits
-        furthest = request.most(limits.window) + 2 * limits.draft_tokens
-        need = limits.blocks_for(furthest) - len(request.blocks)
-        while need > 0:
-            granted = self.blocks.grant(need, step)
-            if granted is not None:
-                request.blocks.extend(granted)
-                return True
-            other = victim(
-                DecodeView(r.uid, r.turn, r.uid)
-                for r in self.requests.values()
-                if r.phase == "running" and r.uid not in chosen
-            )
-            if other is None:
+        need = self.blocks.missing(request)
+        if need > 0 and promised is not None and request.params.priority > promised:
+            return False
+        while need > 0 and not self.blocks.extend(request, need, step):
+            other = victim(_claim(r) for r in self._running() if r.uid not in chosen)
+            if other is None or other == request.uid:
                 return False
             self.preempt(self.requests[other])
-            if other == request.uid:
-                return False
         return True
 
     # -- settling --------------------------------------------------------------------------
@@ -256,6 +358,7 @@ class RequestTable:
             return
         if request.phase == "running":
             self._release(request)
+        self.blocks.forget(request)
         request.phase = "done"
         request.finish_reason = reason
         request.error = error
@@ -272,6 +375,7 @@ class RequestTable:
         else:
             flight.silent -= 1
         assert min(flight.windows, flight.firsts, flight.silent) >= 0, "settled twice"
+        self.blocks.settle(row)
 
     def take_ended(self) -> Iterable[int]:
         """Requests that ended and that no step in flight still carries, each once."""
@@ -279,16 +383,38 @@ class RequestTable:
         self.ended = [request for request in self.ended if request.in_flight.steps > 0]
         return gone
 
+    # -- counts and checks -----------------------------------------------------------------
+
+    @property
+    def prefix_queries(self) -> int:
+        """Tokens that admissions looked up in the prefix cache."""
+        return self.blocks.prefix_queries
+
+    @property
+    def prefix_hits(self) -> int:
+        """Tokens that they found there, and did not compute."""
+        return self.blocks.prefix_hits
+
+    @property
+    def freed_by_window(self) -> int:
+        """Blocks given back by running requests, below their sliding window."""
+        return self.blocks.freed_by_window
+
     def check_conservation(self) -> None:
-        """Every row and block is in one hand, and it is the hand we think. Raises `PoolError`."""
+        """Every row and block is in one place, and it is the one we think.
+
+        Raises `PoolError` or `CacheError`.
+        """
         self.rows.check_conservation()
-        self.blocks.check_conservation()
-        running = [r for r in self.requests.values() if r.phase == "running"]
+        running = list(self._running())
         assert self.rows.held == {r.row for r in running}, "rows held by nobody who runs"
-        assert self.blocks.held == {b for r in running for b in r.blocks}, "blocks leaked"
+        self.blocks.check_conservation(running)
 
     def _release(self, request: Request) -> None:
         self.rows.release([request.row], request.last_step)
-        self.blocks.release(request.blocks, request.last_step)
+        self.blocks.release(request)
         request.row = request.generation = -1
-        request.blocks = []
+
+
+def _claim(request: Request) -> Claim:
+    return Claim(request.uid, request.params.priority)

@@ -15,9 +15,12 @@ from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
 from ..graph.pools import reuse_distance
 from ..models.causal_lm import CausalLM
+from ..models.eagle import EagleHead
 from ..nodes.bitmask import MatcherTable
+from ..nodes.history import History
 from ..nodes.machine import Machine
 from ..policies.acceptance import ACCEPTANCE
+from ..policies.synthetic import synthetic
 from ..requests.request import Request
 from ..requests.table import Limits, RequestTable
 
@@ -39,22 +42,27 @@ class Totals:
     drafted: int = 0
     accepted: int = 0
     preemptions: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompts' tokens, found in the prefix cache
     seconds: float = 0.0
 
 
 @dataclass
 class Engine:
-    """One target model, perhaps a drafter, and the plan that runs them.
+    """One target model, perhaps a drafter or a head, and the plan that runs them.
 
     `compile` gets the machine that the nodes run on and returns the plan; it is called once.
+    `synthetic_acceptance`: keep drafts with these probabilities, whatever they are; for benchmarks.
     Raises `EngineError` where the drafter does not fit the target.
     """
 
     compile: Callable[[Machine], Plan]
     model: CausalLM
     limits: Limits
-    drafter: CausalLM | None = None
+    drafter: CausalLM | EagleHead | None = None
     acceptance: str = "coupled"
+    synthetic_acceptance: Sequence[float] | None = None
+    prefix_cache: bool = False
     executor: ExecutorName = "serial"
     torch_threads: int | None = None
     watchdog_s: float | None = 600.0  # a long prompt on a slow machine is slow, not stuck
@@ -67,26 +75,36 @@ class Engine:
                 f"the drafter knows {self.drafter.vocab_size} tokens, the target "
                 f"{self.model.vocab_size}: they must share one vocabulary"
             )
+        head = self.drafter if isinstance(self.drafter, EagleHead) else None
+        self.model.watch(None if head is None else head.feature_layers)
+        rates = self.synthetic_acceptance
         machine = Machine(
             limits_or_none=self.limits,
             model_or_none=self.model,
-            drafter_or_none=self.drafter,
-            acceptance_or_none=ACCEPTANCE[self.acceptance],
-            couples_drafts=self.acceptance == "coupled",
+            drafter_or_none=self.drafter if isinstance(self.drafter, CausalLM) else None,
+            head_or_none=head,
+            acceptance_or_none=ACCEPTANCE[self.acceptance] if rates is None else synthetic(rates),
+            couples_drafts=self.acceptance == "coupled" and rates is None,
             vocab_size=self.model.vocab_size,
         )
         self.plan = self.compile(machine)
-        blocks = self.limits.num_blocks + 1  # the scratch block is the cache's own
-        self._states: dict[str, object] = {
-            "kv": self.model.new_cache(blocks, self.limits.block_size)
-        }
-        if self.drafter is not None:
-            self._states["draft_kv"] = self.drafter.new_cache(blocks, self.limits.block_size)
-        self._block_reuse = max(reuse_distance(self.plan, state) for state in self._states)
+        self._states = self._new_states()
+        caches = [state for state in ("kv", "draft_kv") if state in self._states]
+        self._block_reuse = max(reuse_distance(self.plan, state) for state in caches)
+        by_row = [state for state in ("history", "draft_probs") if state in self._states]
+        self._row_reuse = max(reuse_distance(self.plan, state) for state in by_row)
 
     def new_table(self) -> RequestTable:
         """An empty request table whose pools obey this plan."""
-        return RequestTable(self.limits, block_reuse=self._block_reuse)
+        return RequestTable(
+            self.limits,
+            row_reuse=self._row_reuse,
+            block_reuse=self._block_reuse,
+            prefix_cache=self.prefix_cache,
+            # A head's keys at the end of a block depend on the token after it.
+            cache_tail=int(isinstance(self.drafter, EagleHead)),
+            sliding_window=self._sliding_window,
+        )
 
     def run(
         self, table: RequestTable, requests: Sequence[Request], *, trace: bool = False
@@ -120,5 +138,39 @@ class Engine:
             totals.tokens += sum(len(request.output_ids) for request in requests)
             totals.drafted += sum(request.drafted for request in requests)
             totals.accepted += sum(request.accepted for request in requests)
+            totals.prompt_tokens += sum(len(request.prompt_ids) for request in requests)
+            totals.cached_tokens += sum(request.cached_tokens for request in requests)
         table.check_conservation()
         return report
+
+    @property
+    def _sliding_window(self) -> int | None:
+        """How far back any layer of any model looks; None if one of them looks back to the start.
+
+        A drafter shares the target's blocks, so what it may still read is not freed either.
+        """
+        windows = [self.model.sliding_window]
+        if self.drafter is not None:
+            windows.append(self.drafter.sliding_window)
+        known = [window for window in windows if window is not None]
+        return max(known) if len(known) == len(windows) else None
+
+    def _new_states(self) -> dict[str, object]:
+        """What steps change in place on the device, for this plan."""
+        limits, declared = self.limits, self.plan.graph.states
+        blocks = limits.num_blocks + 1  # the scratch block is the cache's own
+        states: dict[str, object] = {
+            "kv": self.model.new_cache(blocks, limits.block_size),
+            "history": History(limits.max_rows, limits.context_length, self.model.device),
+        }
+        if "draft_kv" in declared and self.drafter is not None:
+            states["draft_kv"] = self.drafter.new_cache(blocks, limits.block_size)
+        if "draft_probs" in declared:
+            states["draft_probs"] = torch.zeros(
+                limits.max_rows,
+                limits.draft_tokens,
+                self.model.vocab_size,
+                dtype=torch.promote_types(self.model.dtype, torch.float32),
+                device=self.model.device,
+            )
+        return states

@@ -8,25 +8,23 @@ for output in llm.generate(["Once upon a time"], SamplingParams(max_tokens=40)):
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from ..configs.errors import ConfigError
 from ..configs.load import load_config
-from ..configs.prompts import PromptLine, prompt_of
+from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
 from ..graph.plan import Plan
-from ..models.causal_lm import CausalLM
-from ..models.tokenizer import StreamDecoder, load_tokenizer
-from ..policies.stopping import StopChecker
 from ..requests.request import Request, RequestError, RequestOutput, SamplingParams
-from ..requests.table import Limits, RequestTable
-from ..structured.grammar import GrammarError, GrammarSpec
-from ..structured.xgrammar_backend import XGrammarBackend
-from .engine import Engine, EngineError
-from .pipeline import compiled
-
-Prompt = str | Mapping[str, Any] | PromptLine | Sequence[int]
+from ..requests.table import RequestTable
+from ..structured.backend import CompiledGrammar
+from ..structured.grammar import GrammarError
+from .engine import EngineError
+from .intake import Intake, Prompt, named
+from .loading import load_engine
 
 
 class Interrupted(KeyboardInterrupt):
@@ -62,15 +60,19 @@ class LLM:
             renamed = pipeline.model.model_copy(update={"name": str(model)})
             pipeline = pipeline.model_copy(update={"model": renamed})
         self.config = pipeline
-        self.engine = _engine(pipeline)
-        self.tokenizer = load_tokenizer(pipeline.model.name)
-        self._grammars: XGrammarBackend | None = None
-        self._running: tuple[RequestTable, Sequence[Request]] | None = None
+        self.engine = load_engine(pipeline)
+        self._intake = Intake(pipeline, self.engine)
+        self.tokenizer = self._intake.tokenizer
+        self._running: _Run | None = None
 
     @property
     def plan(self) -> Plan:
         """The plan that the engine runs."""
         return self.engine.plan
+
+    def close(self) -> None:
+        """End the processes that compile grammars. The garbage collector does it otherwise."""
+        self._intake.close()
 
     def generate(
         self,
@@ -84,44 +86,41 @@ class LLM:
 
         A prompt is a text, a line as in a prompts file, or a list of token ids. `params` are for
         prompts that are texts or ids, one for all or one for each; a line has its own.
-        `on_text(id, piece)` streams settled text, `on_progress(ended, tokens)` counts requests
-        and tokens; both run on the driver's thread.
+        `on_text(id, piece)` streams settled text (with n > 1 of each completion, as `id/index`),
+        `on_progress(ended, tokens)` counts prompts and tokens; both run on the driver's thread.
 
-        A request that cannot be served has an `error`, and the others go on. Raises `Interrupted`
-        on Ctrl-C, with what was settled.
+        A request that cannot be served has an `error`, and the others go on; one whose grammar
+        takes long to compile joins them later. Raises `Interrupted` on Ctrl-C, with what was
+        settled.
         """
         many = _each(prompts)
         each_params = _for_each(params, len(many))
-        table = self.engine.new_table()
-        requests: list[Request] = []
-        outputs: dict[int, RequestOutput] = {}
-        for uid, prompt in enumerate(many):
-            request_id, text = _named(prompt, uid)
+        jobs = [_Job(*named(prompt, index)) for index, prompt in enumerate(many)]
+        running = _Run(self.engine.new_table(), jobs, on_progress)
+        waiting: list[tuple[_Job, Future[CompiledGrammar]]] = []
+        uid = 0
+        for job, prompt, given in zip(jobs, many, each_params, strict=True):
             try:
-                request = self._request(uid, request_id, text, prompt, each_params[uid])
-                refusal = table.refuse_reason(len(request.prompt_ids), request.params.max_tokens)
-                if refusal is not None:
-                    raise RequestError(refusal)
+                asked = self._intake.params(prompt, given)
+                job.requests = self._intake.requests(uid, job.id, job.prompt, prompt, asked)
+                uid += len(job.requests)
+                running.check(job)
+                if asked.structured_outputs is not None:
+                    future = self._intake.grammar(asked.structured_outputs, asked.reasoning)
+                    waiting.append((job, future))
             except (RequestError, GrammarError, ConfigError) as error:
-                outputs[uid] = RequestOutput(request_id, text, "", (), "error", error=f"{error}")
-                continue
-            if on_text is not None:
-                request.on_text = _bound(on_text, request_id)
-            requests.append(request)
-        if on_progress is not None:
-            _count(requests, len(outputs), on_progress)
-        table.submit_all(requests)
-        self._running = (table, requests)
+                job.fail(f"{error}")
+            running.follow(job, on_text)
+        self._running = running
         try:
-            if requests:
-                self.engine.run(table, requests)
+            running.start(waiting)
+            if running.requests:
+                self.engine.run(running.table, running.requests)
         except KeyboardInterrupt:
-            outputs.update((request.uid, request.output()) for request in requests)
-            raise Interrupted([outputs[uid] for uid in range(len(many))]) from None
+            raise Interrupted([job.output() for job in jobs]) from None
         finally:
             self._running = None
-        outputs.update((request.uid, request.output()) for request in requests)
-        return [outputs[uid] for uid in range(len(many))]
+        return [job.output() for job in jobs]
 
     def cancel(self) -> None:
         """End what `generate` is doing now (from a signal handler or another thread).
@@ -130,9 +129,7 @@ class LLM:
         """
         running = self._running
         if running is not None:
-            table, requests = running
-            for request in requests:
-                table.cancel(request.uid)
+            running.cancel()
 
     def summary(self) -> dict[str, Any]:
         """Totals over all calls of `generate`, and the plan they ran on."""
@@ -144,6 +141,8 @@ class LLM:
             "drafted": totals.drafted,
             "accepted": totals.accepted,
             "preemptions": totals.preemptions,
+            "prompt_tokens": totals.prompt_tokens,
+            "cached_tokens": totals.cached_tokens,
             "seconds": seconds,
             "tokens_per_second": totals.tokens / seconds if seconds > 0 else 0.0,
             "executor": self.engine.executor,
@@ -152,113 +151,105 @@ class LLM:
             "slots": dict(plan.slots),
         }
 
-    # -- one request -----------------------------------------------------------------------
 
-    def _request(
-        self, uid: int, request_id: str, text: str, prompt: Prompt, params: SamplingParams | None
-    ) -> Request:
-        if isinstance(prompt, Mapping):
-            prompt = prompt_of(prompt, request_id)
-        if isinstance(prompt, PromptLine):
-            params = _params(prompt)
-        params = params or SamplingParams()
-        prompt_ids = self._encode(prompt, text)
-        vocab = self.engine.model.vocab_size
-        for what, ids in (("prompt", prompt_ids), ("stop_token_ids", params.stop_token_ids)):
-            for token in ids:
-                if not 0 <= token < vocab:
-                    raise RequestError(
-                        f"{what}: token id {token} is outside the model's vocabulary of {vocab}",
-                        code="SW-TOKEN",
-                    )
-        room = min(params.max_tokens, self.engine.limits.context_length - len(prompt_ids))
-        stops = frozenset(params.stop_token_ids)
-        if not params.ignore_eos:
-            stops |= self._eos
-        return Request(
-            uid=uid,
-            id=request_id,
-            prompt=text,
-            prompt_ids=prompt_ids,
-            params=params,
-            max_tokens=max(room, 1),
-            stop_token_ids=stops,
-            stopper=StopChecker(stops, params.stop, max(room, 1)),
-            decoder=StreamDecoder(self.tokenizer, prompt_ids),
-            grammar=self._grammar(params.structured_outputs),
-        )
+@dataclass
+class _Job:
+    """One prompt of a run: its requests (n of them), or why there are none."""
 
-    def _encode(self, prompt: Prompt, text: str) -> tuple[int, ...]:
-        if isinstance(prompt, PromptLine) and prompt.messages is not None:
-            return self._chat([message.model_dump() for message in prompt.messages])
-        if not isinstance(prompt, str | PromptLine):
-            return tuple(int(token) for token in prompt)
-        wanted = self.config.model.prompt_format
-        if wanted == "chat" or (wanted == "auto" and self.config.model.name == "embedded"):
-            return self._chat([{"role": "user", "content": text}])
-        return tuple(self.tokenizer(text)["input_ids"])
+    id: str
+    prompt: str
+    requests: list[Request] = field(default_factory=list)
+    error: str | None = None
 
-    def _chat(self, messages: list[dict[str, str]]) -> tuple[int, ...]:
-        if not self.tokenizer.chat_template:
-            raise RequestError("this model's tokenizer has no chat template: give a `prompt`")
-        try:
-            text = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
-            )
-        except Exception as error:  # a template is the model's program; it may raise anything
-            raise RequestError(f"the chat template refuses these messages: {error}") from error
-        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+    def fail(self, error: str) -> None:
+        self.error = error
 
     @property
-    def _eos(self) -> frozenset[int]:
-        own = self.tokenizer.eos_token_id
-        return self.engine.model.eos_token_ids | ({own} if isinstance(own, int) else frozenset())
+    def ended(self) -> bool:
+        return self.error is not None or all(request.phase == "done" for request in self.requests)
 
-    def _grammar(self, spec: GrammarSpec | None) -> Any:
-        if spec is None:
-            return None
-        if self.config.structured is None:
-            raise RequestError("this pipeline has no grammars: set `structured.backend`")
-        if self._grammars is None:
-            if not self._eos:
-                raise RequestError("structured outputs need a model with an end-of-text token")
-            self._grammars = XGrammarBackend(
-                self.tokenizer,
-                self.engine.model.vocab_size,
-                self._eos,
-                any_whitespace=self.config.structured.any_whitespace,
-            )
-        return self._grammars.compile(spec)
+    def output(self) -> RequestOutput:
+        if self.error is not None:
+            return RequestOutput(self.id, self.prompt, "", (), "error", error=self.error)
+        choices = tuple(request.output() for request in self.requests)
+        if len(choices) == 1:
+            return choices[0]
+        return replace(choices[0], id=self.id, choices=choices)
 
 
-def _engine(config: PipelineConfig) -> Engine:
-    model = CausalLM.load(
-        config.model.name, dtype=config.model.dtype, invariant=config.model.invariant
-    )
-    speculation = config.speculation
-    drafter = None
-    if speculation is not None:
-        drafter = CausalLM.load(
-            speculation.model, dtype=config.model.dtype, invariant=config.model.invariant
+class _Run:
+    """One call of `generate`: what is in it, and what of it still waits for a grammar."""
+
+    def __init__(
+        self,
+        table: RequestTable,
+        jobs: Sequence[_Job],
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.table = table
+        self._jobs = jobs
+        self._on_progress = on_progress
+        self._tokens = 0
+
+    @property
+    def requests(self) -> list[Request]:
+        """Every request that is to be served, whether its grammar is there or not."""
+        return [request for job in self._jobs if job.error is None for request in job.requests]
+
+    def check(self, job: _Job) -> None:
+        """Raises `RequestError` for what this engine can never serve."""
+        first = job.requests[0]
+        refusal = self.table.refuse_reason(len(first.prompt_ids), first.params.max_tokens)
+        if refusal is not None:
+            raise RequestError(refusal)
+
+    def follow(self, job: _Job, on_text: Callable[[str, str], None] | None) -> None:
+        """Let the job's requests report what they settle."""
+        for request in job.requests:
+            if on_text is not None:
+                request.on_text = _bound(on_text, request.id)
+            if self._on_progress is not None:
+                request.on_settled = self._settled
+
+    def start(self, waiting: Sequence[tuple[_Job, Future[CompiledGrammar]]]) -> None:
+        """Submit what is ready; the rest when its grammar is, from the thread that compiled it."""
+        late = {id(job) for job, _ in waiting}
+        for _ in waiting:
+            self.table.open()
+        self.table.submit_all(
+            request
+            for job in self._jobs
+            if job.error is None and id(job) not in late
+            for request in job.requests
         )
-    limits = Limits(
-        max_rows=config.scheduler.max_rows,
-        token_budget=config.scheduler.token_budget,
-        block_size=config.scheduler.block_size,
-        num_blocks=config.scheduler.num_blocks,
-        context_length=model.context_length,
-        draft_tokens=speculation.tokens if speculation else 0,
-        max_queue=config.scheduler.max_queue,
-    )
-    return Engine(
-        lambda machine: compiled(config, machine),
-        model,
-        limits,
-        drafter=drafter,
-        acceptance=speculation.acceptance if speculation else "coupled",
-        executor=config.executor,
-        torch_threads=config.torch_threads,
-    )
+        for job, future in waiting:
+            future.add_done_callback(_bind(self._compiled, job))
+
+    def cancel(self) -> None:
+        for request in self.requests:
+            self.table.cancel(request.uid)
+
+    def _compiled(self, job: _Job, future: Future[CompiledGrammar]) -> None:
+        try:
+            grammar = future.result()
+            for request in job.requests:
+                request.grammar = grammar
+            self.table.submit_all(job.requests)
+        except Exception as error:  # whatever a compiler raises concerns this request alone
+            job.fail(f"{error}" or type(error).__name__)
+        finally:
+            self.table.close()
+
+    def _settled(self, request: Request, new: int) -> None:
+        self._tokens += new
+        if self._on_progress is not None:
+            self._on_progress(sum(job.ended for job in self._jobs), self._tokens)
+
+
+def _bind(
+    callback: Callable[[_Job, Future[CompiledGrammar]], None], job: _Job
+) -> Callable[[Future[CompiledGrammar]], None]:
+    return lambda future: callback(job, future)
 
 
 def _each(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -282,55 +273,5 @@ def _for_each(
     return params
 
 
-def _named(prompt: Prompt, uid: int) -> tuple[str, str]:
-    """The id and the text of a prompt, before anything of it is checked."""
-    if isinstance(prompt, str):
-        return str(uid), prompt
-    if isinstance(prompt, Mapping):
-        found, messages = prompt.get("prompt"), prompt.get("messages")
-        named = prompt.get("id")
-    elif isinstance(prompt, PromptLine):
-        found, named = prompt.prompt, prompt.id
-        messages = prompt.messages and [message.model_dump() for message in prompt.messages]
-    else:
-        return str(uid), ""
-    if not isinstance(found, str):
-        last = messages[-1] if isinstance(messages, Sequence) and messages else {}
-        found = last.get("content", "") if isinstance(last, Mapping) else ""
-    return str(uid if named is None else named), str(found)
-
-
-def _params(line: PromptLine) -> SamplingParams:
-    """Sampling parameters of a prompts line. Raises `RequestError` or `GrammarError`."""
-    given = {
-        key: value
-        for key in ("max_tokens", "temperature", "top_p", "top_k", "seed")
-        if (value := getattr(line, key)) is not None
-    }
-    asked = line.structured_outputs
-    return SamplingParams(
-        **given,
-        stop=line.stop,
-        ignore_eos=line.ignore_eos,
-        structured_outputs=None if asked is None else GrammarSpec.from_request(asked.request()),
-    )
-
-
 def _bound(on_text: Callable[[str, str], None], request_id: str) -> Callable[[str], None]:
     return lambda piece: on_text(request_id, piece)
-
-
-def _count(
-    requests: Sequence[Request], ended: int, on_progress: Callable[[int, int], None]
-) -> None:
-    """Let every request report what it settles to one pair of counters."""
-    done, tokens = ended, 0
-
-    def settled(request: Request, new: int) -> None:
-        nonlocal done, tokens
-        tokens += new
-        done += request.phase == "done"
-        on_progress(done, tokens)
-
-    for request in requests:
-        request.on_settled = settled

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from ..configs.schema import NodeConfig, PipelineConfig
+from ..configs.schema import Method, NodeConfig, PipelineConfig
 from ..graph.compile import compile_plan
 from ..graph.errors import GraphError, did_you_mean
 from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph
-from ..nodes.decode_step import decode_step, listing
+from ..nodes.decode_step import decode_step, listing, standard_kind
 from ..nodes.kind import NodeSpec, Shape
 from ..nodes.machine import Machine
 
 
+DRAFTERS: Mapping[Method, str] = {
+    "draft_model": "draft",
+    "eagle": "draft_eagle",
+    "eagle3": "draft_eagle",
+    "ngram": "draft_ngram",
+    "custom": "draft",  # which node `draft` replaces by a kind of its own
+}
+"""The kind of node that drafts by each method."""
+
+
 def shape_of(config: PipelineConfig) -> Shape:
     """The sizes that the graph's declarations depend on."""
-    return Shape(
+    shape = Shape(
         depth=config.depth,
         max_rows=config.scheduler.max_rows,
         token_budget=config.scheduler.token_budget,
-        draft_tokens=config.speculation.tokens if config.speculation else 0,
         structured=config.structured is not None,
+    )
+    speculation = config.speculation
+    if speculation is None:
+        return shape
+    return replace(
+        shape,
+        draft_tokens=speculation.tokens,
+        drafter=DRAFTERS[speculation.method],
+        draws=speculation.acceptance == "rejection" and speculation.synthetic_acceptance is None,
+        padded=speculation.padded,
     )
 
 
@@ -32,7 +52,7 @@ def step_graph(config: PipelineConfig, machine: Machine | None = None) -> StepGr
     overrides: dict[str, NodeSpec] = {}
     extra: list[tuple[NodeSpec, str]] = []
     for node in config.nodes:
-        spec = _spec(node)
+        spec = _spec(node, standard_kind(node.name, shape))
         if node.name in standard:
             _keeps_its_place(node)
             overrides[node.name] = spec
@@ -73,10 +93,10 @@ def _keeps_its_place(node: NodeConfig) -> None:
             )
 
 
-def _spec(node: NodeConfig) -> NodeSpec:
+def _spec(node: NodeConfig, kind: str) -> NodeSpec:
     spec = NodeSpec(
         name=node.name,
-        kind=node.kind or node.name,
+        kind=node.kind or kind,
         stream=node.stream,
         offset=node.offset or 0,
         reads=dict(node.reads),

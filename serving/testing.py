@@ -16,7 +16,9 @@ import torch
 from transformers import PreTrainedModel
 
 from ..graph.compile import compile_plan
+from ..configs.schema import Method
 from ..models.causal_lm import CausalLM
+from ..models.eagle import EagleHead
 from ..models.testing import tiny_model, tiny_tokenizer
 from ..models.tokenizer import StreamDecoder
 from ..nodes.decode_step import decode_step
@@ -26,6 +28,7 @@ from ..requests.request import Request, SamplingParams
 from ..requests.table import Limits
 from ..structured.xgrammar_backend import XGrammarBackend
 from .engine import Engine, ExecutorName
+from .pipeline import DRAFTERS
 
 VOCAB = 320
 EOS = 0
@@ -61,8 +64,11 @@ class TinyConfig:
     depth: int = 1
     executor: ExecutorName = "serial"
     draft_tokens: int = 0
+    method: Method = "draft_model"
+    padded: bool = True
     structured: bool = False
     acceptance: str = "coupled"
+    prefix_cache: bool = False
     num_blocks: int = 200
     token_budget: int = 64
     max_rows: int = 4
@@ -75,14 +81,25 @@ class TinyConfig:
 def tiny_engine(config: TinyConfig, *, drafter_context: int | None = None) -> Engine:
     """An engine of that configuration, on the same weights for every configuration."""
     target, draft = tiny_pair(config.dtype, context=config.context)
-    if drafter_context is not None:
-        draft.config.max_position_embeddings = drafter_context
+    drafter: CausalLM | EagleHead | None = None
+    if config.draft_tokens and config.method == "draft_model":
+        if drafter_context is not None:
+            draft.config.max_position_embeddings = drafter_context
+        drafter = CausalLM.wrap(draft, invariant=config.invariant)
+    elif config.draft_tokens and (config.method == "eagle" or config.method == "eagle3"):
+        from ..models.testing import tiny_eagle
+        drafter = tiny_eagle(
+            target, config.method, invariant=config.invariant, context=drafter_context
+        )
     shape = Shape(
         depth=config.depth,
         max_rows=config.max_rows,
         token_budget=config.token_budget,
         draft_tokens=config.draft_tokens,
+        drafter=DRAFTERS[config.method],
         structured=config.structured,
+        draws=config.acceptance == "rejection",
+        padded=config.padded,
     )
     limits = Limits(
         max_rows=config.max_rows,
@@ -97,15 +114,21 @@ def tiny_engine(config: TinyConfig, *, drafter_context: int | None = None) -> En
         lambda machine: compile_plan(decode_step(shape, machine, order=config.order)),
         CausalLM.wrap(target, invariant=config.invariant),
         limits,
-        drafter=(CausalLM.wrap(draft, invariant=config.invariant) if config.draft_tokens else None),
+        drafter=drafter,
         acceptance=config.acceptance,
+        prefix_cache=config.prefix_cache,
         executor=config.executor,
         watchdog_s=30.0,
     )
 
 
 def tiny_request(
-    uid: int, prompt: Sequence[int], params: SamplingParams, *, context: int = 96
+    uid: int,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    *,
+    context: int = 96,
+    bad_words: Sequence[Sequence[int]] = (),
 ) -> Request:
     """A request over token ids; its grammar is compiled if it has one."""
     room = min(params.max_tokens, context - len(prompt))
@@ -119,7 +142,8 @@ def tiny_request(
         params=params,
         max_tokens=room,
         stop_token_ids=stops,
-        stopper=StopChecker(stops, params.stop, room),
+        stopper=StopChecker(stops, params.stop, room, min(params.min_tokens, room)),
+        bad_words=tuple(map(tuple, bad_words)),
         decoder=StreamDecoder(tiny_tokenizer(VOCAB), prompt),
         grammar=None if spec is None else tiny_grammars().compile(spec),
     )
@@ -141,10 +165,20 @@ def tiny_requests(
     ]
 
 
+def fitted(engine: Engine, request: Request) -> Request:
+    """The request with the draft window that this engine gives it."""
+    wanted, most = request.params.draft_tokens, engine.limits.draft_tokens
+    request.window = 1 + (most if wanted is None else min(wanted, most))
+    return request
+
+
 def serve(engine: Engine, requests: Sequence[Request]) -> list[list[int]]:
-    """Run the requests to their end; the settled tokens of each."""
+    """Run the requests to their end; the settled tokens of each.
+
+    Each gets the draft window of this engine, but for those that ask for less.
+    """
     table = engine.new_table()
     for request in requests:
-        table.submit(request)
+        table.submit(fitted(engine, request))
     engine.run(table, requests)
     return [list(request.output_ids) for request in requests]

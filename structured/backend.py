@@ -3,17 +3,22 @@
 The step knows two protocols: a backend compiles a `GrammarSpec`, a matcher follows one request.
 Nothing that a matcher raises may leave the request it belongs to: engines have been killed for all
 users by one grammar. So `fill_batch` collects failures per row and closes the row that failed.
+
+A library that fills many masks in one call may do so: its matchers say who fills them
+(`BatchedMatcher`), and a call that fails is repeated row by row, so that only the guilty row fails.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from .bitmask import Words
 from .grammar import GrammarSpec, MatcherFailure
+from .matcher import is_library_error
 
 
 @runtime_checkable
@@ -93,6 +98,16 @@ class CompiledGrammar(Protocol):
     @property
     def spec(self) -> GrammarSpec: ...
 
+    @property
+    def vocab_size(self) -> int:
+        """Tokens in the model's output layer, as of the backend."""
+        ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Constraints that are not enforced, each with its place; empty under strict backends."""
+        ...
+
     def matcher(self) -> Matcher:
         """A matcher at the start of the grammar."""
         ...
@@ -115,13 +130,74 @@ class GrammarBackend(Protocol):
         """
         ...
 
+    def cached(self, spec: GrammarSpec) -> CompiledGrammar | None:
+        """The grammar if it is ready already; takes microseconds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The rows of one request that are left to a `WindowFiller`.
+
+    Args:
+        matcher: of the filler's own library.
+        drafts: fewer than `places`.
+        start: the first row, counted over the flat mask `[R * (k + 1), W]`.
+        places: rows, from `start` on.
+        settled: valid drafts in front of this window, counted already.
+    """
+
+    matcher: Matcher
+    drafts: Sequence[int]
+    start: int
+    places: int
+    settled: int = 0
+
+
+class WindowFiller(Protocol):
+    """Fills many windows with few calls of its library. Used by one op at a time."""
+
+    @property
+    def pays_from(self) -> int:
+        """Windows below which `Matcher.fill_window`, row by row, is as fast."""
+        ...
+
+    def fill(self, windows: Sequence[Window], flat: Words) -> list[int | MatcherFailure]:
+        """Do what `Matcher.fill_window` does, to the bit; per window the valid drafts or why not.
+
+        Args:
+            windows: of matchers that neither failed nor terminated, no matcher twice.
+            flat: int32, C-contiguous `[R * (k + 1), W]`.
+
+        Raises:
+            Exception: the call failed and it is not known for whom. Every matcher that still works
+                stands where it stood; those that do not have failed.
+        """
+        ...
+
+
+@runtime_checkable
+class BatchedMatcher(Protocol):
+    """A matcher whose windows can be filled together with those of others."""
+
+    def open_window(self, window: Window, flat: Words) -> int | tuple[WindowFiller, Window]:
+        """Fill what needs no library, and say who fills the rest.
+
+        Returns:
+            The valid drafts, if nothing is left to fill; else the filler and what is left.
+
+        Raises:
+            MatcherFailure: as `Matcher.fill_window`.
+        """
+        ...
+
 
 def fill_batch(
     items: Sequence[tuple[Matcher, Sequence[int], int]], bitmask: Words
 ) -> tuple[list[int], dict[int, MatcherFailure]]:
     """Fill the windows of all structured rows of a batch; failures stay with their rows.
 
-    Rows that are not named are left as they are: the caller has them all ones.
+    Windows are filled together, per library, where their matchers allow it and it pays. Rows that are not named are left as they are: the caller has them all ones.
 
     Args:
         items: (matcher, drafts, row index) per structured request.
@@ -143,19 +219,64 @@ def fill_batch(
             raise ValueError(f"mask row {row} is given to two requests")
         seen.add(row)
 
-    counts: list[int] = []
+    counts = [0] * len(items)
     failures: dict[int, MatcherFailure] = {}
-    for matcher, drafts, row in items:
+    flat = bitmask.reshape(-1, bitmask.shape[-1])
+    places = bitmask.shape[1]
+    left: dict[int, tuple[WindowFiller, list[tuple[int, Window]]]] = {}
+
+    def fail(index: int, error: BaseException) -> None:
+        matcher, _, row = items[index]
+        failures[row] = _as_failure(error)
+        bitmask[row] = _closed_row(matcher)
+
+    def one(index: int) -> None:
+        matcher, drafts, row = items[index]
         try:
-            counts.append(matcher.fill_window(drafts, bitmask[row]))
-        except Exception as error:  # the boundary: whatever it is, it concerns this row only
-            counts.append(0)
-            failures[row] = _as_failure(error)
-            bitmask[row] = _closed_row(matcher)
+            counts[index] = matcher.fill_window(drafts, bitmask[row])
+        except BaseException as error:  # the boundary: it concerns this row only
+            if not is_library_error(error):
+                raise
+            fail(index, error)
+
+    for index, (matcher, drafts, row) in enumerate(items):
+        # Asked by name: to ask whether it is a `BatchedMatcher` takes longer than to fill a mask.
+        open_window = getattr(matcher, "open_window", None)
+        if open_window is None or len(items) == 1:
+            one(index)
+            continue
+        try:
+            opened = open_window(Window(matcher, drafts, row * places, places), flat)
+        except Exception as error:
+            fail(index, error)
+            continue
+        if isinstance(opened, int):
+            counts[index] = opened
+        else:
+            filler, window = opened
+            left.setdefault(id(filler), (filler, []))[1].append((index, window))
+
+    for filler, named in left.values():
+        results: list[int | MatcherFailure] | None = None
+        if len(named) >= filler.pays_from:
+            try:
+                results = filler.fill([window for _, window in named], flat)
+            except BaseException as error:
+                if not is_library_error(error):
+                    raise
+        if results is None:
+            for index, _ in named:
+                one(index)
+            continue
+        for (index, window), result in zip(named, results, strict=True):
+            if isinstance(result, MatcherFailure):
+                fail(index, result)
+            else:
+                counts[index] = window.settled + result
     return counts, failures
 
 
-def _as_failure(error: Exception) -> MatcherFailure:
+def _as_failure(error: BaseException) -> MatcherFailure:
     if isinstance(error, MatcherFailure):
         return error
     failure = MatcherFailure(f"{type(error).__name__}: {error}")

@@ -2,71 +2,76 @@
 
 A schema of a few kilobytes can keep a grammar compiler busy for minutes (a thousand optional
 properties do), and a thread inside a library cannot be stopped. Servers that compiled in their own
-process were blocked that way by single requests.
+process were blocked that way by single requests. The process also has a limit on its memory, and a
+library that crashes takes only this process along.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import selectors
 import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any, Final
 
-import xgrammar as xgr
-
 from .grammar import GrammarError
-from .xgrammar_compile import Job
 
 START_LIMIT_S: Final = 120.0
 """Seconds that a new process may take to import the library, before the first job's time."""
 
+MEMORY_BYTES: Final = 2 * 1024**3
+"""Address space that compilation may take on top of what the libraries take when imported."""
+
 
 class CompilerProcess:
-    """Compiles jobs one after another in a child process, which is started when first needed,
-    stays, and is replaced after it had to be killed. Safe to call from several threads.
+    """Runs jobs one after another in a child process, which is started when first needed, stays,
+    and is replaced after it had to be killed. Safe to call from several threads.
 
     Args:
-        tokenizer_info: the library's `TokenizerInfo`.
-        limit_s: seconds that one compilation may take.
-        cache_bytes: compiled grammars kept, least recently used go first.
-        threads: of one compilation.
+        library: "xgrammar" or "llguidance"; what `compile_worker` calls it.
+        settings: JSON values that the worker makes its compiler of.
+        limit_s: seconds that one job may take.
+        threads: of one compilation; its processor time is limited to `threads * limit_s`.
+        memory_bytes: that one process may take for its jobs.
     """
 
-    def __init__(self, tokenizer_info: Any, limit_s: float, cache_bytes: int, threads: int) -> None:
-        self._tokenizer_info = tokenizer_info
+    def __init__(
+        self,
+        library: str,
+        settings: Mapping[str, Any],
+        limit_s: float,
+        threads: int = 1,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        self._settings = {
+            "library": library,
+            "threads": threads,
+            "cpu_s": limit_s * threads,
+            "memory_bytes": memory_bytes,
+            **settings,
+        }
         self._limit_s = limit_s
-        self._cache_bytes = cache_bytes
-        self._threads = threads
-        self._cache: OrderedDict[Job, Any] = OrderedDict()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def compile(self, job: Job) -> Any:
-        """The compiled grammar.
+    def run(self, job: Mapping[str, Any]) -> Any:
+        """The worker's result, a JSON value.
 
         Raises:
             GrammarError: the limit is exceeded.
             RuntimeError: the library refused the grammar, in its words, or the process died.
         """
         with self._lock:
-            if job in self._cache:
-                self._cache.move_to_end(job)
-                return self._cache[job]
-            answer = self._exchange(self._started(), asdict(job), self._limit_s)
-            if "error" in answer:
-                raise RuntimeError(answer["error"])
-            grammar = xgr.CompiledGrammar.deserialize_json(answer["grammar"], self._tokenizer_info)
-            self._cache[job] = grammar
-            while len(self._cache) > 1 and self._cached_bytes() > self._cache_bytes:
-                self._cache.popitem(last=False)
-            return grammar
+            answer = self._exchange(self._started(), job, self._limit_s)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["result"]
 
     def start(self) -> None:
         """Start the child process now, which takes seconds, rather than for the first job."""
@@ -81,9 +86,6 @@ class CompilerProcess:
     def __del__(self) -> None:
         self._kill()
 
-    def _cached_bytes(self) -> int:
-        return sum(int(grammar.memory_size_bytes) for grammar in self._cache.values())
-
     def _started(self) -> subprocess.Popen[bytes]:
         """The process, ready for a job; a new one if there is none or it has died."""
         if self._process is None or self._process.poll() is not None:
@@ -94,17 +96,15 @@ class CompilerProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
-            settings = {
-                "tokenizer": self._tokenizer_info.serialize_json(),
-                "threads": self._threads,
-                "limit_s": self._limit_s,
-            }
             # Answered once the library is imported: the start is not part of the first job's time.
-            self._exchange(self._process, settings, START_LIMIT_S)
+            answer = self._exchange(self._process, self._settings, START_LIMIT_S)
+            if "error" in answer:
+                self._kill()
+                raise RuntimeError(answer["error"])
         return self._process
 
     def _exchange(
-        self, process: subprocess.Popen[bytes], message: dict[str, Any], limit_s: float
+        self, process: subprocess.Popen[bytes], message: Mapping[str, Any], limit_s: float
     ) -> dict[str, Any]:
         try:
             _send(process, message)
@@ -131,7 +131,42 @@ class CompilerProcess:
                         pipe.close()
 
 
-def _send(process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
+class CompilerPool:
+    """Several `CompilerProcess` of one kind: a job waits only if all of them are busy.
+
+    Args:
+        processes: at least one. The one used last is used first, so that no more are started than
+            were ever needed at once.
+    """
+
+    def __init__(self, processes: list[CompilerProcess]) -> None:
+        if not processes:
+            raise ValueError("a pool needs at least one process")
+        self._all = tuple(processes)
+        self._idle: queue.LifoQueue[CompilerProcess] = queue.LifoQueue()
+        for process in reversed(processes):
+            self._idle.put(process)
+
+    def run(self, job: Mapping[str, Any]) -> Any:
+        """See `CompilerProcess.run`."""
+        process = self._idle.get()
+        try:
+            return process.run(job)
+        finally:
+            self._idle.put(process)
+
+    def start(self) -> None:
+        """Start all processes now."""
+        for process in self._all:
+            process.start()
+
+    def close(self) -> None:
+        """End all processes, after their running jobs. A later job would start others."""
+        for process in self._all:
+            process.close()
+
+
+def _send(process: subprocess.Popen[bytes], message: Mapping[str, Any]) -> None:
     assert process.stdin is not None, "the process was started with a pipe"
     process.stdin.write(json.dumps(message).encode() + b"\n")
     process.stdin.flush()

@@ -1,6 +1,6 @@
 """What a request asks its output to look like, checked before any grammar library sees it.
 
-This file owns the request's side only: which of five kinds of grammar, its source text, and the
+This file owns the request's side only: which of six kinds of grammar, its source text, and the
 limits on that source. It knows no tokenizer and no library, so a front end can refuse a bad
 request in microseconds, on any thread.
 """
@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, Literal, cast, get_args
 
-GrammarKind = Literal["json", "json_object", "regex", "grammar", "choice"]
+from .source import MAX_DEPTH as MAX_DEPTH
+from .source import GrammarError as GrammarError
+from .source import json_depth as json_depth
+from .source import load_json, nesting_error
+from .structural_tag import normalise
+
+GrammarKind = Literal["json", "json_object", "regex", "grammar", "choice", "structural_tag"]
 
 KINDS: Final[tuple[GrammarKind, ...]] = get_args(GrammarKind)
 """The request keys, in the order in which error messages list them."""
@@ -23,17 +29,6 @@ MAX_SOURCE_BYTES: Final = 256 * 1024
 
 MAX_CHOICES: Final = 4096
 """Most alternatives of one `choice`."""
-
-MAX_DEPTH: Final = 64
-"""Deepest nesting of a schema's JSON or of brackets in a regex or EBNF source.
-
-Compile time grows faster than the square of the depth, and public servers were blocked for minutes
-by one deeply nested schema. An object inside an object costs two levels.
-"""
-
-
-class GrammarError(ValueError):
-    """A grammar that is malformed, impossible, unsupported, or not followed by committed tokens."""
 
 
 class MatcherFailure(RuntimeError):
@@ -48,8 +43,8 @@ class GrammarSpec:
     """One request's grammar: its kind and its source, hashable and so usable as a cache key.
 
     `source` is a JSON Schema as JSON text ("json"), empty ("json_object"), a regular expression
-    ("regex"), an EBNF text whose first rule is `root` ("grammar"), or a JSON array of strings
-    ("choice").
+    ("regex"), an EBNF text whose first rule is `root` ("grammar"), a JSON array of strings
+    ("choice"), or a structural tag as JSON text ("structural_tag").
 
     Raises:
         GrammarError: the source breaks a limit or cannot be read as what `kind` says.
@@ -80,6 +75,8 @@ class GrammarSpec:
                     raise GrammarError("json_object takes no source; for a schema use 'json'")
             case "choice":
                 _read_choices(self.source)
+            case "structural_tag":
+                normalise(self.source)
             case "regex" | "grammar":
                 if self.kind == "grammar" and not self.source.strip():
                     raise GrammarError("grammar: the source is empty; it needs a rule 'root'")
@@ -91,8 +88,8 @@ class GrammarSpec:
 
     @classmethod
     def from_request(cls, request: Mapping[str, object]) -> GrammarSpec:
-        """Read `{"json": …}`, `{"json_object": true}`, `{"regex": …}`, `{"grammar": …}` or
-        `{"choice": […]}`. A key whose value is None counts as absent, as clients send it.
+        """Read `{"json": …}`, `{"json_object": true}`, `{"regex": …}`, `{"grammar": …}`,
+        `{"choice": […]}` or `{"structural_tag": {…}}`. A key whose value is None counts as absent, as clients send it.
 
         Raises:
             GrammarError: no key, several keys, an unknown key (with the nearest right name), or a
@@ -115,6 +112,9 @@ class GrammarSpec:
         match kind:
             case "json":
                 return cls(kind, value if isinstance(value, str) else _dump(value))
+            case "structural_tag":
+                # Equal requests in either form become equal specs, and are compiled once.
+                return cls(kind, normalise(value if isinstance(value, str) else _dump(value)))
             case "json_object":
                 if value is not True:
                     raise GrammarError(f"json_object: write true or leave it out, not {value!r}")
@@ -164,36 +164,17 @@ def bracket_depth(source: str, *, ebnf: bool) -> int:
     return deepest
 
 
-def json_depth(value: object) -> int:
-    """How deep lists and objects nest in parsed JSON. Iterative: the input is not trusted."""
-    deepest = 0
-    open_values: list[tuple[object, int]] = [(value, 1)]
-    while open_values:
-        current, depth = open_values.pop()
-        if isinstance(current, dict):
-            children = list(current.values())
-        elif isinstance(current, list):
-            children = current
-        else:
-            continue
-        deepest = max(deepest, depth)
-        open_values.extend((child, depth + 1) for child in children)
-    return deepest
-
-
 def _check_schema_text(source: str) -> None:
-    schema = _load(source, "json")
+    schema = load_json(source, "json")
     if not isinstance(schema, dict | bool):
         raise GrammarError(
             f"json: a JSON Schema is an object or a boolean, not {type(schema).__name__}"
         )
-    depth = json_depth(schema)
-    if depth > MAX_DEPTH:
-        raise GrammarError(f"json: the schema is nested {depth} deep, more than {MAX_DEPTH}")
+    nesting_error(schema, "json")
 
 
 def _read_choices(source: str) -> list[str]:
-    choices = _load(source, "choice")
+    choices = load_json(source, "choice")
     if not isinstance(choices, list) or not all(isinstance(each, str) for each in choices):
         raise GrammarError("choice: every alternative must be a string")
     if not choices:
@@ -201,16 +182,6 @@ def _read_choices(source: str) -> list[str]:
     if len(choices) > MAX_CHOICES:
         raise GrammarError(f"choice: {len(choices)} alternatives, more than {MAX_CHOICES}")
     return cast(list[str], choices)
-
-
-def _load(source: str, kind: str) -> object:
-    try:
-        return cast(object, json.loads(source, parse_constant=_refuse_constant))
-    except RecursionError:
-        # `from None`: the traceback of a recursion error is a thousand equal lines.
-        raise GrammarError(f"{kind}: nested too deep to read, more than {MAX_DEPTH}") from None
-    except ValueError as error:
-        raise GrammarError(f"{kind}: not JSON: {error}") from error
 
 
 def _dump(value: object) -> str:
@@ -221,10 +192,6 @@ def _dump(value: object) -> str:
         raise GrammarError(f"nested too deep to read, more than {MAX_DEPTH}") from None
     except (TypeError, ValueError) as error:
         raise GrammarError(f"not expressible as JSON: {error}") from error
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _guess(key: str) -> str:
@@ -239,6 +206,8 @@ def _guess(key: str) -> str:
         "ebnf": "grammar",
         "pattern": "regex",
         "enum": "choice",
+        "structural_tags": "structural_tag",
+        "tools": "structural_tag",
     }
     near = known.get(key) or next(iter(get_close_matches(key, KINDS, n=1)), None)
     return f" (did you mean {near!r}?)" if near else ""

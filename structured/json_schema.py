@@ -13,10 +13,12 @@ library does not know) constrain nothing and pass.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final, NoReturn, cast
 
-from .grammar import GrammarError
+from .grammar import GrammarError, GrammarSpec
+from .structural_tag import normalise, schemas
 
 Schema = dict[str, object]
 
@@ -75,14 +77,72 @@ _BRANCHES: Final = ("anyOf", "oneOf", "allOf")
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
-def check_schema(source: str) -> None:
-    """Refuse a schema (as JSON text) of which a constraint would be ignored.
+Report = Callable[[str, str], None]
+"""Takes the place, as a JSON pointer, and what is not enforced there."""
+
+
+@dataclass(frozen=True)
+class SchemaRules:
+    """What one library was found to do with the keywords of JSON Schema."""
+
+    library: str
+    ignored: frozenset[str]
+    """Constraining keywords that are dropped in silence wherever they stand."""
+    combines: bool
+    """Whether keywords that are honoured alone are also honoured side by side, without a type,
+    and beside references and branches."""
+
+
+XGRAMMAR: Final = SchemaRules("xgrammar", frozenset(_IGNORED), combines=False)
+"""XGrammar 0.2.8, keyword by keyword."""
+
+LLGUIDANCE: Final = SchemaRules("llguidance", frozenset({"$dynamicRef", "$recursiveRef"}), True)
+"""llguidance 1.9.1. It refuses by itself most of what it cannot enforce."""
+
+
+def check_sources(
+    spec: GrammarSpec, rules: SchemaRules = XGRAMMAR, *, strict: bool = True
+) -> tuple[str, ...]:
+    """`check_schema` for every schema in a grammar; grammars without schemas have no warnings."""
+    if spec.kind == "json":
+        return check_schema(spec.source, rules, strict=strict)
+    if spec.kind == "structural_tag":
+        found: list[str] = []
+        for place, schema in schemas(normalise(spec.source)):
+            try:
+                found += (
+                    f"structural_tag: in {place}: {each}"
+                    for each in check_schema(schema, rules, strict=strict)
+                )
+            except GrammarError as error:
+                raise GrammarError(f"structural_tag: in {place}: {error}") from error
+        return tuple(found)
+    return ()
+
+
+def check_schema(
+    source: str, rules: SchemaRules = XGRAMMAR, *, strict: bool = True
+) -> tuple[str, ...]:
+    """Find the constraints of a schema (as JSON text) that a library would ignore.
 
     Schemas under `$defs` are looked at where they are referred to.
 
+    Args:
+        source: JSON text.
+        rules: of the library.
+        strict: refuse the schema at the first of them, rather than return what they are.
+
     Raises:
-        GrammarError: names the place as a JSON pointer, the keyword, and what to do.
+        GrammarError: names the place as a JSON pointer, the keyword, and what to do. A reference
+            that leads nowhere is refused in any case.
     """
+    found: list[str] = []
+
+    def report(place: str, what: str) -> None:
+        if strict:
+            _refuse(place, what)
+        found.append(f"json: at {place}: {what}")
+
     root = cast(object, json.loads(source))
     seen: dict[int, object] = {}  # by identity; holds them, so that no identity comes back
     rest: list[tuple[str, object]] = [("#", root)]
@@ -91,58 +151,65 @@ def check_schema(source: str) -> None:
         if not isinstance(schema, dict) or id(schema) in seen:
             continue  # true allows everything; false, and what is no schema, the compiler refuses
         seen[id(schema)] = schema
-        _check_one(place, schema, root)
+        for keyword in schema:
+            if keyword in rules.ignored:
+                report(place, f"{keyword!r} cannot be enforced")
+        if not rules.combines:
+            _check_one(place, schema, root, report)
         rest.extend(_below(place, schema))
         if isinstance(reference := schema.get("$ref"), str):
             rest.append((reference, _resolve(root, reference, place)))
+    return tuple(found)
 
 
-def _check_one(place: str, schema: Schema, root: object) -> None:
-    for keyword in _IGNORED:
-        if keyword in schema:
-            _refuse(place, f"{keyword!r} cannot be enforced")
+def _check_one(place: str, schema: Schema, root: object, report: Report) -> None:
     if schema.get("uniqueItems") is True:
-        _refuse(place, "'uniqueItems' cannot be enforced")
+        report(place, "'uniqueItems' cannot be enforced")
 
     constraints = [keyword for keyword in schema if keyword in _TYPE_OF]
     branches = [keyword for keyword in _BRANCHES if keyword in schema]
     if "$ref" in schema:
-        _alone(place, "$ref", [*constraints, *branches, *_present(schema, "type", "enum", "const")])
+        _alone(
+            report,
+            place,
+            "$ref",
+            [*constraints, *branches, *_present(schema, "type", "enum", "const")],
+        )
     elif branches:
         if len(branches) > 1:
-            _refuse(place, f"{branches[0]!r} beside {branches[1]!r} cannot be enforced")
-        _alone(place, branches[0], [*constraints, *_present(schema, "enum", "const")])
-        _check_branches(place, schema, branches[0], root)
+            report(place, f"{branches[0]!r} beside {branches[1]!r} cannot be enforced")
+        _alone(report, place, branches[0], [*constraints, *_present(schema, "enum", "const")])
+        _check_branches(place, schema, branches[0], root, report)
     elif "enum" in schema or "const" in schema:
-        _alone(place, "enum" if "enum" in schema else "const", constraints)
-        _check_values(place, schema)
+        _alone(report, place, "enum" if "enum" in schema else "const", constraints)
+        _check_values(place, schema, report)
     else:
-        _check_typed(place, schema, constraints)
+        _check_typed(place, schema, constraints, report)
 
 
-def _check_branches(place: str, schema: Schema, keyword: str, root: object) -> None:
+def _check_branches(place: str, schema: Schema, keyword: str, root: object, report: Report) -> None:
     branches = schema[keyword]
     if not isinstance(branches, list):
         return  # the compiler says what is wrong
     branches = [_behind_references(root, branch, place) for branch in branches]
     if keyword == "allOf" and len(branches) > 1:
-        _refuse(place, "'allOf' with several schemas cannot be enforced; merge them into one")
+        report(place, "'allOf' with several schemas cannot be enforced; merge them into one")
     if "type" in schema:
         outer = _types(schema)
         for branch in branches:
             # The library drops the type beside the branches, so each branch must bring its own.
             inner = _types(branch) if isinstance(branch, dict) else None
             if inner is None or outer is None or not all(_fits(each, outer) for each in inner):
-                _refuse(place, f"'type' beside {keyword!r} is ignored; write it in each branch")
+                report(place, f"'type' beside {keyword!r} is ignored; write it in each branch")
     if keyword == "oneOf" and not _disjoint(branches):
-        _refuse(
+        report(
             place,
             "'oneOf' can be enforced only where its branches cannot overlap (different types, or a "
             "required property with different constants); if any branch may match, write 'anyOf'",
         )
 
 
-def _check_values(place: str, schema: Schema) -> None:
+def _check_values(place: str, schema: Schema, report: Report) -> None:
     values = schema.get("enum", [])
     if not isinstance(values, list):
         return
@@ -154,34 +221,32 @@ def _check_values(place: str, schema: Schema) -> None:
     if types is not None:
         for value in values:
             if not any(_fits(own, types) for own in _types_of_value(value)):
-                _refuse(place, f"the value {value!r} is not of the type {schema['type']!r}")
+                report(place, f"the value {value!r} is not of the type {schema['type']!r}")
 
 
-def _check_typed(place: str, schema: Schema, constraints: list[str]) -> None:
+def _check_typed(place: str, schema: Schema, constraints: list[str], report: Report) -> None:
     types = _types(schema)
     if constraints == ["format"] and schema["format"] not in _FORMATS:
         return
     if types is None and constraints and not _present(schema, *_IMPLY_TYPE):
         keyword = constraints[0]
-        _refuse(
-            place, f"{keyword!r} is ignored without a type; write 'type': {_TYPE_OF[keyword]!r}"
-        )
+        report(place, f"{keyword!r} is ignored without a type; write 'type': {_TYPE_OF[keyword]!r}")
 
     shaped = schema.get("format") in _FORMATS
     if shaped and "pattern" in schema:
-        _refuse(place, "'pattern' beside 'format' cannot be enforced")
+        report(place, "'pattern' beside 'format' cannot be enforced")
     if (shaped or "pattern" in schema) and _present(schema, "minLength", "maxLength"):
-        _refuse(place, "lengths beside 'pattern' or 'format' are ignored; put them into a pattern")
+        report(place, "lengths beside 'pattern' or 'format' are ignored; put them into a pattern")
     if "multipleOf" in schema and (types != {"integer"} or _present(schema, *_BOUNDS)):
-        _refuse(place, "'multipleOf' can be enforced for 'integer' without bounds only")
+        report(place, "'multipleOf' can be enforced for 'integer' without bounds only")
     if "propertyNames" in schema and "properties" in schema:
-        _refuse(place, "'propertyNames' beside 'properties' is ignored")
+        report(place, "'propertyNames' beside 'properties' is ignored")
 
     required, properties = schema.get("required", []), schema.get("properties", {})
     if isinstance(required, list) and isinstance(properties, dict):
         for name in required:
             if name not in properties:
-                _refuse(place, f"required property {name!r} is ignored unless 'properties' has it")
+                report(place, f"required property {name!r} is ignored unless 'properties' has it")
 
 
 def _below(place: str, schema: Schema) -> Iterator[tuple[str, object]]:
@@ -310,9 +375,9 @@ def _present(schema: Schema, *keywords: str) -> list[str]:
     return [keyword for keyword in keywords if keyword in schema]
 
 
-def _alone(place: str, keyword: str, others: list[str]) -> None:
+def _alone(report: Report, place: str, keyword: str, others: list[str]) -> None:
     if others:
-        _refuse(place, f"{others[0]!r} beside {keyword!r} is ignored; move it inside")
+        report(place, f"{others[0]!r} beside {keyword!r} is ignored; move it inside")
 
 
 def _refuse(place: str, what: str) -> NoReturn:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .grammar import GrammarSpec
+from .structural_tag import normalise
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to call with which text. `call` is "json", "regex" or "ebnf"."""
+    """What to call with which text. `call` is "json", "regex", "ebnf" or "structural_tag"."""
 
     call: str
     source: str
@@ -31,6 +32,8 @@ def job_for(spec: GrammarSpec, any_whitespace: bool) -> Job:
             return Job("ebnf", spec.source)
         case "choice":
             return Job("ebnf", choice_as_ebnf(spec.choices))
+        case "structural_tag":
+            return Job("structural_tag", normalise(spec.source))
 
 
 def compile_job(compiler: Any, job: Job) -> Any:
@@ -40,6 +43,8 @@ def compile_job(compiler: Any, job: Job) -> Any:
             return compiler.compile_json_schema(job.source, any_whitespace=job.any_whitespace)
         case "regex":
             return compiler.compile_regex(job.source)
+        case "structural_tag":
+            return compiler.compile_structural_tag(job.source)
         case _:
             return compiler.compile_grammar(job.source)
 

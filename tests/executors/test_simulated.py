@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from stepweave.executors import StuckWait, Timeline, simulate
+from stepweave.executors import StuckWait, Timeline, Turn, simulate
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import GraphError, StepweaveError
 from stepweave.graph.node import Node, Op, Read, Storage, Value
@@ -151,6 +151,39 @@ def test_costs_answer_what_if() -> None:
     assert simulate(plan, steps=40, costs={"forward.device": 10}).period_us < 60
     with pytest.raises(StepweaveError, match=r"did you mean 'forward.device'"):
         simulate(plan, steps=1, costs={"forward.devise": 1})
+
+
+def test_ops_may_take_their_time_turn_by_turn() -> None:
+    plan = decode(offset=1)
+    turns: list[Turn] = []
+
+    def takes(turn: Turn) -> float:
+        turns.append(turn)
+        return turn.cost_us + 400 * (turn.op == "forward.device" and turn.step == 3)
+
+    timeline = simulate(plan, steps=8, takes=takes)
+    plain = simulate(plan, steps=8)
+    for op in plan.graph.vertices:
+        assert timeline.span(op, 2).end_us == plain.span(op, 2).end_us
+        assert timeline.span(op, 7).end_us == plain.span(op, 7).end_us + 400
+    assert len(turns) == len(timeline.events)
+    for turn in turns:
+        assert timeline.span(turn.op, turn.step).start_us == turn.start_us >= turn.free_us
+    for actor in plan.actors:
+        mine = [(t.op, t.step) for t in turns if plan.graph.vertices[t.op].actor == actor]
+        assert mine == [(span.op, span.step) for span in timeline.on(actor)]
+
+
+def test_a_turn_tells_how_long_its_waits_took() -> None:
+    waited: dict[int, float] = {}
+
+    def takes(turn: Turn) -> float:
+        if turn.op == "commit.host":
+            waited[turn.step] = turn.start_us - turn.free_us
+        return turn.cost_us
+
+    simulate(decode(), steps=3, takes=takes)
+    assert waited == {0: 118, 1: 118, 2: 118}, "from the launch of the copy to its end"
 
 
 def test_a_deadlock_is_found_at_once() -> None:

@@ -151,6 +151,47 @@ def test_a_host_op_and_a_device_op_are_in_progress_at_the_same_time() -> None:
         go(decode(around, depth=1), steps=3)  # the synchronous program never overlaps them
 
 
+def test_an_op_sees_how_long_its_own_waits_blocked_it() -> None:
+    waited: dict[str, list[float]] = defaultdict(list)
+
+    def around(name: str, work: Run) -> Run:
+        def seen(ctx: OpContext) -> None:
+            waited[name].append(ctx.waited_s)
+            if name == "copy.device":
+                time.sleep(0.03)
+            work(ctx)
+
+        return seen
+
+    plan = decode(around, depth=1)
+    assert {wait.target for wait in plan.waits} == {"copy.device", "commit.host"}
+    go(plan, steps=3)
+    assert all(0.02 < seconds < 5 for seconds in waited["commit.host"])
+    for name in ("schedule.host", "forward.host", "forward.device", "copy.host"):
+        assert waited[name] == [0.0] * 3, f"{name} has no wait of its own"
+    waited.clear()
+    go(plan, "serial", steps=3)
+    assert {seconds for each in waited.values() for seconds in each} == {0.0}
+
+
+def test_a_wait_that_is_over_takes_no_time() -> None:
+    """The driver is the slow one here: what it waits for has long been done."""
+    waited: list[float] = []
+
+    def around(name: str, work: Run) -> Run:
+        def seen(ctx: OpContext) -> None:
+            if name == "schedule.host":
+                time.sleep(0.02)
+            if name == "commit.host":
+                waited.append(ctx.waited_s)
+            work(ctx)
+
+        return seen
+
+    go(decode(around, depth=2), steps=9)
+    assert sorted(waited)[4] < 0.01
+
+
 def test_two_streams_are_in_progress_at_the_same_time() -> None:
     meeting = threading.Barrier(2)
 

@@ -107,11 +107,17 @@ def test_sampled_tokens_do_not_pass_through_the_host() -> None:
     graph = decode_step(ALL)
     host_values = {name for name, value in graph.values.items() if value.place != "device"}
     prepare = graph.vertices["prepare_inputs.device"].op
-    assert {str(read) for read in prepare.reads} == {"staging", "tails@-1", "drafts@-1"}
+    assert {str(read) for read in prepare.reads} == {
+        "staging",
+        "tails@-1",
+        "drafts@-1",
+        "history",
+    }
     assert "tails" not in host_values
     assert "drafts" not in host_values
     host_ops = [v for v in graph.vertices.values() if v.side == "host"]
-    assert not any(read.name == "tails" for v in host_ops for read in v.op.reads)
+    on_device = {"tails", "history"}
+    assert not any(read.name in on_device for v in host_ops for read in v.op.reads)
 
 
 def test_rewiring_names_the_parameters_that_there_are() -> None:

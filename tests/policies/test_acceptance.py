@@ -11,10 +11,11 @@ from torch import Tensor
 
 from stepweave.policies.acceptance import ACCEPTANCE, Acceptance, Verified
 from stepweave.policies.noise import Purpose
-from stepweave.policies.sampling import draw
+from stepweave.policies.sampling import draw, filtered_log_probs
 
 RULES = list(ACCEPTANCE)
-N = 40_000
+N = 120_000
+INF = float("inf")
 
 
 @pytest.fixture(params=RULES)
@@ -57,38 +58,75 @@ def chi_square(counts: Tensor, expected: Tensor) -> float:
 
 
 def limit(cells: int) -> float:
-    """About the 0.9995 quantile of chi-square with `cells - 1` degrees (Wilson, Hilferty 1931)."""
+    """About the 0.9999 quantile of chi-square with `cells - 1` degrees (Wilson, Hilferty 1931)."""
     degrees = max(1, cells - 1)
-    return float(degrees * (1 - 2 / (9 * degrees) + 3.3 * (2 / (9 * degrees)) ** 0.5) ** 3)
+    return float(degrees * (1 - 2 / (9 * degrees) + 3.719 * (2 / (9 * degrees)) ** 0.5) ** 3)
 
 
-@pytest.mark.parametrize("drawn", [False, True], ids=["one-hot drafts", "drawn drafts"])
-def test_two_tokens_through_a_window_follow_the_target(rule: Acceptance, drawn: bool) -> None:
+def filtered(log_probs: Tensor) -> Tensor:
+    """The same after temperature, top-k, top-p and min-p, with other settings in every row."""
+    rows = torch.arange(len(log_probs))
+    return filtered_log_probs(
+        log_probs,
+        0.6 + 0.2 * (rows % 4),
+        torch.where(rows % 2 == 0, 5, 0),
+        torch.where(rows % 3 == 0, 0.9, 1.0),
+        min_p=torch.where(rows % 3 == 1, 0.1, 0.0),
+    )
+
+
+def near(p: Tensor, other: Tensor) -> Tensor:
+    """Half of each distribution, without token 0: some tokens only p has, some only the drafter."""
+    return torch.logaddexp(p, other).index_fill(-1, torch.tensor([0]), -INF).log_softmax(-1)
+
+
+DRAFTS = {"fixed": None, "drawn": Purpose.DRAFT, "drawn with the target's noise": Purpose.TARGET}
+
+
+@pytest.mark.parametrize("tails", [False, True], ids=["whole windows", "windows cut short"])
+@pytest.mark.parametrize("cut", [False, True], ids=["plain", "filtered"])
+@pytest.mark.parametrize(
+    ("name", "drafts"),
+    [(name, d) for name in RULES for d in DRAFTS if (name, DRAFTS[d]) != ("rejection", 0)],
+)
+def test_two_tokens_through_a_window_follow_the_target(
+    name: str, drafts: str, cut: bool, tails: bool
+) -> None:
     """The joint distribution of the first two output tokens, over many seeds.
 
     The second token has a distribution of its own after each first token. A window gives one token
     or more; where it gives one, the second comes from a second window, as in a real run.
     """
-    vocab = 4
+    vocab, rule, purpose = 7, ACCEPTANCE[name], DRAFTS[drafts]
     first = distributions(vocab, seed=3)
     second = distributions(vocab, vocab, seed=4)  # given the first
-    seeds = torch.arange(N)
+    if cut:
+        first, second = filtered(first[None])[0], filtered(second)
+    seeds = torch.arange(N) * 3 - N
     zeros = torch.zeros(N, dtype=torch.int64)
     sampled = torch.zeros(N, dtype=torch.bool)
 
-    if drawn:
-        q_first = distributions(vocab, seed=5).clamp(min=-50)
-        q_second = distributions(vocab, vocab, seed=6)
-        d0 = draw(q_first.expand(N, -1), seeds, zeros, sampled, Purpose.DRAFT)
-        d1 = draw(q_second[d0], seeds, zeros + 1, sampled, Purpose.DRAFT)
+    if purpose is not None:
+        q_first = near(first, distributions(vocab, seed=5))
+        q_second = near(second, distributions(vocab, vocab, seed=6))
+        d0 = draw(q_first.expand(N, -1), seeds, zeros, sampled, purpose)
+        d1 = draw(q_second[d0], seeds, zeros + 1, sampled, purpose)
         q = torch.stack([q_first.expand(N, -1), q_second[d0]], dim=1)
     else:
-        d0, d1, q = zeros + int(first.argsort()[-2]), zeros + 1, None
-    bonus = distributions(N, vocab, seed=7)  # of no interest
+        d0, q = zeros + int(first.argsort()[-2]), None
+        d1 = second[d0].argmax(dim=-1)
+    valid = zeros + 2
+    if tails:  # cut by row, not by draft: a third each with 0, 1 and 2, by a count or a placeholder
+        valid = torch.arange(N) % 3
+        ended = (valid[:, None] <= torch.arange(2)) & (torch.arange(N) % 2 == 0)[:, None]
+        d0, d1 = d0.masked_fill(ended[:, 0], -1), d1.masked_fill(ended[:, 1], -1)
+        valid = torch.where(torch.arange(N) % 2 == 0, 2, valid)
+    reached = d0.clamp_min(0)
+    bonus = distributions(1, vocab, seed=7).expand(N, -1)  # of no interest
     out = rule(
-        torch.stack([first.expand(N, -1), second[d0], bonus], dim=1),
+        torch.stack([first.expand(N, -1), second[reached], bonus], dim=1),
         torch.stack([d0, d1], dim=1),
-        zeros + 2,
+        valid,
         seeds,
         zeros,
         sampled,
@@ -103,11 +141,21 @@ def test_two_tokens_through_a_window_follow_the_target(rule: Acceptance, drawn: 
         zeros + 1,
         sampled,
     )
-    tokens = torch.stack([out.tokens[:, 0], torch.where(one, again.tokens[:, 0], out.tokens[:, 1])])
-    counts = torch.bincount(tokens[0] * vocab + tokens[1], minlength=vocab**2)
-    expected = (first[:, None] + second).exp().flatten() * N
-    assert 0.05 < float(one.double().mean()) < 0.95, "both ways must be exercised"
-    assert chi_square(counts, expected) < limit(int((expected > 0).sum()))
+    x, y = out.tokens[:, 0], torch.where(one, again.tokens[:, 0], out.tokens[:, 1])
+    assert N / 50 < int(one.sum()) < N - N / 50, "both ways must be exercised"
+
+    marginal = first.double().exp() * N
+    assert chi_square(torch.bincount(x, minlength=vocab), marginal) < limit(
+        int((first.exp() > 0).sum())
+    )
+    joint = (first[:, None] + second).double().exp().flatten() * N
+    counts = torch.bincount(x * vocab + y, minlength=vocab**2)
+    assert chi_square(counts, joint) < limit(int((joint > 0).sum()))
+    # Where the first draft was kept, the second token is still the target's.
+    after = torch.bincount((x * vocab + y)[~one], minlength=vocab**2).view(vocab, vocab)
+    given = second.double().exp() * after.sum(dim=1, keepdim=True)
+    degrees = (given > 0).sum() - (after.sum(dim=1) > 0).sum()
+    assert chi_square(after.flatten(), given.flatten()) < limit(int(degrees) + 1)
 
 
 def test_rejection_keeps_a_draft_as_often_as_is_possible() -> None:

@@ -11,8 +11,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepweave.policies.acceptance import ACCEPTANCE
+from stepweave.policies.bad_words import ban_bad_words
+from stepweave.policies.bias import apply_bias, ban_until, give_way
+from stepweave.policies.logprobs import token_logprobs
+from stepweave.policies.lookup import propose
 from stepweave.policies.noise import Purpose, gumbel, uniform
+from stepweave.policies.penalties import apply_penalties
 from stepweave.policies.sampling import draw, filtered_log_probs
+from stepweave.policies.synthetic import synthetic
 
 SYNCHRONIZING = {
     "aten::_local_scalar_dense",
@@ -62,6 +68,14 @@ def inputs() -> dict[str, Tensor]:
         "seeds": torch.arange(rows),
         "positions": torch.arange(rows),
         "greedy": torch.arange(rows) % 2 == 0,
+        "min_p": torch.tensor([0.0, 0.1, 0.0, 0.5, 0.9]),
+        "history": torch.randint(0, vocab, (rows, 9), dtype=torch.int32),
+        "base": torch.tensor([8, 3, 0, 5, 7]),
+        "prompt": torch.tensor([3, 4, 1, 1, 8]),
+        "line": torch.tensor([0, 4, 4, -1]),
+        "token": torch.tensor([7, 0, 39, -1]),
+        "entry": torch.tensor([1, 2, 3, 1]),
+        "words": torch.randint(-1, vocab, (4, 3)),
     }
 
 
@@ -82,6 +96,32 @@ def verify(name: str, drawn: bool) -> Callable[[dict[str, Tensor]], object]:
 
 CALLS: dict[str, Callable[[dict[str, Tensor]], object]] = {
     "filter": lambda x: filtered_log_probs(x["logits"], x["temperature"], x["top_k"], x["top_p"]),
+    "filter with min-p": lambda x: filtered_log_probs(
+        x["logits"], x["temperature"], x["top_k"], x["top_p"], min_p=x["min_p"]
+    ),
+    "penalties": lambda x: apply_penalties(
+        x["target"],
+        x["drafts"],
+        x["history"],
+        x["base"],
+        x["prompt"],
+        x["temperature"] + 1,
+        x["min_p"],
+        x["top_p"],
+    ),
+    "bias": lambda x: apply_bias(x["target"], x["line"], x["token"], x["entry"].float()),
+    "min_tokens": lambda x: ban_until(
+        x["target"], x["positions"], x["line"], x["token"], x["entry"]
+    ),
+    "bad words": lambda x: ban_bad_words(
+        x["target"], x["drafts"], x["history"], x["base"], x["line"], x["entry"], x["words"]
+    ),
+    "give way": lambda x: give_way(x["target"], x["target"]),
+    "log-probabilities": lambda x: token_logprobs(x["logits"], x["drafts"][:, 0], 3),
+    "look-up": lambda x: propose(x["history"], x["base"] + 1, 3, 3, 1),
+    "synthetic": lambda x: synthetic([0.5, 0.2])(
+        x["target"], x["drafts"], x["valid"], x["seeds"], x["positions"], x["greedy"]
+    ),
     "draw": lambda x: draw(x["logits"], x["seeds"], x["positions"], x["greedy"], Purpose.TARGET),
     "gumbel": lambda x: gumbel(x["seeds"], x["positions"], Purpose.TARGET, 40),
     "uniform": lambda x: uniform(x["seeds"], x["positions"], Purpose.ACCEPT),

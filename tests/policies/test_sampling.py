@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers.generation.logits_process import (
+    MinPLogitsWarper,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -17,13 +18,16 @@ from stepweave.policies.sampling import draw, filtered_log_probs
 INF = float("inf")
 
 
-def one(logits: list[float], t: float = 1.0, k: int = 0, p: float = 1.0) -> Tensor:
+def one(
+    logits: list[float], t: float = 1.0, k: int = 0, p: float = 1.0, min_p: float = 0.0
+) -> Tensor:
     """Filtered probabilities of a single row, in float64."""
     return filtered_log_probs(
         torch.tensor([logits], dtype=torch.float64),
         torch.tensor([t]),
         torch.tensor([k]),
         torch.tensor([p]),
+        min_p=torch.tensor([min_p]),
     )[0].exp()
 
 
@@ -38,16 +42,20 @@ def test_rows_are_filtered_as_transformers_does(seed: int) -> None:
     top_k = torch.randint(0, vocab + 10, (rows,), generator=generator)
     top_p = torch.rand(rows, generator=generator, dtype=torch.float64) * 0.98 + 0.01
     top_p[::4] = 1.0
+    min_p = torch.rand(rows, generator=generator, dtype=torch.float64) * 0.5
+    min_p[::3] = 0.0
 
-    ours = filtered_log_probs(logits, temperature, top_k, top_p)
+    ours = filtered_log_probs(logits, temperature, top_k, top_p, min_p=min_p)
 
-    ids = torch.zeros(1, 1, dtype=torch.int64)
+    ids = torch.LongTensor([[0]])
     for row in range(rows):
         scores = TemperatureLogitsWarper(float(temperature[row]))(ids, logits[row : row + 1])
         if top_k[row]:
             scores = TopKLogitsWarper(int(top_k[row]))(ids, scores)
         if top_p[row] < 1:
             scores = TopPLogitsWarper(float(top_p[row]))(ids, scores)
+        if min_p[row] > 0:
+            scores = MinPLogitsWarper(float(min_p[row]))(ids, scores)
         expected = scores.log_softmax(-1)[0]
         assert torch.equal(ours[row].isinf(), expected.isinf())
         kept = expected.isfinite()
@@ -65,6 +73,17 @@ def test_small_cases_by_hand() -> None:
     torch.testing.assert_close(one(logs, k=2, p=0.5), torch.tensor([1.0, 0, 0, 0]).double())
     torch.testing.assert_close(one(logs, p=0.5), torch.tensor([4 / 7, 3 / 7, 0, 0]).double())
     torch.testing.assert_close(one([1.0, 3.0, 3.0], t=0.0), torch.tensor([0.0, 1, 0]).double())
+
+
+def test_min_p_cuts_what_has_too_small_a_share_of_the_best() -> None:
+    logs = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64).log().tolist()
+    torch.testing.assert_close(one(logs, min_p=0.6), torch.tensor([4 / 7, 3 / 7, 0, 0]).double())
+    # Shares are those after temperature: 0.3 / 0.4 squared is below 0.6.
+    torch.testing.assert_close(one(logs, t=0.5, min_p=0.6), torch.tensor([1.0, 0, 0, 0]).double())
+    # and those of tokens that top-k cut are gone; none falls for what top-p cut.
+    torch.testing.assert_close(one(logs, k=1, min_p=0.1), torch.tensor([1.0, 0, 0, 0]).double())
+    assert one([1.0, 3.0, 3.0], t=0.0, min_p=0.9).tolist() == [0, 1, 0], "greedy stays greedy"
+    assert one([3.0, 3.0, 2.0], min_p=0.99).tolist() == [0.5, 0.5, 0], "equals of the best stay"
 
 
 def test_top_p_among_equal_tokens_keeps_the_lower_ids() -> None:
@@ -92,7 +111,8 @@ def test_a_row_has_the_same_bits_in_any_batch_and_whatever_the_others_need() -> 
     temperature = torch.tensor([0.0, 0.7, 1.0, 1.3, 0.0, 0.7, 2.0, 1.0, 0.5])
     top_k = torch.tensor([0, 0, 5, 0, 3, 50, 0, 0, 9])
     top_p = torch.tensor([1.0, 1.0, 1.0, 0.9, 1.0, 0.5, 1.0, 1.0, 0.8])
-    whole = filtered_log_probs(logits, temperature, top_k, top_p)
+    min_p = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.2, 0.1, 0.0, 0.3, 0.0])
+    whole = filtered_log_probs(logits, temperature, top_k, top_p, min_p=min_p)
     for row in range(9):
         at = slice(row, row + 1)
         alone = filtered_log_probs(
@@ -100,6 +120,7 @@ def test_a_row_has_the_same_bits_in_any_batch_and_whatever_the_others_need() -> 
             temperature[at],
             top_k[at],
             top_p[at],
+            min_p=min_p[at] if min_p[row] > 0 else None,
             any_random=bool(temperature[row] > 0),
             any_top_k=bool(top_k[row] > 0),
             any_top_p=bool(top_p[row] < 1),

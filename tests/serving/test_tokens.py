@@ -17,6 +17,7 @@ from stepweave.requests.request import Request, SamplingParams
 from stepweave.serving.testing import (
     EOS,
     TinyConfig,
+    fitted,
     serve,
     tiny_engine,
     tiny_pair,
@@ -137,11 +138,11 @@ def run_cell(
         # Each request arrives when the one before it has shown its first text.
         for first, second in itertools.pairwise(requests):
             late = [second]
-            first.on_text = lambda _, late=late: table.submit(late.pop()) if late else None
-        table.submit(requests[0])
+            first.on_text = lambda _, late=late: table.submit(fitted(engine, late.pop())) if late else None
+        table.submit(fitted(engine, requests[0]))
     else:
         for request in requests:
-            table.submit(request)
+            table.submit(fitted(engine, request))
     engine.run(table, requests)
     return requests, table.preemptions
 

@@ -8,6 +8,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from stepweave.structured.backend import GrammarBackend
+from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
 EOS, PAD, TURN = 0, 1, 2
@@ -46,6 +48,31 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return wrapped(model, pad_token="<pad>")
 
 
+def make_backend(
+    name: str, tokenizer: PreTrainedTokenizerFast, vocab: int = VOCAB, **options: Any
+) -> GrammarBackend:
+    """One of the two backends; with them every promise of the interface is tried."""
+    kind: Any = {"xgrammar": XGrammarBackend, "llguidance": LLGuidanceBackend}[name]
+    stops = options.pop("stops", STOPS)
+    made: GrammarBackend = kind(tokenizer, vocab, stops, **options)
+    return made
+
+
+BACKENDS = ("xgrammar", "llguidance")
+
+
 @pytest.fixture(scope="session")
-def backend(tokenizer: PreTrainedTokenizerFast) -> XGrammarBackend:
+def xgrammar(tokenizer: PreTrainedTokenizerFast) -> XGrammarBackend:
     return XGrammarBackend(tokenizer, VOCAB, STOPS, compile_threads=1)
+
+
+@pytest.fixture(scope="session")
+def llguidance(tokenizer: PreTrainedTokenizerFast) -> LLGuidanceBackend:
+    return LLGuidanceBackend(tokenizer, VOCAB, STOPS)
+
+
+@pytest.fixture(scope="session", params=BACKENDS)
+def backend(
+    request: pytest.FixtureRequest, xgrammar: XGrammarBackend, llguidance: LLGuidanceBackend
+) -> GrammarBackend:
+    return {"xgrammar": xgrammar, "llguidance": llguidance}[request.param]

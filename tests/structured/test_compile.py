@@ -6,9 +6,9 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from stepweave.structured.grammar import GrammarError, GrammarSpec
-from stepweave.structured.xgrammar_backend import XGrammarBackend
+from stepweave.structured.backend import GrammarBackend
 
-from .conftest import VOCAB
+from .conftest import BACKENDS, VOCAB, make_backend
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ from .conftest import VOCAB
     ],
 )
 def test_what_cannot_be_satisfied_or_read_is_refused_at_compile_time(
-    backend: XGrammarBackend, kind: str, source: str
+    backend: GrammarBackend, kind: str, source: str
 ) -> None:
     with pytest.raises(GrammarError) as refusal:
         backend.compile(GrammarSpec(kind, source))  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def test_what_cannot_be_satisfied_or_read_is_refused_at_compile_time(
     assert ".cc:" not in message, "file names of the library help nobody"
 
 
-def test_the_deepest_schema_that_is_allowed_compiles_quickly(backend: XGrammarBackend) -> None:
+def test_the_deepest_schema_that_is_allowed_compiles_quickly(backend: GrammarBackend) -> None:
     schema: dict[str, object] = {"type": "string"}
     for _ in range(31):  # 31 objects and their `properties`, and the string: 63 levels
         schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
@@ -55,26 +55,28 @@ def test_the_deepest_schema_that_is_allowed_compiles_quickly(backend: XGrammarBa
     assert not matcher.terminated
 
 
-def test_equal_specs_share_one_compilation_and_no_state(backend: XGrammarBackend) -> None:
+def test_equal_specs_share_one_compilation_and_no_state(backend: GrammarBackend) -> None:
     spec = GrammarSpec("regex", "hello")
     first, second = backend.compile(spec).matcher(), backend.compile(spec).matcher()
     token = next(t for t in range(VOCAB) if first.accept(t))
     assert second.accept(token), "the second matcher did not move with the first"
 
 
+@pytest.mark.parametrize("name", BACKENDS)
 def test_a_backend_without_a_usable_end_token_is_refused(
-    tokenizer: PreTrainedTokenizerFast,
+    name: str, tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     with pytest.raises(ValueError, match="eos_token_ids is empty"):
-        XGrammarBackend(tokenizer, VOCAB, [])
+        make_backend(name, tokenizer, stops=[])
     with pytest.raises(ValueError, match="outside the vocabulary"):
-        XGrammarBackend(tokenizer, VOCAB, [VOCAB])
+        make_backend(name, tokenizer, stops=[VOCAB])
 
 
+@pytest.mark.parametrize("name", BACKENDS)
 def test_a_model_with_fewer_tokens_than_its_tokenizer_never_allows_the_missing_ones(
-    tokenizer: PreTrainedTokenizerFast,
+    name: str, tokenizer: PreTrainedTokenizerFast,
 ) -> None:
-    backend = XGrammarBackend(tokenizer, 280, [0])
+    backend = make_backend(name, tokenizer, 280, stops=[0])
     matcher = backend.compile(GrammarSpec("grammar", "root ::= [\\x00-\\U0010FFFF]*")).matcher()
     assert not any(matcher.accept(token) for token in range(280, len(tokenizer)))
     assert matcher.accept(279)

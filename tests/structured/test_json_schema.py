@@ -22,9 +22,9 @@ PETS = {"c": CAT, "d": DOG}
 
 
 def accepts(
-    backend: XGrammarBackend, tokenizer: PreTrainedTokenizerFast, schema: object, value: object
+    xgrammar: XGrammarBackend, tokenizer: PreTrainedTokenizerFast, schema: object, value: object
 ) -> bool:
-    matcher = backend.compile(GrammarSpec.from_request({"json": schema})).matcher()
+    matcher = xgrammar.compile(GrammarSpec.from_request({"json": schema})).matcher()
     text = json.dumps(value, ensure_ascii=False)
     return all(matcher.accept(token) for token in [*tokenizer.encode(text), EOS])
 
@@ -75,15 +75,15 @@ def accepts(
     ],
 )
 def test_what_is_compiled_is_enforced(
-    backend: XGrammarBackend,
+    xgrammar: XGrammarBackend,
     tokenizer: PreTrainedTokenizerFast,
     schema: object,
     good: object,
     bad: object,
 ) -> None:
-    assert accepts(backend, tokenizer, schema, good)
+    assert accepts(xgrammar, tokenizer, schema, good)
     if schema is not True:
-        assert not accepts(backend, tokenizer, schema, bad)
+        assert not accepts(xgrammar, tokenizer, schema, bad)
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_what_is_compiled_is_enforced(
     ],
 )
 def test_a_constraint_that_would_be_dropped_is_refused_by_name(
-    backend: XGrammarBackend, schema: object, message: str
+    xgrammar: XGrammarBackend, schema: object, message: str
 ) -> None:
     with pytest.raises(GrammarError, match=message):
-        backend.compile(GrammarSpec.from_request({"json": schema}))
+        xgrammar.compile(GrammarSpec.from_request({"json": schema}))
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,10 @@ def test_a_constraint_that_would_be_dropped_is_refused_by_name(
     ],
 )
 def test_a_schema_that_is_none_is_an_ordinary_refusal(
-    backend: XGrammarBackend, schema: object
+    xgrammar: XGrammarBackend, schema: object
 ) -> None:
     with pytest.raises(GrammarError):
-        backend.compile(GrammarSpec.from_request({"json": schema}))
+        xgrammar.compile(GrammarSpec.from_request({"json": schema}))
 
 
 def test_a_schema_that_refers_to_itself_is_looked_at_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +21,8 @@ from stepweave.structured.backend import (
 )
 from stepweave.structured.bitmask import ALL_ALLOWED, Words, words
 from stepweave.structured.grammar import GrammarError, GrammarSpec, MatcherFailure
-from stepweave.structured.xgrammar_backend import XGrammarBackend
 
-from .conftest import EOS, PAD, STOPS, TURN, VOCAB, wrapped
+from .conftest import BACKENDS, EOS, PAD, STOPS, TURN, VOCAB, make_backend, wrapped
 
 SPECS = {
     "schema": GrammarSpec.from_request(
@@ -86,7 +86,7 @@ def walk(matcher: Matcher, choices: Sequence[int]) -> list[int]:
     return taken
 
 
-def test_the_backend_is_what_the_step_asks_for(backend: XGrammarBackend) -> None:
+def test_the_backend_is_what_the_step_asks_for(backend: GrammarBackend) -> None:
     assert isinstance(backend, GrammarBackend)
     compiled = backend.compile(SPECS["regex"])
     assert isinstance(compiled, CompiledGrammar)
@@ -98,7 +98,7 @@ def test_the_backend_is_what_the_step_asks_for(backend: XGrammarBackend) -> None
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=walks(), window=walks(), noise=st.lists(st.integers(-3, VOCAB + 5), max_size=2))
 def test_row_j_allows_exactly_what_accept_takes_after_j_drafts(
-    backend: XGrammarBackend, name: str, before: list[int], window: list[int], noise: list[int]
+    backend: GrammarBackend, name: str, before: list[int], window: list[int], noise: list[int]
 ) -> None:
     matcher, twin, oracle = (start(backend, name) for _ in range(3))
     taken = walk(matcher, before)
@@ -124,7 +124,7 @@ def test_row_j_allows_exactly_what_accept_takes_after_j_drafts(
 
 
 def walk_on(
-    backend: XGrammarBackend, name: str, taken: Sequence[int], choices: Sequence[int]
+    backend: GrammarBackend, name: str, taken: Sequence[int], choices: Sequence[int]
 ) -> list[int]:
     scout = start(backend, name)
     scout.advance(taken)
@@ -133,7 +133,7 @@ def walk_on(
 
 @pytest.mark.parametrize("name", SPECS)
 def test_no_row_allows_ids_that_the_tokenizer_does_not_know_or_that_steer(
-    backend: XGrammarBackend, tokenizer: PreTrainedTokenizerFast, name: str
+    backend: GrammarBackend, tokenizer: PreTrainedTokenizerFast, name: str
 ) -> None:
     row = empty_rows(1)
     start(backend, name).fill_window((), row)
@@ -142,7 +142,7 @@ def test_no_row_allows_ids_that_the_tokenizer_does_not_know_or_that_steer(
 
 
 def test_outputs_that_follow_the_mask_satisfy_the_schema(
-    backend: XGrammarBackend, tokenizer: PreTrainedTokenizerFast
+    backend: GrammarBackend, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     rng = np.random.default_rng(0)
     finished = 0
@@ -159,7 +159,7 @@ def test_outputs_that_follow_the_mask_satisfy_the_schema(
 
 @pytest.mark.parametrize("text", ["yes", "yes no", 'q"\\\n', "é😀", ""])
 def test_each_choice_can_be_written_and_nothing_else(
-    backend: XGrammarBackend, tokenizer: PreTrainedTokenizerFast, text: str
+    backend: GrammarBackend, tokenizer: PreTrainedTokenizerFast, text: str
 ) -> None:
     matcher = start(backend, "choice")
     matcher.advance([*tokenizer.encode(text), EOS])
@@ -169,7 +169,7 @@ def test_each_choice_can_be_written_and_nothing_else(
             start(backend, "choice").advance([*tokenizer.encode(other), EOS])
 
 
-def test_a_finished_matcher_answers_every_call(backend: XGrammarBackend) -> None:
+def test_a_finished_matcher_answers_every_call(backend: GrammarBackend) -> None:
     matcher = start(backend, "ebnf")
     assert matcher.accept(TURN), "either stop token ends the grammar"
     assert matcher.terminated
@@ -190,7 +190,7 @@ def test_a_finished_matcher_answers_every_call(backend: XGrammarBackend) -> None
     assert accepted_by_trial(matcher) == accepted_by_trial(start(backend, "ebnf"))
 
 
-def test_rollback_goes_over_the_end_in_one_call(backend: XGrammarBackend) -> None:
+def test_rollback_goes_over_the_end_in_one_call(backend: GrammarBackend) -> None:
     matcher = start(backend, "ebnf")
     bracket = min(accepted_by_trial(matcher) - set(STOPS))
     matcher.advance([EOS, EOS, EOS])
@@ -200,7 +200,7 @@ def test_rollback_goes_over_the_end_in_one_call(backend: XGrammarBackend) -> Non
 
 
 def test_an_end_token_inside_the_drafts_ends_the_window(
-    backend: XGrammarBackend, tokenizer: PreTrainedTokenizerFast
+    backend: GrammarBackend, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     yes = tokenizer.encode("yes")
     drafts = [*yes, EOS, EOS, 70]
@@ -212,7 +212,7 @@ def test_an_end_token_inside_the_drafts_ends_the_window(
 
 
 @pytest.mark.parametrize("bad", [-1, -(2**31), PAD, VOCAB - 1, VOCAB, 2**31, 2**40])
-def test_a_draft_that_is_no_token_is_cut_there(backend: XGrammarBackend, bad: int) -> None:
+def test_a_draft_that_is_no_token_is_cut_there(backend: GrammarBackend, bad: int) -> None:
     matcher = start(backend, "anything")
     rows = empty_rows(4)
     assert matcher.fill_window([70, bad, 70], rows) == 1
@@ -223,7 +223,7 @@ def test_a_draft_that_is_no_token_is_cut_there(backend: XGrammarBackend, bad: in
 
 
 def test_a_committed_token_that_is_not_allowed_raises_and_takes_nothing(
-    backend: XGrammarBackend, tokenizer: PreTrainedTokenizerFast
+    backend: GrammarBackend, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     matcher = start(backend, "choice")
     yes = tokenizer.encode("yes")
@@ -235,7 +235,7 @@ def test_a_committed_token_that_is_not_allowed_raises_and_takes_nothing(
 
 
 @pytest.mark.parametrize("count", [-1, 2])
-def test_a_rollback_that_cannot_be_fails_this_request(backend: XGrammarBackend, count: int) -> None:
+def test_a_rollback_that_cannot_be_fails_this_request(backend: GrammarBackend, count: int) -> None:
     matcher = start(backend, "anything")
     matcher.advance([70])
     with pytest.raises(MatcherFailure, match=f"cannot undo {count} tokens, 1 were accepted"):
@@ -251,29 +251,42 @@ def test_a_rollback_that_cannot_be_fails_this_request(backend: XGrammarBackend, 
             call()
 
 
-def test_too_few_rows_are_refused_not_overrun(backend: XGrammarBackend) -> None:
+def test_too_few_rows_are_refused_not_overrun(backend: GrammarBackend) -> None:
     with pytest.raises(MatcherFailure, match="2 drafts need 3 rows"):
         start(backend, "anything").fill_window([70, 70], empty_rows(2))
 
 
 class _Exploding:
-    """A library matcher that throws at its nth call of `method`."""
+    """A library matcher that throws at its nth call of a method, and in every batched call."""
 
-    def __init__(self, inner: object, method: str, after: int) -> None:
-        self._inner, self._method, self._left = inner, method, after
+    def __init__(self, inner: object, methods: tuple[str, ...], after: int) -> None:
+        self._inner, self._methods, self._left = inner, methods, after
 
     def __getattr__(self, name: str) -> object:
-        if name == self._method:
+        if name in self._methods:
             self._left -= 1
             if self._left < 0:
                 raise RuntimeError("[12:00:00] /x/y.cc:17: Check failed: (a) is false: boom")
+        if name in ("_handle", "reset"):
+            raise RuntimeError("no batched call with this one")
         return getattr(self._inner, name)
 
+    def deep_copy(self) -> object:
+        return self  # a fresh copy is no better
 
-@pytest.mark.parametrize("method", ["fill_next_token_bitmask", "accept_token", "rollback"])
+
+METHODS = {
+    "fill": ("fill_next_token_bitmask", "unsafe_compute_mask_ptr"),
+    "accept": ("accept_token", "try_consume_tokens"),
+    "rollback": ("rollback",),
+}
+"""What the two libraries call the same thing."""
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("after", [0, 1])
 def test_a_library_error_ends_one_row_and_leaves_the_others(
-    backend: XGrammarBackend, tokenizer: PreTrainedTokenizerFast, method: str, after: int
+    backend: GrammarBackend, tokenizer: PreTrainedTokenizerFast, method: str, after: int
 ) -> None:
     drafts = tokenizer.encode("yes no")
     assert len(drafts) >= 2
@@ -283,7 +296,8 @@ def test_a_library_error_ends_one_row_and_leaves_the_others(
         broken.advance([])
         broken.fill_window(drafts, empty_rows(places))  # the first roll back is let through
         after = 0
-    broken._inner = _Exploding(broken._inner, method, after)  # type: ignore[attr-defined]
+    exploding: Any = _Exploding(broken._inner, METHODS[method], after)  # type: ignore[attr-defined]
+    broken._inner = broken._prototype = exploding  # type: ignore[attr-defined]
 
     alone = empty_rows(places)
     expected = start(backend, "choice").fill_window(drafts, alone)
@@ -319,7 +333,7 @@ def test_a_matcher_that_cannot_even_close_its_row_leaves_nothing_allowed() -> No
     ("indices", "error"), [((0, 0), ValueError), ((-1, 0), IndexError), ((0, 2), IndexError)]
 )
 def test_a_wrong_row_index_is_found_before_anything_is_written(
-    backend: XGrammarBackend, indices: tuple[int, int], error: type[Exception]
+    backend: GrammarBackend, indices: tuple[int, int], error: type[Exception]
 ) -> None:
     bitmask = np.full((2, 1, words(VOCAB)), ALL_ALLOWED, dtype=np.int32)
     items = [(start(backend, "choice"), (), row) for row in indices]
@@ -328,7 +342,7 @@ def test_a_wrong_row_index_is_found_before_anything_is_written(
     assert (bitmask == ALL_ALLOWED).all()
 
 
-def test_rows_of_one_shared_mask_are_filled_in_place(backend: XGrammarBackend) -> None:
+def test_rows_of_one_shared_mask_are_filled_in_place(backend: GrammarBackend) -> None:
     bitmask = np.full((3, 2, words(VOCAB)), ALL_ALLOWED, dtype=np.int32)
     counts, failures = fill_batch(
         [(start(backend, "anything"), [70], 2), (start(backend, "choice"), [], 0)], bitmask
@@ -338,14 +352,17 @@ def test_rows_of_one_shared_mask_are_filled_in_place(backend: XGrammarBackend) -
     assert allowed(bitmask[0, 1]) == set(STOPS), "a window shorter than the mask is closed"
 
 
-def test_a_dead_end_behind_a_draft_does_not_fail_the_request_before_the_draft_is_kept() -> None:
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_dead_end_behind_a_draft_does_not_fail_the_request_before_the_draft_is_kept(
+    name: str,
+) -> None:
     # A vocabulary that can write "a" and "c" but not "b".
     plain = Tokenizer(models.WordLevel({"<eos>": 0, "a": 1, "c": 2}, unk_token="<eos>"))
-    backend = XGrammarBackend(wrapped(plain), 3, [0])
+    backend = make_backend(name, wrapped(plain), 3, stops=[0])
     matcher = backend.compile(GrammarSpec("regex", "ab|c")).matcher()
     rows = np.zeros((2, 1), dtype=np.int32)
     assert matcher.fill_window([1], rows) == 1
     assert [allowed(row) for row in rows] == [{1, 2}, {0}], "never empty"
     matcher.advance([1])
-    with pytest.raises(MatcherFailure, match="dead end"):
+    with pytest.raises(MatcherFailure, match="dead end|NoExtension"):
         matcher.fill_window((), rows)

@@ -1,0 +1,251 @@
+"""An EAGLE or EAGLE-3 head on a paged cache of its own: drafts from the target's hidden states.
+
+The head at position t is given the target's features of token t and the *next* token, t + 1. It
+rotates by t, keeps its key and value in the slot of position t, and its logits are of token t + 2.
+The caller shifts: ids here are already those of the next positions. To draft further, the hidden
+states that a pass returned take the place of fused features in the next one.
+
+What the styles compute is in `eagle_network.py`, what files hold in `eagle_checkpoint.py`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .attention import AttentionBatch, paged_attention
+from .causal_lm import CausalLM, DType
+from .eagle_checkpoint import build, read
+from .eagle_network import EagleNetwork, Style
+from .errors import ModelError, NotInvariant
+from .invariant import make_invariant, whole_tiles
+from .paged_cache import LayerShape, PagedCache
+
+_PROBE_TOKENS = 10  # more than the smallest tile, so that passes of different sizes are compared
+
+
+class EagleHead:
+    """A drafter that reads the hidden states of its target.
+
+    It uses the target's embedding (if it has none of its own) and, in style "eagle", the target's
+    output head, without a copy if the precision is the same. What the target's own code does to
+    its logits (soft caps, scales) is not done to drafts. `network` is taken over; with
+    `invariant` its linear layers are replaced in place.
+
+    A forward pass must not run in two threads at once.
+    """
+
+    def __init__(
+        self,
+        network: EagleNetwork,
+        target: CausalLM,
+        draft_ids: Tensor | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        invariant: bool | None = None,
+    ) -> None:
+        """`draft_ids[draft vocabulary]` are the target's tokens; None: all, in order.
+
+        By default precision and invariance are those of the target.
+        """
+        self.config = network.config
+        self.name = f"{self.config.style} head of {target.name}"
+        self.dtype = target.dtype if dtype is None else dtype
+        self.device = target.device
+        self.invariant = target.invariant if invariant is None else invariant
+        self.vocab_size = target.vocab_size
+        self.network = network.to(device=self.device, dtype=self.dtype)
+        self.network.train(False).requires_grad_(False)
+        self.draft_ids = None if draft_ids is None else draft_ids.to(self.device)
+        hf: Any = target.hf
+        part = self.network.embed_tokens if self.config.own_embedding else hf.get_input_embeddings()
+        self._embedding: Tensor = part.weight.detach().to(self.dtype)
+        self._output: nn.Module | None = None
+        if self.config.style == "eagle":
+            self._output = _output_head(target, self.dtype)
+        if self.invariant:
+            make_invariant(self.network)
+            if self._output is not None:
+                make_invariant(self._output)
+            self._check()
+
+    @classmethod
+    def load(
+        cls,
+        name_or_path: str | Path,
+        target: CausalLM,
+        *,
+        dtype: DType = "auto",
+        invariant: bool | None = None,
+    ) -> "EagleHead":
+        """Load `"embedded-eagle"`, `"embedded-eagle3"`, a directory or a hub name, for a target.
+
+        Local files first; safetensors only. `dtype="auto"` and `invariant=None` are the target's.
+        Raises `ModelError` if the head does not fit the target, naming the key.
+        """
+        network, draft_ids = build(read(name_or_path), target)
+        return cls(
+            network,
+            target,
+            draft_ids,
+            dtype=None if dtype == "auto" else getattr(torch, dtype),
+            invariant=invariant,
+        )
+
+    # --- what it is
+
+    @property
+    def style(self) -> Style:
+        """Which of the two papers."""
+        return self.config.style
+
+    @property
+    def feature_layers(self) -> tuple[int, ...] | None:
+        """What the target must `watch`; None: its last hidden state."""
+        return self.config.feature_layers
+
+    @property
+    def feature_size(self) -> int:
+        """Width of the features that `fuse` takes."""
+        return self.config.feature_size
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden states that `forward` takes and returns."""
+        return self.config.hidden_size
+
+    @property
+    def context_length(self) -> int:
+        """Positions the head was made for."""
+        return int(self.config.llama.max_position_embeddings)
+
+    @property
+    def layer_shapes(self) -> tuple[LayerShape, ...]:
+        """Of its cache."""
+        llama, width = self.config.llama, self.config.head_dim
+        heads: Any = llama.num_key_value_heads
+        return (LayerShape(heads, width, width),) * int(llama.num_hidden_layers)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers with a cache of their own."""
+        return len(self.layer_shapes)
+
+    def new_cache(self, num_blocks: int, block_size: int) -> PagedCache:
+        """A zeroed cache of `num_blocks` blocks, scratch block 0 included."""
+        return PagedCache(self.layer_shapes, num_blocks, block_size, self.dtype, self.device)
+
+    # --- what it does
+
+    @torch.no_grad()
+    def fuse(self, features: Tensor) -> Tensor:
+        """From the target's features `[T, F]` to hidden states `[T, H]` for `forward`."""
+        return self.network.fuse(features.to(self.dtype))
+
+    @torch.no_grad()
+    def forward(
+        self,
+        ids: Tensor,
+        hidden: Tensor,
+        batch: AttentionBatch,
+        logit_rows: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """One pass: logits `[L, V]` over the target's vocabulary, and hidden states `[T, H]`.
+
+        `ids[T]` are the tokens *after* the positions of the batch, `hidden[T, H]` what `fuse` or
+        the pass before returned for them. `logit_rows[L]` are indices into the T tokens, on the
+        device; None means all. Logits are float32, or float64 in a float64 head, and -inf for
+        tokens that the head cannot draft. Masked tokens may hold anything.
+        """
+        batch.begin()
+        tokens = len(ids)
+        masked = batch.positions < 0
+        ids, positions = ids.masked_fill(masked, 0), batch.positions.clamp(min=0)
+        hidden = hidden.to(self.dtype).masked_fill(masked[:, None], 0)
+        if self.invariant and (padding := whole_tiles(tokens) - tokens):
+            ids, positions = F.pad(ids, (0, padding)), F.pad(positions, (0, padding))
+            hidden = F.pad(hidden, (0, 0, 0, padding))
+
+        def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            mixed, _ = paged_attention(
+                module, query, key, value, None, paged=batch, paged_invariant=self.invariant
+            )
+            return mixed
+
+        embeddings = F.embedding(ids, self._embedding)
+        out = self.network(embeddings[None], hidden[None], positions[None], attend)[0, :tokens]
+        asked = out if logit_rows is None else out.index_select(0, logit_rows)
+        return self._logits(asked), out
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        read_out = self.network.read_out if self._output is None else self._output
+        logits: Tensor = read_out(hidden)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if self.draft_ids is None:
+            return logits
+        every = logits.new_full((len(logits), self.vocab_size), -torch.inf)
+        return every.index_copy_(1, self.draft_ids, logits)
+
+    def _check(self) -> None:
+        """Compare a pass with the same tokens in other company."""
+        count, size = _PROBE_TOKENS, 4
+        cache = self.new_cache(8, size)
+        tables = torch.arange(1, 7, device=self.device).view(2, 3)
+        features = torch.linspace(-1, 1, count * self.feature_size, device=self.device)
+        fused = self.fuse(features.view(count, -1).sin())
+
+        def run(*chunks: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+            """Logits and hidden states of chunks (row, start, stop) in one pass."""
+            positions = torch.cat(
+                [torch.arange(start, stop, device=self.device) for _, start, stop in chunks]
+            )
+            slots = torch.cat(
+                [
+                    torch.arange(start, stop, device=self.device) + size * (1 + 3 * row)
+                    for row, start, stop in chunks
+                ]
+            )
+            batch = AttentionBatch(
+                query_lens=tuple(stop - start for _, start, stop in chunks),
+                block_tables=torch.stack([tables[row] for row, _, _ in chunks]),
+                positions=positions,
+                slots=slots,
+                cache=cache,
+            )
+            return self.forward((positions * 7 + 3) % self.vocab_size, fused[positions], batch)
+
+        whole = run((0, 0, count))
+        first = run((1, 0, count - 1))
+        mixed = run((0, 0, count), (1, count - 1, count))
+        for alone, part, both in zip(whole, first, mixed, strict=True):
+            again = torch.cat([part, both[count:]])
+            if not (torch.equal(both[:count], alone) and torch.equal(again, alone)):
+                raise NotInvariant(
+                    f"{self.name}: a token's draft depends on the other tokens of its batch "
+                    f"({self.dtype}, {self.device.type}, {torch.get_num_threads()} threads). "
+                    "Load it with invariant=False"
+                )
+
+
+def _output_head(target: CausalLM, dtype: torch.dtype) -> nn.Linear:
+    """The target's output head in a module of our own, since invariance replaces modules' code."""
+    hf: Any = target.hf
+    head = hf.get_output_embeddings()
+    weight = getattr(head, "weight", None)
+    if not isinstance(weight, Tensor) or tuple(weight.shape) != (
+        target.vocab_size,
+        target.hidden_size,
+    ):
+        raise ModelError(
+            f"{target.name}: its output head is no matrix {(target.vocab_size, target.hidden_size)}"
+            ", which an EAGLE head has to read its hidden states with"
+        )
+    bias = getattr(head, "bias", None)
+    linear = nn.Linear(1, 1, bias=bias is not None, device="meta")
+    linear.in_features, linear.out_features = target.hidden_size, target.vocab_size
+    linear.weight = nn.Parameter(weight.detach().to(dtype), requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.detach().to(dtype), requires_grad=False)
+    return linear

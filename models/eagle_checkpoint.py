@@ -1,0 +1,250 @@
+"""Reading an EAGLE head's folder: from names and shapes in a file to a network that fits a target.
+
+Two layouts are in use; both are a `config.json` like Llama's beside safetensors.
+
+* EAGLE: `fc`, `layers.N.*` without `layers.0.input_layernorm`, optionally `embed_tokens`.
+* EAGLE-3: `fc`, one layer called `midlayer.*` (or `layers.0.*`), `norm`, `lm_head`, optionally
+  `embed_tokens`. If `lm_head` covers part of the vocabulary, `d2t` says which: row i stands for
+  token i + d2t[i]; the mask `t2d` says the same from the other side.
+
+Whatever does not fit the target is refused by name: a head of another model of equal shape would
+only draft badly, and everything else is a mistake that should not wait for the first request.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import LlamaConfig
+
+from .causal_lm import CausalLM, resolve
+from .eagle_network import EagleConfig, EagleNetwork, Style
+from .errors import ModelError, ModelNotFound, UnsupportedModel
+
+EMBEDDED = {"embedded-eagle": "eagle", "embedded-eagle3": "eagle3"}
+"""Names of the heads that ship with the package, for the model `embedded`."""
+
+_MODEL_TYPES = {"llama", "qwen2", "mistral", "mixtral"}  # heads published so have Llama's layers
+_MOVING_ROPE = {"dynamic", "longrope"}
+_IDS = "eagle_aux_hidden_state_layer_ids"
+_ONLY_EAGLE3 = ("midlayer.", "d2t", "t2d", "layers.0.hidden_norm.")
+_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json"]
+_CONVERT = (
+    "A pickled pytorch_model.bin can run code when it is read, so it is not; convert it once, if "
+    "you trust it: safetensors.torch.save_file(torch.load('pytorch_model.bin', "
+    "weights_only=True), 'model.safetensors')"
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder's content, with the layer's two names made one."""
+
+    name: str  # of the folder or on the hub, for messages
+    config: Mapping[str, Any]
+    weights: Mapping[str, Tensor]
+
+    @property
+    def style(self) -> Style:
+        """What only EAGLE-3 has gives it away: configurations of both say "llama"."""
+        return "eagle3" if any(key.startswith(_ONLY_EAGLE3) for key in self.weights) else "eagle"
+
+
+def read(name_or_path: str | Path) -> Checkpoint:
+    """Read a folder, an embedded name or a hub name; local files first.
+
+    Raises `ModelNotFound`, and `UnsupportedModel` if there are no safetensors.
+    """
+    folder = _folder(name_or_path)
+    name = str(name_or_path)
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ModelNotFound(f"{name}: no readable config.json of an EAGLE head: {error}") from error
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UnsupportedModel(f"{name}: it has no safetensors file. {_CONVERT}")
+    weights: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            weights.update(load_file(file))
+        except Exception as error:  # the library's own, of no common kind
+            raise ModelError(f"{name}: {file.name} is not a safetensors file: {error}") from error
+    renamed = {
+        key.removeprefix("model.").replace("midlayer.", "layers.0.", 1): tensor
+        for key, tensor in weights.items()
+        if not key.endswith("rotary_emb.inv_freq")  # some old files store what is computed
+    }
+    if len(renamed) < sum(not key.endswith("rotary_emb.inv_freq") for key in weights):
+        raise ModelError(f"{name}: it has both midlayer.* and layers.0.*, of which one is meant")
+    return Checkpoint(name, config, renamed)
+
+
+def _folder(name_or_path: str | Path) -> Path:
+    source = resolve(name_or_path, EMBEDDED)
+    if Path(source).is_dir():
+        return Path(source)
+    try:
+        return Path(snapshot_download(source, allow_patterns=_FILES, local_files_only=True))
+    except (OSError, ValueError):
+        pass
+    try:
+        return Path(snapshot_download(source, allow_patterns=_FILES))
+    except (OSError, ValueError) as error:
+        raise ModelNotFound(
+            f"{source!r} is not a directory, not in the local hub cache, and could not be had "
+            f"from the hub: {error}"
+        ) from error
+
+
+def build(checkpoint: Checkpoint, target: CausalLM) -> tuple[EagleNetwork, Tensor | None]:
+    """The network with its weights, in the file's precision, and the token of each draft token.
+
+    The second is None if the head's vocabulary is the target's. Raises `ModelError`, naming the
+    key, for whatever does not fit.
+    """
+    name, weights = checkpoint.name, dict(checkpoint.weights)
+    d2t, t2d = weights.pop("d2t", None), weights.pop("t2d", None)
+    config = _config(checkpoint, target)
+    draft_ids = None
+    if config.style == "eagle3":
+        draft_ids = _draft_ids(name, d2t, t2d, config, target)
+    with torch.device("meta"):
+        network = EagleNetwork(config)
+    expected = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
+    if missing := sorted(set(expected) - set(weights)):
+        raise ModelError(f"{name}: its weights lack {', '.join(missing)}")
+    if unexpected := sorted(set(weights) - set(expected)):
+        raise ModelError(
+            f"{name}: weights that an {config.style} head of this configuration does not have: "
+            f"{', '.join(unexpected)}"
+        )
+    for key, shape in expected.items():
+        if tuple(weights[key].shape) != shape:
+            raise ModelError(
+                f"{name}: {key} is {tuple(weights[key].shape)}; its configuration and "
+                f"{target.name} (hidden size {target.hidden_size}, vocabulary "
+                f"{target.vocab_size}) ask for {shape}"
+            )
+    network = EagleNetwork(config)
+    network.load_state_dict(weights, assign=True)
+    return network, draft_ids
+
+
+def _config(checkpoint: Checkpoint, target: CausalLM) -> EagleConfig:
+    name, stated, weights = checkpoint.name, dict(checkpoint.config), checkpoint.weights
+    kind = stated.pop("model_type", "llama")
+    if kind not in _MODEL_TYPES:
+        raise UnsupportedModel(
+            f"{name}: model_type {kind!r} is not one whose EAGLE heads have Llama's layers "
+            f"({', '.join(sorted(_MODEL_TYPES))})"
+        )
+    for field in ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"):
+        if not isinstance(stated.get(field), int):
+            raise ModelError(
+                f"{name}: config.json says {field} {stated.get(field)!r}; want a number"
+            )
+    stated.setdefault("num_hidden_layers", 1)
+    biased = frozenset(key.split(".")[-2] for key in weights if key.endswith(".bias"))
+    mlp = {"gate_proj", "up_proj", "down_proj"}
+    llama = LlamaConfig.from_dict({**stated, "mlp_bias": bool(mlp & biased)})
+    rope: Any = llama.rope_parameters
+    if rope["rope_type"] in _MOVING_ROPE:
+        raise UnsupportedModel(
+            f"{name}: its rotary embedding is of type {rope['rope_type']!r}, whose angles depend "
+            "on the longest request of the batch"
+        )
+    if llama.vocab_size != target.vocab_size:
+        raise ModelError(
+            f"{name}: vocab_size is {llama.vocab_size}, that of {target.name} is "
+            f"{target.vocab_size}: a head serves the target it was made for"
+        )
+    own_embedding = "embed_tokens.weight" in weights
+    if llama.hidden_size != target.hidden_size and (
+        checkpoint.style == "eagle" or not own_embedding
+    ):
+        raise ModelError(
+            f"{name}: hidden_size is {llama.hidden_size}, that of {target.name} is "
+            f"{target.hidden_size}, whose embedding or output head it would use"
+        )
+    if checkpoint.style == "eagle":
+        return EagleConfig(
+            "eagle", llama, target.hidden_size, own_embedding=own_embedding, biased=biased
+        )
+    if llama.num_hidden_layers != 1:
+        raise UnsupportedModel(
+            f"{name}: an EAGLE-3 head of {llama.num_hidden_layers} layers; only one is known"
+        )
+    layers = _feature_layers(name, stated, target)
+    rows = weights["lm_head.weight"].shape[0] if "lm_head.weight" in weights else 0
+    return EagleConfig(
+        "eagle3",
+        llama,
+        target.hidden_size * len(layers),
+        layers,
+        draft_vocab_size=int(stated.get("draft_vocab_size") or rows or target.vocab_size),
+        own_embedding=own_embedding,
+        biased=biased,
+        norm_before_residual=bool(stated.get("norm_before_residual", False)),
+    )
+
+
+def _feature_layers(name: str, stated: Mapping[str, Any], target: CausalLM) -> tuple[int, ...]:
+    nested = stated.get("eagle_config")
+    ids = nested.get(_IDS) if isinstance(nested, Mapping) else None
+    ids = stated.get(_IDS) if ids is None else ids
+    last = target.num_layers
+    if ids is None:
+        ids = [2, last // 2, last - 3]
+        if not 2 <= ids[1] <= ids[2]:
+            raise ModelError(
+                f"{name}: config.json has no {_IDS}, and by custom they are 2, half the layers "
+                f"and the last but three; {target.name} has only {last} layers"
+            )
+    if not isinstance(ids, list) or not ids or not all(type(each) is int for each in ids):
+        raise ModelError(f"{name}: {_IDS} is {ids!r}; want a list of layer numbers")
+    if not all(0 <= each <= last for each in ids):
+        raise ModelError(f"{name}: {_IDS} is {ids}; {target.name} has 0 to {last}")
+    return tuple(ids)
+
+
+def _draft_ids(
+    name: str, d2t: Tensor | None, t2d: Tensor | None, config: EagleConfig, target: CausalLM
+) -> Tensor | None:
+    """The target's token for each row of the head's own output head."""
+    size, vocab = config.draft_vocab_size, target.vocab_size
+    if d2t is None:
+        if size != vocab:
+            raise ModelError(
+                f"{name}: its output head has {size} tokens of {vocab}, but without d2t nobody "
+                "knows which"
+            )
+        if t2d is not None and not bool(t2d.all()):
+            raise ModelError(f"{name}: t2d leaves tokens out, but there is no d2t")
+        return None
+    if tuple(d2t.shape) != (size,) or d2t.is_floating_point():
+        raise ModelError(
+            f"{name}: d2t is {d2t.dtype} {tuple(d2t.shape)}; its output head asks for integers "
+            f"({size},)"
+        )
+    ids = d2t.long() + torch.arange(len(d2t))
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab:
+        raise ModelError(
+            f"{name}: d2t leads to tokens {int(ids.min())} to {int(ids.max())}; {target.name} has "
+            f"0 to {vocab - 1}"
+        )
+    if len(set(ids.tolist())) < len(ids):
+        raise ModelError(f"{name}: d2t leads to one token from two")
+    if t2d is not None:
+        mask = torch.zeros(vocab, dtype=torch.bool).index_fill_(0, ids, True)
+        if tuple(t2d.shape) != (vocab,) or not torch.equal(t2d.bool(), mask):
+            raise ModelError(
+                f"{name}: t2d, {tuple(t2d.shape)}, does not name the tokens that d2t leads to"
+            )
+    return ids

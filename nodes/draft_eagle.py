@@ -1,0 +1,132 @@
+"""draft_eagle: propose tokens with an EAGLE head, from the target's own hidden states.
+
+The head at position p takes the target's feature of token p and the token at p + 1, and predicts
+the token at p + 2 (Li et al. 2024, arXiv:2401.15077; EAGLE-3: 2025, arXiv:2503.01840). So its
+first pass runs over the very tokens of the step, shifted by one: prompt chunks and draft windows
+alike, on the target's slots. What follows a window's tokens are the tokens just sampled; places
+after the accepted ones are masked, and their keys are overwritten by the next window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..graph.node import OpContext, Read
+from ..models.attention import AttentionBatch
+from ..models.paged_cache import PagedCache
+from ..requests.batch import StepBatch
+from .draft import FirstPass, Proposal, chain, drafter
+from .kept import Kept
+from .kind import Built, DrafterNeeds, NodeKind, NodeSpec
+from .machine import Machine
+from .prepare_inputs import Inputs
+from .sample import Sampled
+
+
+def shifted(inputs: Inputs, sampled: Sampled | None) -> tuple[Tensor, Tensor]:
+    """The token after each token of the step, and the positions `[T]` whose next token is known.
+
+    A position is −1 for a masked token, a refused draft, and a row that is not drafted for.
+    """
+    sample = inputs.sample
+    if sample is None or sampled is None:
+        return inputs.following.clamp_min(0), torch.where(
+            inputs.following < 0, -1, inputs.positions
+        )
+    row = inputs.sample_line.clamp_min(0)
+    of_window = (inputs.sample_line >= 0) & (inputs.following < 0)
+    fresh = sampled.tokens[row, inputs.column]
+    ids = torch.where(of_window, fresh, inputs.following)
+    settled = ~of_window | (inputs.column < sampled.counts[row])
+    wanted = (inputs.sample_line < 0) | (sample.draft_limit[row] > 0)
+    known = (ids >= 0) & settled & wanted
+    return ids.clamp_min(0), torch.where(known, inputs.positions, -1)
+
+
+def propose_with_head(
+    machine: Machine,
+    inputs: Inputs,
+    sampled: Sampled | None,
+    features: Tensor,
+    cache: PagedCache,
+    kept: Kept | None = None,
+    *,
+    draws: bool,
+) -> Proposal | None:
+    """Drafts that continue the sampled tokens. `features[T, F]` as the head wants them."""
+    head, sample = machine.head, inputs.sample
+    ids, positions = shifted(inputs, sampled)
+    reach = min(machine.limits.context_length, head.context_length)
+    masked = torch.where(positions < reach, positions, -1)
+    last = inputs.ids.new_empty(0)
+    if sample is not None and sampled is not None:
+        last = sample.logit_index.gather(1, sampled.counts[:, None] - 1)[:, 0]
+    first = FirstPass(
+        ids, masked, torch.where(masked < 0, 0, inputs.slots), inputs.query_lens, last
+    )
+    if kept is not None:
+        first = first.without_padding(kept)
+        features = features[kept.lines.clone()]
+    logits, hidden = head.forward(
+        first.ids, head.fuse(features), first.batch(inputs.blocks, cache), first.last
+    )
+    if sample is None or sampled is None or sample.draft_width == 0:
+        return None
+    state = hidden[first.last]
+    rows = torch.arange(len(last), device=last.device)
+
+    def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:
+        nonlocal state
+        logits, state = head.forward(tokens, state, batch, rows)
+        return logits
+
+    return chain(
+        machine,
+        inputs,
+        logits,
+        sample.base + sampled.counts - 1,
+        reach,
+        cache,
+        following,
+        input_is_ahead=1,
+        draws=draws,
+    )
+
+
+def _settled_lines(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]]:
+    """The tokens of each row whose next token is known: a window's accepted ones."""
+    spans: list[tuple[int, int]] = []
+    at = sampled = 0
+    for row in batch.rows:
+        kept = min(counts[sampled], row.queries) if row.decodes else row.queries
+        spans.append((at, kept))
+        at += row.queries
+        sampled += row.samples
+    return spans
+
+
+def build(spec: NodeSpec, machine: Machine) -> Built:
+    shape = spec.shape
+
+    def propose(ctx: OpContext, inputs: Inputs, sampled: Sampled | None) -> Proposal | None:
+        cache: PagedCache = ctx.state("draft_kv")
+        hidden: Tensor = ctx.read("hidden")
+        kept = None if shape.padded else ctx.read("kept")
+        return propose_with_head(
+            machine, inputs, sampled, hidden, cache, kept, draws=shape.draws
+        )
+
+    return drafter(
+        spec, propose, reads=(Read("hidden"),), states=("draft_kv",), spans=_settled_lines
+    )
+
+
+KIND = NodeKind(
+    "draft_eagle",
+    "propose k tokens per row with an EAGLE or EAGLE-3 head on the target's features",
+    build,
+    drafter=DrafterNeeds(features=True, draws=True),
+)

@@ -1,0 +1,231 @@
+"""The KV blocks of all requests: who holds which, what is in them, when they are given back.
+
+Everything here goes by settled counts, but for how much to reserve. The tokens of a request whose
+keys and values are *in place* are those of its committed chunks and, once it decodes, all settled
+tokens but the last, which has not been an input yet. No step that is in flight or yet to come
+writes there, and none computes a query before the first position that is not in place: a decode
+step begins at the last settled token or later, a drafter's round likewise. So a block wholly in
+place may be shared, and what no query from there on attends to may be given back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..models.paged_cache import SCRATCH_BLOCK
+from ..policies.pools import KeyPool
+from ..policies.prefix_cache import PrefixCache, name_of, root
+from .batch import ScheduledRow
+from .limits import Limits
+from .request import Request
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is known of one request's blocks. All but `names` is of its present admission."""
+
+    names: list[bytes] = field(default_factory=list)  # of its full blocks, from the first on
+    prefix: int = 0  # tokens found in the cache that no scheduled row has named yet
+    computed: int = 0  # tokens whose chunks are committed, or that were found in the cache
+    entered: int = 0  # blocks that the prefix cache has been told of
+    passed: int = 0  # blocks that the sliding window has left behind
+
+
+class BlockLedger:
+    """Grants blocks to requests, shares those of known prefixes, takes them back.
+
+    `cache_tail`: how many tokens after a block its contents depend on. An EAGLE drafter's keys
+    and values at a position are made with the token after it, so there it is 1: the name of a
+    speculating request's block then takes in that token too. `sliding_window`: the largest of
+    all layers, if each layer has one; a query at position p attends to those after p − window.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        reuse: int = 1,
+        prefix_cache: bool = False,
+        cache_tail: int = 0,
+        sliding_window: int | None = None,
+    ) -> None:
+        if cache_tail < 0:
+            raise ValueError(f"cache_tail must be at least 0, not {cache_tail}")
+        if sliding_window is not None and sliding_window < 1:
+            raise ValueError(f"sliding_window must be at least 1, not {sliding_window}")
+        self.limits = limits
+        self.cache = PrefixCache() if prefix_cache else None
+        # The scratch block of the cache is never granted.
+        self.pool = KeyPool(
+            range(SCRATCH_BLOCK + 1, SCRATCH_BLOCK + 1 + limits.num_blocks),
+            reuse,
+            evicted=None if self.cache is None else self.cache.forget,
+        )
+        self.prefix_queries = 0  # tokens looked up in the prefix cache at admissions
+        self.prefix_hits = 0  # tokens of them that were found
+        self.freed_by_window = 0  # blocks given back below the sliding window
+        self._tail = cache_tail
+        self._window = sliding_window
+        self._records: dict[int, _Record] = {}
+
+    # -- admission -------------------------------------------------------------------------
+
+    def admit(self, request: Request, step: int) -> bool:
+        """Grant the blocks of its prompt and its first window; those that are cached are shared.
+
+        Sets `blocks`, `prefilled` and `prefill_target` of the request, if there is room.
+        """
+        found, need = self._wanted(request)
+        if self.pool.available(step, without=found) < need:
+            return False
+        self.pool.share(found)
+        fresh = self.pool.grant(need, step)
+        assert fresh is not None, "available() said so"
+        request.blocks = [*found, *fresh]
+        request.prefilled = hit = len(found) * self.limits.block_size
+        if request.preemptions == 0:
+            request.cached_tokens = hit
+        if self._looks_up(request):
+            self.prefix_queries += request.prefill_target
+            self.prefix_hits += hit
+        names = self._record(request).names
+        self._records[request.uid] = _Record(names, hit, hit, len(found))
+        return True
+
+    def fits_without(self, request: Request, victims: Sequence[Request], step: int) -> bool:
+        """Whether there is room for `request` once the victims' blocks are free to grant."""
+        found, need = self._wanted(request)
+        theirs = Counter(block for each in victims for block in _held(each))
+        freed = sum(
+            self.pool.users(block) == count for block, count in theirs.items() if block not in found
+        )
+        released = self.pool.resting(without=found) + freed
+        return self.pool.available(step, without=found) + released >= need
+
+    def _wanted(self, request: Request) -> tuple[list[int], int]:
+        """The cached blocks that a request could share, and how many more it needs."""
+        request.begin_prefill()
+        limits = self.limits
+        found: list[int] = []
+        if self.cache is not None and self._looks_up(request):
+            # At least one token is computed: its logits, or the drafter's start, are wanted.
+            most = (request.prefill_target - 1) // limits.block_size
+            found = self.cache.find(self._names(request, most))
+        reach = request.prefill_target + 1 + 2 * (request.window - 1)
+        return found, limits.blocks_for(reach) - len(found)
+
+    def _looks_up(self, request: Request) -> bool:
+        return self.cache is not None and request.params.prompt_logprobs is None
+
+    # -- while it runs ---------------------------------------------------------------------
+
+    def missing(self, request: Request) -> int:
+        """Blocks it lacks for one more window, up to the furthest position a step may write.
+
+        The upper bound counts every draft in flight as accepted; the drafter then writes as far
+        past the window as the window is long.
+        """
+        furthest = request.most() + 2 * (request.window - 1)
+        return self.limits.blocks_for(furthest) - len(request.blocks)
+
+    def extend(self, request: Request, count: int, step: int) -> bool:
+        granted = self.pool.grant(count, step)
+        if granted is None:
+            return False
+        request.blocks.extend(granted)
+        return True
+
+    def pending_prefix(self, request: Request) -> int:
+        """Tokens from the prefix cache that the next row of the request has to name."""
+        return self._record(request).prefix
+
+    def named_prefix(self, request: Request) -> None:
+        self._record(request).prefix = 0
+
+    def settle(self, row: ScheduledRow) -> None:
+        """A scheduled row is committed: its chunk, if it has one, is in place."""
+        if not row.decodes and row.generation == row.request.generation:
+            self._record(row.request).computed = row.start + len(row.tokens)
+
+    def keep_up(self, request: Request) -> None:
+        """Enter what is newly in place into the prefix cache; give back what is out of reach."""
+        self._enter(request)
+        if self._window is not None:
+            record = self._record(request)
+            reach = self._in_place(request) - (self._window - 1)  # the first position attended
+            last = min(reach // self.limits.block_size, len(request.blocks))
+            passed = range(record.passed, last)
+            self._give_back([request.blocks[index] for index in passed], request.last_step)
+            for index in passed:
+                request.blocks[index] = SCRATCH_BLOCK
+            self.freed_by_window += len(passed)
+            record.passed = max(record.passed, last)
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def release(self, request: Request) -> None:
+        """Take all blocks back, of a request that is preempted or ends."""
+        self._enter(request)
+        # The end of a chain is no use without its beginning: it is evicted first.
+        self._give_back(reversed(_held(request)), request.last_step)
+        request.blocks = []
+
+    def forget(self, request: Request) -> None:
+        """The request has ended."""
+        self._records.pop(request.uid, None)
+
+    def check_conservation(self, running: Iterable[Request]) -> None:
+        """Every block is in one place, and its users are those who list it.
+
+        Raises `PoolError` or `CacheError`.
+        """
+        self.pool.check_conservation()
+        listed = Counter(block for request in running for block in _held(request))
+        users = {block: self.pool.users(block) for block in self.pool.held}
+        assert users == listed, "blocks leaked, or shared without being counted"
+        if self.cache is not None:
+            self.cache.check(self.pool.held, self.pool.kept)
+
+    # -- details ---------------------------------------------------------------------------
+
+    def _record(self, request: Request) -> _Record:
+        return self._records.setdefault(request.uid, _Record())
+
+    def _in_place(self, request: Request) -> int:
+        """Tokens from the first on whose keys and values committed steps have made, for good."""
+        computed = self._record(request).computed
+        if computed < request.prefill_target:
+            return computed
+        return max(computed, request.settled - 1)
+
+    def _enter(self, request: Request) -> None:
+        if self.cache is None:
+            return
+        record = self._record(request)
+        names = self._names(request, self._in_place(request) // self.limits.block_size)
+        for index in range(record.entered, len(names)):
+            if request.blocks[index] != SCRATCH_BLOCK:
+                self.cache.enter(names[index], request.blocks[index])
+        record.entered = max(record.entered, len(names))
+
+    def _names(self, request: Request, count: int) -> list[bytes]:
+        """Names of the request's first `count` blocks, or of as many as settled tokens name."""
+        names, size = self._record(request).names, self.limits.block_size
+        tail = self._tail if request.speculates else 0
+        count = min(count, (request.settled - tail) // size)
+        for start in range(len(names) * size, count * size, size):
+            # Without speculation there are no keys and values of a drafter in the block.
+            parent = names[-1] if names else root(b"drafted" if request.speculates else b"plain")
+            tokens = [request.token(at) for at in range(start, start + size + tail)]
+            names.append(name_of(parent, tokens))
+        return names[:count]
+
+    def _give_back(self, blocks: Iterable[int], last_step: int) -> None:
+        self.pool.release(blocks, last_step, keep=() if self.cache is None else self.cache)
+
+
+def _held(request: Request) -> list[int]:
+    """The blocks it holds, without the places of those that it has given back."""
+    return [block for block in request.blocks if block != SCRATCH_BLOCK]

@@ -1,0 +1,84 @@
+"""Where requests arrive, from any thread: the one part of the table that other threads touch."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from .request import Request, RequestError
+
+T = TypeVar("T")
+
+
+class Inbox:
+    """Arrivals and cancellations, and whether more are to be expected."""
+
+    def __init__(self, max_queue: int) -> None:
+        self._max_queue = max_queue
+        self._arrived: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._cancelled: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._woken = threading.Event()
+        self._opening = threading.Lock()
+        self._openers = 0
+
+    # -- from any thread -------------------------------------------------------------------
+
+    def open(self) -> None:
+        with self._opening:
+            self._openers += 1
+
+    def close(self) -> None:
+        with self._opening:
+            if self._openers == 0:
+                raise RuntimeError("the request table was closed more often than opened")
+            self._openers -= 1
+        self._woken.set()
+
+    def submit(self, request: Request) -> None:
+        """Raises `RequestError` if the queue is full."""
+        if self._arrived.qsize() >= self._max_queue:
+            raise RequestError(
+                f"the queue is full ({self._max_queue} requests wait)", code="SW-QUEUE-FULL"
+            )
+        self.submit_all([request])
+
+    def submit_all(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self._arrived.put(request)
+        self._woken.set()
+
+    def cancel(self, uid: int) -> None:
+        self._cancelled.put(uid)
+        self._woken.set()
+
+    # -- from the thread that owns the table -----------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._openers > 0
+
+    @property
+    def over(self) -> bool:
+        """Nobody holds it open, and nothing is in it."""
+        # In this order: who opens, submits and closes meanwhile is seen in the queue.
+        return not self.is_open and self._arrived.empty()
+
+    def arrived(self) -> Iterator[Request]:
+        """Take out what has come since the last time."""
+        self._woken.clear()  # before taking out: what comes in between wakes the next wait
+        return _drained(self._arrived)
+
+    def cancelled(self) -> Iterator[int]:
+        """The requests to end: take them out after those that have arrived."""
+        return _drained(self._cancelled)
+
+    def wait(self, seconds: float) -> None:
+        """Until something comes that `arrived` has not taken out, or the last opener closes."""
+        self._woken.wait(seconds)
+
+
+def _drained(inbox: queue.SimpleQueue[T]) -> Iterator[T]:
+    while not inbox.empty():  # there is one reader: what is there stays there
+        yield inbox.get_nowait()

@@ -1,0 +1,49 @@
+"""From a pipeline config to an engine: the models it names, and their sizes."""
+
+from __future__ import annotations
+
+from ..configs.schema import PipelineConfig, SpeculationConfig
+from ..models.causal_lm import CausalLM
+from ..models.eagle import EagleHead
+from ..requests.table import Limits
+from .engine import Engine
+from .pipeline import compiled
+
+
+def load_engine(config: PipelineConfig) -> Engine:
+    """Load the models and compile the plan. Raises `ModelError`, `GraphError` or `EngineError`."""
+    model = CausalLM.load(
+        config.model.name, dtype=config.model.dtype, invariant=config.model.invariant
+    )
+    speculation, scheduler = config.speculation, config.scheduler
+    limits = Limits(
+        max_rows=scheduler.max_rows,
+        token_budget=scheduler.token_budget,
+        block_size=scheduler.block_size,
+        num_blocks=scheduler.num_blocks,
+        context_length=model.context_length,
+        draft_tokens=speculation.tokens if speculation else 0,
+        max_queue=scheduler.max_queue,
+    )
+    return Engine(
+        lambda machine: compiled(config, machine),
+        model,
+        limits,
+        drafter=_drafter(config, speculation, model) if speculation else None,
+        acceptance=speculation.acceptance if speculation else "coupled",
+        synthetic_acceptance=speculation.synthetic_acceptance if speculation else None,
+        prefix_cache=scheduler.prefix_cache,
+        executor=config.executor,
+        torch_threads=config.torch_threads,
+    )
+
+
+def _drafter(
+    config: PipelineConfig, speculation: SpeculationConfig, model: CausalLM
+) -> CausalLM | EagleHead | None:
+    name, dtype, invariant = speculation.drafter, config.model.dtype, config.model.invariant
+    if name is None:
+        return None
+    if speculation.method == "draft_model":
+        return CausalLM.load(name, dtype=dtype, invariant=invariant)
+    return EagleHead.load(name, model, dtype=dtype, invariant=invariant)

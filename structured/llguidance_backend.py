@@ -1,0 +1,280 @@
+"""Grammars by llguidance: derivatives of regular expressions below an Earley parser, all lazy.
+
+Compilation takes milliseconds and is limited by the library itself, in steps and not in time; the
+work is done when masks are filled. A matcher of the library that meets an error is silent from then
+on: it answers with a mask that only stops. So its error state is asked after every call, and since
+it cannot leave that state, a fresh copy takes its place where the request itself has not failed.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from .backend import Window, WindowFiller
+from .bitmask import Words
+from .cache import ByteCache
+from .compiler_process import CompilerPool, CompilerProcess
+from .grammar import GrammarError, GrammarSpec, MatcherFailure
+from .json_schema import LLGUIDANCE, check_sources
+from .llguidance_compile import compile_grammar, grammar_for, library, make_tokenizer
+from .matcher import DEAD_END, LibraryMatcher, MaskShape, reason
+from .vocabulary import tokenizer_info
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CACHE_BYTES: Final = 64 * 1024 * 1024
+
+BYTES_PER_CHARACTER: Final = 64
+BYTES_PER_GRAMMAR: Final = 64 * 1024
+"""What a kept grammar is charged for: the library does not say how much memory it takes."""
+
+BATCH_FROM: Final = 2
+"""Windows from which one batched call is faster than calls row by row."""
+
+
+class LLGuidanceBackend:
+    """Compiles grammars for one tokenizer; compiled ones are kept, least recently used go first.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        vocab_size: tokens in the model's output layer. Where it exceeds the tokenizer's, the ids
+            that the tokenizer does not know are never allowed.
+        eos_token_ids: the tokens that end an output; at least one.
+        any_whitespace: let JSON contain any white space.
+        cache_bytes: limit of the cache of compiled grammars, by estimate.
+        compile_limit_s: seconds that a compilation may take. It is then tried in a process of its
+            own first, which is killed when they are over, and repeated here only if that went
+            well: the result cannot be sent, but what takes milliseconds may be done twice.
+        compile_processes: how many trials may run at once.
+        strict: refuse schemas of which the library would ignore a constraint. Off, they compile,
+            and the grammar's `warnings` name what is not enforced.
+        fill_threads: threads that fill the masks of a batch.
+
+    Raises:
+        GrammarError: llguidance is not installed.
+        ValueError: no end token, or one outside the vocabulary.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        vocab_size: int,
+        eos_token_ids: Collection[int],
+        any_whitespace: bool = False,
+        cache_bytes: int = CACHE_BYTES,
+        compile_limit_s: float | None = None,
+        compile_processes: int = 1,
+        strict: bool = True,
+        fill_threads: int = 1,
+    ) -> None:
+        llguidance = library()
+        self._shape = MaskShape.of(vocab_size, frozenset(eos_token_ids))
+        self._any_whitespace = any_whitespace
+        self._strict = strict
+        tokens = list(tokenizer_info(tokenizer, vocab_size, eos_token_ids).decoded_vocab)
+        stops = sorted(self._shape.stop_tokens)
+        for stop in stops:
+            tokens[stop] = b""
+        special = [index for index, token in enumerate(tokens) if not token]
+        self._tokenizer = make_tokenizer(tokens, special, stops)
+        self._filler = LLGuidanceFiller(self._shape, llguidance.LLExecutor(fill_threads))
+        self._cache: ByteCache[GrammarSpec, LLGrammar] = ByteCache(cache_bytes)
+        self._processes: CompilerPool | None = None
+        if compile_limit_s is not None:
+            settings = {
+                "tokens": [base64.b64encode(token).decode() for token in tokens],
+                "special": special,
+                "stop_tokens": stops,
+            }
+            self._processes = CompilerPool(
+                [
+                    CompilerProcess("llguidance", settings, compile_limit_s)
+                    for _ in range(compile_processes)
+                ]
+            )
+
+    @property
+    def vocab_size(self) -> int:
+        return self._shape.vocab_size
+
+    def cached(self, spec: GrammarSpec) -> LLGrammar | None:
+        return self._cache.get(spec)
+
+    def compile(self, spec: GrammarSpec) -> LLGrammar:
+        """See `GrammarBackend.compile`. Equal specs are compiled once while they stay cached."""
+        if (kept := self._cache.get(spec)) is not None:
+            return kept
+        warnings = check_sources(spec, LLGUIDANCE, strict=self._strict)
+        try:
+            text = grammar_for(spec, self._any_whitespace, lenient=not self._strict)
+            if self._processes is not None:
+                self._processes.run({"grammar": text})
+            prototype = compile_grammar(self._tokenizer, text)
+        except GrammarError as error:
+            raise GrammarError(f"{spec.kind}: {error}") from error
+        except Exception as error:
+            raise GrammarError(f"{spec.kind}: {reason(error)}") from error
+        warnings += tuple(f"json: {each}" for each in prototype.get_grammar_warnings())
+        compiled = LLGrammar(spec, prototype, self._shape, self._filler, warnings)
+        self._cache.put(spec, compiled, BYTES_PER_GRAMMAR + BYTES_PER_CHARACTER * len(text))
+        return compiled
+
+    def start(self) -> None:
+        """Start the compiling processes, if any are to be, rather than for the first request."""
+        if self._processes is not None:
+            self._processes.start()
+
+    def close(self) -> None:
+        """End the compiling processes, if there are any."""
+        if self._processes is not None:
+            self._processes.close()
+
+
+@dataclass(frozen=True)
+class LLGrammar:
+    """One compiled grammar of `LLGuidanceBackend`."""
+
+    spec: GrammarSpec
+    prototype: Any
+    shape: MaskShape
+    filler: LLGuidanceFiller
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def vocab_size(self) -> int:
+        return self.shape.vocab_size
+
+    def matcher(self) -> LLGuidanceMatcher:
+        return LLGuidanceMatcher(self)
+
+
+class LLGuidanceMatcher(LibraryMatcher):
+    """Follows one request; see `Matcher` for what each call promises.
+
+    The library never sees a stop token: whether one may follow it says, and that it did is counted
+    here.
+    """
+
+    def __init__(self, grammar: LLGrammar) -> None:
+        super().__init__(grammar.spec.kind, grammar.shape)
+        self._filler = grammar.filler
+        self._prototype = grammar.prototype
+        self._inner = grammar.prototype.deep_copy()
+
+    def open_window(self, window: Window, flat: Words) -> int | tuple[WindowFiller, Window]:
+        """See `BatchedMatcher`."""
+        with self._boundary():
+            if self._terminated or window.places <= len(window.drafts):
+                rows = flat[window.start : window.start + window.places]
+                return self.fill_window(window.drafts, rows)
+        return self._filler, window
+
+    def _take(self, token: int) -> bool:
+        if token in self._shape.stop_tokens:
+            taken = bool(self._inner.is_accepting())
+        else:
+            taken = self._inner.try_consume_tokens([token]) == 1
+        if self._inner.is_error():
+            raise RuntimeError(self._error())
+        return taken
+
+    def _ended(self) -> bool:
+        return True
+
+    def _undo(self, count: int) -> None:
+        if self._inner.is_error():
+            self._stand_after(self._accepted[:-count])
+            return
+        count -= self._terminated  # the stop token
+        if count and not self._inner.rollback(count):
+            raise RuntimeError(self._error())
+
+    def _write(self, row: Words) -> bool:
+        self._inner.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        row[-1] &= self._shape.last_word
+        return not self._inner.is_error() and bool(row.any())
+
+    def _dead_end(self) -> str:
+        return self._error() if self._inner.is_error() else DEAD_END
+
+    def _error(self) -> str:
+        return str(self._inner.get_error()).strip().split("\n", 1)[0]
+
+    def restore(self) -> None:
+        """Bring the library's matcher back to where this one stands, from wherever it is."""
+        try:
+            with self._boundary():
+                self._stand_after(self._accepted)
+        except MatcherFailure:
+            pass  # remembered: this matcher has failed
+
+    def _stand_after(self, tokens: Sequence[int]) -> None:
+        self._inner = self._prototype.deep_copy()
+        if tokens and not self._inner.consume_tokens(list(tokens)):
+            raise RuntimeError(self._error())
+
+
+class LLGuidanceFiller:
+    """Fills the windows of all matchers in one call of the library."""
+
+    def __init__(self, shape: MaskShape, executor: Any) -> None:
+        self._shape = shape
+        self._executor = executor
+
+    @property
+    def pays_from(self) -> int:
+        return BATCH_FROM
+
+    def fill(self, windows: Sequence[Window], flat: Words) -> list[int | MatcherFailure]:
+        """See `WindowFiller.fill`."""
+        closed, vocab_size = self._shape.closed_row, self._shape.vocab_size
+        stops = self._shape.stop_tokens
+        jobs = []
+        for window in windows:
+            assert isinstance(window.matcher, LLGuidanceMatcher), "of this library"
+            chain = []
+            for draft in window.drafts:
+                if not 0 <= draft < vocab_size or draft in stops:
+                    break
+                chain.append(int(draft))
+            flat[window.start + 1 : window.start + window.places] = closed
+            jobs.append((window.matcher._inner, window.start, chain))
+        try:
+            self._executor.unsafe_compute_mask_ptr_with_draft_token(
+                jobs, flat.ctypes.data, flat.shape[1] * flat.itemsize, len(flat)
+            )
+        except BaseException:
+            for window in windows:
+                window.matcher.restore()  # type: ignore[attr-defined]
+            raise
+        return [self._settle(window, flat) for window in windows]
+
+    def _settle(self, window: Window, flat: Words) -> int | MatcherFailure:
+        """Count the valid drafts of one window by its masks, and close what is behind."""
+        matcher = window.matcher
+        assert isinstance(matcher, LLGuidanceMatcher)
+        rows = flat[window.start : window.start + window.places]
+        rows[: len(window.drafts) + 1, -1] &= self._shape.last_word
+        if matcher._inner.is_error() or not rows[: len(window.drafts) + 1].any(axis=1).all():
+            # The first mask that failed is not known; row by row it is.
+            matcher.restore()
+            try:
+                return matcher.fill_window(window.drafts, rows)
+            except MatcherFailure as failure:
+                return failure
+        valid = 0
+        for draft in window.drafts:
+            if not 0 <= draft < self._shape.vocab_size:
+                break
+            if not rows[valid, draft // 32] >> (draft % 32) & 1:
+                break
+            valid += 1
+            if draft in self._shape.stop_tokens:
+                break
+        stopped = valid > 0 and window.drafts[valid - 1] in self._shape.stop_tokens
+        rows[valid + (not stopped) :] = self._shape.closed_row
+        return valid

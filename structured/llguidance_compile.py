@@ -1,0 +1,200 @@
+"""One grammar as text for llguidance, and its compilation. Knows the library, no tokenizer of ours.
+
+llguidance is an optional dependency: nothing here imports it before it is called.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from .grammar import GrammarError, GrammarSpec
+from .structural_tag import normalise
+
+INSTALL: Final = "pip install 'stepweave[llguidance]'"
+
+# Without it the library allows, wherever the text is forced, only the tokens of its own choice.
+_HEADER: Final = '%llguidance {"no_forcing": true}\n'
+
+
+def library() -> Any:
+    """The module. Raises `GrammarError` if it is not installed."""
+    try:
+        import llguidance
+    except ImportError as error:
+        raise GrammarError(f"llguidance is not installed: {INSTALL}") from error
+    return llguidance
+
+
+def make_tokenizer(
+    tokens: Sequence[bytes], special: Sequence[int], stop_tokens: Sequence[int]
+) -> Any:
+    """An `LLTokenizer` over exactly these ids, special ones spelling nothing."""
+
+    class Vocabulary:
+        """What the library's wrapper asks of a tokenizer."""
+
+        eos_token_id = stop_tokens[0]
+        bos_token_id = None
+        special_token_ids = list(special)
+
+        def __call__(self, text: bytes | str) -> list[int]:
+            return []  # would only matter to forced text, which is off
+
+    Vocabulary.tokens = list(tokens)  # type: ignore[attr-defined]
+    llguidance = library()
+    return llguidance.LLTokenizer(
+        llguidance.TokenizerWrapper(Vocabulary()),
+        n_vocab=len(tokens),
+        eos_token=list(stop_tokens),
+    )
+
+
+def compile_grammar(tokenizer: Any, grammar: str) -> Any:
+    """An `LLMatcher` at the start of the grammar; copies of it follow requests.
+
+    Raises:
+        RuntimeError: the library's words on why not.
+    """
+    llguidance = library()
+    limits = llguidance.LLParserLimits(verbose_errors=False)
+    matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+    if matcher.is_error():
+        raise RuntimeError(_first_line(matcher.get_error()))
+    matcher.compute_bitmask()  # a grammar without any output shows here
+    if matcher.is_error():
+        raise RuntimeError(f"no output can satisfy it ({_first_line(matcher.get_error())})")
+    return matcher
+
+
+def grammar_for(spec: GrammarSpec, any_whitespace: bool, *, lenient: bool = False) -> str:
+    """The library's text of a spec.
+
+    Args:
+        spec: any kind.
+        any_whitespace: let JSON contain any white space, rather than one blank where XGrammar
+            writes one.
+        lenient: compile schemas of which constraints are ignored.
+
+    Raises:
+        GrammarError: there is no equal grammar for this library.
+    """
+    match spec.kind:
+        case "json":
+            lark = f"start: %json {_schema(spec.source, any_whitespace, lenient)}"
+        case "json_object":
+            schema = _schema('{"type":"object"}', any_whitespace, lenient)
+            lark = f"start: %json {schema}"
+        case "regex":
+            lark = f"start: {_regex(spec.source)}"
+        case "grammar":
+            lark = _from_ebnf(spec.source)
+        case "choice":
+            lark = f"start: /{'|'.join(map(_quoted, spec.choices))}/"
+        case "structural_tag":
+            lark = _from_structural_tag(normalise(spec.source), any_whitespace, lenient)
+    return str(library().LLMatcher.grammar_from_lark(_HEADER + lark))
+
+
+def _schema(source: str, any_whitespace: bool, lenient: bool) -> str:
+    schema = json.loads(source)
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise GrammarError("the schema `false` allows nothing")
+    options = {"whitespace_flexible": any_whitespace, "lenient": lenient}
+    if not any_whitespace:
+        options |= {"item_separator": ", ", "key_separator": ": "}
+    return json.dumps({**schema, "x-guidance": options})
+
+
+def _regex(source: str) -> str:
+    """Anchored at both ends, as the whole output must match; \\d, \\w and \\s are ASCII."""
+    if re.fullmatch(r"(?s:[^\\]|\\.)*", source) is None:
+        raise GrammarError("the regular expression ends in a backslash")
+    # An anchor there says what is true anyway, and the library knows no anchors.
+    inner = source.removeprefix("^")
+    if re.search(r"(?<!\\)(?:\\\\)*\$$", inner):
+        inner = inner[:-1]
+    return f"/{library().regex_to_lark(inner, 'dws')}/"
+
+
+def _quoted(text: str) -> str:
+    """A regular expression for exactly this text."""
+    return "".join(
+        character if character.isalnum() and character.isascii() else f"\\x{{{ord(character):x}}}"
+        for character in text
+    )
+
+
+_ESCAPE: Final = re.compile(
+    r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.S
+)
+
+
+def _from_ebnf(source: str) -> str:
+    """By the library's own converter, which takes each rule without recursion for one terminal.
+
+    Terminals are read greedily, so an output is always one of the grammar, but not every output of
+    an ambiguous grammar can be written.
+    """
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    def plain(escape: re.Match[str]) -> str:
+        # The converter loses leading zeros of code points; the character itself it keeps.
+        digits = next((group for group in escape.groups()[:3] if group), None)
+        if digits is None or int(digits, 16) > 0x10FFFF:
+            return escape[0]
+        character = chr(int(digits, 16))
+        return f"\\{character}" if character in '"\\[]^-/' else character
+
+    try:
+        return _without_header(str(gbnf_to_lark(_ESCAPE.sub(plain, source))))
+    except Exception as error:
+        raise GrammarError(f"not convertible for llguidance: {error}") from error
+
+
+def _from_structural_tag(source: str, any_whitespace: bool, lenient: bool) -> str:
+    """Free text in which triggers lead to tags around schemas: what `StructTag` can say."""
+    llguidance = library()
+    format_ = json.loads(source)["format"]
+    if format_.get("type") != "triggered_tags":
+        raise _no_tag(f"format {format_.get('type')!r}")
+    for option in ("at_least_one", "stop_after_first", "excludes"):
+        if format_.get(option):
+            raise _no_tag(f"{option!r}")
+    tags = []
+    for tag in format_.get("tags", []):
+        begin, end, content = tag.get("begin"), tag.get("end"), tag.get("content", {})
+        if not isinstance(begin, str) or not isinstance(end, str):
+            raise _no_tag("a tag whose begin or end is no single string")
+        if content.get("type") != "json_schema" or content.get("style", "json") != "json":
+            raise _no_tag("content other than a JSON Schema in JSON")
+        if unknown := set(content) - {"type", "json_schema", "style"}:
+            raise _no_tag(f"{min(unknown)!r}")
+        triggers = [each for each in format_.get("triggers", []) if begin.startswith(each)]
+        if len(triggers) != 1:
+            raise GrammarError(f"the tag {begin!r} begins with {len(triggers)} of the triggers")
+        schema = _schema(json.dumps(content["json_schema"]), any_whitespace, lenient)
+        tags.append(llguidance.StructTag(trigger=triggers[0], begin=begin, grammar=schema, end=end))
+    if not tags:
+        raise GrammarError("there are no tags")
+    lark = llguidance.StructTag.to_grammar(tags, assume_special=False)
+    return _without_header(str(lark))
+
+
+def _without_header(lark: str) -> str:
+    return lark.replace("%llguidance {}\n", "", 1)
+
+
+def _no_tag(what: str) -> GrammarError:
+    return GrammarError(
+        f"llguidance has no equal for {what}; it has triggered tags around JSON Schemas only "
+        "(use the backend 'xgrammar')"
+    )
+
+
+def _first_line(message: str) -> str:
+    return message.strip().splitlines()[0] if message.strip() else "no reason given"

@@ -1,0 +1,330 @@
+"""Blocks under overlap: shared by prefix, freed by window, never written under a reader."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from stepweave.requests.blocks import BlockLedger
+from stepweave.requests.request import Request
+from stepweave.requests.table import RequestTable
+from tests.requests.memory_model import Device, Simulation, limits, request, settle
+
+
+def simulation(
+    seed: int = 0,
+    depth: int = 1,
+    *,
+    prefix_cache: bool = True,
+    ahead: int = 1,
+    window: int | None = None,
+    reuse: int = 1,
+    **sizes: int,
+) -> Simulation:
+    size = limits(**{"draft_tokens": 3, "context_length": 48, "max_rows": 4, **sizes})
+    table = RequestTable(
+        size,
+        block_reuse=reuse,
+        prefix_cache=prefix_cache,
+        cache_tail=ahead,
+        sliding_window=window,
+    )
+    device = Device(size, window, ahead)
+    return Simulation(table, device, depth, reuse, random.Random(seed))
+
+
+def arrivals(rnd: random.Random, priorities: int = 1) -> Callable[[int], Request]:
+    """Requests that begin like each other, or go on where an earlier one ended."""
+    stems = [tuple(rnd.randrange(3) for _ in range(30)) for _ in range(2)]
+    before: list[Request] = []
+
+    def make(uid: int) -> Request:
+        stem = rnd.choice(stems)[: rnd.randrange(1, 31)]
+        over = [each for each in before if each.phase == "done" and each.settled < 40]
+        if over and rnd.random() < 0.5:
+            last = rnd.choice(over)
+            stem = (*last.prompt_ids, *last.output_ids)
+        prompt = stem + tuple(rnd.randrange(3) for _ in range(rnd.randrange(3)))
+        before.append(
+            request(
+                uid,
+                prompt,
+                rnd.randrange(1, min(16, 49 - len(prompt))),
+                window=rnd.choice([1, 1, 3, 4]),
+                priority=rnd.randrange(priorities),
+                prompt_logprobs=rnd.choice([None, None, None, 0]),
+            )
+        )
+        return before[-1]
+
+    return make
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_every_read_finds_its_own_tokens(seed: int, depth: int) -> None:
+    rnd = random.Random(seed)
+    world = simulation(
+        seed,
+        depth,
+        prefix_cache=seed % 5 > 0,
+        ahead=seed % 2,
+        window=rnd.choice([None, 1, 2, 5, 9]),
+        reuse=rnd.choice([1, 1, 2, 3]),
+        num_blocks=rnd.randrange(15, 32),
+        token_budget=rnd.randrange(4, 24),
+    )
+    table = world.table
+    make = arrivals(rnd, priorities=rnd.choice([1, 3]))
+    requests: list[Request] = []
+    world.stop = 0.05
+    while len(requests) < 24 or not table.idle:
+        if len(requests) < 24 and rnd.random() < 0.3:
+            requests.append(make(len(requests)))
+            table.submit(requests[-1])
+        if rnd.random() < 0.03:
+            table.cancel(rnd.randrange(24))
+        running = [each for each in table.requests.values() if each.phase == "running"]
+        if running and rnd.random() < 0.1:
+            table.preempt(rnd.choice(running))
+        world.step()
+        assert world.steps < 3000, "it does not end"
+    world.drain()
+    assert all(each.phase == "done" for each in requests)
+    assert table.rows.held == table.blocks.pool.held == frozenset()
+    assert sorted(table.take_ended()) == []
+    assert table.preemptions > 0
+    if table.blocks.cache is not None:
+        assert 0 < table.prefix_hits < table.prefix_queries
+        assert all(
+            each.cached_tokens == 0 for each in requests if each.params.prompt_logprobs is not None
+        )
+
+
+def serve(world: Simulation, *requests: Request) -> None:
+    world.table.submit_all(requests)
+    world.drain()
+
+
+def first_row(world: Simulation, asked: Request) -> tuple[int, int, int]:
+    """Start, prefix and tokens of the request's first row."""
+    world.table.submit(asked)
+    rows = [row for row in world.step().rows if row.request is asked]
+    return rows[0].start, len(rows[0].prefix), len(rows[0].tokens)
+
+
+PROMPT = tuple(range(10, 22))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "hit"),
+    [
+        (PROMPT, 8),  # at least one token is computed
+        ((*PROMPT, 5), 12),
+        ((*PROMPT[:11], 5, 5), 8),
+        (PROMPT[:8], 4),
+        ((5, *PROMPT[1:]), 0),
+        (PROMPT[:4], 0),
+    ],
+)
+def test_a_hit_is_the_longest_known_chain_of_whole_blocks_but_never_the_whole_prompt(
+    prompt: tuple[int, ...], hit: int
+) -> None:
+    world = simulation(ahead=0)
+    serve(world, request(0, PROMPT, 3, window=1))
+    again = request(1, prompt, 3, window=1)
+    assert first_row(world, again) == (hit, hit, len(prompt) - hit)
+    assert again.cached_tokens == hit
+    assert (world.table.prefix_queries, world.table.prefix_hits) == (12 + len(prompt), hit)
+    world.drain()
+
+
+@pytest.mark.parametrize(("spoken", "known"), [(8, 16), (9, 20)])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_one_request_said_is_known_to_the_next_but_for_its_last_token(
+    spoken: int, known: int, depth: int
+) -> None:
+    world = simulation(ahead=0, depth=depth)
+    first = request(0, PROMPT, spoken, window=1)
+    serve(world, first)
+    again = request(1, (*PROMPT, *first.output_ids, 1, 2), 3, window=1)
+    assert first_row(world, again)[0] == known
+    world.drain()
+
+
+def test_requests_with_and_without_a_drafter_share_nothing() -> None:
+    world = simulation(ahead=0)
+    serve(world, request(0, PROMPT, 3, window=1))
+    assert first_row(world, request(1, PROMPT, 3, window=3))[0] == 0
+    world.drain()
+    assert first_row(world, request(2, PROMPT, 3, window=4))[0] == 8  # the drafter's are there now
+
+
+def test_a_block_whose_last_position_knows_the_next_token_is_shared_only_where_that_is_equal() -> (
+    None
+):
+    world = simulation(ahead=1)
+    serve(world, request(0, (*PROMPT[:8], 1, 1), 3))
+    assert first_row(world, request(1, (*PROMPT[:8], 2, 2), 3))[0] == 4
+    world.drain()
+    assert first_row(world, request(2, (*PROMPT[:8], 1, 2), 3))[0] == 8
+
+
+def test_requests_that_want_every_logit_get_no_prefix_but_leave_one() -> None:
+    world = simulation(ahead=0)
+    serve(world, request(0, PROMPT, 3, window=1, prompt_logprobs=0))
+    assert first_row(world, request(1, PROMPT, 3, window=1, prompt_logprobs=0))[0] == 0
+    assert world.table.prefix_queries == 0
+    world.drain()
+    assert first_row(world, request(2, PROMPT, 3, window=1))[0] == 8
+
+
+def test_two_equal_prompts_in_one_step_are_both_computed_and_one_stays() -> None:
+    world = simulation(ahead=0, token_budget=64)
+    serve(world, request(0, PROMPT, 3, window=1), request(1, PROMPT, 3, window=1))
+    assert world.table.prefix_hits == 0
+    assert len(world.table.blocks.pool.kept) == 3
+    assert first_row(world, request(2, PROMPT, 3, window=1))[0] == 8
+
+
+def test_the_prefixes_of_one_step_fit_the_staging_buffer() -> None:
+    world = simulation(ahead=0, token_budget=64, num_blocks=60)
+    serve(world, request(0, (1,) * 20, 3, window=1))
+    again = [request(uid, (1,) * 22, 3, window=1) for uid in (1, 2, 3)]
+    world.table.submit_all(again)
+    first, second = world.step(), world.step()
+    assert [row.start for row in first.rows] == [20, 20]  # 60 tokens would be over 48
+    assert [row.start for row in second.rows if not row.decodes] == [20]
+    world.drain()
+
+
+def test_a_preempted_request_finds_its_own_blocks_again() -> None:
+    world = simulation(ahead=0, depth=1)
+    asked = request(0, PROMPT, 12, window=1)
+    world.table.submit(asked)
+    for _ in range(7):
+        world.step()
+    world.table.preempt(asked)
+    world.step()
+    row = world.step().rows[0] if not world.flying[-1].rows else world.flying[-1].rows[0]
+    settled = asked.settled
+    assert row.start == (settled - 2) // 4 * 4
+    assert row.prefix == PROMPT[:12] + tuple(asked.output_ids[: row.start - 12])
+    assert row.forced == asked.output_ids[-1] == row.following
+    assert asked.cached_tokens == 0  # of the first admission
+    world.drain()
+
+
+def test_known_blocks_are_evicted_only_when_a_grant_needs_them_and_the_oldest_first() -> None:
+    world = simulation(ahead=0, num_blocks=13, context_length=48, token_budget=64)
+    serve(world, request(0, (1,) * 9, 2, window=1))
+    serve(world, request(1, (2,) * 9, 2, window=1))
+    assert len(world.table.blocks.pool.kept) == 4
+    serve(world, request(2, (0,) * 37, 6, window=1))  # 11 blocks, of which 9 are free
+    assert len(world.table.blocks.pool.kept) == 2 + 10
+    assert first_row(world, request(3, (2,) * 9, 2, window=1))[0] == 8
+    world.drain()
+    assert first_row(world, request(4, (1,) * 9, 2, window=1))[0] == 0
+
+
+def test_following_is_the_settled_token_after_a_chunk() -> None:
+    world = simulation(prefix_cache=False, token_budget=5)
+    asked = request(0, PROMPT, 6, window=1)
+    world.table.submit(asked)
+    chunks = [world.step().rows[0] for _ in range(3)]
+    assert [row.following for row in chunks] == [PROMPT[5], PROMPT[10], -1]
+    world.drain()
+
+
+# -- sliding windows -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [1, 2, 4, 5, 7])
+def test_a_block_is_given_back_at_the_first_settled_token_that_allows_it(window: int) -> None:
+    world = simulation(prefix_cache=False, window=window, token_budget=64)
+    asked = request(0, 6, 30, window=1)
+    world.table.submit(asked)
+    frees: dict[int, int] = {}
+    while asked.phase != "done":
+        world.step()
+        for index, block in enumerate(asked.blocks):
+            if block == 0:
+                frees.setdefault(index, asked.settled)
+    # Brute force: the next query is at settled − 1 and attends to `window` keys, itself one.
+    for index, settled in frees.items():
+        seen = range(settled - 1 - window + 1, settled)
+        assert index not in {position // 4 for position in seen}
+        earlier = range(settled - 2 - window + 1, settled - 1)
+        before_all = settled == asked.prompt_ids.__len__() + 1
+        assert before_all or index in {position // 4 for position in earlier if position >= 0}
+    assert len(frees) == (36 - 1 - window) // 4
+    assert world.table.freed_by_window == len(frees)
+
+
+def drafts_accepted(ledger: BlockLedger, asked: Request) -> int:
+    return asked.most() - 1
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_freeing_by_what_drafts_in_flight_may_come_to_would_be_noticed(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> None:
+        world = simulation(3, depth, prefix_cache=False, window=3)
+        make = arrivals(random.Random(3))
+        for uid in range(24):
+            world.table.submit(make(uid))
+            for _ in range(5):
+                world.step()
+        world.drain()
+
+    run()
+    monkeypatch.setattr(BlockLedger, "_in_place", drafts_accepted)
+    with pytest.raises(AssertionError, match="gave back"):
+        run()
+
+
+def test_chunks_of_a_long_prompt_free_what_they_have_left_behind() -> None:
+    world = simulation(prefix_cache=False, window=4, token_budget=8)
+    asked = request(0, 40, 4, window=1)
+    world.table.submit(asked)
+    for _ in range(4):
+        world.step()
+    assert asked.blocks[:5] == [0] * 5  # 24 tokens committed; 21 … 24 are yet attended to
+    assert asked.blocks[5] != 0
+    assert len(asked.blocks) == 11
+    world.drain()
+
+
+def test_what_the_window_left_behind_can_still_be_found() -> None:
+    world = simulation(window=4, ahead=0)
+    serve(world, request(0, PROMPT, 20, window=1))
+    assert world.table.freed_by_window > 0
+    assert first_row(world, request(1, (*PROMPT, 1), 3, window=1))[0] == 12
+
+
+# -- another run on the same table -----------------------------------------------------------
+
+
+def test_steps_may_begin_anew_and_what_is_known_is_kept() -> None:
+    table = RequestTable(limits(max_rows=1), row_reuse=2, block_reuse=3, prefix_cache=True)
+    table.submit(request(0, PROMPT, 3, window=1))
+    for step in range(40, 60):
+        settle(table, table.schedule(step))
+    assert table.idle
+    table.submit(request(1, PROMPT, 3, window=1))
+    batch = table.schedule(0)
+    assert [row.start for row in batch.rows] == [8]
+    assert table.rows.available(10_000) == 0
+    table.check_conservation()
+
+
+def test_what_a_broken_run_left_running_is_computed_again_by_the_next() -> None:
+    table = RequestTable(limits(), prefix_cache=True)
+    asked = request(0, PROMPT, 5, window=1)
+    table.submit(asked)
+    settle(table, table.schedule(0))
+    table.schedule(1)  # never committed
+    batch = table.schedule(0)
+    assert [(row.start, row.forced) for row in batch.rows] == [(8, asked.output_ids[-1])]
+    table.check_conservation()

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
+from torch.nn import functional as F
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -130,7 +131,7 @@ def tiny_eagle(
     show in the drafts. An EAGLE-3 head drafts only four tokens of five. The target may be wrapped
     in a `CausalLM` afterwards; weights are the same for the same arguments.
     """
-    llama = copy.deepcopy(target.config)
+    llama: Any = copy.deepcopy(target.config)
     llama.num_hidden_layers = 1
     llama.max_position_embeddings = context or llama.max_position_embeddings
     size = int(llama.hidden_size)
@@ -145,12 +146,13 @@ def tiny_eagle(
         torch.manual_seed(seed)
         if style == "eagle":
             network = EagleNetwork(EagleConfig("eagle", llama, size))
-            network.fc.weight.copy_(torch.cat([torch.eye(size), 0.15 * torch.eye(size)], dim=1))
+            network.fc.weight.copy_(torch.cat([torch.eye(size), 0.05 * torch.eye(size)], dim=1))
             del first["input_layernorm.weight"]
             network.layers[0].load_state_dict(first)
         else:
             draft_ids = torch.tensor([i for i in range(llama.vocab_size) if i % 5 != 4])
-            llama.num_attention_heads, llama.num_key_value_heads = 8, 4
+            llama.num_attention_heads *= 3
+            llama.num_key_value_heads *= 3
             layers = (1, 2, 3)
             network = EagleNetwork(
                 EagleConfig(
@@ -171,20 +173,22 @@ def tiny_eagle(
 def _carry_next_token(
     network: EagleNetwork, first: dict[str, torch.Tensor], head: torch.Tensor
 ) -> None:
-    """An EAGLE-3 layer that attends to its own position and so brings in the next token."""
-    size = network.config.hidden_size
+    """The target's layer in EAGLE-3's form, whose residual is without the next token.
+
+    So a third of the attention heads are the target's, on the embedding half of their input; the
+    others attend to their own position, by matching it with itself, and bring its embedding in.
+    """
+    size, width = network.config.hidden_size, network.config.head_dim
     layer: Any = network.layers[0]
     attention = layer.self_attn
-    for weight in (attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight):
-        weight.zero_()
-    frame = torch.linalg.qr(torch.randn(attention.v_proj.out_features, size)).Q
-    attention.v_proj.weight[:, :size] = frame
-    attention.k_proj.weight[:, :size] = 1.5 * frame
-    by_head = frame.view(-1, network.config.head_dim, size)
-    shared = attention.q_proj.out_features // attention.k_proj.out_features
-    attention.q_proj.weight[:, :size] = 1.5 * by_head.repeat_interleave(shared, 0).flatten(0, 1)
-    back = by_head.repeat_interleave(shared, 0).flatten(0, 1).T / shared
-    attention.o_proj.weight.copy_(back)
+    own = {name: first[f"self_attn.{name}_proj.weight"] for name in "qkvo"}
+    keys, queries = len(own["k"]), len(own["q"])
+    frame = torch.linalg.qr(torch.randn(2 * keys, size)).Q
+    by_query = frame.view(-1, width, size).repeat_interleave(queries // keys, 0).flatten(0, 1)
+    for name, carrying in (("q", 2.5 * by_query), ("k", 2.5 * frame), ("v", frame)):
+        weight = getattr(attention, f"{name}_proj").weight
+        weight.copy_(F.pad(torch.cat([own[name], carrying]), (0, size)))
+    attention.o_proj.weight.copy_(torch.cat([own["o"], by_query.T * keys / queries], dim=1))
     layer.hidden_norm.weight.fill_(0.3)
     layer.mlp.load_state_dict(
         {name.removeprefix("mlp."): each for name, each in first.items() if "mlp." in name}

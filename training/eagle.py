@@ -543,7 +543,7 @@ def main() -> None:
     parser.add_argument("--style", choices=tuple(STEPS), default="eagle3")
     parser.add_argument("--target", type=Path, default=Path("models/embedded/target"))
     parser.add_argument("--out", type=Path, required=True, help="head folder to write or measure")
-    parser.add_argument("--tokens", type=int, default=2_500_000, help="tokens to train on")
+    parser.add_argument("--tokens", type=int, default=1_000_000, help="tokens to train on")
     parser.add_argument("--batch", type=int, default=1024, help="tokens per optimizer step")
     parser.add_argument("--long", type=float, default=0.05, help="share of chats of many turns")
     parser.add_argument("--lr", type=float, default=2e-3)

@@ -4,69 +4,54 @@ import random
 
 import pytest
 
-from stepweave.policies.stopping import StopChecker
 from stepweave.requests.batch import StepBatch
-from stepweave.requests.request import Request, RequestError, SamplingParams
-from stepweave.requests.table import Limits, RequestTable
+from stepweave.requests.request import RequestError, SamplingParams
+from stepweave.requests.table import RequestTable
+from tests.requests.memory_model import limits, request, settle
 
 
-class Text:
-    def push(self, ids: object) -> str:
-        return ""
-
-    def finish(self) -> str:
-        return ""
-
-
-def limits(**changes: int) -> Limits:
-    return Limits(
-        **{
-            "max_rows": 3,
-            "token_budget": 16,
-            "block_size": 4,
-            "num_blocks": 30,
-            "context_length": 64,
-            "draft_tokens": 2,
-            "max_queue": 8,
-            **changes,
-        }
-    )
-
-
-def request(uid: int, prompt: int = 6, max_tokens: int = 20) -> Request:
-    return Request(
-        uid=uid,
-        id=str(uid),
-        prompt="",
-        prompt_ids=tuple(range(prompt)),
-        params=SamplingParams(max_tokens=max_tokens),
-        max_tokens=max_tokens,
-        stop_token_ids=frozenset(),
-        stopper=StopChecker((), (), max_tokens),
-        decoder=Text(),
-    )
-
-
-def settle(table: RequestTable, batch: StepBatch, tokens: int = 1) -> None:
-    for row in batch.rows:
-        table.settle(row)
-        owner = row.request
-        if row.yields and owner.phase != "done":
-            room = owner.max_tokens - len(owner.output_ids)
-            owner.output_ids += [1] * min(tokens, room)
-            if len(owner.output_ids) == owner.max_tokens:
-                table.finish(owner, "length")
-
-
-def test_a_decode_row_gets_its_whole_window_or_no_row() -> None:
+def test_a_decode_row_gets_its_own_whole_window_or_no_row() -> None:
     table = RequestTable(limits(token_budget=8))
-    for uid in range(3):
-        table.submit(request(uid))
+    for uid, window in enumerate((1, 3, 4)):
+        table.submit(request(uid, window=window))
+    seen = set()
     for step in range(30):
         batch = table.schedule(step)
-        used = sum(3 if row.decodes else len(row.tokens) for row in batch.rows)
-        assert used <= 8
+        used = sum(row.request.window if row.decodes else len(row.tokens) for row in batch.rows)
+        assert used == sum(row.queries for row in batch.rows) <= 8
+        seen |= {row.queries for row in batch.rows if row.decodes}
         settle(table, batch)
+    assert seen == {1, 3, 4}
+
+
+def test_a_wide_window_is_not_starved_by_narrow_ones() -> None:
+    table = RequestTable(limits(token_budget=5, max_rows=4, draft_tokens=4, num_blocks=60))
+    for uid, window in enumerate((1, 5, 1, 1)):
+        table.submit(request(uid, prompt=1, max_tokens=40, window=window))
+    turns = dict.fromkeys(range(4), 0)
+    for step in range(40):
+        batch = table.schedule(step)
+        for row in batch.rows:
+            turns[row.request.uid] += row.decodes
+        settle(table, batch)
+    assert min(turns.values()) > 10
+    assert max(turns.values()) - min(turns.values()) <= 3
+
+
+def test_blocks_are_reserved_for_the_window_that_the_request_has() -> None:
+    table = RequestTable(limits(num_blocks=40))
+    narrow, wide = request(0, prompt=8, window=1), request(1, prompt=8, window=3)
+    table.submit_all([narrow, wide])
+    table.schedule(0)
+    assert (len(narrow.blocks), len(wide.blocks)) == (3, 4)  # 8 + 1 tokens; 8 + 1 + 2 · 2
+    table.schedule(1)
+    assert (narrow.most(), wide.most()) == (10, 12)
+    table.schedule(2)
+    assert (len(narrow.blocks), len(wide.blocks)) == (3, 4)  # 10 tokens; 12 + 2 · 2
+    table.schedule(3)
+    assert (len(narrow.blocks), len(wide.blocks)) == (3, 5)  # 11 tokens; 15 + 2 · 2
+    assert table.refuse_reason(8, 150, window=1) is None
+    assert limits(context_length=200).blocks_for(8 + 150) == 40
 
 
 def test_with_a_tight_budget_no_row_waits_twice_as_long_as_another() -> None:
@@ -99,7 +84,7 @@ def test_rows_keep_their_place_for_life_and_a_new_life_has_a_new_generation() ->
 
 def test_a_request_certain_to_end_is_not_scheduled_again() -> None:
     table = RequestTable(limits(draft_tokens=0, token_budget=32))
-    table.submit(request(0, prompt=4, max_tokens=2))
+    table.submit(request(0, prompt=4, max_tokens=2, window=1))
     first = table.schedule(0)  # prefill, one token in flight
     second = table.schedule(1)  # second token in flight
     third = table.schedule(2)
@@ -108,7 +93,7 @@ def test_a_request_certain_to_end_is_not_scheduled_again() -> None:
 
 def test_when_blocks_run_out_the_last_to_arrive_is_preempted_and_resumes_where_it_was() -> None:
     table = RequestTable(limits(num_blocks=8, draft_tokens=0, token_budget=32))
-    early, late = request(0, prompt=12), request(1, prompt=8)
+    early, late = request(0, prompt=12, window=1), request(1, prompt=8, window=1)
     table.submit(early)
     table.submit(late)
     for step in range(60):
@@ -129,7 +114,7 @@ def test_when_blocks_run_out_the_last_to_arrive_is_preempted_and_resumes_where_i
 
 def test_a_preempted_request_waits_for_its_steps_in_flight() -> None:
     table = RequestTable(limits(num_blocks=30, draft_tokens=0, token_budget=32))
-    late = request(0)
+    late = request(0, window=1)
     table.submit(late)
     first = table.schedule(0)
     table.preempt(late)
@@ -154,7 +139,12 @@ def test_every_request_ends_and_every_block_comes_back(depth: int, seed: int) ->
         block_reuse=rnd.choice([1, 2]),
     )
     requests = [
-        request(uid, prompt=rnd.randrange(1, 20), max_tokens=rnd.randrange(1, 16))
+        request(
+            uid,
+            prompt=rnd.randrange(1, 20),
+            max_tokens=rnd.randrange(1, 16),
+            window=rnd.choice([1, k + 1]),
+        )
         for uid in range(8)
     ]
     for each in requests:
@@ -164,12 +154,13 @@ def test_every_request_ends_and_every_block_comes_back(depth: int, seed: int) ->
     step = 0
     while not table.idle and step < 2000:
         if len(flying) == depth:
-            settle(table, flying.pop(0), rnd.randrange(1, k + 2))
+            settle(table, flying.pop(0))
         if rnd.random() < 0.02:
             table.cancel(rnd.randrange(8))
         batch = table.schedule(step)
         for row in batch.rows:
-            reach = row.request.settled + 2 * k if row.decodes else row.start + len(row.tokens)
+            drafts = row.request.window - 1
+            reach = row.request.settled + 2 * drafts if row.decodes else row.start + len(row.tokens)
             assert len(row.blocks) * 4 >= min(reach, 40), "KV written past its blocks"
         flying.append(batch)
         table.check_conservation()
@@ -177,18 +168,8 @@ def test_every_request_ends_and_every_block_comes_back(depth: int, seed: int) ->
     while flying:
         settle(table, flying.pop(0))
     assert all(each.phase == "done" for each in requests)
-    assert table.rows.held == table.blocks.held == frozenset()
+    assert table.rows.held == table.blocks.pool.held == frozenset()
     assert sorted(table.take_ended()) == list(range(8))
-
-
-def test_a_full_queue_refuses_and_loses_nothing() -> None:
-    table = RequestTable(limits(max_queue=2))
-    table.submit(request(0))
-    table.submit(request(1))
-    with pytest.raises(RequestError, match="the queue is full") as caught:
-        table.submit(request(2))
-    assert caught.value.code == "SW-QUEUE-FULL"
-    assert {row.request.uid for row in table.schedule(0).rows} == {0, 1}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,223 @@
+"""The matrix of features, and what runs one cell of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+
+from stepweave.configs.schema import Method
+from stepweave.requests.request import Request, SamplingParams
+from stepweave.serving.testing import (
+    VOCAB,
+    TinyConfig,
+    fitted,
+    tiny_engine,
+    tiny_pair,
+    tiny_request,
+)
+from stepweave.structured.grammar import GrammarSpec
+
+from tests.serving.reference import Expected, expected
+
+METHODS: tuple[Method | None, ...] = (None, "draft_model", "eagle", "eagle3", "ngram")
+DEPTHS = (1, 2, 3)
+
+SCHEMA = GrammarSpec.from_request(
+    {
+        "json": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "yy"]}},
+            "required": ["a", "b"],
+        }
+    }
+)
+REGEX = GrammarSpec.from_request({"regex": "[a-z]{2,9}( [0-9]{1,3}){0,2}"})
+TAG = GrammarSpec.from_request(
+    {
+        "structural_tag": {
+            "type": "structural_tag",
+            "format": {
+                "type": "sequence",
+                "elements": [
+                    {"type": "const_string", "value": "call "},
+                    {
+                        "type": "tag",
+                        "begin": "<f>",
+                        "content": {
+                            "type": "json_schema",
+                            "json_schema": {"type": "array", "items": {"type": "boolean"}},
+                        },
+                        "end": "</f>",
+                    },
+                ],
+            },
+        }
+    }
+)
+GRAMMARS: dict[str, list[GrammarSpec | None]] = {
+    "no grammar": [None],
+    "schema": [SCHEMA],
+    "regex": [REGEX],
+    "structural tag": [TAG],
+    "mixed": [None, SCHEMA, TAG, REGEX],
+}
+
+SAMPLING: dict[str, list[SamplingParams]] = {
+    "plain": [SamplingParams()],
+    "penalties": [
+        SamplingParams(repetition_penalty=1.4),
+        SamplingParams(presence_penalty=1.1, frequency_penalty=0.7),
+        SamplingParams(logit_bias=((105, 3.0), (49, 2.0), (298, 4.5))),
+        SamplingParams(repetition_penalty=0.8, frequency_penalty=-0.5),
+    ],
+    "bad words": [SamplingParams(bad_words=("?",))],  # the words come from the plain output
+    "logprobs": [SamplingParams(logprobs=3), SamplingParams(logprobs=0), SamplingParams()],
+    "prompt logprobs": [SamplingParams(prompt_logprobs=2), SamplingParams()],
+    "seeded": [
+        SamplingParams(temperature=0.9, seed=11, top_k=40, top_p=0.95),
+        SamplingParams(temperature=1.0, seed=12, min_p=0.05),
+        SamplingParams(temperature=0.7, seed=13),
+        SamplingParams(),
+    ],
+    "min tokens": [SamplingParams(min_tokens=8)],  # the stop tokens come from the plain output
+    "mixes": [
+        SamplingParams(temperature=0.8, seed=5, repetition_penalty=1.2, logprobs=1),
+        SamplingParams(prompt_logprobs=0, frequency_penalty=1.0, min_tokens=3),
+        SamplingParams(temperature=1.0, seed=6, min_p=0.02, draft_tokens=1, bad_words=("?",)),
+        SamplingParams(draft_tokens=0, presence_penalty=-0.4, logprobs=2),
+    ],
+}
+CHANGES_TOKENS = {"penalties", "bad words", "seeded", "min tokens", "mixes"}
+
+SITUATIONS: dict[str, TinyConfig] = {
+    "chunked prefill": TinyConfig(token_budget=9),
+    "preemption": TinyConfig(),  # with too few blocks, see below
+    "prefix cache": TinyConfig(prefix_cache=True),
+    "short drafter context": TinyConfig(),
+}
+CONTEXT = 96
+LENGTHS = (14, 10, 17, 12)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of features; `depth` is what it is compared with depth 1 at."""
+
+    depth: int
+    method: Method | None
+    grammar: str
+    sampling: str
+    situation: str
+
+    def __str__(self) -> str:
+        parts = (f"d{self.depth}", self.method or "none", self.grammar, self.sampling)
+        return "-".join((*parts, self.situation))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request of a cell, before it is made."""
+
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    bad_words: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass
+class Outcome:
+    """What one run of a cell came to."""
+
+    requests: list[Request]
+    preemptions: int
+    prefix_hits: int
+
+
+@cache
+def target(dtype: torch.dtype = torch.float64) -> object:
+    return tiny_pair(dtype, context=CONTEXT)[0]
+
+
+@cache
+def plainly(asked: Asked) -> Expected:
+    """The reference's answer. Kept: many cells ask the same."""
+    return expected(
+        target(), asked.prompt, asked.params, bad_words=asked.bad_words, context=CONTEXT
+    )
+
+
+def prompts(situation: str) -> list[tuple[int, ...]]:
+    """Four prompts; where the prefix cache is tested, they begin alike."""
+    draw = random.Random(5)
+    shared = tuple(draw.randrange(3, VOCAB) for _ in range(13))
+    found = [
+        tuple(draw.randrange(3, VOCAB) for _ in range(length)) for length in (11, 3, 18, 7)
+    ]
+    return [shared + tail for tail in found] if situation == "prefix cache" else found
+
+
+def asked(cell: Cell) -> list[Asked]:
+    """The requests of a cell: as many as prompts, each with the next set of parameters."""
+    grammars, settings = GRAMMARS[cell.grammar], SAMPLING[cell.sampling]
+    found = []
+    for index, prompt in enumerate(prompts(cell.situation)):
+        plain = SamplingParams(
+            max_tokens=LENGTHS[index], structured_outputs=grammars[index % len(grammars)]
+        )
+        setting = settings[index % len(settings)]
+        params = replace(
+            setting, max_tokens=plain.max_tokens, structured_outputs=plain.structured_outputs
+        )
+        without = plainly(Asked(prompt, plain)).tokens
+        if params.min_tokens and plain.structured_outputs is None:
+            # A token that would end the plain output before its time.
+            params = replace(params, stop_token_ids=(without[2],))
+        words: tuple[tuple[int, ...], ...] = ()
+        if params.bad_words:
+            words = ((without[1],), tuple(without[3:5]), (without[0], 7, 9))
+        found.append(Asked(prompt, params, words))
+    return found
+
+
+def run(cell: Cell, requests: Sequence[Asked], *, depth: int, executor: str) -> Outcome:
+    """Serve the cell's requests on a pipeline of that depth."""
+    base = SITUATIONS[cell.situation]
+    k = 0 if cell.method is None else 3
+    if cell.situation == "preemption":
+        base = replace(base, num_blocks=15 if k == 0 else 20)
+    config = replace(
+        base,
+        depth=depth,
+        executor=executor,  # type: ignore[arg-type]
+        draft_tokens=k,
+        method=cell.method or "draft_model",
+        structured=cell.grammar != "no grammar",
+        context=CONTEXT,
+    )
+    short = 20 if cell.situation == "short drafter context" else None
+    engine = tiny_engine(config, drafter_context=short)
+    made = [
+        tiny_request(
+            uid, each.prompt, each.params, context=CONTEXT, bad_words=each.bad_words
+        )
+        for uid, each in enumerate(requests)
+    ]
+    table = engine.new_table()
+    if cell.situation == "prefix cache":
+        # The others come when the first one's prompt is settled, and can find it.
+        later = [fitted(engine, request) for request in made[1:]]
+
+        def submit_the_rest(*_: object) -> None:
+            while later:
+                table.submit(later.pop(0))
+
+        made[0].on_settled = submit_the_rest
+        table.submit(fitted(engine, made[0]))
+    else:
+        for request in made:
+            table.submit(fitted(engine, request))
+    engine.run(table, made)
+    return Outcome(made, table.preemptions, table.prefix_hits)

@@ -1,0 +1,104 @@
+"""Every combination of features gives the reference's tokens, at every depth, with equal counts.
+
+The suite covers every pair of features; `pytest -m nightly` runs every cell.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from allpairspy import AllPairs
+
+from stepweave.requests.request import SamplingParams, TokenLogprob
+from tests.serving.matrix import (
+    CHANGES_TOKENS,
+    DEPTHS,
+    GRAMMARS,
+    METHODS,
+    SAMPLING,
+    SITUATIONS,
+    Asked,
+    Cell,
+    Outcome,
+    asked,
+    plainly,
+    run,
+)
+
+AXES = [list(DEPTHS), list(METHODS), list(GRAMMARS), list(SAMPLING), list(SITUATIONS)]
+
+
+def pairwise() -> Iterator[Cell]:
+    for cell in AllPairs(AXES):
+        yield Cell(*cell)
+
+
+def check(cell: Cell) -> None:
+    requests = asked(cell)
+    serial = run(cell, requests, depth=1, executor="serial")
+    pipelined = run(cell, requests, depth=cell.depth, executor="threads")
+    for outcome in (serial, pipelined):
+        for request, each in zip(outcome.requests, requests, strict=True):
+            expected = plainly(each)
+            assert request.error is None
+            assert request.output_ids == expected.tokens
+            check_logprobs(request.logprobs, each.params.logprobs, expected.tokens, expected.log_probs)
+            prompt = list(each.prompt[1:])
+            check_logprobs(
+                request.prompt_logprobs,
+                each.params.prompt_logprobs,
+                prompt,
+                [] if expected.prompt_log_probs is None else list(expected.prompt_log_probs),
+            )
+    assert counts(serial) == counts(pipelined)
+    if cell.situation == "preemption":
+        assert serial.preemptions or pipelined.preemptions, "this cell is about preemption"
+    if cell.situation == "prefix cache":
+        assert serial.prefix_hits > 0
+        assert pipelined.prefix_hits > 0
+    if cell.method not in (None, "ngram") and cell.grammar == "no grammar":
+        assert sum(request.drafted for request in serial.requests) > 0
+
+
+def counts(outcome: Outcome) -> list[tuple[int, int]]:
+    return [(request.drafted, request.accepted) for request in outcome.requests]
+
+
+def check_logprobs(
+    found: list[TokenLogprob], wanted: int | None, tokens: list[int], log_probs: list[object]
+) -> None:
+    if wanted is None:
+        assert found == []
+        return
+    assert [each.token for each in found] == tokens
+    for each, row in zip(found, log_probs, strict=True):
+        assert each.logprob == pytest.approx(float(row[each.token]), abs=1e-5)
+        assert each.rank == 1 + int((row > row[each.token]).sum())
+        best = row.topk(wanted)
+        assert [token for token, _ in each.top] == best.indices.tolist()
+        assert [value for _, value in each.top] == pytest.approx(best.values.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("cell", pairwise(), ids=str)
+def test_every_pair_of_features(cell: Cell) -> None:
+    check(cell)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("cell", itertools.starmap(Cell, itertools.product(*AXES)), ids=str)
+def test_every_combination(cell: Cell) -> None:
+    check(cell)
+
+
+@pytest.mark.parametrize("sampling", sorted(CHANGES_TOKENS))
+def test_each_option_changes_the_reference(sampling: str) -> None:
+    cell = Cell(1, None, "no grammar", sampling, "chunked prefill")
+    for each in asked(cell):
+        plain = SamplingParams(max_tokens=each.params.max_tokens)
+        if each.params == plain:
+            continue
+        if each.params.min_tokens:
+            plain = SamplingParams(
+                max_tokens=plain.max_tokens, stop_token_ids=each.params.stop_token_ids
+            )
+        assert plainly(each).tokens != plainly(Asked(each.prompt, plain)).tokens

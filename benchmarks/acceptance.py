@@ -2,9 +2,10 @@
 
 The embedded pair decodes in a plain loop on the models of transformers, outside the engine, with
 the engine's own rules and sampling. A way is a rule and how the drafter chooses: its best token, a
-draw with noise of its own, or a draw with the noise that the target will use.
+draw with noise of its own, or a draw with the noise that the target will use. All ways are tried at
+the same places of the same texts.
 
-    python -m benchmarks.acceptance [--prompts 40] [--k 3]
+    python -m benchmarks.acceptance [--prompts 20] [--k 3]
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from .paired import save
 EMBEDDED = Path(__file__).parents[1] / "models" / "embedded"
 DOCS = Path(__file__).parents[1] / "docs"
 SEED = 3
+END = 2
+"""The token that ends a text of the embedded pair."""
 PROSE = 12
 """Words of a paragraph of our documentation that make a prompt."""
 MIXES: dict[str, dict[Task, float]] = {"extraction": EXTRACTION, "story": {story: 1}}
@@ -61,30 +64,19 @@ GREEDY = Way("greedy", "coupled", None)
 
 @dataclass
 class Kept:
-    """Drafts kept by each step of a number of requests."""
+    """Drafts kept by each step, one list per request."""
 
-    steps: list[int] = field(default_factory=list)
-
-    @property
-    def accepted(self) -> float:
-        return float(fmean(self.steps))
-
-    @property
-    def first(self) -> float:
-        """How often the draft at the first place is kept."""
-        return fmean(kept > 0 for kept in self.steps)
-
-    @property
-    def error(self) -> float:
-        """Standard error of `accepted`."""
-        return float(stdev(self.steps) / len(self.steps) ** 0.5)
+    requests: list[list[int]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, float]:
+        """With the standard error over requests: the steps of one are not independent."""
+        steps = [kept for request in self.requests for kept in request]
+        means = [fmean(request) for request in self.requests]
         return {
-            "accepted_per_step": round(self.accepted, 4),
-            "standard_error": round(self.error, 4),
-            "first_accepted": round(self.first, 4),
-            "steps": len(self.steps),
+            "accepted_per_step": round(fmean(steps), 4),
+            "standard_error": round(stdev(means) / len(means) ** 0.5, 4),
+            "first_accepted": round(fmean(kept > 0 for kept in steps), 4),
+            "steps": len(steps),
         }
 
 
@@ -108,84 +100,94 @@ class Reader:
             self.read = length
 
 
-@torch.inference_mode()
-def decode(
-    target: LlamaForCausalLM,
-    drafter: LlamaForCausalLM,
-    prompt: list[int],
-    way: Way,
-    temperature: float,
-    k: int,
-    limit: int,
-    seed: int,
-) -> Kept:
-    """One request to its end or `limit` tokens, with the drafts that each step kept."""
-    tokens, kept = list(prompt), Kept()
-    readers = Reader(target), Reader(drafter)
-    seeds, greedy = torch.tensor([seed]), torch.tensor([temperature == 0])
+@dataclass(frozen=True)
+class Pair:
+    """A target and a drafter at work on one request."""
 
-    def distribution(logits: Tensor) -> Tensor:
+    target: Reader
+    drafter: Reader
+    temperature: float
+    seed: int
+    k: int
+
+    def step(self, tokens: list[int], prompt: int, way: Way) -> list[int]:
+        """What one step adds to the tokens; none but the last of them is read anew."""
+        seeds, greedy = torch.tensor([self.seed]), torch.tensor([self.temperature == 0])
+        position = torch.tensor([len(tokens) - prompt])
+        window, drawn_from = list(tokens), []
+        for place in range(self.k):
+            q = self.distribution(self.drafter.logits(window)[-1:])
+            drawn_from.append(q)
+            if way.noise is None:
+                window.append(int(q.argmax()))
+            else:
+                window.append(int(draw(q, seeds, position + place, greedy, way.noise)))
+        verified = ACCEPTANCE[way.rule](
+            self.distribution(self.target.logits(window)[-self.k - 1 :])[None],
+            torch.tensor([window[len(tokens) :]]),
+            torch.tensor([self.k]),
+            seeds,
+            position,
+            greedy,
+            None if way.noise is None else torch.stack(drawn_from, dim=1),
+        )
+        for reader in (self.target, self.drafter):
+            reader.forget(len(tokens) - 1)
+        settled: list[int] = verified.tokens[0, : int(verified.counts)].tolist()
+        return settled
+
+    def distribution(self, logits: Tensor) -> Tensor:
         rows = len(logits)
-        off = torch.zeros(rows, dtype=torch.int64)
         return filtered_log_probs(
             logits,
-            torch.full((rows,), temperature),
-            off,
+            torch.full((rows,), self.temperature),
+            torch.zeros(rows, dtype=torch.int64),
             torch.ones(rows),
             any_top_k=False,
             any_top_p=False,
         )
 
-    while len(tokens) < len(prompt) + limit:
-        position = torch.tensor([len(tokens) - len(prompt)])
-        window, drawn_from = list(tokens), []
-        for place in range(k):
-            q = distribution(readers[1].logits(window)[-1:])
-            drawn_from.append(q)
-            best = greedy if way.noise is not None else torch.tensor([True])
-            purpose = way.noise if way.noise is not None else Purpose.DRAFT
-            window.append(int(draw(q, seeds, position + place, best, purpose)))
-        drafts = torch.tensor([window[len(tokens) :]])
-        verified = ACCEPTANCE[way.rule](
-            distribution(readers[0].logits(window)[-k - 1 :])[None],
-            drafts,
-            torch.tensor([k]),
-            seeds,
-            position,
-            greedy,
-            torch.stack(drawn_from, dim=1) if way.noise is not None else None,
-        )
-        settled = verified.tokens[0, : int(verified.counts)].tolist()
-        accepted = len(settled) - 1
-        ended = target.config.eos_token_id in settled
-        if ended:
-            accepted = min(accepted, settled.index(target.config.eos_token_id) + 1)
-        kept.steps.append(accepted)
-        if ended:
-            break
-        tokens += settled
-        for reader in readers:
-            reader.forget(len(tokens) - 1)
-    return kept
+
+@torch.inference_mode()
+def decode(pair: Pair, prompt: list[int], ways: Sequence[Way], limit: int, end: int) -> list[Kept]:
+    """Drafts that each way keeps, step by step, along one text of at most `limit` tokens.
+
+    The text goes on with what the first way gives, which must be coupled: then it is that of
+    decoding without drafts. The other ways are tried at the same places, and go no further.
+    """
+    tokens = list(prompt)
+    kept: list[list[int]] = [[] for _ in ways]
+    while len(tokens) < len(prompt) + limit and tokens[-1] != end:
+        tried = [pair.step(tokens, len(prompt), way) for way in ways]
+        for counts, settled in zip(kept, tried, strict=True):
+            ended = settled.index(end) + 1 if end in settled else len(settled)
+            counts.append(min(len(settled) - 1, ended))
+        first = tried[0]
+        tokens += first[: first.index(end) + 1] if end in first else first
+    return [Kept([counts]) for counts in kept]
 
 
 def measure(prompts: dict[str, list[list[int]]], k: int, limit: int) -> list[dict[str, Any]]:
     """Every way at every temperature: one line of the table each."""
     target, drafter = (load_model(EMBEDDED / part) for part in ("target", "draft"))
-    lines = []
+    table = []
     for temperature in TEMPERATURES:
-        for way in WAYS if temperature else (GREEDY,):
-            line: dict[str, Any] = {"temperature": temperature, "way": way.name}
-            for kind, some in prompts.items():
-                kept = Kept()
-                for number, prompt in enumerate(some):
-                    kept.steps += decode(
-                        target, drafter, prompt, way, temperature, k, limit, number
-                    ).steps
+        ways = WAYS if temperature else (GREEDY,)
+        lines: list[dict[str, Any]] = [
+            {"temperature": temperature, "way": way.name} for way in ways
+        ]
+        for kind, some in prompts.items():
+            found = [Kept() for _ in ways]
+            for seed, prompt in enumerate(some):
+                pair = Pair(Reader(target), Reader(drafter), temperature, seed, k)
+                one = decode(pair, prompt, ways, limit, END)
+                for every, each in zip(found, one, strict=True):
+                    every.requests += each.requests
+            for line, kept in zip(lines, found, strict=True):
                 line[kind] = kept.to_json()
-            lines.append(line)
-            print(as_row(line), flush=True)
-    return lines
+        table += lines
+        print("\n".join(as_row(line) for line in lines), flush=True)
+    return table
 
 
 def as_row(line: dict[str, Any]) -> str:
@@ -223,7 +225,7 @@ def asked(count: int) -> dict[str, list[list[int]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--prompts", type=int, default=40, help="of each kind")
+    parser.add_argument("--prompts", type=int, default=20, help="of each kind")
     parser.add_argument("--k", type=int, default=3, help="drafts per step")
     parser.add_argument("--limit", type=int, default=80, help="most tokens of an answer")
     parser.add_argument("--json", type=Path)

@@ -10,7 +10,7 @@ takes most of the time; steps that also compute a prompt are longer, and all ops
 exact and the same on every machine. With `--real` the embedded model runs: requests come from
 another thread into a running engine, sides in turn, round by round, tokens compared.
 
-    python -m benchmarks.ttft [--load 0.2 0.4 0.6 0.8] [--steps 3000] [--real] [--json FILE]
+    python -m benchmarks.ttft [--load 0.2 0.4 0.6 0.8] [--real] [--real-load 0.3 0.6] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -289,8 +289,12 @@ class Bench:
         table = llm.engine.new_table()
         requests = [self.request(llm, uid) for uid in range(len(arrivals))]
         heard: dict[int, list[float]] = {request.uid: [] for request in requests}
+
+        def settled(request: Request, new: int) -> None:
+            heard[request.uid] += [time.perf_counter()] * new
+
         for request in requests:
-            request.on_settled = lambda r, new: new and heard[r.uid].append(time.perf_counter())
+            request.on_settled = settled
         sent = [0.0] * len(requests)
         table.open()
         feeder = threading.Thread(target=self._feed, args=(table, requests, arrivals, sent))
@@ -310,11 +314,13 @@ class Bench:
         sent: list[float],
     ) -> None:
         began = time.perf_counter()
-        for request, at in zip(requests, arrivals, strict=True):
-            time.sleep(max(0.0, began + at - time.perf_counter()))
-            sent[request.uid] = time.perf_counter()
-            table.submit(request)
-        table.close()
+        try:
+            for request, at in zip(requests, arrivals, strict=True):
+                time.sleep(max(0.0, began + at - time.perf_counter()))
+                sent[request.uid] = time.perf_counter()
+                table.submit(request)
+        finally:
+            table.close()
 
 
 def paced(plan: Plan, pacer: Pacer) -> Plan:
@@ -393,6 +399,7 @@ def main() -> None:
     parser.add_argument("--jitter", type=float, default=0.05)
     parser.add_argument("--prompt-us", type=float, default=500)
     parser.add_argument("--real", action="store_true")
+    parser.add_argument("--real-load", type=float, nargs="*", default=[0.3, 0.6])
     parser.add_argument("--tokens", type=int, default=24, help="of each real request")
     parser.add_argument("--seconds", type=float, default=2.5, help="of arrivals in a real run")
     parser.add_argument("--rounds", type=int, default=5)
@@ -410,7 +417,7 @@ def main() -> None:
         print(f"{row['load']:4} {row['side']:22} {row['us']['mean'] / 1e3:8.2f} {ratios}")
     if given.real:
         result["real"] = measure_sides(
-            given.load, given.rows, given.tokens, given.seconds, given.rounds
+            given.real_load, given.rows, given.tokens, given.seconds, given.rounds
         )
         print(f"embedded model; medians over {given.rounds} rounds of the same ratios")
         for row in result["real"]["by_load"]:

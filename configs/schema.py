@@ -101,7 +101,8 @@ class StructuredConfig(_Part):
     """Grammars that output must follow, asked for per request."""
 
     backend: Literal["xgrammar", "llguidance"] = Field(
-        default="xgrammar", description="llguidance is an extra: `pip install stepweave[llguidance]`."
+        default="xgrammar",
+        description="llguidance is an extra: `pip install stepweave[llguidance]`.",
     )
     any_whitespace: bool = Field(
         default=False, description="Let JSON output contain whitespace of the model's choice."
@@ -235,6 +236,17 @@ class PipelineConfig(_Part):
         if twice is not None:
             raise ValueError(f"node {twice!r} is listed twice")
         return nodes
+
+    @model_validator(mode="after")
+    def _a_custom_drafter_is_named(self) -> PipelineConfig:
+        if self.speculation is not None and self.speculation.method == "custom":
+            kind = next((node.kind for node in self.nodes if node.name == "draft"), None)
+            if kind is None:
+                raise ValueError(
+                    "speculation.method custom needs the kind of the drafter: "
+                    "nodes: [{name: draft, kind: …}]"
+                )
+        return self
 
     @model_validator(mode="after")
     def _a_window_fits_the_budget(self) -> PipelineConfig:

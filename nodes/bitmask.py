@@ -57,9 +57,7 @@ class MaskBuffer:
         self.valid = torch.empty(rows, dtype=torch.int64, pin_memory=pin)
         self._valid = self.valid.numpy()
 
-    def fill(
-        self, batch: StepBatch, table: MatcherTable, drafts: HostDrafts | None
-    ) -> FilledMask:
+    def fill(self, batch: StepBatch, table: MatcherTable, drafts: HostDrafts | None) -> FilledMask:
         """Masks of every sampling row: all ones where nothing is structured."""
         rows, width, row_words = batch.sampling, batch.width, self.bits.shape[2]
         used = self.bits.view(-1)[: len(rows) * width * row_words]

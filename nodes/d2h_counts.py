@@ -1,7 +1,7 @@
 """d2h_counts: how many tokens each row got, on the host, before the drafter is launched.
 
-Only a drafter whose batches are not padded needs it: its shapes depend on that number, so its launch
-waits for the device. The plan shows what that costs; `speculation.padded` says which it is.
+Only a drafter whose batches are not padded needs it: its shapes depend on that number, so its
+launch waits for the device. The plan shows what that costs; `speculation.padded` says which it is.
 """
 
 from __future__ import annotations
@@ -48,4 +48,6 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
     )
 
 
-KIND = NodeKind("d2h_counts", "copy the number of sampled tokens to the host, for the drafter", build)
+KIND = NodeKind(
+    "d2h_counts", "copy the number of sampled tokens to the host, for the drafter", build
+)

@@ -317,7 +317,7 @@ def propose_with_model(
 
 
 def _not_fed_yet(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Of each row's last two tokens, the first is new to the drafter only if every draft was kept."""
+    """Of a row's last two tokens, the first is new to the drafter only if all drafts were kept."""
     return [
         (2 * index, 2) if row.decodes and counts[index] == row.queries else (2 * index + 1, 1)
         for index, row in enumerate(batch.sampling)

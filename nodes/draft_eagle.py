@@ -115,9 +115,7 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
         cache: PagedCache = ctx.state("draft_kv")
         hidden: Tensor = ctx.read("hidden")
         kept = None if shape.padded else ctx.read("kept")
-        return propose_with_head(
-            machine, inputs, sampled, hidden, cache, kept, draws=shape.draws
-        )
+        return propose_with_head(machine, inputs, sampled, hidden, cache, kept, draws=shape.draws)
 
     return drafter(
         spec, propose, reads=(Read("hidden"),), states=("draft_kv",), spans=_settled_lines

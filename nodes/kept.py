@@ -57,8 +57,6 @@ def keeping(shape: Shape, spans: Spans) -> tuple[tuple[Op, ...], tuple[Value, ..
         "pinned",
         "slots",
         nbytes=8 * most,
-        allocate=lambda: torch.zeros(
-            most, dtype=torch.int64, pin_memory=torch.cuda.is_available()
-        ),
+        allocate=lambda: torch.zeros(most, dtype=torch.int64, pin_memory=torch.cuda.is_available()),
     )
     return (Op(reads=(Read("batch"), Read("host_counts")), writes=("kept",), run=run),), (value,)

@@ -15,15 +15,9 @@ from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
-from ..graph.errors import StepweaveError
+from .pools import PoolError
 
 DIGEST_BYTES = 16
-
-
-class CacheError(StepweaveError):
-    """The cache and the pool of blocks do not agree."""
-
-    code = "SW-PREFIX-CACHE"
 
 
 def root(salt: bytes) -> bytes:
@@ -60,10 +54,13 @@ class PrefixCache:
         return found
 
     def enter(self, name: bytes, block: int) -> None:
-        """Name a block, unless another has that name: the first one entered stays."""
+        """Name a block, unless another has that name: the first one entered stays.
+
+        Raises `PoolError` for a block that holds something else already.
+        """
         if name not in self._blocks:
             if block in self._names:
-                raise CacheError(f"block {block} has a name already")
+                raise PoolError(f"block {block} has a name already")
             self._blocks[name] = block
             self._names[block] = name
 
@@ -72,10 +69,10 @@ class PrefixCache:
         del self._blocks[self._names.pop(block)]
 
     def check(self, held: Iterable[int], kept: Iterable[int]) -> None:
-        """Every named block is held or kept, and every kept one is named. Raises `CacheError`."""
+        """Every named block is held or kept, and every kept one is named. Raises `PoolError`."""
         held, kept = set(held), set(kept)
         names = {block: name for name, block in self._blocks.items()}
         if names != self._names or not kept <= names.keys() <= kept | held:
-            raise CacheError(
+            raise PoolError(
                 f"{len(self._blocks)} names for {len(self._names)} blocks; kept: {sorted(kept)}"
             )

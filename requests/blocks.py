@@ -179,7 +179,7 @@ class BlockLedger:
     def check_conservation(self, running: Iterable[Request]) -> None:
         """Every block is in one place, and its users are those who list it.
 
-        Raises `PoolError` or `CacheError`.
+        Raises `PoolError`.
         """
         self.pool.check_conservation()
         listed = Counter(block for request in running for block in _held(request))

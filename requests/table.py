@@ -403,7 +403,7 @@ class RequestTable:
     def check_conservation(self) -> None:
         """Every row and block is in one place, and it is the one we think.
 
-        Raises `PoolError` or `CacheError`.
+        Raises `PoolError`.
         """
         self.rows.check_conservation()
         running = list(self._running())

@@ -118,6 +118,7 @@ class Engine:
         if "matchers" in self.plan.graph.states:
             states["matchers"] = MatcherTable()
         threads = torch.get_num_threads()
+        steps, preemptions = table.steps, table.preemptions
         started = perf_counter()
         try:
             if self.torch_threads is not None:
@@ -133,8 +134,8 @@ class Engine:
             torch.set_num_threads(threads)
             totals = self.totals
             totals.seconds += perf_counter() - started
-            totals.steps += table.steps
-            totals.preemptions += table.preemptions
+            totals.steps += table.steps - steps
+            totals.preemptions += table.preemptions - preemptions
             totals.tokens += sum(len(request.output_ids) for request in requests)
             totals.drafted += sum(request.drafted for request in requests)
             totals.accepted += sum(request.accepted for request in requests)
@@ -150,8 +151,10 @@ class Engine:
         A drafter shares the target's blocks, so what it may still read is not freed either.
         """
         windows = [self.model.sliding_window]
-        if self.drafter is not None:
+        if isinstance(self.drafter, CausalLM):
             windows.append(self.drafter.sliding_window)
+        elif self.drafter is not None:
+            windows.append(None)  # a head looks back to the start
         known = [window for window in windows if window is not None]
         return max(known) if len(known) == len(windows) else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -58,9 +58,14 @@ class Intake:
         return _params(prompt) if isinstance(prompt, PromptLine) else given or SamplingParams()
 
     def requests(
-        self, uid: int, request_id: str, text: str, prompt: Prompt, params: SamplingParams
+        self,
+        uids: Iterator[int],
+        request_id: str,
+        text: str,
+        prompt: Prompt,
+        params: SamplingParams,
     ) -> list[Request]:
-        """The n requests of one prompt, with uids from `uid` on; their grammar is not there yet."""
+        """The n requests of one prompt, with the next of `uids`; their grammar is not there yet."""
         if isinstance(prompt, Mapping):
             prompt = prompt_of(prompt, request_id)
         prompt_ids = self._encode(prompt, text)
@@ -78,7 +83,7 @@ class Intake:
         wanted = limits.draft_tokens if params.draft_tokens is None else params.draft_tokens
         return [
             Request(
-                uid=uid + index,
+                uid=next(uids),
                 id=request_id if params.n == 1 else f"{request_id}/{index}",
                 prompt=text,
                 prompt_ids=prompt_ids,
@@ -200,5 +205,3 @@ def _params(line: PromptLine) -> SamplingParams:
         structured_outputs=None if asked is None else GrammarSpec.from_request(asked.request()),
         reasoning=None if asked is None else asked.reasoning,
     )
-
-

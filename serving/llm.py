@@ -7,9 +7,11 @@ for output in llm.generate(["Once upon a time"], SamplingParams(max_tokens=40)):
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -63,6 +65,8 @@ class LLM:
         self.engine = load_engine(pipeline)
         self._intake = Intake(pipeline, self.engine)
         self.tokenizer = self._intake.tokenizer
+        self._table = self.engine.new_table()  # lives on, and its prefix cache with it
+        self._uids = count()
         self._running: _Run | None = None
 
     @property
@@ -96,14 +100,12 @@ class LLM:
         many = _each(prompts)
         each_params = _for_each(params, len(many))
         jobs = [_Job(*named(prompt, index)) for index, prompt in enumerate(many)]
-        running = _Run(self.engine.new_table(), jobs, on_progress)
+        running = _Run(self._table, jobs, on_progress)
         waiting: list[tuple[_Job, Future[CompiledGrammar]]] = []
-        uid = 0
         for job, prompt, given in zip(jobs, many, each_params, strict=True):
             try:
                 asked = self._intake.params(prompt, given)
-                job.requests = self._intake.requests(uid, job.id, job.prompt, prompt, asked)
-                uid += len(job.requests)
+                job.requests = self._intake.requests(self._uids, job.id, job.prompt, prompt, asked)
                 running.check(job)
                 if asked.structured_outputs is not None:
                     future = self._intake.grammar(asked.structured_outputs, asked.reasoning)
@@ -116,8 +118,12 @@ class LLM:
             running.start(waiting)
             if running.requests:
                 self.engine.run(running.table, running.requests)
-        except KeyboardInterrupt:
-            raise Interrupted([job.output() for job in jobs]) from None
+        except BaseException as error:
+            running.cancel()  # what still waits for a grammar is not to be served later
+            self._table = self.engine.new_table()
+            if isinstance(error, KeyboardInterrupt):
+                raise Interrupted([job.output() for job in jobs]) from None
+            raise
         finally:
             self._running = None
         return [job.output() for job in jobs]
@@ -190,6 +196,8 @@ class _Run:
         self._jobs = jobs
         self._on_progress = on_progress
         self._tokens = 0
+        self._uncompiled: dict[int, _Job] = {}  # by id(), each with one opening of the table
+        self._lock = threading.Lock()
 
     @property
     def requests(self) -> list[Request]:
@@ -199,7 +207,9 @@ class _Run:
     def check(self, job: _Job) -> None:
         """Raises `RequestError` for what this engine can never serve."""
         first = job.requests[0]
-        refusal = self.table.refuse_reason(len(first.prompt_ids), first.params.max_tokens)
+        refusal = self.table.refuse_reason(
+            len(first.prompt_ids), first.params.max_tokens, first.window
+        )
         if refusal is not None:
             raise RequestError(refusal)
 
@@ -213,32 +223,40 @@ class _Run:
 
     def start(self, waiting: Sequence[tuple[_Job, Future[CompiledGrammar]]]) -> None:
         """Submit what is ready; the rest when its grammar is, from the thread that compiled it."""
-        late = {id(job) for job, _ in waiting}
+        self._uncompiled = {id(job): job for job, _ in waiting}
         for _ in waiting:
             self.table.open()
         self.table.submit_all(
             request
             for job in self._jobs
-            if job.error is None and id(job) not in late
+            if job.error is None and id(job) not in self._uncompiled
             for request in job.requests
         )
         for job, future in waiting:
             future.add_done_callback(_bind(self._compiled, job))
 
     def cancel(self) -> None:
+        """End what runs, and do not wait for grammars any more."""
+        with self._lock:
+            while self._uncompiled:
+                self._uncompiled.popitem()
+                self.table.close()
         for request in self.requests:
             self.table.cancel(request.uid)
 
     def _compiled(self, job: _Job, future: Future[CompiledGrammar]) -> None:
-        try:
-            grammar = future.result()
-            for request in job.requests:
-                request.grammar = grammar
-            self.table.submit_all(job.requests)
-        except Exception as error:  # whatever a compiler raises concerns this request alone
-            job.fail(f"{error}" or type(error).__name__)
-        finally:
-            self.table.close()
+        with self._lock:
+            if self._uncompiled.pop(id(job), None) is None:
+                return  # cancelled meanwhile
+            try:
+                grammar = future.result()
+                for request in job.requests:
+                    request.grammar = grammar
+                self.table.submit_all(job.requests)
+            except Exception as error:  # whatever a compiler raises concerns this request alone
+                job.fail(f"{error}" or type(error).__name__)
+            finally:
+                self.table.close()
 
     def _settled(self, request: Request, new: int) -> None:
         self._tokens += new

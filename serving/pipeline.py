@@ -14,7 +14,6 @@ from ..nodes.decode_step import decode_step, listing, standard_kind
 from ..nodes.kind import NodeSpec, Shape
 from ..nodes.machine import Machine
 
-
 DRAFTERS: Mapping[Method, str] = {
     "draft_model": "draft",
     "eagle": "draft_eagle",

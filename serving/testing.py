@@ -15,8 +15,8 @@ from typing import Any, Literal
 import torch
 from transformers import PreTrainedModel
 
-from ..graph.compile import compile_plan
 from ..configs.schema import Method
+from ..graph.compile import compile_plan
 from ..models.causal_lm import CausalLM
 from ..models.eagle import EagleHead
 from ..models.testing import tiny_model, tiny_tokenizer
@@ -88,6 +88,7 @@ def tiny_engine(config: TinyConfig, *, drafter_context: int | None = None) -> En
         drafter = CausalLM.wrap(draft, invariant=config.invariant)
     elif config.draft_tokens and (config.method == "eagle" or config.method == "eagle3"):
         from ..models.testing import tiny_eagle
+
         drafter = tiny_eagle(
             target, config.method, invariant=config.invariant, context=drafter_context
         )

@@ -13,6 +13,7 @@ library does not know) constrain nothing and pass.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NoReturn, cast
@@ -69,9 +70,12 @@ _IGNORED: Final = (
 
 _FORMATS: Final = (
     *("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"),
-    *("json-pointer", "relative-json-pointer", "uri", "uri-reference", "uri-template"),
+    *("uri", "uri-reference", "uri-template"),
 )
 """The formats that the library turns into a pattern. Others are annotations, as in the standard."""
+
+_BROKEN_FORMATS: Final = ("json-pointer", "relative-json-pointer")
+"""Formats whose pattern in the library lets control characters through: no JSON any more."""
 
 _BRANCHES: Final = ("anyOf", "oneOf", "allOf")
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -96,8 +100,15 @@ class SchemaRules:
 XGRAMMAR: Final = SchemaRules("xgrammar", frozenset(_IGNORED), combines=False)
 """XGrammar 0.2.8, keyword by keyword."""
 
-LLGUIDANCE: Final = SchemaRules("llguidance", frozenset({"$dynamicRef", "$recursiveRef"}), True)
-"""llguidance 1.9.1. It refuses by itself most of what it cannot enforce."""
+LLGUIDANCE: Final = SchemaRules(
+    "llguidance",
+    frozenset(
+        {*_IGNORED, "uniqueItems", "propertyNames", "unevaluatedItems", "unevaluatedProperties"}
+    ),
+    combines=True,
+)
+"""llguidance 1.9.1. It refuses these by itself; here they get a place. What else it cannot do, as
+branches of `oneOf` that may overlap, it says in words of its own."""
 
 
 def check_sources(
@@ -152,7 +163,7 @@ def check_schema(
             continue  # true allows everything; false, and what is no schema, the compiler refuses
         seen[id(schema)] = schema
         for keyword in schema:
-            if keyword in rules.ignored:
+            if keyword in rules.ignored and (keyword, schema[keyword]) != ("uniqueItems", False):
                 report(place, f"{keyword!r} cannot be enforced")
         if not rules.combines:
             _check_one(place, schema, root, report)
@@ -226,12 +237,20 @@ def _check_values(place: str, schema: Schema, report: Report) -> None:
 
 def _check_typed(place: str, schema: Schema, constraints: list[str], report: Report) -> None:
     types = _types(schema)
-    if constraints == ["format"] and schema["format"] not in _FORMATS:
+    if constraints == ["format"] and schema["format"] not in (*_FORMATS, *_BROKEN_FORMATS):
         return
     if types is None and constraints and not _present(schema, *_IMPLY_TYPE):
         keyword = constraints[0]
         report(place, f"{keyword!r} is ignored without a type; write 'type': {_TYPE_OF[keyword]!r}")
 
+    if (name := schema.get("format")) in _BROKEN_FORMATS:
+        report(place, f"'format': {name!r} would let characters through that JSON must escape")
+    for keyword, pattern in _patterns(schema):
+        if (flaw := pattern_flaw(pattern)) is not None:
+            report(place, f"{keyword!r}: {flaw}")
+    overlap = _overlap(schema)
+    if overlap is not None:
+        report(place, f"'patternProperties' is ignored for the property {overlap!r}")
     shaped = schema.get("format") in _FORMATS
     if shaped and "pattern" in schema:
         report(place, "'pattern' beside 'format' cannot be enforced")
@@ -247,6 +266,69 @@ def _check_typed(place: str, schema: Schema, constraints: list[str], report: Rep
         for name in required:
             if name not in properties:
                 report(place, f"required property {name!r} is ignored unless 'properties' has it")
+
+
+def _patterns(schema: Schema) -> Iterator[tuple[str, str]]:
+    if isinstance(pattern := schema.get("pattern"), str):
+        yield "pattern", pattern
+    if isinstance(keys := schema.get("patternProperties"), dict):
+        yield from (("patternProperties", key) for key in keys)
+
+
+def _overlap(schema: Schema) -> str | None:
+    """A named property for which a pattern has a say as well."""
+    names, patterns = schema.get("properties"), schema.get("patternProperties")
+    if isinstance(names, dict) and isinstance(patterns, dict):
+        for name in names:
+            for pattern in patterns:
+                try:
+                    if re.search(pattern, name):
+                        return str(name)
+                except re.error:
+                    continue  # the compiler says what is wrong
+    return None
+
+
+_ESCAPED: Final = re.compile(
+    r"""["\x00-\x1f] | \\(?: [\\nrtfv0] | x[01][0-9a-f] | u00[01][0-9a-f] | (?:x|u00)(?:22|5c) )""",
+    re.VERBOSE | re.IGNORECASE,
+)
+"""In a pattern: a character that a JSON string holds only as an escape."""
+
+
+def pattern_flaw(pattern: str) -> str | None:
+    """What XGrammar would do wrong with a pattern for a string; None if nothing is known.
+
+    It takes the pattern for the raw text between the quotes, and knows no assertions.
+    """
+    if re.search(r"\(\?<?[=!]", pattern):
+        return "lookaround is ignored"
+    # Negated classes leave out what must be escaped; anchors mean something else in a class.
+    without = re.sub(r"(\\.)|\[\^(?:\\.|[^\]\\])*\]", lambda hit: hit[1] or "_", pattern)
+    if _ESCAPED.search(without):
+        return "it writes characters that JSON must escape"
+    outside = re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "_", without)
+    if re.search(r"[^(|]\^|\$[^)|]", outside):
+        return "an anchor inside is ignored"
+    return None
+
+
+def every_schema(root: object) -> Iterator[Schema]:
+    """Every schema of a document, those under definitions included; may be changed on the way."""
+    rest = [root]
+    while rest:
+        schema = rest.pop()
+        if not isinstance(schema, dict):
+            continue
+        yield schema
+        for keyword in (*_NAMED, "propertyNames", "contains", "not", "if", "then", "else"):
+            child = schema.get(keyword)
+            rest.extend(child.values() if keyword in _NAMED and isinstance(child, dict) else [child])
+        rest.extend(child for _, child in _below("", schema))
+
+
+_NAMED: Final = ("$defs", "definitions", "dependentSchemas")
+"""Keywords whose values are schemas by name, beside those of properties."""
 
 
 def _below(place: str, schema: Schema) -> Iterator[tuple[str, object]]:

@@ -118,7 +118,11 @@ class LLGuidanceBackend:
             raise GrammarError(f"{spec.kind}: {error}") from error
         except Exception as error:
             raise GrammarError(f"{spec.kind}: {reason(error)}") from error
-        warnings += tuple(f"json: {each}" for each in prototype.get_grammar_warnings())
+        warnings += tuple(
+            f"{spec.kind}: {each}"
+            for each in prototype.get_grammar_warnings()
+            if not each.startswith("Unimplemented keys")  # those are in already, with places
+        )
         compiled = LLGrammar(spec, prototype, self._shape, self._filler, warnings)
         self._cache.put(spec, compiled, BYTES_PER_GRAMMAR + BYTES_PER_CHARACTER * len(text))
         return compiled

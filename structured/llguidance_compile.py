@@ -11,9 +11,15 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from .grammar import GrammarError, GrammarSpec
+from .json_schema import every_schema
 from .structural_tag import normalise
 
 INSTALL: Final = "pip install 'stepweave[llguidance]'"
+
+_FORMATS: Final = (
+    *("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"),
+)
+"""The formats that the library turns into a pattern."""
 
 # Without it the library allows, wherever the text is forced, only the tokens of its own choice.
 _HEADER: Final = '%llguidance {"no_forcing": true}\n'
@@ -104,6 +110,9 @@ def _schema(source: str, any_whitespace: bool, lenient: bool) -> str:
         schema = {}
     if not isinstance(schema, dict):
         raise GrammarError("the schema `false` allows nothing")
+    for each in every_schema(schema):
+        if each.get("format") not in _FORMATS:
+            each.pop("format", None)  # an annotation, as in the standard; the library refuses it
     options = {"whitespace_flexible": any_whitespace, "lenient": lenient}
     if not any_whitespace:
         options |= {"item_separator": ", ", "key_separator": ": "}

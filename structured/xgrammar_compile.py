@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from .grammar import GrammarSpec
-from .structural_tag import normalise
+from .json_schema import every_schema
+from .structural_tag import formats, normalise
+
+# What a JSON string may hold unescaped: all but controls, the quote, the backslash and surrogates.
+_PLAIN: Final = f"[ !#-\\[\\]-{chr(0xD7FF)}{chr(0xE000)}-{chr(0x10FFFF)}]"
+
+_BYTE: Final = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+
+_FORMATS: Final = {"ipv4": f"^{_BYTE}([.]{_BYTE}){{3}}$"}
+"""Formats for which the library's own pattern is too wide: it lets numbers begin with zeros."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +33,7 @@ def job_for(spec: GrammarSpec, any_whitespace: bool) -> Job:
     """The job that compiles a spec. Choices become EBNF: the library has no call for them."""
     match spec.kind:
         case "json":
-            return Job("json", spec.source, any_whitespace)
+            return Job("json", json.dumps(as_patterns(json.loads(spec.source))), any_whitespace)
         case "json_object":
             return Job("json", '{"type":"object"}', any_whitespace)
         case "regex":
@@ -33,7 +43,32 @@ def job_for(spec: GrammarSpec, any_whitespace: bool) -> Job:
         case "choice":
             return Job("ebnf", choice_as_ebnf(spec.choices))
         case "structural_tag":
-            return Job("structural_tag", normalise(spec.source))
+            tag = json.loads(normalise(spec.source))
+            for _, format_ in formats(tag):
+                if "json_schema" in format_ and format_.get("style", "json") == "json":
+                    format_["json_schema"] = as_patterns(format_["json_schema"])
+            return Job("structural_tag", json.dumps(tag))
+
+
+def as_patterns(schema: Any) -> Any:
+    """The schema, changed in place, with bounds on lengths and some formats written as patterns.
+
+    The library lets control characters into strings with such bounds, and JSON does not. The
+    pattern costs as much to compile and to fill as the bounds do.
+    """
+    for each in every_schema(schema):
+        if "pattern" not in each and each.get("format") in _FORMATS:
+            each["pattern"] = _FORMATS[each.pop("format")]
+            continue
+        low, high = each.get("minLength", 0), each.get("maxLength")
+        alone = not {"pattern", "format", "enum", "const", "$ref"} & set(each)
+        if not alone or not {"minLength", "maxLength"} & set(each):
+            continue
+        if type(low) is int and (high is None or (type(high) is int and 0 <= low <= high)):
+            each.pop("minLength", None)
+            each.pop("maxLength", None)
+            each["pattern"] = f"^{_PLAIN}{{{low},{'' if high is None else high}}}$"
+    return schema
 
 
 def compile_job(compiler: Any, job: Job) -> Any:

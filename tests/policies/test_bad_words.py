@@ -93,6 +93,17 @@ def test_a_row_comes_out_the_same_alone(window: Window, data: st.DataObject) -> 
         assert torch.equal(ban(window.only(row), own, 4), whole[row : row + 1])
 
 
+def test_a_draft_after_none_completes_nothing() -> None:
+    window = Window(
+        logits=torch.zeros(1, 3, 3),
+        drafts=torch.tensor([[-1, 2]]),
+        history=torch.zeros(1, 1, dtype=torch.int64),
+        base=torch.tensor([0]),
+        prompt=torch.tensor([1]),
+    )
+    assert torch.equal(ban(window, [(0, [2, 1])], 2), window.logits)
+
+
 def test_single_tokens_are_banned_everywhere_even_without_room_for_a_context() -> None:
     window = Window(
         logits=torch.zeros(2, 2, 3),

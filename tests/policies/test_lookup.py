@@ -54,6 +54,7 @@ def test_small_cases_by_hand() -> None:
     assert one(1, 2, 3, 4, 5, 1, 2) == [3, 4, 5]
     assert one(1, 2, 8, 8, 1, 2, 9, 9, 1, 2, k=2) == [9, 9], "the latest"
     assert one(5, 1, 2, 7, 7, 9, 1, 2, 6, 5, 1, 2, k=2) == [7, 7], "but the longest before that"
+    assert one(9, 1, 2, 5, 1, 2, 6, 9, 1, 2, k=1, longest=2) == [6], "not longer than may be"
     assert one(4, 4) == [4, 4, 4], "goes on past the end"
     assert one(1, 2, 1, k=4) == [2, 1, 2, 1]
     assert one(1, 2, 3) == [-1, -1, -1]

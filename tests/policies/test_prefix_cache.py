@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from stepweave.policies.prefix_cache import CacheError, PrefixCache, name_of, root
+from stepweave.policies.pools import PoolError
+from stepweave.policies.prefix_cache import PrefixCache, name_of, root
 
 
 def chain(tokens: list[int], size: int = 2, salt: bytes = b"") -> list[bytes]:
@@ -72,7 +73,7 @@ def test_the_first_block_of_a_name_stays() -> None:
 def test_a_block_does_not_get_a_second_name() -> None:
     cache = PrefixCache()
     cache.enter(chain([1, 2])[0], 5)
-    with pytest.raises(CacheError, match="block 5 has a name"):
+    with pytest.raises(PoolError, match="block 5 has a name"):
         cache.enter(chain([1, 3])[0], 5)
 
 
@@ -82,5 +83,5 @@ def test_disagreement_with_the_pool_is_noticed() -> None:
     cache.check(held=[5], kept=[])
     cache.check(held=[4], kept=[5])
     for held, kept in (([], []), ([5], [6]), ([4], [])):
-        with pytest.raises(CacheError, match="1 names for 1 blocks"):
+        with pytest.raises(PoolError, match="1 names for 1 blocks"):
             cache.check(held, kept)

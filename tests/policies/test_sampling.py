@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -83,6 +85,9 @@ def test_min_p_cuts_what_has_too_small_a_share_of_the_best() -> None:
     # and those of tokens that top-k cut are gone; none falls for what top-p cut.
     torch.testing.assert_close(one(logs, k=1, min_p=0.1), torch.tensor([1.0, 0, 0, 0]).double())
     assert one([1.0, 3.0, 3.0], t=0.0, min_p=0.9).tolist() == [0, 1, 0], "greedy stays greedy"
+    assert one([0.0, math.log(0.5)], min_p=0.5).tolist() == pytest.approx([2 / 3, 1 / 3]), (
+        "at least"
+    )
     assert one([3.0, 3.0, 2.0], min_p=0.99).tolist() == [0.5, 0.5, 0], "equals of the best stay"
 
 

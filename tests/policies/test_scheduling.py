@@ -1,5 +1,7 @@
 """The decisions of the scheduler, one by one."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,6 +61,6 @@ def test_rotation_gives_every_window_its_share(windows: list[int], tokens: int) 
 def test_the_last_in_the_order_of_admission_is_the_victim(priorities: list[int]) -> None:
     claims = [Claim(uid, priority) for uid, priority in enumerate(priorities)]
     order = in_order(reversed(claims))
-    for one, two in zip(order, order[1:], strict=False):
+    for one, two in itertools.pairwise(order):
         assert one.priority < two.priority or (one.priority == two.priority and one.uid < two.uid)
     assert victim(claims) == (order[-1].uid if claims else None)

@@ -64,13 +64,13 @@ def request(
 
 
 def settle(table: RequestTable, batch: StepBatch, tokens: int = 1) -> None:
-    """Commit a step in which each row that yields got up to `tokens` tokens."""
+    """Commit a step in which each row that yields got so many tokens, or as many as it can."""
     for row in batch.rows:
         table.settle(row)
         owner = row.request
         if row.yields and owner.phase != "done":
             room = owner.max_tokens - len(owner.output_ids)
-            owner.output_ids += [1] * min(tokens, room)
+            owner.output_ids += [1] * min(tokens, room, row.queries if row.decodes else 1)
             if len(owner.output_ids) == owner.max_tokens:
                 table.finish(owner, "length")
 
@@ -216,6 +216,7 @@ class Simulation:
         for row in batch.rows:
             life = (row.request.uid, row.generation)
             assert row.tokens or row.decodes, "a row that computes nothing"
+            assert row.request.phase == "running", "chosen, and then preempted"
             assert len(row.prefix) in (0, row.start)
             if life not in self.lives:
                 assert row.start == len(row.prefix)

@@ -123,7 +123,7 @@ def test_requests_from_many_threads_are_all_served() -> None:
         threading.Thread(target=produce, args=(range(first, first + 10),))
         for first in range(0, 40, 10)
     ]
-    for thread in threads:
+    for _ in threads:
         table.open()
     for thread in threads:
         thread.start()

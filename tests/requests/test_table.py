@@ -50,8 +50,13 @@ def test_blocks_are_reserved_for_the_window_that_the_request_has() -> None:
     assert (len(narrow.blocks), len(wide.blocks)) == (3, 4)  # 10 tokens; 12 + 2 · 2
     table.schedule(3)
     assert (len(narrow.blocks), len(wide.blocks)) == (3, 5)  # 11 tokens; 15 + 2 · 2
-    assert table.refuse_reason(8, 150, window=1) is None
-    assert limits(context_length=200).blocks_for(8 + 150) == 40
+
+
+def test_a_narrow_window_may_fit_where_the_widest_would_not() -> None:
+    table = RequestTable(limits(num_blocks=12))
+    assert table.refuse_reason(40, 8, window=1) is None
+    for window in (2, 3, None):
+        assert "need 13 KV blocks" in str(table.refuse_reason(40, 8, window=window))
 
 
 def test_with_a_tight_budget_no_row_waits_twice_as_long_as_another() -> None:
@@ -154,7 +159,7 @@ def test_every_request_ends_and_every_block_comes_back(depth: int, seed: int) ->
     step = 0
     while not table.idle and step < 2000:
         if len(flying) == depth:
-            settle(table, flying.pop(0))
+            settle(table, flying.pop(0), rnd.randrange(1, k + 2))
         if rnd.random() < 0.02:
             table.cancel(rnd.randrange(8))
         batch = table.schedule(step)

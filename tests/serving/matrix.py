@@ -20,7 +20,6 @@ from stepweave.serving.testing import (
     tiny_request,
 )
 from stepweave.structured.grammar import GrammarSpec
-
 from tests.serving.reference import Expected, expected
 
 METHODS: tuple[Method | None, ...] = (None, "draft_model", "eagle", "eagle3", "ngram")
@@ -153,9 +152,7 @@ def prompts(situation: str) -> list[tuple[int, ...]]:
     """Four prompts; where the prefix cache is tested, they begin alike."""
     draw = random.Random(5)
     shared = tuple(draw.randrange(3, VOCAB) for _ in range(13))
-    found = [
-        tuple(draw.randrange(3, VOCAB) for _ in range(length)) for length in (11, 3, 18, 7)
-    ]
+    found = [tuple(draw.randrange(3, VOCAB) for _ in range(length)) for length in (11, 3, 18, 7)]
     return [shared + tail for tail in found] if situation == "prefix cache" else found
 
 
@@ -200,9 +197,7 @@ def run(cell: Cell, requests: Sequence[Asked], *, depth: int, executor: str) -> 
     short = 20 if cell.situation == "short drafter context" else None
     engine = tiny_engine(config, drafter_context=short)
     made = [
-        tiny_request(
-            uid, each.prompt, each.params, context=CONTEXT, bad_words=each.bad_words
-        )
+        tiny_request(uid, each.prompt, each.params, context=CONTEXT, bad_words=each.bad_words)
         for uid, each in enumerate(requests)
     ]
     table = engine.new_table()

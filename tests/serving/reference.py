@@ -1,8 +1,8 @@
 """One request at a time, in the plainest loop there is: what every pipeline must equal.
 
 The whole model runs over the whole text for every token, with no cache; logits go through the
-processors and warpers of transformers; grammar masks are the grammar library's own. Of ours there is
-the keyed noise alone, which has published test vectors of its own.
+processors and warpers of transformers; grammar masks are the grammar library's own. Of ours there
+is the keyed noise alone, which has published test vectors of its own.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def test_a_matcher_that_breaks_under_way_ends_its_request_only(
         {"prompt": "hello", "max_tokens": 12},
     ]
     alone = llm.generate(lines)
-    made = MatcherTable.of
+    made, first = MatcherTable.of, alone[0].id
     fills = 0
 
     class Broken:
@@ -150,8 +150,8 @@ def test_a_matcher_that_breaks_under_way_ends_its_request_only(
 
     def of(self: MatcherTable, row: Any) -> Any:
         matcher = made(self, row)
-        if matcher is not None and row.request.uid == 0 and not isinstance(matcher, Broken):
-            matcher = self.matchers[0] = Broken(matcher)
+        if matcher is not None and row.request.id == first and not isinstance(matcher, Broken):
+            matcher = self.matchers[row.request.uid] = Broken(matcher)
         return matcher
 
     monkeypatch.setattr(MatcherTable, "of", of)

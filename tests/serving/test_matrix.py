@@ -42,7 +42,9 @@ def check(cell: Cell) -> None:
             expected = plainly(each)
             assert request.error is None
             assert request.output_ids == expected.tokens
-            check_logprobs(request.logprobs, each.params.logprobs, expected.tokens, expected.log_probs)
+            check_logprobs(
+                request.logprobs, each.params.logprobs, expected.tokens, expected.log_probs
+            )
             prompt = list(each.prompt[1:])
             check_logprobs(
                 request.prompt_logprobs,

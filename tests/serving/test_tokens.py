@@ -137,8 +137,10 @@ def run_cell(
     if situation == "staggered":
         # Each request arrives when the one before it has shown its first text.
         for first, second in itertools.pairwise(requests):
-            late = [second]
-            first.on_text = lambda _, late=late: table.submit(fitted(engine, late.pop())) if late else None
+            late = [fitted(engine, second)]
+            first.on_text = lambda _, late=late: (
+                table.submit(late.pop()) if late else None
+            )
         table.submit(fitted(engine, requests[0]))
     else:
         for request in requests:

@@ -1,0 +1,202 @@
+"""What each way of drafting is worth, with and without a grammar, and against assisted generation.
+
+The embedded model, extraction prompts with held-out words, greedy, float32, one torch thread on
+all sides. The prompts are those whose answer is the same with and without the schema of its fields,
+so that grammar on and off decode equal tokens with equal drafts. A round counts only if all tokens
+are equal. *Forwards per token* is steps by tokens; drafting pays where it falls faster than a step
+grows.
+
+    python -m benchmarks.speculation [--rows 1] [--prompts 12] [--rounds 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from stepweave import LLM
+from stepweave.models.causal_lm import resolve
+from training.corpus import EXTRACTION, Example, examples
+from training.evaluate import schema_of
+
+from .paired import Spread, save
+from .peers import until_eos
+
+SEED = 7
+LIMIT = 160
+METHODS: dict[str, dict[str, str]] = {
+    "none": {},
+    "draft model": {"speculation.method": "draft_model", "speculation.tokens": "3"},
+    "EAGLE": {"speculation.method": "eagle", "speculation.tokens": "3"},
+    "EAGLE-3": {"speculation.method": "eagle3", "speculation.tokens": "3"},
+    "n-gram": {"speculation.method": "ngram", "speculation.tokens": "4"},
+}
+
+
+@dataclass
+class Side:
+    """One way to decode the prompts, and what its rounds came to."""
+
+    run: Callable[[], list[list[int]]]
+    llm: LLM | None = None
+    seconds: list[float] = field(default_factory=list)
+    tokens: list[list[int]] = field(default_factory=list)
+
+
+def lines(asked: Sequence[Example], *, grammar: bool) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for example in asked:
+        line: dict[str, Any] = {"prompt": example.prompt, "max_tokens": LIMIT}
+        if grammar:
+            line["structured_outputs"] = {"json": schema_of(json.loads(example.answer))}
+        found.append(line)
+    return found
+
+
+def agreed(count: int) -> list[Example]:
+    """Prompts whose greedy answer follows their schema of its own accord."""
+    asked = list(islice(examples(SEED, EXTRACTION, held_out=True), 2 * count + 8))
+    llm = LLM(pipeline="async_grammar", overrides={"torch_threads": "1"})
+    free = llm.generate(lines(asked, grammar=False))
+    bound = llm.generate(lines(asked, grammar=True))
+    llm.close()
+    pairs = zip(asked, free, bound, strict=True)
+    return [example for example, a, b in pairs if a.token_ids == b.token_ids][:count]
+
+
+def ours(asked: Sequence[Example], method: str, rows: int, *, grammar: bool) -> Side:
+    llm = LLM(
+        pipeline="async_grammar" if grammar else "async",
+        overrides={
+            "torch_threads": "1",
+            "scheduler.max_rows": str(rows),
+            "scheduler.prefix_cache": "false",
+            **METHODS[method],
+        },
+    )
+    prompts = lines(asked, grammar=grammar)
+    return Side(lambda: [list(output.token_ids) for output in llm.generate(prompts)], llm)
+
+
+def assisted(asked: Sequence[Example], tokenizer: Any, **how: Any) -> Side:
+    """`generate` of transformers with an assistant, or prompt look-up: one prompt at a time."""
+    model: Any = AutoModelForCausalLM.from_pretrained(resolve("embedded"), dtype=torch.float32)
+    model.train(False)
+    ids = []
+    for example in asked:
+        turn = [{"role": "user", "content": example.prompt}]
+        text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+        ids.append(torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]]))
+
+    def run() -> list[list[int]]:
+        found = []
+        for each in ids:
+            with torch.inference_mode():
+                out = model.generate(
+                    each,
+                    attention_mask=torch.ones_like(each),
+                    max_new_tokens=LIMIT,
+                    do_sample=False,
+                    **how,
+                )
+            found.append(out[0, each.shape[1] :].tolist())
+        return found
+
+    return Side(run)
+
+
+def assistant() -> Any:
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        resolve("embedded-draft"), dtype=torch.float32
+    )
+    model.train(False)
+    model.generation_config.num_assistant_tokens = 3
+    model.generation_config.num_assistant_tokens_schedule = "constant"
+    model.generation_config.assistant_confidence_threshold = 0.0
+    return model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--rows", type=int, default=1, help="requests in one step")
+    parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    asked = agreed(given.prompts)
+    sides: dict[str, Side] = {}
+    for grammar in (False, True):
+        for method in METHODS:
+            name = f"{method}, grammar" if grammar else method
+            sides[name] = ours(asked, method, given.rows, grammar=grammar)
+    tokenizer = sides["none"].llm.tokenizer if sides["none"].llm else None
+    if given.rows == 1:
+        sides["transformers, none"] = assisted(asked, tokenizer)
+        sides["transformers, assistant"] = assisted(asked, tokenizer, assistant_model=assistant())
+        sides["transformers, prompt look-up"] = assisted(
+            asked, tokenizer, prompt_lookup_num_tokens=4
+        )
+    for side in sides.values():
+        side.tokens = side.run()  # warms up, and is what must be equal
+        if side.llm is not None:
+            side.llm.engine.totals = type(side.llm.engine.totals)()
+    for turn in range(given.rounds):
+        names = list(sides) if turn % 2 == 0 else list(reversed(sides))
+        for name in names:
+            started = perf_counter()
+            sides[name].run()
+            sides[name].seconds.append(perf_counter() - started)
+    report(sides, given)
+
+
+def report(sides: dict[str, Side], given: argparse.Namespace) -> None:
+    none = sides["none"]
+    eos = 0
+    if none.llm is not None:
+        eos = int(none.llm.tokenizer.eos_token_id)
+    expected = [until_eos(row, eos) for row in none.tokens]
+    count = sum(map(len, expected))
+    print(f"{len(expected)} prompts, {count} tokens, {given.rows} row(s) in a step")
+    print(
+        f"{'':30} {'faster than none':>26} {'tokens/s':>9} {'forwards/token':>15} {'accepted':>9}"
+    )
+    table: dict[str, Any] = {}
+    for name, side in sides.items():
+        equal = [until_eos(row, eos) for row in side.tokens] == expected
+        faster = Spread.of([a / b for a, b in zip(none.seconds, side.seconds, strict=True)])
+        row: dict[str, Any] = {
+            "faster_than_none": vars(faster),
+            "tokens_per_second": count / Spread.of(side.seconds).median,
+            "tokens_equal": equal,
+        }
+        if side.llm is not None:
+            totals = side.llm.engine.totals
+            row["forwards_per_token"] = totals.steps / totals.tokens
+            row["drafted"], row["accepted"] = totals.drafted, totals.accepted
+        if name.endswith(", grammar"):
+            off = sides[name.removesuffix(", grammar")]
+            kept = Spread.of([a / b for a, b in zip(off.seconds, side.seconds, strict=True)])
+            row["speed_of_grammar_off"] = vars(kept)
+        table[name] = row
+        accepted = f"{row['accepted'] / row['drafted']:.1%}" if row.get("drafted") else ""
+        forwards = f"{row['forwards_per_token']:.3f}" if side.llm is not None else ""
+        said = f"{name:30} {faster} {row['tokens_per_second']:9.1f} {forwards:>15} {accepted:>9}"
+        if "speed_of_grammar_off" in row:
+            said += f"   {row['speed_of_grammar_off']['median']:.3f} of its speed without grammar"
+        print(said if equal else f"{said}   TOKENS DIFFER")
+    result = {"rows": given.rows, "prompts": given.prompts, "tokens": count, "sides": table}
+    save(f"speculation_{given.rows}", result, given.json)
+
+
+if __name__ == "__main__":
+    main()

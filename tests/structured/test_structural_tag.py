@@ -1,0 +1,138 @@
+"""Free text with marked sections: both published forms, in both libraries where they can."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from stepweave.structured.backend import CompiledGrammar, GrammarBackend
+from stepweave.structured.grammar import MAX_DEPTH, GrammarError, GrammarSpec
+from stepweave.structured.llguidance_backend import LLGuidanceBackend
+from stepweave.structured.structural_tag import MAX_TAGS
+from stepweave.structured.xgrammar_backend import XGrammarBackend
+
+from .conftest import EOS, VOCAB, make_backend
+
+AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+def tag(begin: str, schema: object, end: str = "</f>") -> dict[str, Any]:
+    content = {"type": "json_schema", "json_schema": schema}
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def triggered(*tags: dict[str, Any], **options: Any) -> dict[str, Any]:
+    format_ = {"type": "triggered_tags", "triggers": ["<f="], "tags": list(tags), **options}
+    return {"type": "structural_tag", "format": format_}
+
+
+TWO = triggered(tag("<f=a>", AGE), tag("<f=n>", NAME))
+OLDER = {
+    "type": "structural_tag",
+    "structures": [
+        {"begin": "<f=a>", "schema": AGE, "end": "</f>"},
+        {"begin": "<f=n>", "schema": json.dumps(NAME), "end": "</f>"},
+    ],
+    "triggers": ["<f="],
+}
+
+
+def spec(value: object) -> GrammarSpec:
+    return GrammarSpec.from_request({"structural_tag": value})
+
+
+def accepts(compiled: CompiledGrammar, tokenizer: PreTrainedTokenizerFast, text: str) -> bool:
+    matcher = compiled.matcher()
+    return all(matcher.accept(token) for token in [*tokenizer.encode(text), EOS])
+
+
+def test_both_forms_become_one_spec() -> None:
+    assert spec(OLDER) == spec(TWO) == spec(json.dumps(TWO))
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [
+        ("hello <world> no call", True),
+        ("", True),
+        ('hello <f=a>{"age": 12}</f> yes', True),
+        ('<f=n>{"name": "ann"}</f> and <f=a>{"age": 3}</f>', True),
+        ('<f=a>{"name": "ann"}</f>', False),
+        ('<f=a>{"age": 12}', False),
+        ("a <f=b>", False),
+        ('<f=a>{"age": 12}</g>', False),
+    ],
+)
+def test_the_grammar_holds_inside_the_tags_and_only_there(
+    backend: GrammarBackend, tokenizer: PreTrainedTokenizerFast, text: str, good: bool
+) -> None:
+    assert accepts(backend.compile(spec(TWO)), tokenizer, text) is good
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (3, "an object is needed, not int"),
+        ("[", "not JSON"),
+        ({"type": "function", "format": {}}, "'type' is 'function'"),
+        ({"type": "structural_tag"}, "'format' is missing"),
+        ({"structures": {}, "triggers": []}, "must both be lists"),
+        ({"structures": [], "triggers": [], "format": {}}, "unknown key 'format'"),
+        ({"structures": [{"schema": {}}], "triggers": []}, "structures/0: 'begin'"),
+        (triggered(*[tag(f"<f={i}>", {}) for i in range(MAX_TAGS + 1)]), f"{MAX_TAGS + 1} tags"),
+    ],
+)
+def test_what_is_no_structural_tag_is_refused_before_any_library(
+    value: object, message: str
+) -> None:
+    with pytest.raises(GrammarError, match=message):
+        spec(value)
+
+
+def test_nesting_is_limited() -> None:
+    nested: dict[str, Any] = {"type": "const_string", "value": "a"}
+    for _ in range(MAX_DEPTH):
+        nested = {"type": "optional", "content": nested}
+    with pytest.raises(GrammarError, match="structural_tag: nested"):
+        spec({"type": "structural_tag", "format": nested})
+
+
+def test_schemas_inside_are_checked_like_any_other(
+    backend: GrammarBackend, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    unsound = triggered(tag("<f=a>", {"type": "array", "items": {"not": {"type": "null"}}}))
+    place = "in #/format/tags/0/content/json_schema: json: at #/items: 'not' cannot be enforced"
+    with pytest.raises(GrammarError, match=place):
+        backend.compile(spec(unsound))
+    name = "xgrammar" if isinstance(backend, XGrammarBackend) else "llguidance"
+    lenient = make_backend(name, tokenizer, VOCAB, strict=False)
+    (warning,) = lenient.compile(spec(unsound)).warnings
+    assert place in warning
+
+
+@pytest.mark.parametrize(
+    "format_",
+    [
+        {"type": "const_string", "value": "hello"},
+        triggered(tag("<f=a>", AGE), at_least_one=True)["format"],
+        triggered(tag("<f=a>", AGE), stop_after_first=True)["format"],
+        triggered({**tag("<f=a>", AGE), "end": ["</f>", "</g>"]})["format"],
+        triggered({**tag("<f=a>", AGE), "content": {"type": "any_text"}})["format"],
+    ],
+)
+def test_what_only_one_library_can_say_the_other_refuses_by_name(
+    xgrammar: XGrammarBackend, llguidance: LLGuidanceBackend, format_: dict[str, Any]
+) -> None:
+    asked = spec({"type": "structural_tag", "format": format_})
+    xgrammar.compile(asked)
+    with pytest.raises(GrammarError, match="structural_tag: llguidance has no equal for"):
+        llguidance.compile(asked)
+
+
+def test_a_tag_that_no_trigger_leads_to_is_refused(backend: GrammarBackend) -> None:
+    with pytest.raises(GrammarError, match="structural_tag: "):
+        backend.compile(spec(triggered(tag("<g=a>", AGE))))

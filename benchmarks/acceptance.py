@@ -225,9 +225,9 @@ def asked(count: int) -> dict[str, list[list[int]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--prompts", type=int, default=20, help="of each kind")
+    parser.add_argument("--prompts", type=int, default=20, help="of each kind, at least 2")
     parser.add_argument("--k", type=int, default=3, help="drafts per step")
-    parser.add_argument("--limit", type=int, default=80, help="most tokens of an answer")
+    parser.add_argument("--limit", type=int, default=64, help="most tokens of an answer")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -44,6 +44,7 @@ from .paired import Spread, save
 
 SCHEDULE, COMMIT, FINISH = "schedule.host", "commit.host.advance", "commit.host.finish"
 US = 1e-6
+PROMPT = 128  # tokens of a simulated prompt
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,10 @@ class Batch:
     requests: tuple[Asked, ...]
     prompts: int
 
+    @property
+    def tokens(self) -> int:
+        return len(self.requests) + (PROMPT - 1) * self.prompts
+
 
 @dataclass
 class World:
@@ -155,7 +160,8 @@ class World:
     def _schedule(self, turn: Turn) -> float:
         """Choose the batch; how long it was put off."""
         self.now_s = turn.start_us * US
-        self.pacer.before_schedule(any(request.in_flight for request in self.running))
+        before = self.batches.get(turn.step - 1)
+        self.pacer.before_schedule(before.tokens if before else 0)
         now_us = self.now_s / US
         if not self.running and self.arrivals:
             now_us = max(now_us, self.arrivals[0].arrival_us)
@@ -202,7 +208,7 @@ class Model:
         """Poisson arrivals at a share of what the synchronous loop can serve."""
         rnd = random.Random(self.seed)
         periods = [compile_plan(decode_step(side.depth)).period_us for side in SIDES]
-        tokens = [rnd.randint(16, 112) for _ in range(self.steps)]
+        tokens = [rnd.randint(8, 40) for _ in range(self.steps)]
         rate = load * self.rows / statistics.fmean(tokens) / periods[0]
         arrivals = poisson(rate, 0.75 * self.steps * min(periods), self.seed)
         return [Asked(at, count) for at, count in zip(arrivals, tokens, strict=False)]
@@ -327,11 +333,16 @@ def paced(plan: Plan, pacer: Pacer) -> Plan:
     """The plan with ops that ask `pacer` before each schedule, and tell it of commit's waits."""
     assert delayable(plan, SCHEDULE, COMMIT)
 
+    def tokens_in_flight(request: Request) -> int:
+        flight = request.in_flight
+        prompts = (flight.firsts + flight.silent) * len(request.prompt_ids)
+        return flight.windows * request.window + prompts
+
     def before(run: Run) -> Run:
         def schedule(ctx: OpContext) -> None:
             table: RequestTable = ctx.state("requests")
             everyone = [*table.requests.values(), *table.ended]
-            pacer.before_schedule(any(request.in_flight.steps for request in everyone))
+            pacer.before_schedule(sum(map(tokens_in_flight, everyone)))
             run(ctx)
 
         return schedule
@@ -394,7 +405,7 @@ def measure_sides(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--load", type=float, nargs="*", default=[0.2, 0.4, 0.6, 0.8])
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--jitter", type=float, default=0.05)
     parser.add_argument("--prompt-us", type=float, default=500)

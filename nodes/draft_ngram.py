@@ -16,7 +16,7 @@ from .machine import Machine
 from .prepare_inputs import Inputs
 from .sample import Sampled
 
-LONGEST, SHORTEST = 4, 2
+LONGEST, SHORTEST = 3, 1  # a single token is ambiguous, but a wrong draft costs little
 
 
 def build(spec: NodeSpec, machine: Machine) -> Built:

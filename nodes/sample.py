@@ -97,12 +97,17 @@ def draw(
             each_place(rows.top_p),
             min_p=each_place(rows.min_p),
         )
+    judged = valid
     if draft_log_probs is not None:
         draft_log_probs = draft_log_probs[rows.rows, : width - 1]
+        if mask is not None:
+            # Where a grammar cuts depends on what was drawn. To judge that draft too, which has
+            # no probability left, draws its successor from the residual, as it must be.
+            judged = torch.minimum(rows.valid, mask.valid + 1)
     verified = machine.acceptance(
         flat.view(count, width, vocab),
         rows.drafts,
-        valid,
+        judged,
         rows.seeds,
         rows.base + 1 - rows.prompt,
         rows.temperature == 0,

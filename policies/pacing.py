@@ -6,16 +6,19 @@ step that was scheduled, and pays for all of it. `JustInTime` moves the wait bef
 then the batch is chosen last, and the device gets it just before it would run dry.
 
 The slack of a step is the time slept before its schedule and the wait that was left after it.
-What of the slack may be slept away is decided from the last steps: as much as would have kept the
-device idle for no more than a small share of the time, less a margin. The margin must cover what
-lies between the end of a step on the device and the end of the wait for its copies.
+What of the slack may be slept away is decided from the last steps of about the same size: as much
+as would have kept the device idle for no more than a small share of the time, less a margin. The
+margin must cover what lies between the end of a step on the device and that of the wait for its
+copies.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
@@ -30,11 +33,14 @@ RECOVERY = 1.5  # growth per step of what a starved step has halved
 class Pacer(Protocol):
     """Asked before each schedule. One thread drives it; only `release` may come from others."""
 
-    def before_schedule(self, busy: bool) -> None:
-        """Return when to schedule: at once, unless `busy`, i.e. rows of a step are in flight."""
+    def before_schedule(self, in_flight: int) -> None:
+        """Return when to schedule. `in_flight`: query tokens of the step whose results are next.
+
+        0 says that nothing is in flight, or that nobody can arrive: there is nothing to delay for.
+        """
 
     def waited(self, seconds: float) -> None:
-        """The wait that followed, for the results of a step before, blocked the driver so long."""
+        """The wait that followed, for the results of that step, blocked the driver so long."""
 
     def release(self) -> None:
         """End the current delay, or skip the next one."""
@@ -43,7 +49,7 @@ class Pacer(Protocol):
 class Eager:
     """Schedules as soon as it is asked."""
 
-    def before_schedule(self, busy: bool) -> None:
+    def before_schedule(self, in_flight: int) -> None:
         pass
 
     def waited(self, seconds: float) -> None:
@@ -54,13 +60,16 @@ class Eager:
 
 
 class JustInTime:
-    """Schedules as late as recent steps say it may.
+    """Schedules as late as recent steps of about the same size say it may.
 
     The wait that is left is about `margin_s` or `margin_share` of the period, the larger, but
     the device may be idle, by the steps of the last `window`, for `idle_share` of the time. A
     step without any wait left has starved the device by an unknown time: it counts as one with
     half the slack, and halves the delay at once. An arrival ends no delay: being late is the
     point. With nothing in flight there is no delay.
+
+    Steps with more tokens take longer, most of all those with prompts. So steps are told apart by
+    the power of two of their tokens; one of a size not seen yet is held back like a smaller one.
     """
 
     def __init__(
@@ -78,48 +87,73 @@ class JustInTime:
         self._clock = clock
         self._sleep = sleep or self._released.wait
         self._margin_s, self._margin_share, self._idle_share = margin_s, margin_share, idle_share
-        self._slacks: deque[float] = deque(maxlen=window)
-        self._periods: deque[float] = deque(maxlen=window)
-        self._limit = float("inf")
-        self._called: float | None = None  # when the schedule before was asked for
+        self._window = window
+        self._sizes: dict[int, _Recent] = {}
+        self._at: _Recent | None = None  # of the step that is in flight
+        self._called = 0.0  # when the schedule before was asked for
         self._slept: float | None = None  # before the step whose wait is still to come
 
-    @property
-    def delay_s(self) -> float:
-        """How long the next step is held back if the pipeline is busy then."""
-        if min(len(self._slacks), len(self._periods)) < FEWEST:
+    def delay_s(self, in_flight: int) -> float:
+        """How long the next schedule is held back if so many tokens are in flight then."""
+        known = [
+            size
+            for size, recent in self._sizes.items()
+            if size <= in_flight.bit_length() and recent.enough
+        ]
+        if not known:
             return 0.0
-        period = sorted(self._periods)[len(self._periods) // 2]
-        latest = latest_start(self._slacks, self._idle_share * period)
+        recent = self._sizes[max(known)]
+        period = sorted(recent.periods)[len(recent.periods) // 2]
+        latest = latest_start(recent.slacks, self._idle_share * period)
         margin = max(self._margin_s, self._margin_share * period)
-        return max(0.0, min(latest - margin, period, self._limit))
+        return max(0.0, min(latest - margin, period, recent.limit))
 
-    def before_schedule(self, busy: bool) -> None:
-        if not busy:
-            self._called = self._slept = None
-            return
+    def before_schedule(self, in_flight: int) -> None:
         now = self._clock()
-        if self._called is not None:
-            self._periods.append(now - self._called)
+        if self._at is not None:
+            self._at.periods.append(now - self._called)
         self._called = now
-        delay = self.delay_s
+        self._at = self._slept = None
+        if in_flight == 0:
+            return
+        delay = self.delay_s(in_flight)
         if delay > 0:
             self._sleep(delay)
             self._released.clear()
             # Oversleeping is part of the price of a delay, not of the slack.
             delay = min(delay, self._clock() - now)
+        size = in_flight.bit_length()
+        self._at = self._sizes.setdefault(size, _Recent.of(self._window))
         self._slept = delay
 
     def waited(self, seconds: float) -> None:
         slept, self._slept = self._slept, None
-        if slept is None:
+        if slept is None or self._at is None:
             return  # nothing was in flight when that step was scheduled
         starved = slept > 0 and seconds < self._margin_s / 8
-        self._slacks.append(slept / 2 if starved else slept + seconds)
-        self._limit = slept / 2 if starved else max(self._limit * RECOVERY, self._margin_s)
+        self._at.slacks.append(slept / 2 if starved else slept + seconds)
+        growing = max(self._at.limit * RECOVERY, self._margin_s)
+        self._at.limit = slept / 2 if starved else growing
 
     def release(self) -> None:
         self._released.set()
+
+
+@dataclass(slots=True)
+class _Recent:
+    """The last steps of one size."""
+
+    slacks: deque[float]
+    periods: deque[float]  # between the schedules before and after each
+    limit: float = math.inf  # what a starved step allows
+
+    @staticmethod
+    def of(window: int) -> _Recent:
+        return _Recent(deque(maxlen=window), deque(maxlen=window))
+
+    @property
+    def enough(self) -> bool:
+        return min(len(self.slacks), len(self.periods)) >= FEWEST
 
 
 def latest_start(slacks: Sequence[float], idle: float) -> float:

@@ -87,7 +87,7 @@ class BlockLedger:
         request.prefilled = hit = len(found) * self.limits.block_size
         if request.preemptions == 0:
             request.cached_tokens = hit
-        if self._looks_up(request):
+        if self._cache_for(request) is not None:
             self.prefix_queries += request.prefill_target
             self.prefix_hits += hit
         names = self._record(request).names
@@ -109,15 +109,17 @@ class BlockLedger:
         request.begin_prefill()
         limits = self.limits
         found: list[int] = []
-        if self.cache is not None and self._looks_up(request):
+        cache = self._cache_for(request)
+        if cache is not None:
             # At least one token is computed: its logits, or the drafter's start, are wanted.
             most = (request.prefill_target - 1) // limits.block_size
-            found = self.cache.find(self._names(request, most))
+            found = cache.find(self._names(request, most))
         reach = request.prefill_target + 1 + 2 * (request.window - 1)
         return found, limits.blocks_for(reach) - len(found)
 
-    def _looks_up(self, request: Request) -> bool:
-        return self.cache is not None and request.params.prompt_logprobs is None
+    def _cache_for(self, request: Request) -> PrefixCache | None:
+        """The prefix cache, unless the request wants the logits of its whole prompt."""
+        return self.cache if request.params.prompt_logprobs is None else None
 
     # -- while it runs ---------------------------------------------------------------------
 
@@ -146,8 +148,10 @@ class BlockLedger:
 
     def settle(self, row: ScheduledRow) -> None:
         """A scheduled row is committed: its chunk, if it has one, is in place."""
-        if not row.decodes and row.generation == row.request.generation:
-            self._record(row.request).computed = row.start + len(row.tokens)
+        request = row.request
+        same_life = (row.row, row.generation) == (request.row, request.generation)
+        if same_life and not row.decodes:
+            self._record(request).computed = row.start + len(row.tokens)
 
     def keep_up(self, request: Request) -> None:
         """Enter what is newly in place into the prefix cache; give back what is out of reach."""

@@ -7,7 +7,7 @@ are accepted at a realistic rate without training anything.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from ..models.eagle import EagleHead
 from ..models.testing import tiny_model, tiny_tokenizer
 from ..models.tokenizer import StreamDecoder
 from ..nodes.decode_step import decode_step
-from ..nodes.kind import Shape
+from ..nodes.kind import NodeSpec, Shape
 from ..policies.stopping import StopChecker
 from ..requests.request import Request, SamplingParams
 from ..requests.table import Limits
@@ -78,7 +78,13 @@ class TinyConfig:
     order: Literal["keep", "search"] = "keep"
 
 
-def tiny_engine(config: TinyConfig, *, drafter_context: int | None = None) -> Engine:
+def tiny_engine(
+    config: TinyConfig,
+    *,
+    drafter_context: int | None = None,
+    overrides: Mapping[str, NodeSpec] | None = None,
+    synthetic_acceptance: Sequence[float] | None = None,
+) -> Engine:
     """An engine of that configuration, on the same weights for every configuration."""
     target, draft = tiny_pair(config.dtype, context=config.context)
     drafter: CausalLM | EagleHead | None = None
@@ -112,11 +118,14 @@ def tiny_engine(config: TinyConfig, *, drafter_context: int | None = None) -> En
         max_queue=100,
     )
     return Engine(
-        lambda machine: compile_plan(decode_step(shape, machine, order=config.order)),
+        lambda machine: compile_plan(
+            decode_step(shape, machine, overrides=overrides, order=config.order)
+        ),
         CausalLM.wrap(target, invariant=config.invariant),
         limits,
         drafter=drafter,
         acceptance=config.acceptance,
+        synthetic_acceptance=synthetic_acceptance,
         prefix_cache=config.prefix_cache,
         executor=config.executor,
         watchdog_s=30.0,

@@ -19,6 +19,8 @@ Words = npt.NDArray[np.int32]
 ALL_ALLOWED = -1
 """A word that allows all of its 32 tokens: what a row without a grammar is filled with."""
 
+_HEAD = 16
+
 # The bits of float32: an infinity without its sign, and everything but the sign.
 _INFINITY = 0x7F800000
 _ALL_BUT_SIGN = 0x7FFFFFFF
@@ -41,6 +43,11 @@ def row_allowing(tokens: Iterable[int], vocab: int) -> Words:
             raise ValueError(f"token {token} is outside the vocabulary of {vocab}")
         allowed[token] = 1
     return np.packbits(allowed, bitorder="little").view("<i4").astype(np.int32)
+
+
+def allows_any(row: Words) -> bool:
+    """Whether a row `[W]` allows any token. Nearly always one of the first ids tells: bytes."""
+    return bool(row[:_HEAD].any() or row.any())
 
 
 def apply_bitmask(logits: Tensor, bitmask: Tensor) -> Tensor:

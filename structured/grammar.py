@@ -89,7 +89,8 @@ class GrammarSpec:
     @classmethod
     def from_request(cls, request: Mapping[str, object]) -> GrammarSpec:
         """Read `{"json": …}`, `{"json_object": true}`, `{"regex": …}`, `{"grammar": …}`,
-        `{"choice": […]}` or `{"structural_tag": {…}}`. A key whose value is None counts as absent, as clients send it.
+        `{"choice": […]}` or `{"structural_tag": {…}}`. A key whose value is None counts as absent,
+        as clients send it.
 
         Raises:
             GrammarError: no key, several keys, an unknown key (with the nearest right name), or a

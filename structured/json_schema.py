@@ -323,7 +323,9 @@ def every_schema(root: object) -> Iterator[Schema]:
         yield schema
         for keyword in (*_NAMED, "propertyNames", "contains", "not", "if", "then", "else"):
             child = schema.get(keyword)
-            rest.extend(child.values() if keyword in _NAMED and isinstance(child, dict) else [child])
+            rest.extend(
+                child.values() if keyword in _NAMED and isinstance(child, dict) else [child]
+            )
         rest.extend(child for _, child in _below("", schema))
 
 

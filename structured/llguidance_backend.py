@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from .backend import Window, WindowFiller
-from .bitmask import Words
+from .bitmask import Words, allows_any
 from .cache import ByteCache
 from .compiler_process import CompilerPool, CompilerProcess
 from .grammar import GrammarError, GrammarSpec, MatcherFailure
@@ -171,10 +171,9 @@ class LLGuidanceMatcher(LibraryMatcher):
 
     def open_window(self, window: Window, flat: Words) -> int | tuple[WindowFiller, Window]:
         """See `BatchedMatcher`."""
-        with self._boundary():
-            if self._terminated or window.places <= len(window.drafts):
-                rows = flat[window.start : window.start + window.places]
-                return self.fill_window(window.drafts, rows)
+        if self._failure or self._terminated or window.places <= len(window.drafts):
+            rows = flat[window.start : window.start + window.places]
+            return self.fill_window(window.drafts, rows)
         return self._filler, window
 
     def _take(self, token: int) -> bool:
@@ -200,7 +199,7 @@ class LLGuidanceMatcher(LibraryMatcher):
     def _write(self, row: Words) -> bool:
         self._inner.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         row[-1] &= self._shape.last_word
-        return not self._inner.is_error() and bool(row.any())
+        return not self._inner.is_error() and allows_any(row)
 
     def _dead_end(self) -> str:
         return self._error() if self._inner.is_error() else DEAD_END

@@ -21,6 +21,10 @@ _FORMATS: Final = (
 )
 """The formats that the library turns into a pattern."""
 
+MAX_ITEMS_IN_ROW: Final = 16_384
+"""How many ways on a parser may keep open at one byte. The library's 2,000 end a request under way
+that may write any of 1,000 optional properties."""
+
 # Without it the library allows, wherever the text is forced, only the tokens of its own choice.
 _HEADER: Final = '%llguidance {"no_forcing": true}\n'
 
@@ -42,14 +46,15 @@ def make_tokenizer(
     class Vocabulary:
         """What the library's wrapper asks of a tokenizer."""
 
-        eos_token_id = stop_tokens[0]
-        bos_token_id = None
-        special_token_ids = list(special)
+        def __init__(self) -> None:
+            self.eos_token_id = stop_tokens[0]
+            self.bos_token_id = None
+            self.special_token_ids = list(special)
+            self.tokens = list(tokens)
 
         def __call__(self, text: bytes | str) -> list[int]:
             return []  # would only matter to forced text, which is off
 
-    Vocabulary.tokens = list(tokens)  # type: ignore[attr-defined]
     llguidance = library()
     return llguidance.LLTokenizer(
         llguidance.TokenizerWrapper(Vocabulary()),
@@ -65,7 +70,7 @@ def compile_grammar(tokenizer: Any, grammar: str) -> Any:
         RuntimeError: the library's words on why not.
     """
     llguidance = library()
-    limits = llguidance.LLParserLimits(verbose_errors=False)
+    limits = llguidance.LLParserLimits(max_items_in_row=MAX_ITEMS_IN_ROW, verbose_errors=False)
     matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
     if matcher.is_error():
         raise RuntimeError(_first_line(matcher.get_error()))
@@ -113,7 +118,7 @@ def _schema(source: str, any_whitespace: bool, lenient: bool) -> str:
     for each in every_schema(schema):
         if each.get("format") not in _FORMATS:
             each.pop("format", None)  # an annotation, as in the standard; the library refuses it
-    options = {"whitespace_flexible": any_whitespace, "lenient": lenient}
+    options: dict[str, object] = {"whitespace_flexible": any_whitespace, "lenient": lenient}
     if not any_whitespace:
         options |= {"item_separator": ", ", "key_separator": ": "}
     return json.dumps({**schema, "x-guidance": options})

@@ -12,12 +12,13 @@ marker that overlaps itself, after a beginning that led nowhere, is still found 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .backend import CompiledGrammar, Matcher, Window, WindowFiller
 from .bitmask import ALL_ALLOWED, Words
 from .grammar import GrammarError, GrammarSpec, MatcherFailure
 from .matcher import refused_token
+
 
 class MarkerAutomaton:
     """How much of a marker the tokens so far end in.
@@ -187,7 +188,7 @@ class ReasoningMatcher:
         if isinstance(opened, int):
             return free + opened
         filler, rest = opened
-        return filler, replace(rest, settled=rest.settled + free)
+        return filler, rest._replace(settled=rest.settled + free)
 
     def _check(self) -> None:
         if self._failure is not None:

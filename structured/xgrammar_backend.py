@@ -10,7 +10,7 @@ import numpy as np
 import xgrammar as xgr
 
 from .backend import Window, WindowFiller
-from .bitmask import Words, words
+from .bitmask import Words, allows_any, words
 from .cache import ByteCache
 from .compiler_process import CompilerPool, CompilerProcess
 from .grammar import GrammarError, GrammarSpec, MatcherFailure
@@ -166,10 +166,9 @@ class XGrammarMatcher(LibraryMatcher):
 
     def open_window(self, window: Window, flat: Words) -> int | tuple[WindowFiller, Window]:
         """See `BatchedMatcher`."""
-        with self._boundary():
-            if self._terminated or window.places <= len(window.drafts):
-                rows = flat[window.start : window.start + window.places]
-                return self.fill_window(window.drafts, rows)
+        if self._failure or self._terminated or window.places <= len(window.drafts):
+            rows = flat[window.start : window.start + window.places]
+            return self.fill_window(window.drafts, rows)
         return self._filler, window
 
     def _take(self, token: int) -> bool:
@@ -186,7 +185,7 @@ class XGrammarMatcher(LibraryMatcher):
         # The library sets the bits behind the vocabulary when nearly everything is allowed. They
         # would hide that a row allows nothing, and reach anyone who reads the row by words.
         row[-1] &= self._shape.last_word
-        return bool(row.any())
+        return allows_any(row)
 
     def restore(self) -> None:
         """Bring the library's matcher back to where this one stands, from wherever it is."""
@@ -227,6 +226,8 @@ class XGrammarFiller:
         results: list[int | MatcherFailure] = [0] * len(windows)
         closed = self._shape.closed_row
         walking = list(range(len(windows)))
+        ended: set[int] = set()  # stand in a dead end
+        longest = max(len(window.drafts) for window in windows)
         moved = False
         place = 0
         try:
@@ -236,15 +237,21 @@ class XGrammarFiller:
                     [inner[index] for index in walking], flat, rows
                 )
                 flat[rows, -1] &= self._shape.last_word
-                candidates = []
                 for index, row in zip(walking, rows, strict=True):
-                    drafts = windows[index].drafts
-                    if not flat[row].any():
+                    if not allows_any(flat[row]):
                         if place == 0:
                             results[index] = self._dead_end(windows[index])
                         flat[row] = closed
-                    elif place < len(drafts) and 0 <= drafts[place] < self._shape.vocab_size:
-                        candidates.append(index)
+                        ended.add(index)
+                if place == longest:
+                    break
+                candidates = [
+                    index
+                    for index in walking
+                    if place < len(drafts := windows[index].drafts)
+                    and 0 <= drafts[place] < self._shape.vocab_size
+                    and index not in ended
+                ]
                 if not candidates:
                     break
                 moved = True

@@ -57,8 +57,10 @@ def as_patterns(schema: Any) -> Any:
     pattern costs as much to compile and to fill as the bounds do.
     """
     for each in every_schema(schema):
-        if "pattern" not in each and each.get("format") in _FORMATS:
-            each["pattern"] = _FORMATS[each.pop("format")]
+        name = each.get("format")
+        if "pattern" not in each and isinstance(name, str) and name in _FORMATS:
+            del each["format"]
+            each["pattern"] = _FORMATS[name]
             continue
         low, high = each.get("minLength", 0), each.get("maxLength")
         alone = not {"pattern", "format", "enum", "const", "$ref"} & set(each)

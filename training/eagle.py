@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -122,7 +123,8 @@ def streams(model: LlamaForCausalLM, layers: tuple[int, ...] | None) -> Iterator
         def keep(module: nn.Module, args: tuple[Tensor, ...]) -> None:
             taken[index] = args[0]
 
-        return parts[index].register_forward_pre_hook(keep)
+        part: nn.Module = parts[index]
+        return part.register_forward_pre_hook(keep)
 
     handles = [hook(index) for index in layers or ()]
     try:
@@ -144,30 +146,33 @@ def read(
 
 
 def embedding_of(target: LlamaForCausalLM) -> Tensor:
-    return target.model.embed_tokens.weight
+    embedding: Tensor = target.model.embed_tokens.weight
+    return embedding
 
 
 # --- a new head
 
 
-def new_head(style: str, target: LlamaForCausalLM, draft_vocab: int) -> EagleNetwork:
-    """As wide as the target, started from the target's own layers."""
+def new_head(target: LlamaForCausalLM, draft_ids: Tensor | None) -> EagleNetwork:
+    """As wide as the target, started from its layers: EAGLE-3 if there is a draft vocabulary."""
+    style = "eagle" if draft_ids is None else "eagle3"
     shape = target.config.to_dict()
     shape["num_hidden_layers"] = LAYERS[style]
-    if style == "eagle3":
-        shape["num_attention_heads"] *= 2  # half of them copy, half bring the next token in
-        shape["num_key_value_heads"] *= 2
-    llama = LlamaConfig(**shape)
     size = int(target.config.hidden_size)
-    if style == "eagle3":
-        config = EagleConfig(
-            "eagle3", llama, size * len(FEATURE_LAYERS), FEATURE_LAYERS, draft_vocab
-        )
-        network = EagleNetwork(config)
-        start_eagle3(network, target)
-    else:
-        network = EagleNetwork(EagleConfig("eagle", llama, size))
+    if draft_ids is None:
+        network = EagleNetwork(EagleConfig("eagle", LlamaConfig(**shape), size))
         start_eagle(network, target)
+        return network
+    shape["num_attention_heads"] *= 2  # the target's number copies, as many bring the token in
+    shape["num_key_value_heads"] *= 2
+    width = size * len(FEATURE_LAYERS)
+    network = EagleNetwork(
+        EagleConfig("eagle3", LlamaConfig(**shape), width, FEATURE_LAYERS, len(draft_ids))
+    )
+    start_eagle3(network, target)
+    with torch.no_grad():
+        network.norm.weight.copy_(target.model.norm.weight)
+        network.lm_head.weight.copy_(target.lm_head.weight[draft_ids])
     return network
 
 
@@ -183,8 +188,9 @@ def start_eagle(network: EagleNetwork, target: LlamaForCausalLM) -> None:
     grow = float(target.model.norm.weight.abs().mean()) / float(embedding.pow(2).mean().sqrt())
     network.fc.weight.normal_(std=0.02)
     network.fc.weight[:, :size] += grow * torch.eye(size)
-    for index, layer in enumerate(network.layers):
-        source = target.model.layers[index]
+    source: Any
+    layer: Any
+    for index, (layer, source) in enumerate(zip(network.layers, target.model.layers, strict=False)):
         layer.load_state_dict(source.state_dict(), strict=False)
         layer.self_attn.o_proj.weight.mul_(grow)
         layer.mlp.down_proj.weight.mul_(grow)
@@ -201,43 +207,40 @@ def start_eagle3(network: EagleNetwork, target: LlamaForCausalLM) -> None:
     At position s stand the embedding of token s + 1 and a stream that shows tokens s and s - 1.
     Having read token t + 1, one head goes where the stream shows that same token, another where it
     shows the token before next to token t, and both bring along the embedding that stands there.
-    The heads that are left look at their own position, which is how the next token gets in.
+    Two more look at their own position, which is how the next token gets in. Each of the four has
+    a key-value head; the query heads that share it start at random.
     """
-    size, layer = network.config.hidden_size, network.layers[0]
-    source = target.model.layers[FEATURE_LAYERS[0]]
-    width = network.config.head_dim
+    size, width = network.config.hidden_size, network.config.head_dim
+    layer: Any = network.layers[0]
+    source: Any = target.model.layers[FEATURE_LAYERS[0]]
     token = source.self_attn.q_proj.weight[:width]  # what the first copying head looks for
     before = source.self_attn.k_proj.weight[:width]  # and where it finds it
     brought, written = source.self_attn.v_proj.weight[:width], source.self_attn.o_proj.weight
-    attention = layer.self_attn
+    q, k, v, o = (getattr(layer.self_attn, f"{name}_proj").weight for name in "qkvo")
     network.fc.weight.normal_(std=0.01)
     network.fc.weight[:, :size] += torch.eye(size)
     for norm in (layer.input_layernorm, layer.hidden_norm):
         norm.weight.copy_(source.input_layernorm.weight)
     layer.post_attention_layernorm.weight.copy_(source.post_attention_layernorm.weight)
     layer.mlp.load_state_dict(source.mlp.state_dict())
-    for weight in (attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight):
+    for weight in (q, k, v, o):
         weight.normal_(std=0.02)
-    attention.o_proj.weight.normal_(std=0.02)
-    per_group = attention.q_proj.weight.shape[0] // attention.k_proj.weight.shape[0]
+    # A direction all tokens share, for heads that attend by position alone.
     shared = functional.normalize(embedding_of(target), dim=-1).mean(0)
     shared = shared / (shared.norm() * size**0.5)
-    for group in range(attention.k_proj.weight.shape[0] // width):
-        query = slice(group * per_group * width, (group * per_group + 1) * width)
-        key = slice(group * width, (group + 1) * width)
-        if group == 0:
-            attention.q_proj.weight[query, :size] = token
-            attention.k_proj.weight[key, size:] = token
-        elif group == 1:
-            attention.q_proj.weight[query, size:] = token
-            attention.k_proj.weight[key, size:] = before
-        else:
-            fast = slice(0, width // 8)
-            attention.q_proj.weight[query, :size][fast] += 12 * shared
-            attention.k_proj.weight[key, :size][fast] += 12 * shared
-        if group < 2:
-            attention.v_proj.weight[key, :size] = brought
-            attention.o_proj.weight[:, query] = written[:, :width]
+    fast = width // 8  # dimensions that rotate enough to tell neighbours apart
+    apart = len(q) // len(k) * width  # from the first query head of a group to that of the next
+    first, second, *others = (
+        (slice(group * apart, group * apart + width), slice(group * width, (group + 1) * width))
+        for group in range(len(k) // width)
+    )
+    for query, key in others:
+        q[query.start : query.start + fast, :size] += 12 * shared
+        k[key.start : key.start + fast, :size] += 12 * shared
+    q[first[0], :size], k[first[1], size:] = token, token
+    q[second[0], size:], k[second[1], size:] = token, before
+    for query, key in (first, second):
+        v[key, :size], o[:, query] = brought, written[:, :width]
 
 
 def draft_vocabulary(encoder: Encoder, seed: int, count: int, texts: int = 20_000) -> Tensor:
@@ -429,12 +432,13 @@ def export(
 ) -> None:
     """Write the published layout in half precision; readers see the old folder or the new."""
     config, llama = network.config, network.config.llama
+    rope: Any = llama.rope_parameters
     stated: dict[str, object] = {
         "architectures": ["LlamaForCausalLM" + ("Eagle3" if config.style == "eagle3" else "Eagle")],
         "model_type": "llama",
         "torch_dtype": "float16",
         **{name: getattr(llama, name) for name in STATED},
-        "rope_theta": target.config.rope_parameters["rope_theta"],
+        "rope_theta": rope["rope_theta"],
         "tie_word_embeddings": False,
     }
     weights = {name: tensor.half() for name, tensor in network.state_dict().items()}
@@ -474,11 +478,7 @@ def train(args: argparse.Namespace) -> None:
     draft_ids = None
     if args.style == "eagle3":
         draft_ids = draft_vocabulary(encoder, args.seed, args.draft_vocab)
-    network = new_head(args.style, target, args.draft_vocab)
-    if draft_ids is not None:
-        with torch.no_grad():
-            network.norm.weight.copy_(target.model.norm.weight)
-            network.lm_head.weight.copy_(target.lm_head.weight[draft_ids])
+    network = new_head(target, draft_ids)
     recipe = Recipe(
         args.style,
         STEPS[args.style] if args.steps is None else args.steps,

@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,17 +15,21 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stepweave.models import eagle, eagle_checkpoint
-from stepweave.models.attention import AttentionBatch
+from stepweave.models import causal_lm, eagle, eagle_checkpoint
+from stepweave.models.attention import AttentionBatch, paged_attention
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.errors import ModelError, ModelNotFound, NotInvariant, UnsupportedModel
 from stepweave.models.paged_cache import LayerShape
 from stepweave.models.testing import own_greedy, tiny_eagle, tiny_model
+from stepweave.models.tokenizer import load_tokenizer
 from stepweave.serving.testing import tiny_pair
+from training.corpus import EXTRACTION, examples, story
+from training.eagle import unroll
 
 VOCAB, SIZE, HEADS, KV_HEADS, WIDTH, INNER = 96, 48, 4, 2, 16, 80
 EPSILON, THETA = 1e-5, 50_000.0
+EOS = 2  # of the embedded model
 
 
 # --- checkpoints as they are published
@@ -391,10 +396,9 @@ def test_a_head_whose_bits_depend_on_the_batch_is_refused(
     monkeypatch.setattr(eagle, "make_invariant", leave)
     monkeypatch.setattr(eagle, "whole_tiles", lambda rows: rows)
     lm = target_of(torch.float32, invariant=True)
-    plain = eagle.paged_attention
 
     def by_company(*args: Any, paged: AttentionBatch, **options: Any) -> tuple[Tensor, None]:
-        out, _ = plain(*args, paged=paged, **options)
+        out, _ = paged_attention(*args, paged=paged, **options)
         return out + 1e-6 * len(paged.query_lens), None
 
     monkeypatch.setattr(eagle, "paged_attention", by_company)
@@ -750,7 +754,7 @@ def test_some_but_not_all_drafts_of_a_tiny_head_are_right(
     draw = random.Random(3)
     first: list[bool] = []
     second: list[bool] = []
-    for _ in range(8):
+    for _ in range(4):
         prompt = [draw.randrange(320) for _ in range(draw.randint(2, 20))]
         for right in drafts(head, lm, prompt, own_greedy(hf, prompt, 20), 2):
             first.append(right[0])
@@ -762,3 +766,55 @@ def test_some_but_not_all_drafts_of_a_tiny_head_are_right(
     if style == "eagle3":
         assert head.draft_ids is not None
         assert len(head.draft_ids) == 256
+
+
+def test_what_training_unrolls_is_what_drafting_computes(folders: dict[str, Path]) -> None:
+    """Chains from every start at once, in plain attention, against the cache, one at a time."""
+    hf = tiny_model("llama", 4, torch.float64)
+    head = EagleHead.load(folders["eagle, two layers"], CausalLM.wrap(hf, invariant=False))
+    tokens = torch.randint(VOCAB, (1, 9), generator=torch.Generator().manual_seed(1))
+    features = torch.randn(1, 9, head.feature_size, dtype=torch.float64)
+    embedding = head.network.embed_tokens.weight
+    unrolled = list(unroll(head.network, embedding, tokens, features, 3))
+    ids: list[int] = tokens[0].tolist()
+    for start in range(6):
+        feed = Fed(head, 1)
+        _, states = feed((0, 0, ids[1 : start + 2], head.fuse(features[0, : start + 1])))
+        for step in range(3):
+            torch.testing.assert_close(unrolled[step][0, start], states[-1], rtol=0, atol=1e-10)
+            if step < 2:
+                at = start + step + 1
+                _, states = feed((0, at, [ids[at + 1]], states[-1:]))
+
+
+@pytest.mark.parametrize(
+    ("name", "style"), [("embedded-eagle", "eagle"), ("embedded-eagle3", "eagle3")]
+)
+def test_most_first_drafts_of_the_shipped_heads_are_right(name: str, style: str) -> None:
+    lm = CausalLM.load("embedded", invariant=False)
+    head = EagleHead.load(name, lm)
+    assert head.style == style
+    assert head.context_length == lm.context_length
+    tokenizer: Any = load_tokenizer("embedded")
+    right: list[list[bool]] = []
+    for example in islice(examples(31, {**EXTRACTION, story: 3}, held_out=True), 6):
+        prompt = tokenizer(example.prompt + "\n").input_ids
+        said = own_greedy(lm.hf, prompt, 40)
+        if EOS in said:
+            said = said[: said.index(EOS) + 1]
+        right += drafts(head, lm, prompt, said, 3)
+    assert len(right) > 100
+    first = [each[0] for each in right]
+    assert sum(first) >= 0.7 * len(first)
+    chains = [each[1:] for each in right if each[0]]
+    assert sum(map(all, chains)) >= 0.6 * len(chains)
+    folder = Path(eagle_checkpoint.__file__).parent / "embedded" / style
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 1_500_000
+
+
+def test_an_installation_without_its_heads_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(causal_lm, "__file__", str(tmp_path / "causal_lm.py"))
+    with pytest.raises(ModelNotFound, match="lacks the embedded model"):
+        EagleHead.load("embedded-eagle3", target_of())

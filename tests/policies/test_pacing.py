@@ -59,6 +59,7 @@ class Pipeline:
     settle: Costs
     forward: Costs
     sample: Costs
+    tokens: Callable[[int], int] = lambda step: 1
     step: int = 0
     free: float = 0.0  # when the device has ended what it was given
     done: float = 0.0  # when the step before is on the host
@@ -74,7 +75,7 @@ class Pipeline:
 
     def _one(self) -> None:
         clock, step = self.clock, self.step
-        self.pacer.before_schedule(busy=step > 0)
+        self.pacer.before_schedule(in_flight=self.tokens(step - 1) if step else 0)
         self.seen.append(clock.now)
         clock.now += self.launch(step)
         idle = max(0.0, clock.now - self.free)
@@ -125,6 +126,7 @@ def pipeline(
     settle: Costs | None = None,
     forward: Costs | None = None,
     sample: Costs | None = None,
+    tokens: Callable[[int], int] = lambda step: 1,
 ) -> Pipeline:
     """The device takes 5,000 µs a step, the host 1,500: so 3,540 µs of slack with the copy."""
     return Pipeline(
@@ -134,6 +136,7 @@ def pipeline(
         settle or steady(900),
         forward or steady(4000),
         sample or steady(1000),
+        tokens,
     )
 
 
@@ -142,8 +145,8 @@ PERIOD = 5000 * US
 MARGIN = 150 * US
 
 
-def eager(**costs: Costs) -> Pipeline:
-    return pipeline(Eager(), Clock(), **costs)
+def eager(*, forward: Costs | None = None, settle: Costs | None = None) -> Pipeline:
+    return pipeline(Eager(), Clock(), forward=forward, settle=settle)
 
 
 # --- in steady state ---
@@ -223,6 +226,32 @@ def test_steps_that_are_sometimes_longer_do_not_lengthen_the_delay() -> None:
     assert paced.idle_per_step(300) <= 0.01 * PERIOD
     assert max(clock.slept[-300:]) < SLACK
     assert clock.slept[-1] == pytest.approx(SLACK - MARGIN, rel=0.05)
+
+
+def test_steps_known_to_be_longer_are_used_to_the_full() -> None:
+    """The same, but the pacer is told how many tokens are in flight."""
+    clock = Clock()
+
+    def forward(step: int) -> float:
+        return (4000 + 3000 * (step % 6 == 0)) * US
+
+    def tokens(step: int) -> int:
+        return 16 + 128 * (step % 6 == 0)
+
+    paced = pipeline(clock.pacer(), clock, forward=forward, tokens=tokens).go(400)
+    assert paced.idle_per_step(300) <= 0.01 * PERIOD
+    longer = pytest.approx(SLACK + 3000 * US - MARGIN, rel=0.05)
+    usual = pytest.approx(SLACK - MARGIN, rel=0.05)
+    assert clock.slept[-12:] == [usual if step % 6 != 1 else longer for step in range(388, 400)]
+
+
+def test_a_step_of_an_unknown_size_is_held_back_like_a_smaller_one() -> None:
+    clock = Clock()
+    pacer = clock.pacer()
+    pipeline(pacer, clock, tokens=lambda step: 16).go(50)
+    assert pacer.delay_s(31) == pacer.delay_s(16) == pytest.approx(SLACK - MARGIN, rel=0.05)
+    assert pacer.delay_s(4000) == pacer.delay_s(16)
+    assert pacer.delay_s(15) == 0.0, "smaller steps may be shorter"
 
 
 def test_steps_that_are_sometimes_shorter_cost_no_more_than_the_budget() -> None:
@@ -316,27 +345,27 @@ def test_nothing_in_flight_means_no_delay_and_no_lesson() -> None:
     clock = Clock()
     pacer = clock.pacer()
     pipeline(pacer, clock).go(50)
-    delays, delay = len(clock.slept), pacer.delay_s
+    delays, delay = len(clock.slept), pacer.delay_s(1)
     assert delay > 3000 * US
     for _ in range(50):
         clock.now += 100  # nobody asked for anything, for long
-        pacer.before_schedule(busy=False)
-        pacer.waited(0.0)
+        pacer.before_schedule(in_flight=0)
+        pacer.waited(1.0)
     assert len(clock.slept) == delays
-    assert pacer.delay_s == delay, "an idle engine says nothing about a busy one"
+    assert pacer.delay_s(1) == delay, "an idle engine says nothing about a busy one"
     for _ in range(100):
-        pacer.before_schedule(busy=False)
+        pacer.before_schedule(in_flight=0)
         clock.now += 100
-        pacer.before_schedule(busy=True)
+        pacer.before_schedule(in_flight=1)
         pacer.waited(100 * US)
-    assert pacer.delay_s > 0.9 * delay, "nor is the time that it was idle a period"
+    assert pacer.delay_s(1) > 0.9 * delay, "nor is the time that it was idle a period"
 
 
 def test_a_delay_is_never_longer_than_a_period() -> None:
     clock = Clock()
     pacer = clock.pacer()
     for _ in range(6):
-        pacer.before_schedule(busy=True)
+        pacer.before_schedule(in_flight=1)
         clock.now += 1.0
         pacer.waited(50.0)  # far more than a whole step took
     assert clock.slept == [1.0, 1.0]
@@ -350,7 +379,7 @@ def test_a_release_from_another_thread_ends_the_delay() -> None:
     pretend(pacer, slack_s=30.0)
     threading.Timer(0.05, pacer.release).start()
     began = time.perf_counter()
-    pacer.before_schedule(busy=True)
+    pacer.before_schedule(in_flight=1)
     assert 0.02 < time.perf_counter() - began < 10.0
 
 
@@ -359,11 +388,11 @@ def test_a_release_is_good_for_one_delay() -> None:
     pretend(pacer, slack_s=0.3)
     pacer.release()
     began = time.perf_counter()
-    pacer.before_schedule(busy=True)
+    pacer.before_schedule(in_flight=1)
     assert time.perf_counter() - began < 0.2
     pacer.waited(0.3)
     began = time.perf_counter()
-    pacer.before_schedule(busy=True)
+    pacer.before_schedule(in_flight=1)
     assert time.perf_counter() - began > 0.2
 
 
@@ -371,10 +400,10 @@ def test_a_released_delay_counts_as_long_as_it_lasted() -> None:
     clock = Clock()
     pacer = JustInTime(clock=clock.read, sleep=lambda seconds: setattr(clock, "now", clock.now))
     for _ in range(200):
-        pacer.before_schedule(busy=True)
+        pacer.before_schedule(in_flight=1)
         clock.now += 0.005
         pacer.waited(0.003)
-    assert pacer.delay_s < 0.003, "the slack was 3 ms each time, and never what was asked on top"
+    assert pacer.delay_s(1) < 0.003, "the slack was 3 ms each time, and never what was asked on top"
 
 
 def pretend(pacer: JustInTime, *, slack_s: float) -> None:
@@ -383,7 +412,7 @@ def pretend(pacer: JustInTime, *, slack_s: float) -> None:
     clock, sleep = pacer._clock, pacer._sleep
     pacer._clock, pacer._sleep = lambda: now, lambda seconds: None
     for _ in range(8):
-        pacer.before_schedule(busy=True)
+        pacer.before_schedule(in_flight=1)
         now += 2 * slack_s
         pacer.waited(slack_s)
     pacer._clock, pacer._sleep = clock, sleep
@@ -475,7 +504,7 @@ class OnPlan:
         took = 0.0
         if turn.op == "schedule.host":
             self.clock.now = turn.start_us * US
-            self.pacer.before_schedule(busy=turn.step > 0)
+            self.pacer.before_schedule(in_flight=turn.step > 0)
             took = self.clock.now / US - turn.start_us
             self.seen_us.append(self.clock.now / US)
         if turn.op == "commit.host.advance":
@@ -545,7 +574,7 @@ def test_on_threads_the_wait_of_commit_moves_before_schedule() -> None:
     pacer = JustInTime(sleep=sleep)
 
     def schedule(ctx: OpContext) -> None:
-        pacer.before_schedule(busy=ctx.step > 0)
+        pacer.before_schedule(in_flight=ctx.step > 0)
         ctx.write("batch", ctx.step)
 
     def launch(ctx: OpContext) -> None:

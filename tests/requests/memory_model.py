@@ -170,7 +170,7 @@ class Simulation:
     flying: list[StepBatch] = field(default_factory=list)
     steps: int = 0
     used: dict[int, int] = field(default_factory=dict)  # block -> last step that listed it
-    lives: dict[tuple[int, int], int] = field(default_factory=dict)  # life -> blocks seen
+    lives: dict[tuple[int, int, int], int] = field(default_factory=dict)  # life -> blocks seen
     stop: float = 0.0
 
     def step(self) -> StepBatch:
@@ -214,7 +214,7 @@ class Simulation:
         assert sum(row.queries for row in batch.rows) <= self.device.limits.token_budget
         assert sum(len(row.prefix) for row in batch.rows) <= self.device.limits.context_length
         for row in batch.rows:
-            life = (row.request.uid, row.generation)
+            life = (row.request.uid, row.row, row.generation)
             assert row.tokens or row.decodes, "a row that computes nothing"
             assert row.request.phase == "running", "chosen, and then preempted"
             assert len(row.prefix) in (0, row.start)

@@ -191,10 +191,10 @@ def test_the_prefixes_of_one_step_fit_the_staging_buffer() -> None:
     world = simulation(ahead=0, token_budget=64, num_blocks=60)
     serve(world, request(0, (1,) * 20, 3, window=1))
     again = [request(uid, (1,) * 22, 3, window=1) for uid in (1, 2, 3)]
-    world.table.submit_all(again)
+    world.table.submit_all([*again, request(4, (2, 2), 3, window=1)])
     first, second = world.step(), world.step()
     assert [row.start for row in first.rows] == [20, 20]  # 60 tokens would be over 48
-    assert [row.start for row in second.rows if not row.decodes] == [20]
+    assert [row.start for row in second.rows if not row.decodes] == [20, 0]
     world.drain()
 
 

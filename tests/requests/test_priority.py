@@ -87,6 +87,20 @@ def test_nobody_gives_way_in_vain(equal: int) -> None:
     assert table.preemptions == 0
 
 
+def test_blocks_that_others_hold_too_are_no_room() -> None:
+    table = RequestTable(
+        limits(max_rows=8, token_budget=64, num_blocks=12, draft_tokens=0), prefix_cache=True
+    )
+    table.submit(request(0, prompt=30, window=1, priority=1))  # 8 blocks
+    run(table, 0, 2)
+    table.submit(request(1, prompt=22, max_tokens=2, window=1, priority=2))  # 5 of these, and one
+    run(table, 2, 1)
+    assert table.prefix_hits == 20
+    table.submit(request(2, (60,) * 20, max_tokens=2, window=1, priority=1))  # 6 blocks
+    run(table, 3, 1)
+    assert table.preemptions == 0
+
+
 def test_a_prompt_under_way_goes_on_while_a_better_one_waits_for_room() -> None:
     table = RequestTable(limits(max_rows=8, token_budget=9, num_blocks=12))
     table.submit(request(0, prompt=30, max_tokens=15, window=1, priority=0))  # 8 blocks

@@ -138,9 +138,7 @@ def run_cell(
         # Each request arrives when the one before it has shown its first text.
         for first, second in itertools.pairwise(requests):
             late = [fitted(engine, second)]
-            first.on_text = lambda _, late=late: (
-                table.submit(late.pop()) if late else None
-            )
+            first.on_text = lambda _, late=late: table.submit(late.pop()) if late else None
         table.submit(fitted(engine, requests[0]))
     else:
         for request in requests:

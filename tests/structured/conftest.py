@@ -75,4 +75,4 @@ def llguidance(tokenizer: PreTrainedTokenizerFast) -> LLGuidanceBackend:
 def backend(
     request: pytest.FixtureRequest, xgrammar: XGrammarBackend, llguidance: LLGuidanceBackend
 ) -> GrammarBackend:
-    return {"xgrammar": xgrammar, "llguidance": llguidance}[request.param]
+    return xgrammar if request.param == "xgrammar" else llguidance

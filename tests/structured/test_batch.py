@@ -61,7 +61,9 @@ def walk(matcher: Matcher, choices: Sequence[int]) -> list[int]:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(asked=st.lists(requests(), min_size=2, max_size=5), data=st.data())
 def test_a_batch_is_filled_as_its_rows_are_one_by_one(
-    backend: GrammarBackend, asked: list[tuple[str, bool, list[int], list[int]]], data: st.DataObject
+    backend: GrammarBackend,
+    asked: list[tuple[str, bool, list[int], list[int]]],
+    data: st.DataObject,
 ) -> None:
     together: list[tuple[Matcher, Sequence[int], int]] = []
     alone = np.full((len(asked) + 1, PLACES, words(VOCAB)), ALL_ALLOWED, dtype=np.int32)
@@ -91,7 +93,7 @@ def test_matchers_of_both_libraries_may_share_a_batch(
     xgrammar: XGrammarBackend, llguidance: LLGuidanceBackend, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     drafts = tokenizer.encode("yes no")
-    backends = [xgrammar, llguidance, xgrammar, llguidance]
+    backends: list[GrammarBackend] = [xgrammar, llguidance, xgrammar, llguidance]
     items = [
         (each.compile(SPECS["choice"]).matcher(), drafts, row) for row, each in enumerate(backends)
     ]

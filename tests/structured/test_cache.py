@@ -38,9 +38,7 @@ def test_a_value_put_again_is_counted_once() -> None:
 
 def test_grammars_are_evicted_by_their_size(tokenizer: PreTrainedTokenizerFast) -> None:
     specs = [GrammarSpec("regex", text * 3) for text in "abc"]
-    size = int(
-        XGrammarBackend(tokenizer, VOCAB, STOPS).compile(specs[0]).handle.memory_size_bytes
-    )
+    size = int(XGrammarBackend(tokenizer, VOCAB, STOPS).compile(specs[0]).handle.memory_size_bytes)
     backend = XGrammarBackend(tokenizer, VOCAB, STOPS, cache_bytes=int(2.5 * size))
     first = backend.compile(specs[0])
     assert backend.compile(specs[0]) is first

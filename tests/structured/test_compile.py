@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from stepweave.structured.grammar import GrammarError, GrammarSpec
 from stepweave.structured.backend import GrammarBackend
+from stepweave.structured.grammar import GrammarError, GrammarSpec
 
 from .conftest import BACKENDS, VOCAB, make_backend
 
@@ -64,7 +64,8 @@ def test_equal_specs_share_one_compilation_and_no_state(backend: GrammarBackend)
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_backend_without_a_usable_end_token_is_refused(
-    name: str, tokenizer: PreTrainedTokenizerFast,
+    name: str,
+    tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     with pytest.raises(ValueError, match="eos_token_ids is empty"):
         make_backend(name, tokenizer, stops=[])
@@ -74,7 +75,8 @@ def test_a_backend_without_a_usable_end_token_is_refused(
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_model_with_fewer_tokens_than_its_tokenizer_never_allows_the_missing_ones(
-    name: str, tokenizer: PreTrainedTokenizerFast,
+    name: str,
+    tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     backend = make_backend(name, tokenizer, 280, stops=[0])
     matcher = backend.compile(GrammarSpec("grammar", "root ::= [\\x00-\\U0010FFFF]*")).matcher()

@@ -364,5 +364,5 @@ def test_a_dead_end_behind_a_draft_does_not_fail_the_request_before_the_draft_is
     assert matcher.fill_window([1], rows) == 1
     assert [allowed(row) for row in rows] == [{1, 2}, {0}], "never empty"
     matcher.advance([1])
-    with pytest.raises(MatcherFailure, match="dead end|NoExtension"):
+    with pytest.raises(MatcherFailure, match=r"dead end|NoExtension"):
         matcher.fill_window((), rows)

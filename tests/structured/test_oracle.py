@@ -86,11 +86,15 @@ UNSOUND: list[tuple[dict[str, Any], set[str]]] = [
     ({**INTEGER, "not": {"const": 3}}, {"xgrammar", "llguidance"}),
     ({"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}, {"xgrammar", "llguidance"}),
     ({"type": "array", "items": INTEGER, "contains": {"const": 1}}, {"xgrammar", "llguidance"}),
-    ({"type": "object", "additionalProperties": INTEGER, "dependentRequired": {"a": ["b"]}},
-     {"xgrammar", "llguidance"}),
+    (
+        {"type": "object", "additionalProperties": INTEGER, "dependentRequired": {"a": ["b"]}},
+        {"xgrammar", "llguidance"},
+    ),
     ({"type": "object", "propertyNames": {"maxLength": 1}}, {"llguidance"}),
-    ({"type": "object", "properties": {"a": INTEGER}, "unevaluatedProperties": False},
-     {"llguidance"}),
+    (
+        {"type": "object", "properties": {"a": INTEGER}, "unevaluatedProperties": False},
+        {"llguidance"},
+    ),
     ({"oneOf": [INTEGER, {"type": "number"}]}, {"xgrammar", "llguidance"}),
     ({"minLength": 3}, {"xgrammar"}),
     ({"type": "object", "required": ["b"], "maxProperties": 1}, {"xgrammar"}),
@@ -164,7 +168,9 @@ BOTH = {
     "bounded": GrammarSpec.from_request({"json": SCHEMAS[0]}),
     "regex": GrammarSpec("regex", REGEXES[0]),
     "recursive": GrammarSpec("grammar", 'root ::= "[" root "]" | "maybe" | ""'),
-    "rules": GrammarSpec("grammar", 'root ::= word (" " word){0,3}\nword ::= [a-c\\u00e9]+ | "\\"x"'),
+    "rules": GrammarSpec(
+        "grammar", 'root ::= word (" " word){0,3}\nword ::= [a-c\\u00e9]+ | "\\"x"'
+    ),
     "choice": GrammarSpec.from_request({"choice": ["yes", "yes no", 'q"\\\n/', "é😀", ""]}),
     "tags": GrammarSpec.from_request({"structural_tag": TWO}),
 }

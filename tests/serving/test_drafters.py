@@ -1,0 +1,180 @@
+"""Every drafter, wherever it is placed and however its batches are laid out, changes no token."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from stepweave.configs.schema import Method
+from stepweave.graph.compile import compile_plan
+from stepweave.graph.errors import GraphError
+from stepweave.graph.verify import verify
+from stepweave.nodes.decode_step import decode_step
+from stepweave.nodes.kind import NodeSpec, Shape
+from stepweave.requests.request import Request, SamplingParams
+from stepweave.serving.engine import Engine
+from stepweave.serving.testing import TinyConfig, serve, tiny_engine, tiny_request, tiny_requests
+
+WITH_WEIGHTS: list[Method] = ["draft_model", "eagle", "eagle3"]
+METHODS: list[Method] = [*WITH_WEIGHTS, "ngram"]
+BASE = TinyConfig(draft_tokens=3)
+ASKED = [
+    SamplingParams(max_tokens=20),
+    SamplingParams(max_tokens=15, temperature=0.8, seed=3, top_k=30),
+    SamplingParams(max_tokens=11),
+]
+
+
+def outcome(
+    config: TinyConfig, asked: Sequence[SamplingParams] = ASKED
+) -> tuple[list[list[int]], list[tuple[int, int]], Engine]:
+    engine = tiny_engine(config)
+    requests = tiny_requests(asked)
+    tokens = serve(engine, requests)
+    assert [request.error for request in requests] == [None] * len(requests)
+    return tokens, [(request.drafted, request.accepted) for request in requests], engine
+
+
+@pytest.mark.parametrize("method", WITH_WEIGHTS)
+def test_drafters_with_weights_get_some_drafts_accepted_and_not_all(method: Method) -> None:
+    plain, _, _ = outcome(TinyConfig())
+    tokens, counts, engine = outcome(replace(BASE, method=method))
+    assert tokens == plain
+    drafted, accepted = (sum(column) for column in zip(*counts, strict=True))
+    assert 0 < accepted < drafted
+    assert engine.totals.steps < sum(map(len, tokens))
+
+
+@pytest.mark.parametrize("method", ["draft_model", "eagle", "eagle3"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_leaving_refused_tokens_out_of_the_batch_changes_no_draft(
+    method: Method, depth: int
+) -> None:
+    config = replace(BASE, method=method, depth=depth, token_budget=11)
+    config = replace(config, executor="serial" if depth == 1 else "threads")
+    tokens, counts, padded = outcome(config)
+    again, unpadded_counts, unpadded = outcome(replace(config, padded=False))
+    assert (again, unpadded_counts) == (tokens, counts)
+    assert len(unpadded.plan.waits) == len(padded.plan.waits) + 1
+    waits = {(wait.source, wait.target) for wait in unpadded.plan.waits}
+    assert ("d2h_counts.device", "draft.host") in waits
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_stream_of_its_own_is_a_placement(method: Method) -> None:
+    config = replace(BASE, method=method, depth=2, executor="threads")
+    tokens, counts, engine = outcome(config)
+    moved = tiny_engine(config, overrides={"draft": placed(engine, stream="draft")})
+    requests = tiny_requests(ASKED)
+    assert serve(moved, requests) == tokens
+    assert [(request.drafted, request.accepted) for request in requests] == counts
+    assert ("draft.device", 0) in moved.plan.actors["draft"]
+    verify(moved.plan)
+
+
+def placed(engine: Engine, *, stream: str) -> NodeSpec:
+    node = next(node for node in engine.plan.graph.nodes if node.name == "draft")
+    return NodeSpec("draft", node.kind, stream=stream)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_request_has_its_own_draft_length_and_may_have_none(method: Method) -> None:
+    lengths: list[int | None] = [0, 1, 2, None]
+    plain = [SamplingParams(max_tokens=18, seed=1) for _ in lengths]
+    asked = [replace(p, draft_tokens=n) for p, n in zip(plain, lengths, strict=True)]
+    expected, _, _ = outcome(TinyConfig(), plain)
+    seen = set()
+    for depth, executor in [(1, "serial"), (2, "threads"), (3, "threads")]:
+        config = replace(BASE, method=method, depth=depth)
+        config = replace(config, executor=executor)  # type: ignore[arg-type]
+        tokens, counts, _ = outcome(config, asked)
+        assert tokens == expected
+        seen.add(tuple(counts))
+    assert len(seen) == 1
+    counts = list(seen.pop())
+    assert counts[0] == (0, 0)
+    if method in WITH_WEIGHTS:
+        steps = [
+            len(row) - 1 - accepted for row, (_, accepted) in zip(expected, counts, strict=True)
+        ]
+        # One step more than that where the end cut off an accepted draft's successor.
+        assert 0 < counts[1][0] <= steps[1] + 1
+        assert steps[2] < counts[2][0] <= 2 * (steps[2] + 1)
+
+
+def test_when_nobody_wants_drafts_the_drafter_does_nothing() -> None:
+    asked = [SamplingParams(max_tokens=9, draft_tokens=0)] * 3
+    tokens, counts, engine = outcome(BASE, asked)
+    assert counts == [(0, 0)] * 3
+    assert tokens == outcome(TinyConfig(), asked)[0]
+    assert engine.totals.steps >= max(map(len, tokens))
+
+
+def test_look_up_drafts_come_from_the_text_so_far() -> None:
+    def request() -> list[Request]:
+        return [tiny_request(0, [17, 44, 101, 9, 230, 75, 18], SamplingParams(max_tokens=40))]
+
+    plain = serve(tiny_engine(TinyConfig()), request())[0]
+    text = [17, 44, 101, 9, 230, 75, 18, *plain]
+    # After a token that was there before, what followed it is offered; else nothing is.
+    again = sum(token in text[: 7 + at] for at, token in enumerate(plain[:-1]))
+    assert 0 < again < len(plain) - 1
+    for shortest, most in [(1, 4 * again), (30, 0)]:
+        spec = NodeSpec("draft", "draft_ngram", options={"shortest": shortest, "longest": 30})
+        engine = tiny_engine(
+            replace(BASE, method="ngram", draft_tokens=4), overrides={"draft": spec}
+        )
+        requests = request()
+        assert serve(engine, requests) == [plain]
+        assert 0 < requests[0].drafted <= most or requests[0].drafted == most == 0
+
+
+def test_synthetic_acceptance_keeps_as_many_drafts_as_it_says() -> None:
+    asked = [SamplingParams(max_tokens=60, seed=n, ignore_eos=True) for n in range(4)]
+    for rate in (0.0, 1.0):
+        engine = tiny_engine(BASE, synthetic_acceptance=(rate,))
+        requests = tiny_requests(asked, longest=8)
+        serve(engine, requests)
+        assert engine.totals.drafted > 0
+        # What a stop or the end of the context cuts off is not counted as accepted.
+        assert engine.totals.accepted <= rate * engine.totals.drafted
+        assert engine.totals.accepted >= rate * (engine.totals.drafted - 3 * len(requests))
+    engine = tiny_engine(BASE, synthetic_acceptance=(0.5,))
+    serve(engine, tiny_requests(asked, longest=8))
+    assert 0.2 < engine.totals.accepted / engine.totals.drafted < 0.4  # (½ + ¼ + ⅛) / 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rejection_sampling_gives_the_same_tokens_and_counts_at_every_depth(
+    method: Method,
+) -> None:
+    asked = [SamplingParams(max_tokens=16, temperature=0.9, seed=n, top_p=0.95) for n in range(3)]
+    asked.append(SamplingParams(max_tokens=12))
+    seen = set()
+    for depth, executor in [(1, "serial"), (2, "threads"), (3, "threads")]:
+        config = replace(BASE, method=method, acceptance="rejection", depth=depth)
+        for changed in (config, replace(config, token_budget=9), replace(config, num_blocks=22)):
+            changed = replace(changed, executor=executor)  # type: ignore[arg-type]
+            tokens, counts, engine = outcome(changed, asked)
+            seen.add(str((tokens, counts)))
+            assert ("draft_probs" in engine.plan.graph.states) == (method in WITH_WEIGHTS)
+    assert len(seen) == 1
+    assert tokens[3] == outcome(TinyConfig(), asked)[0][3]  # greedy rows are as without drafts
+
+
+def test_a_node_that_is_no_drafter_cannot_stand_for_one() -> None:
+    wrong = {"draft": NodeSpec("draft", "sample", line=3)}
+    with pytest.raises(
+        GraphError, match=r"'sample' of node 'draft' is no drafter; there are draft"
+    ):
+        decode_step(Shape(draft_tokens=2), overrides=wrong)
+
+
+@pytest.mark.parametrize("drafter", ["draft", "draft_eagle", "draft_ngram"])
+def test_no_drafter_brings_back_a_wait_for_the_host(drafter: str) -> None:
+    shape = Shape(depth=2, draft_tokens=3, drafter=drafter, structured=True)
+    plan = compile_plan(decode_step(shape, order="keep"))
+    assert [(wait.source, wait.target) for wait in plan.waits] == [
+        ("draft.device", "d2h_copy.device"),
+        ("d2h_copy.device", "commit.host.advance"),
+    ]

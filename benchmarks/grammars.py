@@ -119,7 +119,9 @@ def measure(backend: GrammarBackend, spec: GrammarSpec, steps: int, eos: int) ->
         times = fill_times(compiled.matcher(), backend.vocab_size, steps, eos)
     except MatcherFailure as failure:
         return {**result, "failed": str(failure)[:160]}
-    centiles = statistics.quantiles(times, n=100) if len(times) > 1 else times * 99
+    centiles = (
+        statistics.quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
+    )
     return {
         **result,
         "fill_us": {"p50": centiles[49], "p99": centiles[98], "max": max(times)},

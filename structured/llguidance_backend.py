@@ -9,6 +9,7 @@ it cannot leave that state, a fresh copy takes its place where the request itsel
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -33,7 +34,13 @@ BYTES_PER_GRAMMAR: Final = 64 * 1024
 """What a kept grammar is charged for: the library does not say how much memory it takes."""
 
 BATCH_FROM: Final = 2
-"""Windows from which one batched call is faster than calls row by row."""
+"""Windows from which one batched call on several threads is made, rather than calls row by row.
+
+On one thread there is none: the library's batched call hands the work to a thread of its own, and
+asks more of each row. Measured over 50,000 tokens, 16 masks at structural positions take 120 us one
+by one and 220 us together, inside strings 300 and 510 us; windows of three drafts are level, and on
+a machine whose cores are busy the other thread may come milliseconds late.
+"""
 
 
 class LLGuidanceBackend:
@@ -52,7 +59,8 @@ class LLGuidanceBackend:
         compile_processes: how many trials may run at once.
         strict: refuse schemas of which the library would ignore a constraint. Off, they compile,
             and the grammar's `warnings` name what is not enforced.
-        fill_threads: threads that fill the masks of a batch.
+        fill_threads: threads that fill the masks of a batch. More than one pays only on cores that
+            are idle meanwhile.
 
     Raises:
         GrammarError: llguidance is not installed.
@@ -81,7 +89,9 @@ class LLGuidanceBackend:
             tokens[stop] = b""
         special = [index for index, token in enumerate(tokens) if not token]
         self._tokenizer = make_tokenizer(tokens, special, stops)
-        self._filler = LLGuidanceFiller(self._shape, llguidance.LLExecutor(fill_threads))
+        self._filler = LLGuidanceFiller(
+            self._shape, llguidance.LLExecutor(fill_threads) if fill_threads > 1 else None
+        )
         self._cache: ByteCache[GrammarSpec, LLGrammar] = ByteCache(cache_bytes)
         self._processes: CompilerPool | None = None
         if compile_limit_s is not None:
@@ -222,7 +232,7 @@ class LLGuidanceMatcher(LibraryMatcher):
 
 
 class LLGuidanceFiller:
-    """Fills the windows of all matchers in one call of the library."""
+    """Fills the windows of all matchers in one call of the library, given threads for it."""
 
     def __init__(self, shape: MaskShape, executor: Any) -> None:
         self._shape = shape
@@ -230,7 +240,7 @@ class LLGuidanceFiller:
 
     @property
     def pays_from(self) -> int:
-        return BATCH_FROM
+        return BATCH_FROM if self._executor is not None else sys.maxsize
 
     def fill(self, windows: Sequence[Window], flat: Words) -> list[int | MatcherFailure]:
         """See `WindowFiller.fill`."""

@@ -427,9 +427,7 @@ def table(found: dict[str, Conditional]) -> str:
 # --- files
 
 
-def export(
-    network: EagleNetwork, target: LlamaForCausalLM, draft_ids: Tensor | None, out: Path
-) -> None:
+def export(network: EagleNetwork, draft_ids: Tensor | None, out: Path) -> None:
     """Write the published layout in half precision; readers see the old folder or the new."""
     config, llama = network.config, network.config.llama
     rope: Any = llama.rope_parameters
@@ -521,7 +519,7 @@ def train(args: argparse.Namespace) -> None:
                 f"accepted {' '.join(f'{rate:.3f}' for rate in rates)}",
                 flush=True,
             )
-            export(network, target, draft_ids, args.out)
+            export(network, draft_ids, args.out)
             reported = time.monotonic()
 
 

@@ -25,7 +25,6 @@ from stepweave.models.testing import own_greedy, tiny_eagle, tiny_model
 from stepweave.models.tokenizer import load_tokenizer
 from stepweave.serving.testing import tiny_pair
 from training.corpus import EXTRACTION, examples, story
-from training.eagle import unroll
 
 VOCAB, SIZE, HEADS, KV_HEADS, WIDTH, INNER = 96, 48, 4, 2, 16, 80
 EPSILON, THETA = 1e-5, 50_000.0
@@ -766,25 +765,6 @@ def test_some_but_not_all_drafts_of_a_tiny_head_are_right(
     if style == "eagle3":
         assert head.draft_ids is not None
         assert len(head.draft_ids) == 256
-
-
-def test_what_training_unrolls_is_what_drafting_computes(folders: dict[str, Path]) -> None:
-    """Chains from every start at once, in plain attention, against the cache, one at a time."""
-    hf = tiny_model("llama", 4, torch.float64)
-    head = EagleHead.load(folders["eagle, two layers"], CausalLM.wrap(hf, invariant=False))
-    tokens = torch.randint(VOCAB, (1, 9), generator=torch.Generator().manual_seed(1))
-    features = torch.randn(1, 9, head.feature_size, dtype=torch.float64)
-    embedding = head.network.embed_tokens.weight
-    unrolled = list(unroll(head.network, embedding, tokens, features, 3))
-    ids: list[int] = tokens[0].tolist()
-    for start in range(6):
-        feed = Fed(head, 1)
-        _, states = feed((0, 0, ids[1 : start + 2], head.fuse(features[0, : start + 1])))
-        for step in range(3):
-            torch.testing.assert_close(unrolled[step][0, start], states[-1], rtol=0, atol=1e-10)
-            if step < 2:
-                at = start + step + 1
-                _, states = feed((0, at, [ids[at + 1]], states[-1:]))
 
 
 @pytest.mark.parametrize(

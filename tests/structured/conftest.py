@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from stepweave.structured import xgrammar_backend
 from stepweave.structured.backend import GrammarBackend
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.xgrammar_backend import XGrammarBackend
@@ -61,6 +63,14 @@ def make_backend(
 BACKENDS = ("xgrammar", "llguidance")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def fills_together() -> Iterator[None]:
+    """Batches are filled by the libraries' batched calls, however few rows they have."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(xgrammar_backend, "BATCH_FROM", 1)
+        yield
+
+
 @pytest.fixture(scope="session")
 def xgrammar(tokenizer: PreTrainedTokenizerFast) -> XGrammarBackend:
     return XGrammarBackend(tokenizer, VOCAB, STOPS, compile_threads=1)
@@ -68,7 +78,7 @@ def xgrammar(tokenizer: PreTrainedTokenizerFast) -> XGrammarBackend:
 
 @pytest.fixture(scope="session")
 def llguidance(tokenizer: PreTrainedTokenizerFast) -> LLGuidanceBackend:
-    return LLGuidanceBackend(tokenizer, VOCAB, STOPS)
+    return LLGuidanceBackend(tokenizer, VOCAB, STOPS, fill_threads=2)
 
 
 @pytest.fixture(scope="session", params=BACKENDS)

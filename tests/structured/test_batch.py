@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from stepweave.structured.backend import GrammarBackend, Matcher, Window, fill_batch
 from stepweave.structured.bitmask import ALL_ALLOWED, Words, words
-from stepweave.structured.grammar import GrammarSpec
+from stepweave.structured.grammar import GrammarSpec, MatcherFailure
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.reasoning import with_reasoning
 from stepweave.structured.xgrammar_backend import XGrammarBackend
@@ -131,6 +131,29 @@ def test_a_batched_call_that_fails_is_repeated_row_by_row(
         matcher._filler = failing  # type: ignore[attr-defined]
     assert fill_batch(items, together) == (expected, {})
     np.testing.assert_array_equal(together, alone)
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+def test_small_batches_are_filled_row_by_row(xgrammar: XGrammarBackend, rows: int) -> None:
+    calls = []
+    compiled = xgrammar.compile(SPECS["choice"])
+
+    class Counting:
+        pays_from = 3
+
+        def fill(self, windows: Sequence[Window], flat: Words) -> list[int | MatcherFailure]:
+            calls.append(len(windows))
+            return compiled.filler.fill(windows, flat)
+
+    counting = Counting()
+    matchers = [compiled.matcher() for _ in range(rows)]
+    for matcher in matchers:
+        matcher._filler = counting  # type: ignore[assignment]
+    bitmask = np.full((rows, 1, words(VOCAB)), ALL_ALLOWED, dtype=np.int32)
+    fill_batch([(matcher, [], row) for row, matcher in enumerate(matchers)], bitmask)
+    assert calls == ([3] if rows == 3 else [])
+    assert (bitmask == bitmask[0]).all()
+    assert allowed(bitmask[0, 0]) == set(next_tokens(matchers[0]))
 
 
 def test_a_failed_matcher_closes_its_row_and_the_batch_goes_on(backend: GrammarBackend) -> None:

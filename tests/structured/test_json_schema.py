@@ -8,7 +8,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from stepweave.structured.grammar import GrammarError, GrammarSpec
-from stepweave.structured.json_schema import check_schema
+from stepweave.structured.json_schema import check_schema, pattern_flaw
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
 from .conftest import EOS
@@ -155,3 +155,32 @@ def test_a_schema_that_is_none_is_an_ordinary_refusal(
 
 def test_a_schema_that_refers_to_itself_is_looked_at_once() -> None:
     check_schema('{"type": "array", "items": {"$ref": "#"}}')
+
+
+@pytest.mark.parametrize(
+    ("pattern", "flaw"),
+    [
+        ("^a+$", None),
+        ("a|^b$|c", None),
+        ("(^a|b$)", None),
+        ("[$^]x", None),
+        (r"\$a\^", None),
+        (r'^[^"\\\n]*$', None),
+        ("(?:a)?", None),
+        ("a(?=b)", "lookaround"),
+        ("(?!a)b", "lookaround"),
+        ("(?<!a)b", "lookaround"),
+        ("a^b", "anchor"),
+        ("a$b", "anchor"),
+        ('"', "JSON must escape"),
+        ('["a]', "JSON must escape"),
+        (r"\\", "JSON must escape"),
+        (r"a\n", "JSON must escape"),
+        (r"\x1f", "JSON must escape"),
+        (r"\u0022", "JSON must escape"),
+        ("\t", "JSON must escape"),
+    ],
+)
+def test_patterns_that_one_library_reads_wrong_are_known(pattern: str, flaw: str | None) -> None:
+    found = pattern_flaw(pattern)
+    assert found is None if flaw is None else found is not None and flaw in found

@@ -1,0 +1,103 @@
+"""What `sample` does with drafts that were drawn, and that a grammar then cuts."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from stepweave.nodes.bitmask import Mask
+from stepweave.nodes.edits import Edits
+from stepweave.nodes.history import History
+from stepweave.nodes.machine import Machine
+from stepweave.nodes.prepare_inputs import SampleRows
+from stepweave.nodes.sample import MissingMask, draw
+from stepweave.policies.acceptance import ACCEPTANCE
+from stepweave.policies.noise import Purpose, gumbel
+from stepweave.structured.bitmask import row_allowing
+
+VOCAB = 8
+ROWS = 100_000
+
+
+def sample_rows(drafts: Tensor, *, structured: bool, temperature: float = 1.0) -> SampleRows:
+    rows, k = drafts.shape
+    one = torch.ones(rows, dtype=torch.int64)
+    real = torch.ones(rows, dtype=torch.float64)
+    return SampleRows(
+        lines=torch.arange(rows),
+        rows=torch.arange(rows),
+        base=one,
+        first=one,
+        drafts=drafts,
+        valid=one * k,
+        forced=-one,
+        draft_limit=one * k,
+        logit_index=torch.arange(rows * (k + 1)).view(rows, k + 1),
+        seeds=torch.arange(rows) + 77,
+        prompt=one,
+        top_k=0 * one,
+        temperature=temperature * real,
+        top_p=real,
+        min_p=0 * real,
+        generation=one,
+        edits=Edits(),
+        draft_width=k,
+        longest=3,
+        greedy=False,
+        structured=structured,
+        logprobs=-1,
+    )
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_what_a_grammar_cuts_out_of_drawn_drafts_leaves_the_distribution_as_it_is(
+    rule: str,
+) -> None:
+    generator = torch.Generator().manual_seed(4)
+    target = torch.randn(2, VOCAB, generator=generator, dtype=torch.float64)
+    q = torch.randn(VOCAB, generator=generator, dtype=torch.float64).log_softmax(dim=-1)
+    seeds = torch.arange(ROWS) + 77
+    noise = gumbel(seeds, torch.ones(ROWS, dtype=torch.int64), Purpose.DRAFT, VOCAB)
+    drafts = (q + noise).argmax(dim=-1)[:, None]
+    allowed = [0, 2, 3, 7]
+    bits = torch.from_numpy(
+        np.stack([row_allowing(allowed, VOCAB), row_allowing(range(VOCAB), VOCAB)])
+    )
+    passes = torch.isin(drafts[:, 0], torch.tensor(allowed))
+    mask = Mask(bits.expand(ROWS, 2, -1).contiguous(), passes.long())
+    drawn = rule == "rejection"
+    machine = Machine(acceptance_or_none=ACCEPTANCE[rule], vocab_size=VOCAB)
+    sampled = draw(
+        machine,
+        sample_rows(drafts, structured=True),
+        target.expand(ROWS, 2, VOCAB),
+        mask,
+        History(ROWS, 4),
+        q.expand(ROWS, 1, VOCAB) if drawn else None,
+    )
+    wanted = target[0].clone()
+    wanted[[token for token in range(VOCAB) if token not in allowed]] = -torch.inf
+    expected = wanted.softmax(dim=-1)[allowed] * ROWS
+    found = torch.bincount(sampled.tokens[:, 0], minlength=VOCAB)
+    assert int(found[allowed].sum()) == ROWS
+    # 21.1 is the 0.9999 quantile of chi-square with 3 degrees of freedom.
+    assert float(((found[allowed] - expected) ** 2 / expected).sum()) < 21.1
+    assert torch.equal(sampled.drafted, passes.long())  # what the grammar cut is not counted
+    kept = sampled.counts == 2
+    assert not (kept & ~passes).any()
+    assert 0 < int(kept.sum()) < int(passes.sum())
+    after = torch.bincount(sampled.tokens[kept, 1], minlength=VOCAB)
+    expected = target[1].softmax(dim=-1) * kept.sum()
+    # 29.9: with 7 degrees of freedom.
+    assert float(((after - expected) ** 2 / expected).sum()) < 29.9
+
+
+def test_a_structured_row_without_its_mask_is_not_sampled() -> None:
+    rows = sample_rows(torch.zeros(2, 1, dtype=torch.int64), structured=True)
+    machine = Machine(acceptance_or_none=ACCEPTANCE["coupled"], vocab_size=VOCAB)
+    logits = torch.zeros(2, 2, VOCAB)
+    with pytest.raises(MissingMask):
+        draw(machine, rows, logits, None, History(2, 4))
+    one = Mask(torch.full((1, 2, 1), -1, dtype=torch.int32), torch.ones(1, dtype=torch.int64))
+    with pytest.raises(MissingMask):
+        draw(machine, rows, logits, one, History(2, 4))

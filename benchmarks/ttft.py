@@ -22,7 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from stepweave import LLM
 from stepweave.executors import Timeline, Turn, simulate
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.examples import decode_step
-from stepweave.graph.node import Node, Op, OpContext, Run
 from stepweave.graph.plan import Plan
 from stepweave.models.tokenizer import StreamDecoder
 from stepweave.policies.pacing import Eager, JustInTime, Pacer, delayable
@@ -256,10 +255,14 @@ class Bench:
         self.sides: dict[str, LLM] = {}
         for side in SIDES:
             executor = "serial" if side.depth == 1 else "threads"
-            settings = {"depth": side.depth, "executor": executor, "scheduler.max_rows": rows}
+            settings = {
+                "depth": side.depth,
+                "executor": executor,
+                "scheduler.max_rows": rows,
+                "scheduler.prefix_cache": "false",
+                "scheduler.admission": "just_in_time" if side.just_in_time else "eager",
+            }
             llm = LLM(pipeline="async", overrides={k: str(v) for k, v in settings.items()})
-            if side.just_in_time:
-                llm.engine.plan = paced(llm.plan, JustInTime())
             self.sides[side.name] = llm
         told = islice(examples(1, {story: 1}), 64)
         self.prompts = [example.prompt for example in told]
@@ -327,44 +330,6 @@ class Bench:
                 table.submit(request)
         finally:
             table.close()
-
-
-def paced(plan: Plan, pacer: Pacer) -> Plan:
-    """The plan with ops that ask `pacer` before each schedule, and tell it of commit's waits."""
-    assert delayable(plan, SCHEDULE, COMMIT)
-
-    def tokens_in_flight(request: Request) -> int:
-        flight = request.in_flight
-        prompts = (flight.firsts + flight.silent) * len(request.prompt_ids)
-        return flight.windows * request.window + prompts
-
-    def before(run: Run) -> Run:
-        def schedule(ctx: OpContext) -> None:
-            table: RequestTable = ctx.state("requests")
-            everyone = [*table.requests.values(), *table.ended]
-            pacer.before_schedule(sum(map(tokens_in_flight, everyone)))
-            run(ctx)
-
-        return schedule
-
-    def after(run: Run) -> Run:
-        def commit(ctx: OpContext) -> None:
-            if ctx.read("batch").rows:
-                pacer.waited(ctx.waited_s)
-            run(ctx)
-
-        return commit
-
-    def changed(node: Node) -> Node:
-        around = {SCHEDULE: before, COMMIT: after}
-        ops = [
-            replace(op, run=around[name](op.run)) if name in around and op.run is not None else op
-            for name, op in zip(node.op_names("host"), node.host, strict=True)
-        ]
-        return replace(node, host=tuple[Op, ...](ops))
-
-    graph = replace(plan.graph, nodes=tuple(map(changed, plan.graph.nodes)))
-    return replace(plan, graph=graph)
 
 
 def measure_sides(

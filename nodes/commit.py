@@ -132,6 +132,7 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
         batch: StepBatch = ctx.read("batch")
         sampled: HostSampled | None = ctx.read("host_sampled")
         table: RequestTable = ctx.state("requests")
+        table.paced(batch, ctx.waited_s)
         matchers: MatcherTable | None = ctx.state("matchers") if structured else None
         for row in batch.rows:
             table.settle(row)

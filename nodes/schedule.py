@@ -11,6 +11,7 @@ from .machine import Machine
 def schedule(ctx: OpContext) -> None:
     """Publish the batch; when nothing runs, waits or is in flight, let this step be the last."""
     table: RequestTable = ctx.state("requests")
+    table.pace()
     batch = table.schedule(ctx.step)
     if not batch and table.idle:
         ctx.stop()

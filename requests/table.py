@@ -6,9 +6,11 @@ it needs no lock. What other threads may call is marked so, and goes to the inbo
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 from ..policies.counts import InFlight
+from ..policies.pacing import Eager, Pacer
 from ..policies.pools import KeyPool
 from ..policies.scheduling import Budget, Claim, DecodeView, in_order, victim
 from .batch import ScheduledRow, StepBatch
@@ -30,7 +32,8 @@ never end, hears of it between two steps.
 class RequestTable:
     """All requests of an engine, and the rows and KV blocks they hold.
 
-    `prefix_cache`, `cache_tail` and `sliding_window` are those of `BlockLedger`.
+    `prefix_cache`, `cache_tail` and `sliding_window` are those of `BlockLedger`; `pacer` says when
+    steps are scheduled, as early as possible by default.
     """
 
     def __init__(
@@ -42,8 +45,11 @@ class RequestTable:
         prefix_cache: bool = False,
         cache_tail: int = 0,
         sliding_window: int | None = None,
+        pacer: Pacer | None = None,
     ) -> None:
         self.limits = limits
+        self.pacer = pacer or Eager()
+        self._uncommitted: deque[int] = deque()  # query tokens of each step in flight
         self.inbox = Inbox(limits.max_queue)
         self.requests: dict[int, Request] = {}  # everything not yet done
         self.ended: list[Request] = []  # done, but perhaps still in steps in flight
@@ -104,6 +110,7 @@ class RequestTable:
         found the table idle by then; else it waits for the next run on this table. Raises
         `RuntimeError` where nothing is open.
         """
+        self.pacer.release()
         self.inbox.close()
 
     def submit(self, request: Request) -> None:
@@ -119,9 +126,23 @@ class RequestTable:
 
         One that has ended, or is not submitted yet, is not affected.
         """
+        self.pacer.release()
         self.inbox.cancel(uid)
 
     # -- the schedule op -------------------------------------------------------------------
+
+    def pace(self) -> None:
+        """Come back when the next step is to be scheduled: later than now only if somebody may
+        still arrive, and the device has work until then.
+        """
+        waited_for = self._uncommitted[0] if self._uncommitted else 0
+        self.pacer.before_schedule(waited_for if self.inbox.is_open else 0)
+
+    def paced(self, batch: StepBatch, waited_s: float) -> None:
+        """The results of `batch` are there; the host was blocked so long until they were."""
+        self._uncommitted.popleft()
+        if batch:
+            self.pacer.waited(waited_s)
 
     def schedule(self, step: int) -> StepBatch:
         """Choose the rows of `step`, grant rows and blocks, preempt where they run out.
@@ -147,6 +168,7 @@ class RequestTable:
         self._prefills(now, budget, rows)
         if rows:
             self.steps += 1
+        self._uncommitted.append(sum(row.queries for row in rows))
         return StepBatch(step, tuple(rows))
 
     @property
@@ -160,6 +182,7 @@ class RequestTable:
         The caches are as they were, so the prefix cache lives on.
         """
         self._past += self._step + self._rest
+        self._uncommitted.clear()
         for request in self.requests.values():
             request.in_flight = InFlight()
             if request.phase == "running":

@@ -20,6 +20,7 @@ from ..nodes.bitmask import MatcherTable
 from ..nodes.history import History
 from ..nodes.machine import Machine
 from ..policies.acceptance import ACCEPTANCE
+from ..policies.pacing import Eager, JustInTime, delayable
 from ..policies.synthetic import synthetic
 from ..requests.request import Request
 from ..requests.table import Limits, RequestTable
@@ -63,6 +64,7 @@ class Engine:
     acceptance: str = "coupled"
     synthetic_acceptance: Sequence[float] | None = None
     prefix_cache: bool = False
+    admission: Literal["eager", "just_in_time"] = "eager"
     executor: ExecutorName = "serial"
     torch_threads: int | None = None
     watchdog_s: float | None = 600.0  # a long prompt on a slow machine is slow, not stuck
@@ -91,6 +93,10 @@ class Engine:
         self._states = self._new_states()
         caches = [state for state in ("kv", "draft_kv") if state in self._states]
         self._block_reuse = max(reuse_distance(self.plan, state) for state in caches)
+        # Where a delay would not come off a wait it would only make steps longer.
+        self._delays = self.admission == "just_in_time" and delayable(
+            self.plan, "schedule.host", "commit.host.advance"
+        )
         by_row = [state for state in ("history", "draft_probs") if state in self._states]
         self._row_reuse = max(reuse_distance(self.plan, state) for state in by_row)
 
@@ -104,6 +110,7 @@ class Engine:
             # A head's keys at the end of a block depend on the token after it.
             cache_tail=int(isinstance(self.drafter, EagleHead)),
             sliding_window=self._sliding_window,
+            pacer=JustInTime() if self._delays else Eager(),
         )
 
     def run(

@@ -33,6 +33,7 @@ def load_engine(config: PipelineConfig) -> Engine:
         acceptance=speculation.acceptance if speculation else "coupled",
         synthetic_acceptance=speculation.synthetic_acceptance if speculation else None,
         prefix_cache=scheduler.prefix_cache,
+        admission=scheduler.admission,
         executor=config.executor,
         torch_threads=config.torch_threads,
     )

@@ -150,7 +150,7 @@ class ReasoningMatcher:
             self._inner.rollback(inside)
             self._inside -= inside
         if outside := count - inside:
-            del self._states[-outside - 1:]; self._states or self._states.append(0)
+            del self._states[-outside:]
 
     def advance(self, tokens: Sequence[int]) -> None:
         self._check()

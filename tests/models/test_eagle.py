@@ -384,6 +384,9 @@ def test_in_invariant_mode_a_token_has_the_same_bits_in_every_batch(
             mine = slice(row * count, (row + 1) * count)
             assert torch.equal(logits[mine], alone[row][0][start:stop])
             assert torch.equal(states[mine], alone[row][1][start:stop])
+    for count in (1, 2, 3, 13):
+        some, _ = Fed(head, rows=1)((0, 0, ids[0], fused[0]), rows=torch.arange(count))
+        assert torch.equal(some, alone[0][0][:count])
 
 
 def test_a_head_whose_bits_depend_on_the_batch_is_refused(
@@ -485,6 +488,7 @@ def test_a_pass_makes_no_host_wait(name: str, folders: dict[str, Path]) -> None:
     batch = AttentionBatch(
         (2, 1), torch.tensor([[1], [2]]), torch.tensor([0, -1, 0]), torch.tensor([4, 0, 8]), cache
     )
+    features[1] = math.nan
     inputs = {"features": features, "ids": ids, "rows": rows, "positions": batch.positions}
     versions = {key: value._version for key, value in inputs.items()}
     with NoSync():  # type: ignore[no-untyped-call]

@@ -4,7 +4,6 @@ The suite covers every pair of features; `pytest -m nightly` runs every cell.
 """
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 from allpairspy import AllPairs
@@ -28,9 +27,8 @@ from tests.serving.matrix import (
 AXES = [list(DEPTHS), list(METHODS), list(GRAMMARS), list(SAMPLING), list(SITUATIONS)]
 
 
-def pairwise() -> Iterator[Cell]:
-    for cell in AllPairs(AXES):
-        yield Cell(*cell)
+def pairwise() -> list[Cell]:
+    return [Cell(*cell) for cell in AllPairs(AXES)]
 
 
 def check(cell: Cell) -> None:
@@ -87,7 +85,7 @@ def test_every_pair_of_features(cell: Cell) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("cell", itertools.starmap(Cell, itertools.product(*AXES)), ids=str)
+@pytest.mark.parametrize("cell", [Cell(*cell) for cell in itertools.product(*AXES)], ids=str)
 def test_every_combination(cell: Cell) -> None:
     check(cell)
 

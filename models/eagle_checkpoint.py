@@ -22,6 +22,7 @@ from huggingface_hub import snapshot_download
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from .causal_lm import CausalLM, resolve
 from .eagle_network import EagleConfig, EagleNetwork, Style
@@ -132,8 +133,8 @@ def build(checkpoint: Checkpoint, target: CausalLM) -> tuple[EagleNetwork, Tenso
                 f"{target.name} (hidden size {target.hidden_size}, vocabulary "
                 f"{target.vocab_size}) ask for {shape}"
             )
-    network = EagleNetwork(config)
     network.load_state_dict(weights, assign=True)
+    network.rotary_emb = LlamaRotaryEmbedding(config.llama)  # computed, so not in the file
     return network, draft_ids
 
 

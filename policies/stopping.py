@@ -45,8 +45,9 @@ class StopChecker:
         stop_token_ids: tokens that end the request (end of sequence included, unless ignored).
         stop_strings: texts that end the request.
         max_tokens: the request ends with this many tokens, stop token included.
-        min_tokens: nothing but `max_tokens` ends the request before it has this many tokens; text
-            from before is no part of a stop string either.
+        min_tokens: no stop string ends the request before it has this many tokens; text from
+            before is no part of a stop string either. Stop tokens are banned before, when tokens
+            are drawn; one that came all the same (a grammar allowed nothing else) ends it.
         include_stop_string: show the stop string itself too.
 
     Raises:
@@ -112,7 +113,7 @@ class StopChecker:
     def _take(self, token: int, decode: DecodePiece) -> str:
         self._count += 1
         may_stop = self._count >= self._min_tokens
-        if may_stop and token in self._stop_tokens:
+        if token in self._stop_tokens:
             self._finish_reason, self._stop = "stop", token
             return self.release()
 

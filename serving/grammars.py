@@ -1,32 +1,83 @@
-"""The grammars of one model: which backend, what its section of reasoning ends with."""
+"""The grammars of one engine: which backend compiles them, and where a section of reasoning ends."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from ..configs.schema import StructuredConfig
+from ..requests.request import RequestError
 from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarSpec
+from ..structured.llguidance_backend import LLGuidanceBackend
+from ..structured.reasoning import with_reasoning
+from ..structured.service import GrammarService
 from ..structured.xgrammar_backend import XGrammarBackend
+
+BACKENDS = {"xgrammar": XGrammarBackend, "llguidance": LLGuidanceBackend}
 
 
 class Grammars:
+    """Compiles what requests ask for, beside the engine's loop.
+
+    Raises `GrammarError` where the backend's library is not installed, or the marker that ends a
+    section of reasoning cannot be one.
+    """
+
     def __init__(
         self, config: StructuredConfig, tokenizer: Any, vocab_size: int, eos: Collection[int]
     ) -> None:
-        self._backend = XGrammarBackend(
-            tokenizer, vocab_size, eos, any_whitespace=config.any_whitespace
+        self._backend = BACKENDS[config.backend](
+            tokenizer,
+            vocab_size,
+            eos,
+            any_whitespace=config.any_whitespace,
+            cache_bytes=config.cache_bytes,
+            compile_limit_s=config.compile_limit_s,
+            compile_processes=config.compile_workers,
+            strict=config.strict,
         )
+        self._service = GrammarService(self._backend, config.compile_workers)
+        self._end: tuple[int, ...] | None = None
+        if config.reasoning_end is not None:
+            ids = tokenizer(config.reasoning_end, add_special_tokens=False)["input_ids"]
+            self._end = tuple(ids)
+        # A compiling process takes seconds to start: meanwhile the models load and others decode.
+        threading.Thread(target=self._start, name="grammar-start", daemon=True).start()
 
     def compile(self, spec: GrammarSpec, reasoning: bool | None) -> Future[CompiledGrammar]:
-        future: Future[CompiledGrammar] = Future()
-        try:
-            future.set_result(self._backend.compile(spec))
-        except Exception as error:
-            future.set_exception(error)
-        return future
+        """The compiled grammar, now or later; the future may hold a `GrammarError`.
+
+        `reasoning`: whether a section of reasoning comes before it; None: if the pipeline has one.
+        Raises `RequestError` for one in a pipeline that does not say how it ends.
+        """
+        if reasoning and self._end is None:
+            raise RequestError(
+                "reasoning: this pipeline does not say what ends it: set `structured.reasoning_end`"
+            )
+        compiled = self._service.submit(spec)
+        if self._end is None or reasoning is False:
+            return compiled
+        wrapped: Future[CompiledGrammar] = Future()
+        end = self._end
+
+        def wrap(done: Future[CompiledGrammar]) -> None:
+            try:
+                wrapped.set_result(with_reasoning(done.result(), end))
+            except BaseException as error:  # it is the answer to this request
+                wrapped.set_exception(error)
+
+        compiled.add_done_callback(wrap)
+        return wrapped
 
     def close(self) -> None:
+        """End the workers and their processes."""
+        self._service.close()
         self._backend.close()
+
+    def _start(self) -> None:
+        with suppress(Exception):  # the first compilation will say what is wrong
+            self._backend.start()

@@ -20,8 +20,8 @@ from ..requests.request import (
     SamplingParams,
 )
 from ..structured.backend import CompiledGrammar
-from ..structured.grammar import GrammarSpec
-from .engine import Engine
+from ..structured.grammar import GrammarError, GrammarSpec
+from .engine import Engine, EngineError
 from .grammars import Grammars
 
 Prompt = str | Mapping[str, Any] | PromptLine | Sequence[int]
@@ -42,9 +42,12 @@ class Intake:
         )
         self._grammars: Grammars | None = None
         if config.structured is not None and self._eos:
-            self._grammars = Grammars(
-                config.structured, self.tokenizer, engine.model.vocab_size, self._eos
-            )
+            try:
+                self._grammars = Grammars(
+                    config.structured, self.tokenizer, engine.model.vocab_size, self._eos
+                )
+            except GrammarError as error:
+                raise EngineError(f"structured: {error}") from error
 
     def close(self) -> None:
         """End the compilation of grammars, and the processes that it takes."""

@@ -204,9 +204,12 @@ def fill_batch(
         valid draft and is closed at all of its positions: its request must be ended.
 
     Raises:
-        IndexError, ValueError: a row index outside the mask, or twice. That is a bug of the
-            caller and not of a request; it is found before anything is written.
+        IndexError, ValueError: a row index outside the mask, or twice, or a mask of another
+            layout. That is a bug of the caller and not of a request; it is found before anything
+            is written.
     """
+    if not bitmask.flags.c_contiguous:
+        raise ValueError("the mask is not C-contiguous: it would be filled in a copy")
     seen: set[int] = set()
     for _, _, row in items:
         if not 0 <= row < len(bitmask):

@@ -244,8 +244,7 @@ class LLGuidanceFiller:
 
     def fill(self, windows: Sequence[Window], flat: Words) -> list[int | MatcherFailure]:
         """See `WindowFiller.fill`."""
-        closed, vocab_size = self._shape.closed_row, self._shape.vocab_size
-        stops = self._shape.stop_tokens
+        vocab_size, stops = self._shape.vocab_size, self._shape.stop_tokens
         jobs = []
         for window in windows:
             assert isinstance(window.matcher, LLGuidanceMatcher), "of this library"
@@ -254,7 +253,8 @@ class LLGuidanceFiller:
                 if not 0 <= draft < vocab_size or draft in stops:
                     break
                 chain.append(int(draft))
-            flat[window.start + 1 : window.start + window.places] = closed
+            # Closed before, should the library end a walk sooner than its own masks say.
+            flat[window.start + 1 : window.start + window.places] = self._shape.closed_row
             jobs.append((window.matcher._inner, window.start, chain))
         try:
             self._executor.unsafe_compute_mask_ptr_with_draft_token(
@@ -271,23 +271,21 @@ class LLGuidanceFiller:
         matcher = window.matcher
         assert isinstance(matcher, LLGuidanceMatcher)
         rows = flat[window.start : window.start + window.places]
-        rows[: len(window.drafts) + 1, -1] &= self._shape.last_word
-        if matcher._inner.is_error() or not rows[: len(window.drafts) + 1].any(axis=1).all():
+        valid, stopped = 0, False
+        for draft in window.drafts:
+            if stopped or not 0 <= draft < self._shape.vocab_size:
+                break
+            if not rows[valid, draft // 32] >> (draft % 32) & 1:
+                break
+            valid += 1
+            stopped = draft in self._shape.stop_tokens
+        rows[valid + (not stopped) :] = self._shape.closed_row
+        rows[: valid + 1, -1] &= self._shape.last_word
+        if matcher._inner.is_error() or not all(map(allows_any, rows[: valid + 1])):
             # The first mask that failed is not known; row by row it is.
             matcher.restore()
             try:
                 return matcher.fill_window(window.drafts, rows)
             except MatcherFailure as failure:
                 return failure
-        valid = 0
-        for draft in window.drafts:
-            if not 0 <= draft < self._shape.vocab_size:
-                break
-            if not rows[valid, draft // 32] >> (draft % 32) & 1:
-                break
-            valid += 1
-            if draft in self._shape.stop_tokens:
-                break
-        stopped = valid > 0 and window.drafts[valid - 1] in self._shape.stop_tokens
-        rows[valid + (not stopped) :] = self._shape.closed_row
         return valid

@@ -442,6 +442,8 @@ def test_another_precision_than_the_targets(folders: dict[str, Path]) -> None:
     wanted, _ = Fed(exact, 1)((0, 0, [1, 2, 3, 4], exact.fuse(features)))
     found, states = Fed(half, 1)((0, 0, [1, 2, 3, 4], half.fuse(features)))
     assert states.dtype == torch.bfloat16
+    speeds = [head.network.rotary_emb.inv_freq for head in (exact, half)]
+    assert torch.equal(*speeds), "positions must not be rounded with the weights"
     assert found.dtype == torch.float32, "logits are exact enough to sample from"
     allowed = wanted.isfinite()
     assert torch.equal(found.isfinite(), allowed)
@@ -670,6 +672,14 @@ def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"cut off")
     with pytest.raises(ModelError, match=r"model\.safetensors is not a safetensors file"):
         EagleHead.load(tmp_path, target_of())
+
+
+def test_loading_leaves_the_random_state_alone(folders: dict[str, Path]) -> None:
+    lm = target_of()
+    before = torch.get_rng_state()
+    EagleHead.load(folders["eagle3"], lm, invariant=True)
+    tiny_eagle(tiny_pair(torch.float32)[0], "eagle3")
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_weights_may_be_split_over_files(tmp_path: Path, folders: dict[str, Path]) -> None:

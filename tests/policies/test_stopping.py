@@ -86,13 +86,18 @@ def test_the_string_that_completes_first_wins_and_the_longer_of_two() -> None:
     assert kept == StopDecision(1, "abcd", "stop", "cd")
 
 
-def test_before_min_tokens_nothing_stops() -> None:
-    decode = Decoder({1: "E", 2: "ND", EOS: ""})
+def test_before_min_tokens_no_stop_string_counts() -> None:
+    decode = Decoder({1: "E", 2: "ND", 3: "x", EOS: ""})
     checker = StopChecker([EOS], ["END"], 9, min_tokens=3)
-    assert checker.push([EOS, 1, 2], decode).finish_reason is None, "'E' came too early to count"
+    assert checker.push([3, 1, 2], decode).finish_reason is None, "'E' came too early to count"
     assert checker.push([1, 2, 1], decode) == StopDecision(2, "", "stop", "END")
-    assert StopChecker([EOS], [], 9, min_tokens=2).push([1, EOS], decode).finish_reason == "stop"
-    assert StopChecker([EOS], [], 2, min_tokens=2).push([EOS, 1], decode).finish_reason == "length"
+    assert StopChecker([EOS], [], 2, min_tokens=2).push([3, 1], decode).finish_reason == "length"
+
+
+def test_a_stop_token_that_a_grammar_forced_ends_the_request_however_short_it_is() -> None:
+    decode = Decoder({1: "E", EOS: ""})
+    checker = StopChecker([EOS], [], 9, min_tokens=5)
+    assert checker.push([1, EOS, 1], decode) == StopDecision(2, "E", "stop", EOS)
 
 
 def test_a_placeholder_is_an_error_and_takes_nothing() -> None:

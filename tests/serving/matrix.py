@@ -68,10 +68,10 @@ GRAMMARS: dict[str, list[GrammarSpec | None]] = {
 SAMPLING: dict[str, list[SamplingParams]] = {
     "plain": [SamplingParams()],
     "penalties": [
-        SamplingParams(repetition_penalty=1.4),
+        SamplingParams(repetition_penalty=0.5),
         SamplingParams(presence_penalty=1.1, frequency_penalty=0.7),
-        SamplingParams(logit_bias=((105, 3.0), (49, 2.0), (298, 4.5))),
-        SamplingParams(repetition_penalty=0.8, frequency_penalty=-0.5),
+        SamplingParams(logit_bias=((105, 3.0), (49, 2.0), (298, 4.5)), repetition_penalty=1.4),
+        SamplingParams(presence_penalty=2.0, frequency_penalty=-0.3),
     ],
     "bad words": [SamplingParams(bad_words=("?",))],  # the words come from the plain output
     "logprobs": [SamplingParams(logprobs=3), SamplingParams(logprobs=0), SamplingParams()],
@@ -87,7 +87,7 @@ SAMPLING: dict[str, list[SamplingParams]] = {
         SamplingParams(temperature=0.8, seed=5, repetition_penalty=1.2, logprobs=1),
         SamplingParams(prompt_logprobs=0, frequency_penalty=1.0, min_tokens=3),
         SamplingParams(temperature=1.0, seed=6, min_p=0.02, draft_tokens=1, bad_words=("?",)),
-        SamplingParams(draft_tokens=0, presence_penalty=-0.4, logprobs=2),
+        SamplingParams(draft_tokens=0, presence_penalty=2.0, logprobs=2),
     ],
 }
 CHANGES_TOKENS = {"penalties", "bad words", "seeded", "min tokens", "mixes"}

@@ -172,9 +172,8 @@ def test_a_failed_matcher_closes_its_row_and_the_batch_goes_on(backend: GrammarB
 def test_a_dead_end_found_in_a_batch_fails_its_own_row(name: str) -> None:
     # A vocabulary that can write "a" and "c" but not "b".
     plain = Tokenizer(models.WordLevel({"<eos>": 0, "a": 1, "c": 2}, unk_token="<eos>"))
-    compiled = make_backend(name, wrapped(plain), 3, stops=[0]).compile(
-        GrammarSpec("regex", "ab|c")
-    )
+    backend = make_backend(name, wrapped(plain), 3, stops=[0], fill_threads=2)
+    compiled = backend.compile(GrammarSpec("regex", "ab|c"))
     stuck, early, fine = (compiled.matcher() for _ in range(3))
     stuck.advance([1])
     bitmask = np.full((3, 2, 1), ALL_ALLOWED, dtype=np.int32)
@@ -188,3 +187,11 @@ def test_a_dead_end_found_in_a_batch_fails_its_own_row(name: str) -> None:
     ]
     assert not early.failed
     early.advance([2])
+
+
+def test_a_mask_that_could_only_be_filled_in_a_copy_is_refused(xgrammar: XGrammarBackend) -> None:
+    wide = np.full((4, 1, words(VOCAB)), ALL_ALLOWED, dtype=np.int32)
+    matchers = [xgrammar.compile(SPECS["choice"]).matcher() for _ in range(2)]
+    with pytest.raises(ValueError, match="C-contiguous"):
+        fill_batch([(each, [], row) for row, each in enumerate(matchers)], wide[::2])
+    assert (wide == ALL_ALLOWED).all()

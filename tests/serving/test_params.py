@@ -1,0 +1,247 @@
+"""What a request may ask for, through the front door: prompts lines in, results out."""
+
+import json
+import threading
+from typing import Any
+
+import jsonschema
+import pytest
+from transformers import AutoModelForCausalLM
+
+from stepweave import LLM
+from stepweave.models.causal_lm import resolve
+from stepweave.requests.request import Request, RequestOutput
+from stepweave.serving.engine import EngineError
+from stepweave.structured.backend import CompiledGrammar
+from stepweave.structured.grammar import GrammarError, GrammarSpec
+from stepweave.structured.xgrammar_backend import XGrammarBackend
+
+STORY = "Write a short story about a fox named Ida."
+REVIEW = "Is this review positive or negative? What a wonderful lamp!"
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM(pipeline="async_eagle3_grammar", overrides={"scheduler.prefix_cache": "false"})
+
+
+def one(llm: LLM, **line: Any) -> RequestOutput:
+    [output] = llm.generate({"prompt": STORY, "max_tokens": 16, **line})
+    return output
+
+
+def test_bad_words_are_given_as_texts(llm: LLM) -> None:
+    plain = one(llm)
+    word = plain.text.split()[1]
+    without = one(llm, bad_words=[word])
+    assert word in plain.text.split()
+    assert word not in without.text.split()
+    assert without.error is None
+    refused = one(llm, bad_words=["a very long text that nobody would forbid as one word " * 3])
+    assert "bad_words" in (refused.error or "")
+
+
+def test_a_bias_is_given_by_token_id_as_json_has_it(llm: LLM) -> None:
+    [token] = llm.tokenizer("fox", add_special_tokens=False)["input_ids"][:1]
+    line = json.loads(json.dumps({"logit_bias": {str(token): 100}}))
+    assert set(one(llm, **line).token_ids) == {token}
+    banned = one(llm, logit_bias={str(token): -100})
+    assert token not in banned.token_ids
+    assert "token id 99999" in (one(llm, logit_bias={"99999": 1}).error or "")
+
+
+def test_log_probabilities_are_those_of_the_model_alone(llm: LLM) -> None:
+    import torch
+
+    asked = {"logprobs": 2, "prompt_logprobs": 1, "repetition_penalty": 1.3, "temperature": 0.8}
+    output = one(llm, **asked, seed=4)
+    model: Any = AutoModelForCausalLM.from_pretrained(resolve("embedded"), dtype=torch.float32)
+    chat = [{"role": "user", "content": STORY}]
+    text = llm.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    prompt = llm.tokenizer(text, add_special_tokens=False)["input_ids"]
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([[*prompt, *output.token_ids]])).logits[0]
+    expected = logits.log_softmax(dim=-1)
+    assert output.logprobs is not None
+    assert output.prompt_logprobs is not None
+    found = [*output.prompt_logprobs, *output.logprobs]
+    assert [each.token for each in found] == [*prompt[1:], *output.token_ids]
+    for each, row in zip(found, expected, strict=False):
+        assert each.logprob == pytest.approx(float(row[each.token]), abs=1e-4)
+    assert all(len(each.top) == 2 for each in output.logprobs)
+    assert any(each.rank > 1 for each in output.logprobs)
+    told = output.to_json()
+    assert told["logprobs"][0]["top"][0][1] >= told["logprobs"][0]["logprob"]
+
+
+def test_min_tokens_holds_off_the_end_and_gives_way_to_a_grammar(llm: LLM) -> None:
+    short = one(llm, prompt=REVIEW, max_tokens=30)
+    assert short.finish_reason == "stop"
+    longer = one(llm, prompt=REVIEW, max_tokens=30, min_tokens=20)
+    assert len(longer.token_ids) > 20 > len(short.token_ids)
+    choice = {"choice": ["positive", "negative"]}
+    bound = one(llm, prompt=REVIEW, max_tokens=30, min_tokens=20, structured_outputs=choice)
+    assert bound.text in ("positive", "negative")
+    assert bound.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
+def test_reasoning_comes_first_and_the_grammar_holds_after_it(backend: str) -> None:
+    overrides = {"structured.reasoning_end": "lamp", "structured.backend": backend}
+    overrides |= {"structured.compile_limit_s": "null"}
+    schema = {"type": "object", "properties": {"good": {"type": "boolean"}}, "required": ["good"]}
+    texts = set()
+    for depth, executor in (("1", "serial"), ("2", "threads")):
+        reasoned = LLM(
+            pipeline="async_eagle3_grammar",
+            overrides={**overrides, "depth": depth, "executor": executor},
+        )
+        line = {"prompt": "Repeat: a lamp and a lamp", "max_tokens": 40}
+        output = one(reasoned, **line, structured_outputs={"json": schema})
+        assert output.error is None
+        before, _, after = output.text.partition("lamp")
+        assert before
+        jsonschema.validate(json.loads(after), schema)
+        at_once = one(reasoned, **line, structured_outputs={"json": schema, "reasoning": False})
+        jsonschema.validate(json.loads(at_once.text), schema)
+        texts.add((output.text, at_once.text, output.drafted, output.accepted))
+        reasoned.close()
+    assert len(texts) == 1
+
+
+def test_reasoning_needs_a_pipeline_that_says_what_ends_it(llm: LLM) -> None:
+    asked = {"choice": ["a", "b"], "reasoning": True}
+    assert "reasoning_end" in (one(llm, structured_outputs=asked).error or "")
+
+
+def test_a_keyword_that_would_be_ignored_is_refused_or_reported() -> None:
+    schema = {"type": "array", "items": {"enum": [1, 2, 3]}, "uniqueItems": True, "maxItems": 3}
+    strict = LLM(pipeline="async_grammar")
+    assert "uniqueItems" in (one(strict, structured_outputs={"json": schema}).error or "")
+    strict.close()
+    loose = LLM(pipeline="async_grammar", overrides={"structured.strict": "false"})
+    output = one(loose, structured_outputs={"json": schema})
+    loose.close()
+    assert output.error is None
+    assert any("uniqueItems" in warning for warning in output.warnings)
+    assert output.to_json()["warnings"] == list(output.warnings)
+
+
+def test_a_grammar_that_takes_long_keeps_nobody_waiting(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others_done = threading.Event()
+    compile_now = XGrammarBackend.compile
+
+    def slowly(self: XGrammarBackend, spec: GrammarSpec) -> CompiledGrammar:
+        assert others_done.wait(60), "the others are not served while this one is compiled"
+        return compile_now(self, spec)
+
+    monkeypatch.setattr(XGrammarBackend, "compile", slowly)
+    slow = {"prompt": REVIEW, "structured_outputs": {"choice": ["positive", "negative", "slow"]}}
+
+    def progress(ended: int, tokens: int) -> None:
+        if ended == 2:
+            others_done.set()
+
+    lines = [{"prompt": STORY, "max_tokens": 8}, slow, {"prompt": REVIEW, "max_tokens": 8}]
+    outputs = llm.generate(lines, on_progress=progress)
+    assert [output.error for output in outputs] == [None] * 3
+    assert outputs[1].text in ("positive", "negative", "slow")
+
+
+def test_a_grammar_that_fails_late_ends_its_request_only(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: XGrammarBackend, spec: GrammarSpec) -> CompiledGrammar:
+        raise GrammarError("choice: took longer than 0.1 s")
+
+    monkeypatch.setattr(XGrammarBackend, "compile", fails)
+    lines = [
+        {"prompt": STORY, "max_tokens": 8},
+        {"prompt": REVIEW, "structured_outputs": {"choice": ["never", "compiled"]}},
+    ]
+    plain, failed = llm.generate(lines)
+    assert plain.error is None
+    assert failed.finish_reason == "error"
+    assert "took longer" in (failed.error or "")
+
+
+def test_cancelling_does_not_wait_for_a_grammar(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    compile_now = XGrammarBackend.compile
+
+    def stuck(self: XGrammarBackend, spec: GrammarSpec) -> CompiledGrammar:
+        go_on.wait(60)
+        return compile_now(self, spec)
+
+    monkeypatch.setattr(XGrammarBackend, "compile", stuck)
+
+    def progress(ended: int, tokens: int) -> None:
+        llm.cancel()
+
+    lines = [
+        {"prompt": STORY, "max_tokens": 100, "ignore_eos": True},
+        {"prompt": REVIEW, "structured_outputs": {"choice": ["not", "now"]}},
+    ]
+    outputs = llm.generate(lines, on_progress=progress)
+    go_on.set()
+    assert [output.finish_reason for output in outputs] == ["cancelled", "cancelled"]
+    assert 0 < len(outputs[0].token_ids) < 100
+    assert outputs[1].token_ids == ()
+
+
+def test_a_better_priority_is_served_first() -> None:
+    llm = LLM(pipeline="async", overrides={"scheduler.max_rows": "1"})
+    ended: list[str] = []
+    lines = [
+        {"id": "late", "prompt": STORY, "max_tokens": 4, "priority": 5},
+        {"id": "soon", "prompt": STORY, "max_tokens": 4, "priority": -1},
+        {"id": "plain", "prompt": STORY, "max_tokens": 4},
+    ]
+    llm.generate(lines, on_text=lambda name, piece: ended.append(name))
+    assert list(dict.fromkeys(ended)) == ["soon", "plain", "late"]
+
+
+def test_a_backend_that_is_not_installed_is_said_when_the_pipeline_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(EngineError, match=r"pip install"):
+        LLM(pipeline="async_grammar", overrides={"structured.backend": "llguidance"})
+
+
+def test_requests_that_arrive_in_time_are_served_just_in_time() -> None:
+    texts = []
+    for admission in ("eager", "just_in_time"):
+        llm = LLM(pipeline="async", overrides={"scheduler.admission": admission})
+        table = llm.engine.new_table()
+        table.open()
+        made = [
+            request
+            for index in range(4)
+            for request in llm._intake.requests(
+                iter([index]),
+                str(index),
+                STORY,
+                STORY,
+                llm._intake.params({"prompt": STORY, "max_tokens": 12}, None),
+            )
+        ]
+
+        def next_one(request: Request, new: int, table: Any = table, made: Any = made) -> None:
+            if request.phase == "done":
+                if request.uid + 1 < len(made):
+                    table.submit(made[request.uid + 1])
+                else:
+                    table.close()
+
+        for request in made:
+            request.on_settled = next_one
+        table.submit(made[0])
+        llm.engine.run(table, made)
+        assert {request.finish_reason for request in made} == {"length"}
+        texts.append([request.text for request in made])
+    assert texts[0] == texts[1]

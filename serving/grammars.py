@@ -1,4 +1,4 @@
-"""The grammars of one engine: which backend compiles them, and where a section of reasoning ends."""
+"""The grammars of one engine: which backend compiles them, and what ends a reasoning section."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ CHANGES_TOKENS = {"penalties", "bad words", "seeded", "min tokens", "mixes"}
 
 SITUATIONS: dict[str, TinyConfig] = {
     "chunked prefill": TinyConfig(token_budget=9),
-    "preemption": TinyConfig(),  # with too few blocks, see below
+    "preemption": TinyConfig(),  # with blocks to admit all requests, but not to finish them
     "prefix cache": TinyConfig(prefix_cache=True),
     "short drafter context": TinyConfig(),
 }
@@ -179,12 +179,22 @@ def asked(cell: Cell) -> list[Asked]:
     return found
 
 
+def _just_admitted(requests: Sequence[Asked], k: int) -> int:
+    """Blocks of four tokens that let every request begin, and one more."""
+    need = 1
+    for each in requests:
+        wanted = each.params.draft_tokens
+        drafts = k if wanted is None else min(wanted, k)
+        need += -(-(len(each.prompt) + 1 + 2 * drafts) // 4)
+    return need
+
+
 def run(cell: Cell, requests: Sequence[Asked], *, depth: int, executor: str) -> Outcome:
     """Serve the cell's requests on a pipeline of that depth."""
     base = SITUATIONS[cell.situation]
     k = 0 if cell.method is None else 3
     if cell.situation == "preemption":
-        base = replace(base, num_blocks=15 if k == 0 else 20)
+        base = replace(base, num_blocks=_just_admitted(requests, k))
     config = replace(
         base,
         depth=depth,

@@ -89,7 +89,12 @@ def test_min_tokens_holds_off_the_end_and_gives_way_to_a_grammar(llm: LLM) -> No
 def test_reasoning_comes_first_and_the_grammar_holds_after_it(backend: str) -> None:
     overrides = {"structured.reasoning_end": "lamp", "structured.backend": backend}
     overrides |= {"structured.compile_limit_s": "null"}
-    schema = {"type": "object", "properties": {"good": {"type": "boolean"}}, "required": ["good"]}
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"good": {"type": "boolean"}},
+        "required": ["good"],
+    }
+    schema["additionalProperties"] = False
     texts = set()
     for depth, executor in (("1", "serial"), ("2", "threads")):
         reasoned = LLM(

@@ -110,7 +110,8 @@ def _processed(
         eos: Any = sorted(stops)
         bans.append(MinNewTokensLengthLogitsProcessor(prompt, params.min_tokens, eos))
     banned = bans(so_far, scores.clone())
-    return banned if banned.isfinite().any() else scores
+    chosen: Tensor = banned if banned.isfinite().any() else scores
+    return chosen
 
 
 def _chosen(scores: Tensor, params: SamplingParams, position: int, ids: Sequence[int]) -> int:

@@ -4,9 +4,11 @@ The suite covers every pair of features; `pytest -m nightly` runs every cell.
 """
 
 import itertools
+from typing import Any
 
 import pytest
 from allpairspy import AllPairs
+from torch import Tensor
 
 from stepweave.requests.request import SamplingParams, TokenLogprob
 from tests.serving.matrix import (
@@ -24,7 +26,13 @@ from tests.serving.matrix import (
     run,
 )
 
-AXES = [list(DEPTHS), list(METHODS), list(GRAMMARS), list(SAMPLING), list(SITUATIONS)]
+AXES: list[list[Any]] = [
+    list(DEPTHS),
+    list(METHODS),
+    list(GRAMMARS),
+    list(SAMPLING),
+    list(SITUATIONS),
+]
 
 
 def pairwise() -> list[Cell]:
@@ -65,7 +73,7 @@ def counts(outcome: Outcome) -> list[tuple[int, int]]:
 
 
 def check_logprobs(
-    found: list[TokenLogprob], wanted: int | None, tokens: list[int], log_probs: list[object]
+    found: list[TokenLogprob], wanted: int | None, tokens: list[int], log_probs: list[Tensor]
 ) -> None:
     if wanted is None:
         assert found == []

@@ -149,7 +149,11 @@ def test_a_grammar_that_takes_long_keeps_nobody_waiting(
         if ended == 2:
             others_done.set()
 
-    lines = [{"prompt": STORY, "max_tokens": 8}, slow, {"prompt": REVIEW, "max_tokens": 8}]
+    lines: list[Any] = [
+        {"prompt": STORY, "max_tokens": 8},
+        slow,
+        {"prompt": REVIEW, "max_tokens": 8},
+    ]
     outputs = llm.generate(lines, on_progress=progress)
     assert [output.error for output in outputs] == [None] * 3
     assert outputs[1].text in ("positive", "negative", "slow")
@@ -162,7 +166,7 @@ def test_a_grammar_that_fails_late_ends_its_request_only(
         raise GrammarError("choice: took longer than 0.1 s")
 
     monkeypatch.setattr(XGrammarBackend, "compile", fails)
-    lines = [
+    lines: list[Any] = [
         {"prompt": STORY, "max_tokens": 8},
         {"prompt": REVIEW, "structured_outputs": {"choice": ["never", "compiled"]}},
     ]
@@ -185,7 +189,7 @@ def test_cancelling_does_not_wait_for_a_grammar(llm: LLM, monkeypatch: pytest.Mo
     def progress(ended: int, tokens: int) -> None:
         llm.cancel()
 
-    lines = [
+    lines: list[Any] = [
         {"prompt": STORY, "max_tokens": 100, "ignore_eos": True},
         {"prompt": REVIEW, "structured_outputs": {"choice": ["not", "now"]}},
     ]
@@ -199,7 +203,7 @@ def test_cancelling_does_not_wait_for_a_grammar(llm: LLM, monkeypatch: pytest.Mo
 def test_a_better_priority_is_served_first() -> None:
     llm = LLM(pipeline="async", overrides={"scheduler.max_rows": "1"})
     ended: list[str] = []
-    lines = [
+    lines: list[Any] = [
         {"id": "late", "prompt": STORY, "max_tokens": 4, "priority": 5},
         {"id": "soon", "prompt": STORY, "max_tokens": 4, "priority": -1},
         {"id": "plain", "prompt": STORY, "max_tokens": 4},

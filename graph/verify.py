@@ -6,7 +6,8 @@ orderings do exist, and compares. A plan passes if
 
 - every op runs once per iteration, on its own actor, device ops at the offset of their launch;
 - no cycle of its orderings has a total distance ≤ 0 (such a plan would stop for ever);
-- every required ordering has a path at most as long as its distance (SW-RAW, SW-WAR, SW-WAW);
+- every required ordering has a path at most as long as its distance (SW-RAW-…, SW-WAR-…,
+  SW-WAW-…, by the sides of the two accesses);
 - streams receive their ops in the order in which they run them (SW-LAUNCH), and every stream
   wait is enqueued after the record it waits for, since a wait for an event that is not yet
   recorded does nothing (SW-HOST-ORDER);
@@ -14,7 +15,8 @@ orderings do exist, and compares. A plan passes if
   is really a path of the plan (SW-WITNESS).
 
 One report per cause: a deleted wait may leave twelve pairs unordered, of which eleven follow
-from the twelfth. Those eleven are listed under it.
+from the twelfth; one slot too few lets all readers of a value be overtaken. What has the same
+cause is listed under the first. A report says which wait, or how many slots, would repair it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from numpy.typing import NDArray
 from .errors import UnsoundPlan
 from .plan import Edge, Plan
 from .step_graph import Vertex
-from .violation import Access, Violation
+from .violation import RACE_CODES, Access, Violation
 
 Arc = tuple[str, str, int]  # (u, v, d): u of step i is done before v of step i + d starts
 
@@ -45,6 +47,7 @@ def verify(plan: Plan) -> None:
             "\n".join(str(violation) for violation in found),
             code=found[0].code,
             line=found[0].line,
+            violations=found,
         )
 
 
@@ -56,7 +59,7 @@ def violations(plan: Plan) -> list[Violation]:
     arcs = list(_arcs(plan))
     cycle = _stuck(list(plan.graph.vertices), arcs)
     if cycle:
-        return [_deadlock(cycle)]
+        return [_deadlock(plan, cycle)]
     distance = _Distances(list(plan.graph.vertices), arcs)
     races = [*_host_order(plan, distance), *_unordered(plan, arcs, distance)]
     raced = {violation.value for violation in races}
@@ -165,8 +168,9 @@ class _Distances:
 
     def __init__(self, ops: Sequence[str], arcs: Iterable[Arc]) -> None:
         self._index = {op: place for place, op in enumerate(ops)}
+        self._arcs = list(arcs)
         table: NDArray[np.float64] = np.full((len(ops), len(ops)), np.inf)
-        for u, v, d in arcs:
+        for u, v, d in self._arcs:
             i, j = self._index[u], self._index[v]
             table[i, j] = min(table[i, j], d)
         for k in range(len(ops)):
@@ -180,6 +184,27 @@ class _Distances:
     def ordered(self, u: str, v: str, most: int) -> bool:
         least = self(u, v)
         return least is not None and least <= most
+
+    def path(self, u: str, v: str) -> tuple[tuple[str, int], ...]:
+        """A shortest path as (op, total distance so far), of fewest arcs; empty if unordered."""
+        least = self(u, v)
+        if least is None:
+            return ()
+        rounds: list[dict[str, tuple[int, str]]] = [{u: (0, u)}]  # by number of arcs
+        while v not in rounds[-1] or len(rounds) == 1 or rounds[-1][v][0] > least:
+            reached: dict[str, tuple[int, str]] = {}
+            for source, target, d in self._arcs:
+                if source in rounds[-1]:
+                    total = rounds[-1][source][0] + d
+                    if target not in reached or total < reached[target][0]:
+                        reached[target] = (total, source)
+            rounds.append(reached)
+        found: list[tuple[str, int]] = []
+        at = v
+        for reached in reversed(rounds):
+            found.append((at, reached[at][0]))
+            at = reached[at][1]
+        return tuple(reversed(found))
 
 
 def _stuck(ops: Sequence[str], arcs: Sequence[Arc]) -> list[tuple[str, int]]:
@@ -337,15 +362,17 @@ def _met(plan: Plan, need: _Need, distance: _Distances) -> bool:
 
 
 def _unordered(plan: Plan, arcs: Sequence[Arc], distance: _Distances) -> Iterator[Violation]:
-    """The races: required orderings without a path. One report for each that stands alone."""
+    """The races: required orderings without a path. One report for each cause."""
     missing = [need for need in _needs(plan) if not _met(plan, need, distance)]
+    causes = _by_slots(plan, _causes(plan, missing, arcs), distance)
     verb, done = {"R": "read", "W": "write"}, {"R": "read", "W": "written"}
-    for need, implied in _causes(plan, missing, arcs):
+    ops = plan.graph.vertices
+    for need, others in causes:
         place = "" if need.value in plan.graph.states else _copies(plan, need.value)
         first, second = need.hazard[2], need.hazard[0]
-        violation = _missing(
+        yield _missing(
             plan,
-            f"SW-{need.hazard}",
+            RACE_CODES[need.hazard, ops[need.before].side, ops[need.after].side],
             f"{need.hazard} race on {need.value!r}{place}: {need.after} of step "
             f"{_later(need.distance)} may {verb[second]} it before {need.before} of step i has "
             f"{done[first]} it",
@@ -353,10 +380,26 @@ def _unordered(plan: Plan, arcs: Sequence[Arc], distance: _Distances) -> Iterato
             (f"{verb[first]}s", need.value),
             (f"{verb[second]}s", need.value),
             distance,
+            _repair(plan, [need, *others], distance),
+            tuple(str(other) for other in others),
         )
-        also = tuple(str(other) for other in implied)
-        tail = "".join(f"\n  also     {line}" for line in also)
-        yield replace(violation, message=violation.message + tail, also=also)
+
+
+def _by_slots(
+    plan: Plan, causes: Sequence[tuple[_Need, list[_Need]]], distance: _Distances
+) -> list[tuple[_Need, list[_Need]]]:
+    """Causes with those merged that more slots of one value would repair together."""
+    merged: dict[str, tuple[_Need, list[_Need]]] = {}
+    found: list[tuple[_Need, list[_Need]]] = []
+    for need, others in causes:
+        if _slots_for(plan, need, distance) is None:
+            found.append((need, others))
+        elif need.value in merged:
+            merged[need.value][1].extend([need, *others])
+        else:
+            merged[need.value] = (need, list(others))
+            found.append(merged[need.value])
+    return found
 
 
 def _causes(
@@ -488,37 +531,107 @@ def _missing(
     first: tuple[str, str],
     second: tuple[str, str],
     distance: _Distances,
+    repair: str,
+    also: tuple[str, ...] = (),
 ) -> Violation:
     """An ordering that is needed and not there."""
     goal = _goal(plan, need)
     present = distance(need.before, goal)
+    path = distance.path(need.before, goal)
     needed = _instant(need.before, need.after, need.distance)
     if goal != need.after:
         needed += f", through its launch {goal!r}"
     if present is None:
         shown = "no ordering between them"
     else:
-        shown = f"only {_instant(need.before, goal, present)}"
-    before = _access(plan, need.before, *first)
-    after = _access(plan, need.after, *second)
+        shown = f"only {_instant(need.before, goal, present)}: {_path_text(path)}"
+    raced = need.hazard != "LAUNCH"
+    before = replace(
+        _access(plan, need.before, *first),
+        step=0,
+        place=_place(plan, need, -need.carry if need.hazard[:1] == "W" else 0) if raced else "",
+    )
+    after = replace(
+        _access(plan, need.after, *second),
+        step=need.distance,
+        place=_place(plan, need, need.distance if need.hazard[:1] == "W" else 0) if raced else "",
+    )
     return Violation(
         code,
         f"{headline}\n  first    {before}\n  second   {after}\n"
-        f"  needed   {needed}\n  present  {shown}",
+        f"  needed   {needed}\n  present  {shown}\n  repair   {repair}"
+        + "".join(f"\n  also     {line}" for line in also),
         need.hazard,
         need.value,
         before,
         after,
         need.distance,
         present,
+        also,
+        repair,
+        path,
     )
 
 
-def _deadlock(cycle: Sequence[tuple[str, int]]) -> Violation:
+def _place(plan: Plan, need: _Need, version: int) -> str:
+    """Where the version of a value lies that an access touches, relative to step i."""
+    if need.value in plan.graph.states:
+        return "in place"
+    copies = plan.slots.get(need.value)
+    if copies is None:
+        return f"version {_later(version)}, allocated anew in each step"
+    slot = "the only slot" if copies == 1 else f"slot ({_later(version)}) mod {copies}"
+    return f"version {_later(version)} in {slot}"
+
+
+def _slots_for(plan: Plan, need: _Need, distance: _Distances) -> int | None:
+    """How many slots would repair an overwriting, if any number would.
+
+    The overwriting is K - carry steps after the access, and what orders them is `present` long.
+    """
+    if need.hazard == "RAW" or plan.slots.get(need.value) is None:
+        return None
+    present = distance(need.before, _goal(plan, need))
+    return None if present is None else present + need.carry
+
+
+def _repair(plan: Plan, needs: Sequence[_Need], distance: _Distances) -> str:
+    """Which wait, or how many slots, would order what is unordered."""
+    need = needs[0]
+    slots = [_slots_for(plan, each, distance) for each in needs if each.value == need.value]
+    enough = max((count for count in slots if count is not None), default=None)
+    goal = _goal(plan, need)
+    back = 0 if goal == need.before else distance(goal, need.before)
+    if back is not None and back + need.distance <= 0:
+        turned = f"{goal} comes before {need.before} already: {_path_text(distance.path(goal, need.before))}"
+        if enough is not None:
+            return f"give {need.value!r} {_count(enough, 'slot')}; a wait would be a deadlock"
+        return f"exchange them, since a wait would be a deadlock ({turned})"
+    found = f"let {goal} wait for {need.before} of {_ago(need.distance)}"
+    first, second = plan.graph.vertices[need.before].launch, plan.graph.vertices[goal].launch
+    if first and second and not _fed(distance, first, second, need.distance):
+        found += f", and {second} for {first}, or the wait is enqueued before its record"
+    if enough is not None:
+        found += f"; or give {need.value!r} {_count(enough, 'slot')}"
+    return found
+
+
+def _deadlock(plan: Plan, cycle: Sequence[tuple[str, int]]) -> Violation:
     shown = " → ".join(f"{op} (+{d})" if d >= 0 else f"{op} ({d})" for op, d in cycle)
     total = sum(d for _, d in cycle)
+    ends = [op for op, _ in [*cycle[1:], cycle[0]]]
+    steps = {(u, v, d) for (u, d), v in zip(cycle, ends, strict=True)}
+    waits = [w for w in plan.waits if (w.source, w.target, w.distance) in steps]
+    repair = "take away one of its waits: " + ", ".join(
+        f"{wait.target} for {wait.source} of {_ago(wait.distance)}" for wait in waits
+    )
+    if not waits:
+        repair = "run the ops of the actors on it in another order"
     return Violation(
-        "SW-DEADLOCK", f"the plan waits for itself: {shown} → {cycle[0][0]}, in all {total} ≤ 0"
+        "SW-DEADLOCK",
+        f"the plan waits for itself: {shown} → {cycle[0][0]}, in all {total} ≤ 0\n"
+        f"  repair   {repair}",
+        repair=repair,
     )
 
 
@@ -541,6 +654,22 @@ def _instant(u: str, v: str, d: int) -> str:
 
 def _later(d: int) -> str:
     return "i" if d == 0 else f"i{d:+d}"
+
+
+def _ago(d: int) -> str:
+    """Whose event an op of step i + d waits for, seen from that op."""
+    if d == 0:
+        return "the same step"
+    steps = "the step" if abs(d) == 1 else f"the {abs(d)}th step"
+    return f"{steps} {'before' if d > 0 else 'after'} its own"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _path_text(path: Sequence[tuple[str, int]]) -> str:
+    return " → ".join(f"{op}{f'@{total:+d}' if total else ''}" for op, total in path)
 
 
 def _edge_text(edge: Edge) -> str:

@@ -152,19 +152,25 @@ def paged_attention(
     attend = _attend_in_tiles if paged_invariant else _attend_fast
     cache = paged.cache
     tokens = len(paged.slots)  # what follows is padding, which has no keys and no result
-    k_new, v_new = key[0, :, :tokens], value[0, :, :tokens]
-    cache.write(layer, paged.slots, k_new.transpose(0, 1), v_new.transpose(0, 1))
+    k_new, v_new = key[0].transpose(0, 1), value[0].transpose(0, 1)
+    if key.shape[2] > tokens:
+        k_new, v_new = k_new[:tokens], v_new[:tokens]
+    cache.write(layer, paged.slots, k_new, v_new)
 
     shape = cache.layers[layer]
     heads, padded = query.shape[1], query.shape[2]
-    out = query.new_empty(padded, heads, shape.value_dim)
-    out[tokens:] = 0
-    by_token = query[0, :, :tokens].transpose(0, 1)
-    for group in paged.once("groups", partial(_groups, paged.query_lens)):
+    by_token = query[0].transpose(0, 1)
+    groups = paged.once("groups", partial(_groups, paged.query_lens))
+    results: list[Tensor] = []
+    for group in groups:
         k, v = cache.gather_heads(layer, _rows(paged, layer, group))
         packed = _pack(group.take(by_token, group.tokens), group.query_len, shape.kv_heads)
         allowed = _allowed(paged, group, how.window, heads // shape.kv_heads)
-        result = _unpack(attend(packed, k, v, allowed, how), group.query_len)
+        results.append(_unpack(attend(packed, k, v, allowed, how), group.query_len))
+    if len(groups) == 1 and padded == tokens:
+        return results[0][None], None  # as they come: the one group is the whole batch
+    out = query.new_zeros(padded, heads, shape.value_dim)
+    for group, result in zip(groups, results, strict=True):
         start = 0
         for piece in group.tokens:
             count = piece.stop - piece.start

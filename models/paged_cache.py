@@ -68,7 +68,10 @@ class PagedCache:
 
         self.keys = [zeros(layer.kv_heads, layer.key_dim) for layer in self.layers]
         self.values = [zeros(layer.kv_heads, layer.value_dim) for layer in self.layers]
-        self._workspace: dict[int, Tensor] = {}
+        # The same memory with one line for each (slot, head).
+        self._key_lines = [store.view(-1, store.shape[-1]) for store in self.keys]
+        self._value_lines = [store.view(-1, store.shape[-1]) for store in self.values]
+        self._workspaces = (_Workspace(dtype), _Workspace(dtype))
 
     @property
     def bytes_per_block(self) -> int:
@@ -107,21 +110,35 @@ class PagedCache:
         would copy everything twice. On the CPU the result is valid until the next call: megabytes
         of fresh memory in each layer would cost more in page faults than the copy itself.
         """
-        return self._gather(self.keys, layer, rows), self._gather(self.values, layer, rows)
+        flat = rows.flatten()
+        stores = (self._key_lines[layer], self._value_lines[layer])
+        k, v = (
+            torch.index_select(store, 0, flat, out=space.lines(flat.shape[0], store))
+            for store, space in zip(stores, self._workspaces, strict=True)
+        )
+        return k.view(*rows.shape, -1), v.view(*rows.shape, -1)
 
-    def _gather(self, store: list[Tensor], layer: int, rows: Tensor) -> Tensor:
-        source = store[layer].view(-1, store[layer].shape[-1])
-        shape = (rows.numel(), source.shape[1])
-        out = None
-        if source.device.type == "cpu":
-            needed = shape[0] * shape[1]
-            kept = self._workspace.get(id(store))
-            if kept is None or kept.numel() < needed:
-                with torch.inference_mode(False):  # so that it may be reused outside of it too
-                    kept = self._workspace[id(store)] = torch.empty(needed, dtype=self.dtype)
-            out = kept[:needed].view(shape)
-        gathered = torch.index_select(source, 0, rows.flatten(), out=out)
-        return gathered.view(*rows.shape, -1)
+
+class _Workspace:
+    """Memory for what a gather on the CPU returns, kept from call to call."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._memory = torch.empty(0, dtype=dtype)
+        self._views: dict[tuple[int, int], Tensor] = {}
+
+    def lines(self, count: int, store: Tensor) -> Tensor | None:
+        """Room for `count` lines of `store`; None on a device, whose allocator keeps memory."""
+        if store.device.type != "cpu":
+            return None
+        shape = (count, store.shape[1])
+        if shape not in self._views:
+            needed = count * shape[1]
+            with torch.inference_mode(False):  # so that it may be reused outside of it too
+                if self._memory.numel() < needed:
+                    self._memory = torch.empty(needed, dtype=store.dtype)
+                    self._views.clear()
+                self._views[shape] = self._memory[:needed].view(shape)
+        return self._views[shape]
 
 
 def _finite(x: Tensor) -> Tensor:

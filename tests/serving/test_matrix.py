@@ -26,13 +26,7 @@ from tests.serving.matrix import (
     run,
 )
 
-AXES: list[list[Any]] = [
-    list(DEPTHS),
-    list(METHODS),
-    list(GRAMMARS),
-    list(SAMPLING),
-    list(SITUATIONS),
-]
+AXES: list[list[Any]] = [list(axis) for axis in (DEPTHS, METHODS, GRAMMARS, SAMPLING, SITUATIONS)]
 
 
 def pairwise() -> list[Cell]:

@@ -12,6 +12,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .violation import Violation
 
 
 class StepweaveError(Exception):
@@ -67,9 +71,27 @@ class DeadlockError(GraphError):
 
 
 class UnsoundPlan(StepweaveError):
-    """A plan leaves two conflicting accesses unordered, or cannot be executed by streams."""
+    """A plan leaves two conflicting accesses unordered, or cannot be executed by streams.
+
+    `violations` has one entry for each cause; the error's own code and line are the first's.
+    """
 
     code = "SW-UNSOUND"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        line: int | None = None,
+        violations: Iterable[Violation] = (),
+    ) -> None:
+        super().__init__(message, code=code, line=line)
+        self.violations = tuple(violations)
+
+    def to_json(self) -> dict[str, object]:
+        causes = [violation.to_json() for violation in self.violations]
+        return {**super().to_json(), "violations": causes}
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

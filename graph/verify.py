@@ -312,31 +312,35 @@ def _host_order(plan: Plan, distance: _Distances) -> Iterator[Violation]:
         if launches[0] is None or launches[1] is None:
             continue
         if not _fed(distance, launches[0], launches[1], d):
+            need = _Need("LAUNCH", ops[u].actor, 0, launches[0], launches[1], d)
             yield _missing(
                 plan,
                 "SW-LAUNCH",
                 f"stream {ops[u].actor!r} runs {_instant(u, v, d)}, so it must be given them in "
                 "that order",
-                _Need("LAUNCH", ops[u].actor, 0, launches[0], launches[1], d),
+                need,
                 ("launches", u),
                 ("launches", v),
                 distance,
+                _repair(plan, [need], distance),
             )
     for wait in plan.waits:
         source, target = ops[wait.source], ops[wait.target]
         if target.launch is None or source.launch is None:
             continue
         if not _fed(distance, source.launch, target.launch, wait.distance):
+            need = _Need("LAUNCH", wait.source, 0, source.launch, target.launch, wait.distance)
             yield _missing(
                 plan,
                 "SW-HOST-ORDER",
                 f"stream {target.actor!r} waits for the event of {wait.source!r} before "
                 f"{wait.target!r} (step+{wait.distance}), but the wait may be enqueued before "
                 "the event is recorded, and then does nothing",
-                _Need("LAUNCH", wait.source, 0, source.launch, target.launch, wait.distance),
+                need,
                 ("records", f"the event of {wait.source}"),
                 ("enqueues", f"the wait for {wait.source}"),
                 distance,
+                _repair(plan, [need], distance),
             )
 
 
@@ -545,17 +549,12 @@ def _missing(
         shown = "no ordering between them"
     else:
         shown = f"only {_instant(need.before, goal, present)}: {_path_text(path)}"
-    raced = need.hazard != "LAUNCH"
-    before = replace(
-        _access(plan, need.before, *first),
-        step=0,
-        place=_place(plan, need, -need.carry if need.hazard[:1] == "W" else 0) if raced else "",
-    )
-    after = replace(
-        _access(plan, need.after, *second),
-        step=need.distance,
-        place=_place(plan, need, need.distance if need.hazard[:1] == "W" else 0) if raced else "",
-    )
+    before = _access(plan, need.before, *first, step=0)
+    after = _access(plan, need.after, *second, step=need.distance)
+    if need.hazard != "LAUNCH":
+        read = {"W": 0, "R": need.carry}  # how far back the version is that an access touches
+        before = replace(before, place=_place(plan, need.value, -read[need.hazard[2]]))
+        after = replace(after, place=_place(plan, need.value, need.distance - read[need.hazard[0]]))
     return Violation(
         code,
         f"{headline}\n  first    {before}\n  second   {after}\n"
@@ -573,14 +572,15 @@ def _missing(
     )
 
 
-def _place(plan: Plan, need: _Need, version: int) -> str:
-    """Where the version of a value lies that an access touches, relative to step i."""
-    if need.value in plan.graph.states:
+def _place(plan: Plan, value: str, version: int) -> str:
+    """Where the version of a value lies, relative to step i."""
+    if value in plan.graph.states:
         return "in place"
-    copies = plan.slots.get(need.value)
+    copies = plan.slots.get(value)
     if copies is None:
         return f"version {_later(version)}, allocated anew in each step"
-    slot = "the only slot" if copies == 1 else f"slot ({_later(version)}) mod {copies}"
+    number = f"({_later(version)})" if version else "i"
+    slot = "the only slot" if copies == 1 else f"slot {number} mod {copies}"
     return f"version {_later(version)} in {slot}"
 
 
@@ -596,24 +596,27 @@ def _slots_for(plan: Plan, need: _Need, distance: _Distances) -> int | None:
 
 
 def _repair(plan: Plan, needs: Sequence[_Need], distance: _Distances) -> str:
-    """Which wait, or how many slots, would order what is unordered."""
+    """Which wait, or how many slots, would order all that one cause leaves unordered."""
     need = needs[0]
-    slots = [_slots_for(plan, each, distance) for each in needs if each.value == need.value]
-    enough = max((count for count in slots if count is not None), default=None)
+    counts = [_slots_for(plan, each, distance) for each in needs if each.value == need.value]
+    enough = max((count for count in counts if count is not None), default=None)
+    if len(counts) < len(needs) or None in counts:
+        enough = None
+    more = "" if enough is None else f"give {need.value!r} {_count(enough, 'slot')}"
     goal = _goal(plan, need)
     back = 0 if goal == need.before else distance(goal, need.before)
     if back is not None and back + need.distance <= 0:
-        turned = f"{goal} comes before {need.before} already: {_path_text(distance.path(goal, need.before))}"
-        if enough is not None:
-            return f"give {need.value!r} {_count(enough, 'slot')}; a wait would be a deadlock"
-        return f"exchange them, since a wait would be a deadlock ({turned})"
+        if more:
+            return f"{more} (a wait would be a deadlock)"
+        return (
+            f"change the order of the ops on {plan.graph.vertices[goal].actor!r}; a wait would be "
+            f"a deadlock, since {_path_text(distance.path(goal, need.before))} is ordered already"
+        )
     found = f"let {goal} wait for {need.before} of {_ago(need.distance)}"
     first, second = plan.graph.vertices[need.before].launch, plan.graph.vertices[goal].launch
     if first and second and not _fed(distance, first, second, need.distance):
         found += f", and {second} for {first}, or the wait is enqueued before its record"
-    if enough is not None:
-        found += f"; or give {need.value!r} {_count(enough, 'slot')}"
-    return found
+    return f"{found}; or {more}" if more else found
 
 
 def _deadlock(plan: Plan, cycle: Sequence[tuple[str, int]]) -> Violation:
@@ -635,11 +638,11 @@ def _deadlock(plan: Plan, cycle: Sequence[tuple[str, int]]) -> Violation:
     )
 
 
-def _access(plan: Plan, op: str, verb: str, value: str) -> Access:
+def _access(plan: Plan, op: str, verb: str, value: str, step: int | None = None) -> Access:
     vertex = plan.graph.vertices.get(op)
     if vertex is None:
         return Access("?", op, "?", verb, value)
-    return Access(vertex.node.name, op, vertex.actor, verb, value, vertex.node.line)
+    return Access(vertex.node.name, op, vertex.actor, verb, value, vertex.node.line, step)
 
 
 def _copies(plan: Plan, value: str) -> str:
@@ -657,11 +660,10 @@ def _later(d: int) -> str:
 
 
 def _ago(d: int) -> str:
-    """Whose event an op of step i + d waits for, seen from that op."""
+    """Which step's event an op of step i + d waits for, seen from that op."""
     if d == 0:
         return "the same step"
-    steps = "the step" if abs(d) == 1 else f"the {abs(d)}th step"
-    return f"{steps} {'before' if d > 0 else 'after'} its own"
+    return f"{'the step' if abs(d) == 1 else f'{abs(d)} steps'} {'before' if d > 0 else 'after'}"
 
 
 def _count(number: int, what: str) -> str:

@@ -130,8 +130,7 @@ def _in_tiles(
     flat = x.reshape(rows, x.shape[-1])
     if rows == 0:
         return x.new_empty(*x.shape[:-1], multiply(flat).shape[-1])
-    what = (weight.shape, weight.stride(), weight.dtype, weight.device)
-    key = (*kind, *what, weight.data_ptr() % _LINE, torch.get_num_threads())
+    key = _key(kind, weight)
     tiles = _tiles.get(key)
     if tiles is None:
         tiles = _tiles[key] = _try_tiles(multiply, flat, weight)
@@ -144,6 +143,12 @@ def _in_tiles(
     else:
         out = torch.cat([multiply(part) for part in torch.split(flat, list(plan))])
     return out[:rows].view(*x.shape[:-1], out.shape[-1])
+
+
+def _key(kind: tuple[object, ...], weight: Tensor) -> tuple[object, ...]:
+    """What the choice of a kernel may depend on."""
+    what = (weight.shape, weight.stride(), weight.dtype, weight.device)
+    return (*kind, *what, weight.data_ptr() % _LINE, torch.get_num_threads())
 
 
 def _gap(x: Tensor) -> int:
@@ -199,6 +204,7 @@ def undo_invariant(model: nn.Module) -> None:
 
 
 _ORIGINAL = "_stepweave_replaced"
+_SINGLE = "_stepweave_single_tiles"
 
 
 def _replace(module: nn.Module, forward: Callable[..., Any]) -> None:
@@ -207,7 +213,21 @@ def _replace(module: nn.Module, forward: Callable[..., Any]) -> None:
 
 
 def _linear_forward(module: nn.Linear, x: Tensor) -> Tensor:
-    return linear(x, module.weight, module.bias)
+    """`linear`, which for a row count that is one proven tile is the plain product.
+
+    Passes are padded to such counts, so that is nearly always; remembering it saves the layer
+    half of its time in a small model.
+    """
+    weight, rows = module.weight, x.shape[:-1].numel()
+    what = (rows, weight.data_ptr(), torch.get_num_threads())
+    single: dict[object, bool] = module.__dict__.setdefault(_SINGLE, {})
+    if single.get(what):
+        out = F.linear(x.reshape(rows, x.shape[-1]), weight, module.bias)
+        return out.view(*x.shape[:-1], out.shape[-1])
+    result = linear(x, weight, module.bias)
+    tiles = _tiles.get(_key(("linear", module.bias is not None), weight))
+    single[what] = tiles is not None and _gap(x) == 0 and tile_plan(rows, tiles) == (rows,)
+    return result
 
 
 def _is_activation(module: nn.Module) -> bool:

@@ -19,10 +19,11 @@ from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.testing import random_step_graph
 from stepweave.graph.verify import verify, violations
+from stepweave.graph.violation import RACE_CODES
 from tests.graph import oracle
 from tests.graph.strategies import examples, plans, step_graphs
 
-RACES = {"SW-RAW", "SW-WAR", "SW-WAW", "SW-LAUNCH", "SW-HOST-ORDER", "SW-DEADLOCK"}
+RACES = {*RACE_CODES.values(), "SW-LAUNCH", "SW-HOST-ORDER", "SW-DEADLOCK"}
 
 
 def planned(seeds: range) -> Iterator[tuple[int, Plan]]:

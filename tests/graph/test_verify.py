@@ -50,29 +50,32 @@ def test_a_deleted_wait_is_one_race_with_both_accesses_and_what_else_it_protecte
 ) -> None:
     mutant = without_wait(plan, "d2h_copy.device", "commit.host")
     assert str(only(mutant)) == (
-        "SW-RAW: RAW race on 'out' (2 slots): commit.host of step i may read it before "
-        "d2h_copy.device of step i has written it\n"
-        "  first    node 'd2h_copy', op 'd2h_copy.device' on copy, writes out\n"
-        "  second   node 'commit', op 'commit.host' on driver, reads out\n"
+        "SW-RAW-DEVICE-HOST: RAW race on 'out' (2 slots): commit.host of step i may read it "
+        "before d2h_copy.device of step i has written it\n"
+        "  first    step i: node 'd2h_copy', op 'd2h_copy.device' on copy, writes out, version i "
+        "in slot i mod 2\n"
+        "  second   step i: node 'commit', op 'commit.host' on driver, reads out, version i "
+        "in slot i mod 2\n"
         "  needed   d2h_copy.device(i) before commit.host(i)\n"
         "  present  no ordering between them\n"
+        "  repair   let commit.host wait for d2h_copy.device of the same step\n"
         "  also     WAR staging: prepare.device(i) before prepare.host(i+2)\n"
         "  also     WAR sampled: d2h_copy.device(i) before forward.device(i+2)"
     )
     with pytest.raises(UnsoundPlan, match="RAW race on 'out'") as caught:
         verify(mutant)
-    assert caught.value.code == "SW-RAW"
+    assert caught.value.code == "SW-RAW-DEVICE-HOST"
 
 
 def test_a_loosened_wait_is_a_race_that_tells_what_is_ordered(plan: Plan) -> None:
     waits = tuple(replace(w, distance=1) if w.target == "commit.host" else w for w in plan.waits)
     found = only(replace(plan, waits=waits))
-    assert (found.code, found.needed, found.present) == ("SW-RAW", 0, 1)
+    assert (found.code, found.needed, found.present) == ("SW-RAW-DEVICE-HOST", 0, 1)
 
 
 def test_a_pinned_buffer_rewritten_while_its_copy_is_in_flight_is_a_war_race(plan: Plan) -> None:
     found = only(replace(plan, slots={**plan.slots, "staging": 1}))
-    assert found.code == "SW-WAR"
+    assert found.code == "SW-WAR-DEVICE-HOST"
     assert found.before is not None
     assert found.after is not None
     assert (found.before.op, found.after.op) == ("prepare.device", "prepare.host")
@@ -118,7 +121,7 @@ def two_writers() -> Plan:
 
 def test_unordered_writes_of_a_state_are_a_waw_race() -> None:
     found = only(without_wait(two_writers(), "first.device", "second.device"))
-    assert found.code == "SW-WAW"
+    assert found.code == "SW-WAW-DEVICE-DEVICE"
 
 
 def test_a_plan_that_waits_for_itself_is_a_deadlock(plan: Plan) -> None:
@@ -227,7 +230,7 @@ def test_host_work_reaches_a_device_op_only_through_its_launch() -> None:
 def test_a_violation_as_json_has_stable_keys(plan: Plan) -> None:
     found = only(without_wait(plan, "d2h_copy.device", "commit.host")).to_json()
     assert {key: found[key] for key in ("code", "hazard", "value", "before", "after")} == {
-        "code": "SW-RAW",
+        "code": "SW-RAW-DEVICE-HOST",
         "hazard": "RAW",
         "value": "out",
         "before": "d2h_copy.device",

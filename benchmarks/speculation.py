@@ -73,7 +73,9 @@ def agreed(count: int) -> list[Example]:
     return [example for example, a, b in pairs if a.token_ids == b.token_ids][:count]
 
 
-def ours(asked: Sequence[Example], method: str, rows: int, *, grammar: bool) -> Side:
+def ours(
+    asked: Sequence[Example], method: str, rows: int, *, grammar: bool, **overrides: str
+) -> Side:
     llm = LLM(
         pipeline="async_grammar" if grammar else "async",
         overrides={
@@ -81,6 +83,7 @@ def ours(asked: Sequence[Example], method: str, rows: int, *, grammar: bool) -> 
             "scheduler.max_rows": str(rows),
             "scheduler.prefix_cache": "false",
             **METHODS[method],
+            **overrides,
         },
     )
     prompts = lines(asked, grammar=grammar)
@@ -119,9 +122,6 @@ def assistant() -> Any:
         resolve("embedded-draft"), dtype=torch.float32
     )
     model.train(False)
-    model.generation_config.num_assistant_tokens = 3
-    model.generation_config.num_assistant_tokens_schedule = "constant"
-    model.generation_config.assistant_confidence_threshold = 0.0
     return model
 
 
@@ -141,6 +141,14 @@ def main() -> None:
             sides[name] = ours(asked, method, given.rows, grammar=grammar)
     tokenizer = sides["none"].llm.tokenizer if sides["none"].llm else None
     if given.rows == 1:
+        # The arithmetic of transformers, and no second thread, as there: nothing to overlap with.
+        alike = {"model.invariant": "false", "executor": "serial", "depth": "1"}
+        for method, tokens in (("none", "3"), ("EAGLE-3", "5"), ("n-gram", "8")):
+            if method != "none":
+                alike["speculation.tokens"] = tokens
+            sides[f"{method}, as transformers computes"] = ours(
+                asked, method, 1, grammar=False, **alike
+            )
         sides["transformers, none"] = assisted(asked, tokenizer)
         sides["transformers, assistant"] = assisted(asked, tokenizer, assistant_model=assistant())
         sides["transformers, prompt look-up"] = assisted(
@@ -190,7 +198,7 @@ def report(sides: dict[str, Side], given: argparse.Namespace) -> None:
         table[name] = row
         accepted = f"{row['accepted'] / row['drafted']:.1%}" if row.get("drafted") else ""
         forwards = f"{row['forwards_per_token']:.3f}" if side.llm is not None else ""
-        said = f"{name:30} {faster} {row['tokens_per_second']:9.1f} {forwards:>15} {accepted:>9}"
+        said = f"{name:38} {faster} {row['tokens_per_second']:9.1f} {forwards:>15} {accepted:>9}"
         if "speed_of_grammar_off" in row:
             said += f"   {row['speed_of_grammar_off']['median']:.3f} of its speed without grammar"
         print(said if equal else f"{said}   TOKENS DIFFER")

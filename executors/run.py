@@ -32,7 +32,7 @@ EXECUTORS: Mapping[str, Executor] = MappingProxyType({"serial": run_serial, "thr
 def run(
     plan: Plan,
     *,
-    executor: Literal["serial", "threads"] | str = "serial",
+    executor: Literal["serial", "threads"] | str | Executor = "serial",
     steps: int | None = None,
     states: Mapping[str, object] = MappingProxyType({}),
     keep: Sequence[str] = (),
@@ -41,16 +41,19 @@ def run(
 ) -> RunReport:
     """Run `steps` steps, or until an op calls `ctx.stop()`.
 
+    `executor` is a name, or an executor itself, such as `Virtual(seed=7)`.
     `states` gives the objects behind the graph's states, `keep` names the values whose every
     version is returned. If an op raises, the run ends with a `NodeFailure`; if nothing moves for
     `watchdog_s` seconds while an actor waits, with a `StuckWait`. In both cases no thread is left.
     """
-    if executor not in EXECUTORS:
-        raise StepweaveError(
-            f"there is no executor {executor!r}{did_you_mean(executor, EXECUTORS)}"
-        )
+    if isinstance(executor, str):
+        if executor not in EXECUTORS:
+            raise StepweaveError(
+                f"there is no executor {executor!r}{did_you_mean(executor, EXECUTORS)}"
+            )
+        executor = EXECUTORS[executor]
     if steps is not None and steps < 0:
         raise StepweaveError(f"a run cannot have {steps} steps")
-    return EXECUTORS[executor](
+    return executor(
         plan, steps=steps, states=states, keep=keep, trace=trace, watchdog_s=watchdog_s
     )

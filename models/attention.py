@@ -51,6 +51,7 @@ class AttentionBatch:
     cache: PagedCache
     calls: list[int] = field(default_factory=list, compare=False)  # layers that attended
     _shared: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
+    _of_rows: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         rows, tokens = len(self.query_lens), sum(self.query_lens)
@@ -73,8 +74,25 @@ class AttentionBatch:
         self.calls.clear()
         self._shared.clear()
 
+    def then(self, positions: Tensor, slots: Tensor) -> "AttentionBatch":
+        """The next pass over the same rows, as many tokens of each, in the same blocks.
+
+        What was computed from lengths and blocks alone is handed on.
+        """
+        of_rows: dict[object, Any] = {
+            key: value
+            for key, value in {**self._of_rows, **self._shared}.items()
+            if key == "groups" or (isinstance(key, tuple) and key[0] == "rows")
+        }
+        return AttentionBatch(
+            self.query_lens, self.block_tables, positions, slots, self.cache, _of_rows=of_rows
+        )
+
     def once(self, key: object, compute: Callable[[], _T]) -> _T:
         """`compute()`, done by the first layer that asks and kept for the others."""
+        if key in self._of_rows:
+            kept: _T = self._of_rows[key]
+            return kept
         if key not in self._shared:
             self._shared[key] = compute()
         value: _T = self._shared[key]

@@ -63,6 +63,10 @@ class EagleHead:
         hf: Any = target.hf
         part = self.network.embed_tokens if self.config.own_embedding else hf.get_input_embeddings()
         self._embedding: Tensor = part.weight.detach().to(self.dtype)
+        # A table, since computing them for a token takes as many operations as its attention.
+        every = torch.arange(self.context_length, device=self.device)
+        cos, sin = self.network.angles(self._embedding[:1], every[None])
+        self._angles = (cos[0], sin[0])
         self._output: nn.Module | None = None
         if self.config.style == "eagle":
             self._output = _output_head(target, self.dtype)
@@ -176,7 +180,9 @@ class EagleHead:
             return mixed
 
         embeddings = F.embedding(ids, self._embedding)
-        out = self.network(embeddings[None], hidden[None], positions[None], attend)[0, :tokens]
+        cos, sin = self._angles
+        angles = (cos[positions][None], sin[positions][None])
+        out = self.network(embeddings[None], hidden[None], angles, attend)[0, :tokens]
         asked = out if logit_rows is None else out.index_select(0, logit_rows)
         return self._logits(asked), out
 

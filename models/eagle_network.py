@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import (
     LlamaMLP,
@@ -68,7 +69,9 @@ class RMSNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        exact = x.to(torch.promote_types(x.dtype, torch.float32))
+        if x.dtype in (torch.float32, torch.float64):
+            return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+        exact = x.float()
         scale = torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + self.epsilon)
         return self.weight * (exact * scale).to(x.dtype)
 
@@ -165,18 +168,26 @@ class EagleNetwork(nn.Module):
         fused: Tensor = self.fc(features)
         return fused
 
+    def angles(self, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines `[B, T, D]` of the rope at `positions[B, T]`."""
+        found: tuple[Tensor, Tensor] = self.rotary_emb(like, positions)
+        return found
+
     def forward(
-        self, embeddings: Tensor, hidden: Tensor, positions: Tensor, attend: Attend
+        self,
+        embeddings: Tensor,
+        hidden: Tensor,
+        angles: tuple[Tensor, Tensor],
+        attend: Attend,
     ) -> Tensor:
         """`embeddings[B, T, H]` of the next tokens, `hidden[B, T, H]`: the new hidden states.
 
         Those are what the next pass takes as `hidden`, and what `read_out` (EAGLE-3) or the
-        target's output head (EAGLE) makes logits of. `positions[B, T]` are for the rope.
+        target's output head (EAGLE) makes logits of. `angles` are those of the tokens' positions.
         """
         x = hidden
         if self.config.style == "eagle":
             x = self.fc(torch.cat([embeddings, hidden], dim=-1))
-        angles: tuple[Tensor, Tensor] = self.rotary_emb(x, positions)
         for layer in self.layers:
             x = layer(x, embeddings, angles, attend)
         return x

@@ -37,7 +37,9 @@ class MatcherTable:
             return None
         uid = row.request.uid
         if uid not in self.matchers:
-            self.matchers[uid] = grammar.matcher()
+            matcher = grammar.matcher()
+            matcher.advance(row.request.output_ids)  # of an earlier run, if there was one
+            self.matchers[uid] = matcher
         return self.matchers[uid]
 
     def drop(self, uid: int) -> None:

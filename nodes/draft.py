@@ -188,36 +188,36 @@ def chain(
     """
     sample, limits = inputs.sample, machine.limits
     assert sample is not None, "tokens were sampled for these rows"
-    rows = len(sample.base)
-    lines = torch.arange(rows, device=positions.device)
+    rows, width = len(sample.base), sample.draft_width
     blocks = inputs.blocks[sample.lines]
-    alive = positions < reach
+    lines = torch.arange(rows, device=positions.device)
+    places = torch.arange(width, device=positions.device)
+    every = positions[:, None] + places  # [S, n]
+    alive = every < reach
+    masked = torch.where(alive & (sample.draft_limit[:, None] > places), every, -1)
+    slots = slots_of(blocks, lines[:, None], masked, limits.block_size)
     tokens: list[Tensor] = []
     log_probs: list[Tensor] = []
-    valid = torch.zeros_like(positions)
-    for place in range(sample.draft_width):
+    batch: AttentionBatch | None = None
+    for place in range(width):
         if place:
-            positions = positions + 1
-            alive = alive & (positions < reach)
-            masked = torch.where(alive & (sample.draft_limit > place), positions, -1)
-            batch = AttentionBatch(
-                query_lens=(1,) * rows,
-                block_tables=blocks,
-                positions=masked,
-                slots=slots_of(blocks, lines, masked, limits.block_size),
-                cache=cache,
-            )
+            at, slot = masked[:, place], slots[:, place]
+            if batch is None:
+                batch = AttentionBatch((1,) * rows, blocks, at, slot, cache)
+            else:
+                batch = batch.then(at, slot)
             logits = following(tokens[-1], batch)
         logits = logits[:, : machine.vocab_size]
         token, drawn_from = _choose(
-            machine, sample, logits, positions + input_is_ahead + 1, draws=draws
+            machine, sample, logits, every[:, place] + input_is_ahead + 1, draws=draws
         )
         tokens.append(token)
         if drawn_from is not None:
             log_probs.append(drawn_from)
-        valid = valid + alive
     return Proposal(
-        torch.stack(tokens, dim=1), valid, torch.stack(log_probs, dim=1) if log_probs else None
+        torch.stack(tokens, dim=1),
+        alive.sum(dim=1),
+        torch.stack(log_probs, dim=1) if log_probs else None,
     )
 
 

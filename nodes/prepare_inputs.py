@@ -26,23 +26,7 @@ from .staging import (
     P_POSITION,
     P_ROW,
     ROW,
-    S_BASE,
-    S_DRAFTS,
-    S_FORCED,
-    S_GENERATION,
-    S_LINE,
-    S_PROMPT,
-    S_SEED,
-    S_TOP_K,
     SAMPLE,
-    T_COLUMN,
-    T_ID,
-    T_LINE,
-    T_NEXT,
-    T_POSITION,
-    W_MIN_P,
-    W_TEMPERATURE,
-    W_TOP_P,
     StagedStep,
     Staging,
 )
@@ -55,12 +39,12 @@ class SampleRows:
 
     `lines[S]`: their lines in the batch; `rows[S]`: their stable device rows. `base[S]`: the
     position of the window's first input. `first[S]`: that input. `drafts[S, W − 1]` with −1 where
-    there is none, `valid[S]`: how many of them may be considered. `forced[S]`: a known next
-    token, or −1. `draft_limit[S]`: drafts that the row may be offered for its next window, at
-    most `draft_width` in all rows. The rest are the requests' sampling parameters; `prompt[S]`
-    makes an absolute position an output position. `greedy`: the host knows that nothing is drawn
-    at random; `structured`: that some row has a grammar; `longest`: that no row has more tokens.
-    `logprobs`: alternatives wanted beside each token, −1 for none at all.
+    there is none, `valid[S]`: how many of them may be considered. `forced[S]`: a known next token,
+    or −1; None if no row has one. `draft_limit[S]`: drafts that the row may be offered for its next
+    window, at most `draft_width` in all rows. The rest are the requests' sampling parameters;
+    `prompt[S]` makes an absolute position an output position. `greedy`: the host knows that nothing
+    is drawn at random; `structured`: that some row has a grammar; `longest`: that no row has more
+    tokens. `logprobs`: alternatives wanted beside each token, −1 for none at all.
     """
 
     lines: Tensor
@@ -69,7 +53,7 @@ class SampleRows:
     first: Tensor
     drafts: Tensor
     valid: Tensor
-    forced: Tensor
+    forced: Tensor | None
     draft_limit: Tensor
     logit_index: Tensor
     seeds: Tensor
@@ -137,8 +121,12 @@ def prepare(
     drafts: DraftTable | None,
     history: History,
     limits: Limits,
+    vocab_size: int,
 ) -> Inputs:
-    """The device part: copy the staged buffers, then fill in what only the device knows."""
+    """The device part: copy the staged buffers, then fill in what only the device knows.
+
+    A draft outside the vocabulary counts as none: it must never be an index.
+    """
     staging = staged.staging
     lines_in_batch = len(staged.query_lens)
     tokens = staging.tokens[: staged.tokens].clone()
@@ -148,17 +136,19 @@ def prepare(
     row = rows[:, ROW]
     last = tails.last[row]
     pending = drafts.tokens[row] if drafts is not None else last.new_empty(len(row), 0)
+    pending = torch.where((pending >= 0) & (pending < vocab_size), pending, -1)
     window = torch.cat([last[:, None], pending], dim=1)  # [N, k + 1]
 
-    line, column = tokens[:, T_LINE], tokens[:, T_COLUMN]
-    decodes = rows[:, DECODES].bool()[line]
-    ids = torch.where(decodes, window[line, column], tokens[:, T_ID])
-    positions = torch.where(decodes, tails.computed[row][line] + column, tokens[:, T_POSITION])
+    given, place, line, column, following = tokens.unbind(dim=1)
+    row_of = row[line]
+    decodes = rows[line, DECODES].bool()
+    ids = torch.where(decodes, window[line, column], given)
+    positions = torch.where(decodes, tails.computed[row_of] + column, place)
     # The token after the last input must still fit: its position is at most context − 1.
     masked = (ids < 0) | (positions > limits.context_length - 2)
     positions = torch.where(masked, -1, positions)
     ids = ids.clamp_min(0)
-    history.write(row[line], positions, ids)
+    history.write(row_of, positions, ids)
     if staged.prefix:
         prefix = staging.prefix[: staged.prefix].clone()
         history.write(prefix[:, P_ROW], prefix[:, P_POSITION], prefix[:, P_ID])
@@ -168,7 +158,7 @@ def prepare(
         positions=positions,
         slots=slots_of(blocks, line, positions, limits.block_size),
         blocks=blocks,
-        following=tokens[:, T_NEXT],
+        following=following,
         column=column,
         sample_line=rows[line, SAMPLE],
         query_lens=staged.query_lens,
@@ -185,10 +175,11 @@ def _sample_rows(
     fields = staging.samples[: staged.samples].clone()
     logit_index = staging.logit_index[: staged.samples, : staged.width].clone()
     warp = staging.warp[: staged.samples].clone()
-    line = fields[:, S_LINE]
+    line, start, forced, seeds, prompt, top_k, generation, limit = fields.unbind(dim=1)
+    temperature, top_p, min_p, *_ = warp.unbind(dim=1)
     row = rows[line, ROW]
     decodes = rows[line, DECODES].bool()
-    base = torch.where(decodes, tails.computed[row], fields[:, S_BASE])
+    base = torch.where(decodes, tails.computed[row], start)
     drafts = torch.where(decodes[:, None], pending[line, : staged.width - 1], -1)
     ahead = base[:, None] + torch.arange(1, drafts.shape[1] + 1, device=base.device)
     usable = (drafts >= 0) & (ahead <= limits.context_length - 2)
@@ -199,16 +190,16 @@ def _sample_rows(
         first=ids[logit_index[:, 0]],
         drafts=drafts,
         valid=usable.long().cumprod(dim=1).sum(dim=1),
-        forced=fields[:, S_FORCED],
-        draft_limit=fields[:, S_DRAFTS],
+        forced=forced if staged.forced else None,
+        draft_limit=limit,
         logit_index=logit_index,
-        seeds=fields[:, S_SEED],
-        prompt=fields[:, S_PROMPT],
-        top_k=fields[:, S_TOP_K],
-        temperature=warp[:, W_TEMPERATURE],
-        top_p=warp[:, W_TOP_P],
-        min_p=warp[:, W_MIN_P],
-        generation=fields[:, S_GENERATION],
+        seeds=seeds,
+        prompt=prompt,
+        top_k=top_k,
+        temperature=temperature,
+        top_p=top_p,
+        min_p=min_p,
+        generation=generation,
         edits=Edits.of(staged, warp),
         draft_width=staged.draft_width,
         longest=staged.longest,
@@ -241,7 +232,10 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
         history: History = ctx.state("history")
         if staged is not None:
             with torch.inference_mode():
-                ctx.write("inputs", prepare(staged, tails, drafts, history, machine.limits))
+                ctx.write(
+                    "inputs",
+                    prepare(staged, tails, drafts, history, machine.limits, machine.vocab_size),
+                )
 
     reads = [Read("staging"), Read("tails", 1), Read("history")]
     if speculates:

@@ -114,11 +114,13 @@ def draw(
         draft_log_probs,
         any_random=not rows.greedy,
     )
-    # A resumed row's next token is settled already: hand it on instead of drawing.
-    forced = rows.forced >= 0
-    first = torch.where(forced, rows.forced, verified.tokens[:, 0])
-    tokens = torch.cat([first[:, None], verified.tokens[:, 1:]], dim=1)
-    counts = torch.where(forced, 1, verified.counts)
+    tokens, counts = verified.tokens, verified.counts
+    if rows.forced is not None:
+        # A resumed row's next token is settled already: hand it on instead of drawing.
+        forced = rows.forced >= 0
+        first = torch.where(forced, rows.forced, tokens[:, 0])
+        tokens = torch.cat([first[:, None], tokens[:, 1:]], dim=1)
+        counts = torch.where(forced, 1, counts)
     logprobs = None
     if rows.logprobs >= 0:
         logprobs = token_logprobs(logits.reshape(-1, vocab), tokens.reshape(-1), rows.logprobs)

@@ -123,6 +123,7 @@ class Staging:
                 (row.request.most() if row.decodes else row.start + row.queries + 1)
                 for row in batch.rows
             ),
+            forced=any(row.forced >= 0 for row in batch.sampling),
             greedy=batch.all_greedy,
             penalized=any(row.request.params.penalized for row in batch.sampling),
             structured=batch.structured,
@@ -216,11 +217,12 @@ def _put(buffer: Tensor, entries: Iterable[tuple[int, ...]]) -> int:
 class StagedStep:
     """Filled buffers, and what the host knows of the step: sizes, never tokens.
 
-    `width`: the widest draft window of the step; `draft_width`: the most drafts that a sampling
-    row may be offered. `decodes` rows lie before the prefill rows. `prefix`, `prompt`, `biases`,
+    `width`: the widest draft window of the step; `draft_width`: the most drafts that a sampling row
+    may be offered. `decodes` rows lie before the prefill rows. `prefix`, `prompt`, `biases`,
     `bans`, `words`: lines in use of the buffers of that name. `longest`: no row has more tokens.
-    `greedy`: no sampling row draws at random. `structured`: some row must not be sampled without
-    its mask. `logprobs`, `prompt_logprobs`: alternatives wanted beside a token, −1 for none at all.
+    `forced`: some row's next token is known. `greedy`: no sampling row draws at random.
+    `structured`: some row must not be sampled without its mask. `logprobs`, `prompt_logprobs`:
+    alternatives wanted beside a token, −1 for none at all.
     """
 
     staging: Staging
@@ -237,6 +239,7 @@ class StagedStep:
     bans: int
     words: int
     longest: int
+    forced: bool
     greedy: bool
     penalized: bool
     structured: bool

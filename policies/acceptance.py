@@ -89,15 +89,17 @@ def coupled(
     `draft_log_probs` is not needed. Noise for all k + 1 places is computed. See `Acceptance`.
     """
     rows, places, vocab = target.shape
-    offsets = torch.arange(places, device=target.device)
-    chosen = draw(
-        target.reshape(rows * places, vocab),
-        seeds.repeat_interleave(places, output_size=rows * places),
-        (positions[:, None] + offsets).reshape(-1),
-        greedy.repeat_interleave(places, output_size=rows * places),
-        Purpose.TARGET,
-        any_random=any_random,
-    ).view(rows, places)
+    if any_random:
+        offsets = torch.arange(places, device=target.device)
+        chosen = draw(
+            target.reshape(rows * places, vocab),
+            seeds.repeat_interleave(places, output_size=rows * places),
+            (positions[:, None] + offsets).reshape(-1),
+            greedy.repeat_interleave(places, output_size=rows * places),
+            Purpose.TARGET,
+        ).view(rows, places)
+    else:
+        chosen = target.argmax(dim=-1)
     kept = prefix(usable(drafts, valid, vocab) & (drafts == chosen[:, :-1]))
     # Up to the first difference the drafts are the chosen tokens, so no draft has to be copied.
     return up_to(chosen, kept)

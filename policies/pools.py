@@ -101,6 +101,15 @@ class KeyPool:
             del self._users[key]
             self._quarantine[key] = key in keep
 
+    def keep_nothing(self) -> None:
+        """What released keys name is worth nothing any more: they rest or are free like others."""
+        for key, kept in self._quarantine.items():
+            if kept:
+                self._quarantine[key] = False
+                self._forget(key)
+        while self._idle:
+            self._free.append(self._evict())
+
     def check_conservation(self) -> None:
         """Every key is in exactly one place. Raises `PoolError` otherwise."""
         places = [*self._free, *self._users, *self._quarantine, *self._idle]
@@ -122,9 +131,12 @@ class KeyPool:
 
     def _evict(self) -> int:
         key, _ = self._idle.popitem(last=False)
+        self._forget(key)
+        return key
+
+    def _forget(self, key: int) -> None:
         if self._evicted is not None:
             self._evicted(key)
-        return key
 
     def _mature(self, step: int) -> None:
         for key in [key for key in self._quarantine if self._ready[key] <= step]:

@@ -180,6 +180,15 @@ class BlockLedger:
         """The request has ended."""
         self._records.pop(request.uid, None)
 
+    def forget_all(self) -> None:
+        """Empty the prefix cache. Nobody holds blocks: steps were abandoned half-way.
+
+        What is in place by the host's counts may lack the keys and values of a drafter whose
+        step never got there, and which blocks these are is not known any more.
+        """
+        self._records.clear()
+        self.pool.keep_nothing()
+
     def check_conservation(self, running: Iterable[Request]) -> None:
         """Every block is in one place, and its users are those who list it.
 

@@ -7,7 +7,7 @@ it needs no lock. What other threads may call is marked so, and goes to the inbo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..policies.counts import InFlight
 from ..policies.pacing import Eager, Pacer
@@ -26,6 +26,13 @@ IDLE_WAIT_S = 1.0
 
 The pause must end now and then: an executor that is told to stop, or that watches for steps that
 never end, hears of it between two steps.
+"""
+
+
+BATCHES_KEPT = 256
+"""Batches of a run that are remembered, to know whose a failing step was.
+
+More than any executor lets a step be ahead of another.
 """
 
 
@@ -68,6 +75,7 @@ class RequestTable:
         self._rest = max(row_reuse, block_reuse)
         self._past = 0  # steps of earlier runs, and the rest after them
         self._generations = [0] * limits.max_rows
+        self._batches: deque[StepBatch] = deque(maxlen=BATCHES_KEPT)  # the last of this run
 
     # -- arrivals --------------------------------------------------------------------------
 
@@ -169,7 +177,9 @@ class RequestTable:
         if rows:
             self.steps += 1
         self._uncommitted.append(sum(row.queries for row in rows))
-        return StepBatch(step, tuple(rows))
+        batch = StepBatch(step, tuple(rows))
+        self._batches.append(batch)
+        return batch
 
     @property
     def idle(self) -> bool:
@@ -183,6 +193,7 @@ class RequestTable:
         """
         self._past += self._step + self._rest
         self._uncommitted.clear()
+        self._batches.clear()
         for request in self.requests.values():
             request.in_flight = InFlight()
             if request.phase == "running":
@@ -365,6 +376,45 @@ class RequestTable:
                 return False
             self.preempt(self.requests[other])
         return True
+
+    # -- after a run that failed -----------------------------------------------------------
+
+    def recover(self, step: int | None, error: str) -> None:
+        """End the requests of `step`'s batch with `error`.
+
+        All others are as they were when `finish` last settled something, and wait to be computed
+        again from that by the next run. Only when no op of the failed run is at work any more.
+        Raises `PoolError` if a row or block is lost.
+        """
+        hit = [row.request for batch in self._batches if batch.step == step for row in batch.rows]
+        self._give_up(hit, error)
+
+    def fail_all(self, error: str) -> None:
+        """The same, with everybody who has arrived as the batch."""
+        self._take_in()
+        self._give_up(list(self.requests.values()), error)
+
+    def await_arrival(self) -> None:
+        """Where somebody holds the table open: until something comes, or `IDLE_WAIT_S`."""
+        if self.inbox.is_open:
+            self.inbox.wait(IDLE_WAIT_S)
+
+    def _give_up(self, hit: Sequence[Request], error: str) -> None:
+        for request in (*self.requests.values(), *self.ended):
+            request.in_flight = InFlight()
+        for request in self.requests.values():
+            # Tokens that `advance` took in, but whose text was not shown yet, come again.
+            del request.output_ids[request.stopper.count :]
+            del request.logprobs[request.stopper.count :]
+        for request in hit:
+            self.finish(request, "error", error)
+        for request in list(self._running()):
+            self.preempt(request)
+        self.ended.clear()
+        self._batches.clear()
+        self._uncommitted.clear()
+        self.blocks.forget_all()
+        self.check_conservation()
 
     # -- settling --------------------------------------------------------------------------
 

@@ -9,9 +9,10 @@ from typing import Literal
 
 import torch
 
+from ..executors.errors import NodeFailure, UndeclaredAccess
 from ..executors.report import RunReport
-from ..executors.run import run
-from ..graph.errors import StepweaveError
+from ..executors.run import Executor, run
+from ..graph.errors import GraphError, StepweaveError
 from ..graph.plan import Plan
 from ..graph.pools import reuse_distance
 from ..models.causal_lm import CausalLM
@@ -26,6 +27,9 @@ from ..requests.request import Request
 from ..requests.table import Limits, RequestTable
 
 ExecutorName = Literal["serial", "threads"]
+
+FUTILE_RETRIES = 3
+"""How often in a row the engine goes on after failures between which nobody got anywhere."""
 
 
 class EngineError(StepweaveError):
@@ -43,6 +47,7 @@ class Totals:
     drafted: int = 0
     accepted: int = 0
     preemptions: int = 0
+    failures: int = 0  # steps that failed, and were recovered from
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompts' tokens, found in the prefix cache
     seconds: float = 0.0
@@ -65,7 +70,7 @@ class Engine:
     synthetic_acceptance: Sequence[float] | None = None
     prefix_cache: bool = False
     admission: Literal["eager", "just_in_time"] = "eager"
-    executor: ExecutorName = "serial"
+    executor: ExecutorName | Executor = "serial"
     torch_threads: int | None = None
     watchdog_s: float | None = 600.0  # a long prompt on a slow machine is slow, not stuck
     plan: Plan = field(init=False)
@@ -113,30 +118,28 @@ class Engine:
             pacer=JustInTime() if self._delays else Eager(),
         )
 
+    def reset(self) -> None:
+        """Make caches and history new. A table of before belongs to what they held: make another."""
+        self._states = self._new_states()
+
     def run(
         self, table: RequestTable, requests: Sequence[Request], *, trace: bool = False
     ) -> RunReport:
         """Serve `requests` (and whatever is submitted to `table` meanwhile) until all have ended.
 
-        Rows and blocks are back in their pools afterwards. Raises what the executor raises; the
-        requests then keep what was settled.
+        Rows and blocks are back in their pools afterwards. Where an op fails, the requests of its
+        step's batch end with an error that names node, op and step, and a new run goes on with the
+        others from what is settled; the report is that of the last run. Raises `StuckWait`,
+        `UndeclaredAccess`, and what is wrong with the plan; the requests then keep what was
+        settled.
         """
-        states = {**self._states, "requests": table}
-        if "matchers" in self.plan.graph.states:
-            states["matchers"] = MatcherTable()
         threads = torch.get_num_threads()
         steps, preemptions = table.steps, table.preemptions
         started = perf_counter()
         try:
             if self.torch_threads is not None:
                 torch.set_num_threads(self.torch_threads)
-            report = run(
-                self.plan,
-                executor=self.executor,
-                states=states,
-                trace=trace,
-                watchdog_s=self.watchdog_s,
-            )
+            report = self._serve(table, trace)
         finally:
             torch.set_num_threads(threads)
             totals = self.totals
@@ -150,6 +153,41 @@ class Engine:
             totals.cached_tokens += sum(request.cached_tokens for request in requests)
         table.check_conservation()
         return report
+
+    def _serve(self, table: RequestTable, trace: bool) -> RunReport:
+        """Run the plan, again after each failure, until nobody is left."""
+        futile, before = 0, _settled(table)
+        while True:
+            states = {**self._states, "requests": table}
+            if "matchers" in self.plan.graph.states:
+                states["matchers"] = MatcherTable()
+            try:
+                return run(
+                    self.plan,
+                    executor=self.executor,
+                    states=states,
+                    trace=trace,
+                    watchdog_s=self.watchdog_s,
+                )
+            except NodeFailure as failure:
+                if not _ends_its_step_only(failure):
+                    raise
+                step, error = failure.step, _said(failure)
+            except StepweaveError:
+                raise
+            except Exception as failure:  # no op: the memory of the run could not be allocated
+                step, error = None, f"no step could begin: {_shortly(failure)}"
+            self.totals.failures += 1
+            table.recover(step, error)
+            now = _settled(table)
+            moved = any(now.get(uid) != tokens for uid, tokens in before.items())
+            futile, before = (0 if moved else futile + 1), now
+            if futile > FUTILE_RETRIES:
+                table.fail_all(error)
+                futile = 0
+                table.await_arrival()
+            if table.idle:
+                return RunReport(steps=0)
 
     @property
     def _sliding_window(self) -> int | None:
@@ -184,3 +222,30 @@ class Engine:
                 device=self.model.device,
             )
         return states
+
+
+def _settled(table: RequestTable) -> dict[int, int]:
+    """Tokens of each request that has not ended."""
+    return {uid: len(request.output_ids) for uid, request in table.requests.items()}
+
+
+def _ends_its_step_only(failure: NodeFailure) -> bool:
+    """Whether the engine may go on: not where the graph itself is wrong, or somebody gave up."""
+    cause = failure.__cause__
+    if getattr(failure, "__notes__", ()):
+        return False  # a worker was left behind inside an op: it may still write what others read
+    return isinstance(cause, Exception) and not isinstance(cause, UndeclaredAccess | GraphError)
+
+
+def _said(failure: NodeFailure) -> str:
+    assert failure.__cause__ is not None, "a node failure has a cause"
+    return (
+        f"node {failure.node!r}: op {failure.op!r} failed in step {failure.step}: "
+        f"{_shortly(failure.__cause__)}"
+    )
+
+
+def _shortly(error: BaseException) -> str:
+    """The type and the first line: libraries append their own traces."""
+    lines = f"{error}".strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -105,7 +105,8 @@ def unroll(
         starts = ids.shape[1] - 1 - step
         following = functional.embedding(ids[:, 1 + step :], embedding)
         positions = (torch.arange(starts) + step)[None]
-        hidden = network(following, hidden[:, :starts], positions, attend)
+        angles = network.angles(hidden, positions)
+        hidden = network(following, hidden[:, :starts], angles, attend)
         yield hidden
 
 

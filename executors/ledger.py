@@ -1,0 +1,119 @@
+"""Whose memory is whose: from an address to the values and states that it belongs to.
+
+Memory belongs to at most one *home*, a state or a buffer that a slot keeps, or else to any number
+of versions of values, which may share what neither changes. Memory that a version had, and no
+version has any more, is *retired*. Everything else, such as weights, constants and intermediate
+results, belongs to nobody and is free.
+
+An address alone names no memory, since allocators hand it out again; so an entry holds the storage
+by a weak reference, and counts for nothing once that has expired. Look-ups take no lock: the table
+is replaced as a whole, and an entry's owners are an immutable set.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from .touch import Block
+
+Key = tuple[str, int] | tuple[str, str, int]
+"""(value, version), version −1 being every one before step 0; (value, "slot", k); (state, −2)."""
+
+IN_PLACE = -2
+
+
+def state_key(name: str) -> Key:
+    return (name, IN_PLACE)
+
+
+def version_key(name: str, version: int) -> Key:
+    return (name, max(version, -1))
+
+
+def slot_key(name: str, slot: int) -> Key:
+    return (name, "slot", slot)
+
+
+class Entry:
+    """One storage that belongs, or did belong, to somebody."""
+
+    __slots__ = ("born", "end", "home", "owners", "paths", "reference", "retired", "start")
+
+    def __init__(self, block: Block) -> None:
+        assert isinstance(block.holder, Tensor)
+        self.start, self.end = block.start, block.start + block.nbytes
+        self.reference = StorageWeakRef(block.holder.untyped_storage())
+        self.home: Key | None = None
+        self.owners: frozenset[Key] = frozenset()
+        self.retired: Key | None = None
+        self.born = False  # it was allocated by the op that published it
+        self.paths: dict[str, str] = {}
+
+    @property
+    def alive(self) -> bool:
+        return not self.reference.expired()
+
+
+class Ledger:
+    """The entries of one run, by address."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._table: tuple[list[int], list[Entry]] = ([], [])
+
+    def find(self, address: int) -> Entry | None:
+        """The entry of the memory at `address`, also of a part of it seen as a storage."""
+        starts, entries = self._table
+        at = bisect_right(starts, address) - 1
+        if at < 0:
+            return None
+        entry = entries[at]
+        return entry if address < entry.end and entry.alive else None
+
+    def claim(self, blocks: Iterable[Block], key: Key, *, home: bool = False) -> list[Entry]:
+        """Say that `blocks` belong to `key`. Memory that has a home stays there."""
+        found = []
+        with self._lock:
+            for block in blocks:
+                if not isinstance(block.holder, Tensor):
+                    continue
+                entry = self.find(block.start) or self._add(Entry(block))
+                entry.paths[key[0]] = block.path
+                entry.retired = None
+                if home:
+                    entry.home = entry.home or key
+                elif entry.home is None:
+                    entry.owners |= {key}
+                found.append(entry)
+        return found
+
+    def retire(self, blocks: Iterable[Block], key: Key) -> list[Block]:
+        """Those of `blocks` that nobody has now that the last reader of `key` is done."""
+        left = []
+        with self._lock:
+            for block in blocks:
+                entry = self.find(block.start)
+                if entry is None or key not in entry.owners:
+                    continue
+                entry.owners -= {key}
+                if not entry.owners and entry.home is None and entry.born:
+                    entry.retired = key
+                    left.append(block)
+        return left
+
+    def _add(self, entry: Entry) -> Entry:
+        _, entries = self._table
+        kept = [other for other in entries if other.alive and other.start != entry.start]
+        kept.append(entry)
+        kept.sort(key=_start)
+        self._table = ([other.start for other in kept], kept)
+        return entry
+
+
+def _start(entry: Entry) -> int:
+    return entry.start

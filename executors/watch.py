@@ -1,0 +1,266 @@
+"""What the code of one op does with tensors, seen while it does it.
+
+Two of torch's modes, both of one thread and pushed for one op: a dispatch mode, which sees every
+operation with its schema and so tells reads from writes, and a function mode, which sees the calls
+that leave torch without one (`numpy`, `tolist`, `data_ptr`), and `cpu`, which on a CPU does nothing.
+Both only look: the operation then runs as it would have.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from types import FrameType, MappingProxyType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Use(IntEnum):
+    """What an operation does with the memory of an argument."""
+
+    LOOK = 0  # makes a view of it, or leaves torch with its address
+    READ = 1
+    WRITE = 2
+
+
+class Observer(Protocol):
+    """Whoever wants to know. Both may raise, which ends the op."""
+
+    def uses(self, address: int, use: Use) -> None:
+        """The storage at `address` is used."""
+
+    def allocates(self, address: int) -> None:
+        """An operation has returned a new storage."""
+
+    def asks_the_host(self, what: str) -> None:
+        """`what` would make the host wait for the device."""
+
+
+ASKING: frozenset[str] = frozenset(
+    "aten::" + name
+    for name in (
+        "_local_scalar_dense",
+        "item",
+        "is_nonzero",
+        "nonzero",
+        "nonzero_numpy",
+        "argwhere",
+        "where",  # with one argument: nonzero by another name
+        "masked_select",
+        "unique_dim",
+        "unique_consecutive",
+        "unique_dim_consecutive",
+        "_unique",
+        "_unique2",
+        "repeat_interleave.Tensor",
+        "bincount",
+        "equal",
+        "allclose",
+    )
+)
+"""Operations that need a value on the host to go on, or to know their result's shape."""
+
+_REPEATS = ("aten::repeat_interleave.self_Tensor", "aten::repeat_interleave.Tensor")
+
+TRIALS: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("stepweave.models.invariant", "proven_tiles"): (
+            "tries once per shape which tiles give equal bits; the result is kept"
+        ),
+    }
+)
+"""Functions that may compare on the host, (module, name): each for a reason that holds anywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the schema of an operation says."""
+
+    name: str
+    use: Use  # of arguments that it does not write
+    writes: frozenset[int | str]  # arguments, by place and by name
+    allocates: bool  # no result is an argument or a view of one
+    asks: bool
+    indexes: bool  # with a mask it would have to count
+
+
+@cache
+def _facts(operation: Any) -> _Facts:
+    schema, name = operation._schema, operation.name()
+    writes: set[int | str] = set()
+    for place, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            writes |= {place, argument.name}
+    views = any(result.alias_info is not None for result in schema.returns)
+    return _Facts(
+        name=name,
+        use=Use.LOOK if views and not writes else Use.READ,
+        writes=frozenset(writes),
+        allocates=not views,
+        asks=name in ASKING,
+        indexes=name.startswith("aten::index"),
+    )
+
+
+class _Dispatch(TorchDispatchMode):
+    def __init__(self, observer: Observer, *, may_ask: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._observer = observer
+        self._may_ask = may_ask
+
+    def __torch_dispatch__(
+        self, operation: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        facts = _facts(operation)
+        if not self._may_ask:
+            self._refuse_to_wait(facts, args, kwargs)
+        writes, use, uses = facts.writes, facts.use, self._observer.uses
+        for place, argument in enumerate(args):
+            if isinstance(argument, Tensor):
+                _tell(uses, argument, Use.WRITE if place in writes else use)
+            elif type(argument) in (list, tuple):
+                for each in argument:
+                    if isinstance(each, Tensor):
+                        _tell(uses, each, Use.WRITE if place in writes else use)
+        if not kwargs:
+            result = operation(*args)
+        else:
+            for name, argument in kwargs.items():
+                if isinstance(argument, Tensor):
+                    _tell(uses, argument, Use.WRITE if name in writes else use)
+            result = operation(*args, **kwargs)
+        if facts.allocates:
+            allocates = self._observer.allocates
+            for each in result if isinstance(result, tuple | list) else (result,):
+                if isinstance(each, Tensor) and (address := _address(each)):
+                    allocates(address)
+        return result
+
+    def _refuse_to_wait(self, facts: _Facts, args: Any, kwargs: Any) -> None:
+        name = facts.name
+        if facts.asks:
+            if name not in _REPEATS or not (kwargs or {}).get("output_size"):
+                self._observer.asks_the_host(name)
+        elif facts.indexes:
+            for argument in args:
+                if type(argument) in (list, tuple) and any(map(_is_mask, argument)):
+                    self._observer.asks_the_host(f"{name} with a boolean mask")
+        elif name in _REPEATS and not (kwargs or {}).get("output_size"):
+            self._observer.asks_the_host(f"{name} without output_size")
+
+
+class _Functions(TorchFunctionMode):
+    def __init__(self, observer: Observer, *, may_ask: bool) -> None:
+        super().__init__()
+        self._observer = observer
+        self._may_ask = may_ask
+
+    def __torch_function__(
+        self, function: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        what = _LEAVING.get(function)
+        if what is not None:
+            self._leaves(what, args, kwargs or {})
+        return function(*args, **(kwargs or {}))
+
+    def _leaves(self, what: str, args: Any, kwargs: Mapping[str, Any]) -> None:
+        if not self._may_ask:
+            target = args[1] if len(args) > 1 else kwargs.get("device")
+            if (
+                what in ("numpy", "tolist", "__array__", "cpu")
+                or (what == "to" and target == "cpu" and isinstance(target, str))
+                or (what in ("tensor", "as_tensor") and not isinstance(args[0], Tensor))
+            ):
+                self._observer.asks_the_host(_MEANT.get(what, f"Tensor.{what}()"))
+        if args and isinstance(args[0], Tensor):
+            _tell(self._observer.uses, args[0], Use.LOOK)
+
+
+_MEANT = {
+    "to": 'Tensor.to("cpu")',
+    "tensor": "torch.tensor(…), a copy from pageable memory,",
+    "as_tensor": "torch.as_tensor(…), a copy from pageable memory,",
+}
+_LEAVING: Mapping[Callable[..., Any], str] = {
+    **{
+        getattr(Tensor, name): name
+        for name in ("numpy", "tolist", "__array__", "cpu", "to", "data_ptr", "__dlpack__")
+    },
+    torch.tensor: "tensor",
+    torch.as_tensor: "as_tensor",
+}
+
+
+@contextmanager
+def watching(observer: Observer, *, may_ask: bool) -> Iterator[None]:
+    """Tell `observer` of every use of a storage on this thread, within the block."""
+    with _Functions(observer, may_ask=may_ask), _Dispatch(observer, may_ask=may_ask):
+        yield
+
+
+def _is_mask(index: object) -> bool:
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def _address(tensor: Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # sparse, or of a subclass without storage
+        return 0
+
+
+def _tell(uses: Callable[[int, Use], None], tensor: Tensor, use: Use) -> None:
+    if address := _address(tensor):
+        uses(address, use)
+
+
+# --- where in the code that is
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib", "stdlib")})
+_OURS = frozenset({__file__, os.path.join(os.path.dirname(__file__), "strict.py")})
+
+
+def _frames() -> Iterator[FrameType]:
+    """From the innermost on, without torch's own and those that watch."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file not in _OURS and not file.startswith((_TORCH, "<")):
+            yield frame
+        frame = frame.f_back
+
+
+def on_trial() -> bool:
+    """Whether one of `TRIALS` is under way."""
+    return any((f.f_globals.get("__name__"), f.f_code.co_name) in TRIALS for f in _frames())
+
+
+def where() -> tuple[str, int, str]:
+    """File and line of the first frame outside torch, and a sentence that says so.
+
+    If that is in an installed package, the sentence also names the line that called into it.
+    """
+    frames = _frames()
+    first = next(frames)
+    at = f"{first.f_code.co_filename}:{first.f_lineno}, in {first.f_code.co_name}"
+    if _is_installed(first):
+        caller = next((frame for frame in frames if not _is_installed(frame)), None)
+        if caller is not None:
+            name = caller.f_code.co_name
+            at += f", called from {caller.f_code.co_filename}:{caller.f_lineno}, in {name}"
+    return first.f_code.co_filename, first.f_lineno, at
+
+
+def _is_installed(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_INSTALLED)

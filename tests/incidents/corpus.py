@@ -1,0 +1,7 @@
+"""All incidents, in the order of the table."""
+
+from __future__ import annotations
+
+from tests.incidents import identity, read_early, reused_early
+
+INCIDENTS = [*reused_early.INCIDENTS, *read_early.INCIDENTS, *identity.INCIDENTS]

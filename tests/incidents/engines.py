@@ -1,0 +1,128 @@
+"""Small runs of the real engine and of its parts, for incidents that are about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from mypy import api
+
+from stepweave.nodes.bitmask import MaskBuffer, MatcherTable
+from stepweave.nodes.d2h_copy import HostDrafts, HostSampled
+from stepweave.nodes.kind import Shape
+from stepweave.policies import counts
+from stepweave.requests.batch import ScheduledRow, StepBatch
+from stepweave.requests.request import Request, SamplingParams
+from stepweave.serving.testing import (
+    EOS,
+    VOCAB,
+    TinyConfig,
+    tiny_engine,
+    tiny_grammars,
+    tiny_request,
+    tiny_requests,
+)
+from stepweave.serving.testing import serve as serve_on
+from stepweave.structured.grammar import GrammarSpec
+from tests.incidents.incident import Told
+
+CHOICE = GrammarSpec.from_request({"choice": ["yes", "no"]})
+LETTERS = GrammarSpec.from_request({"regex": "(a|b)+"})
+
+
+def serve(requests: Sequence[Request], **config: Any) -> list[list[int]]:
+    """What the requests get from an engine of this configuration."""
+    return serve_on(tiny_engine(TinyConfig(**config)), requests)
+
+
+def structured(uid: int, spec: GrammarSpec, max_tokens: int = 8, window: int = 3) -> Request:
+    params = SamplingParams(max_tokens=max_tokens, structured_outputs=spec)
+    request = tiny_request(uid, [5, 6, 7], params)
+    request.window = window
+    return request
+
+
+def greedy(count: int, max_tokens: int = 10, **params: Any) -> list[Request]:
+    each = SamplingParams(max_tokens=max_tokens, ignore_eos=True, **params)
+    return tiny_requests([each] * count)
+
+
+def token(text: str) -> int:
+    """The token with which an output may begin that continues like `text`."""
+    spec = GrammarSpec.from_request({"choice": [text]})
+    row = torch.zeros(1, (VOCAB + 31) // 32, dtype=torch.int32).numpy()
+    tiny_grammars().compile(spec).matcher().fill_window((), row)
+    return next(iter(allowed(row[0])))
+
+
+def allowed(row: Any) -> set[int]:
+    return {at for at in range(VOCAB) if int(row[at // 32]) >> (at % 32) & 1}
+
+
+def decoding(request: Request, row: int = 0, generation: int = 1) -> ScheduledRow:
+    """The request's next window, as the scheduler would put it into a batch."""
+    return ScheduledRow(request, row, generation, blocks=())
+
+
+def pending(tokens: Sequence[int], row: int = 0, generation: int = 1) -> HostDrafts:
+    """Drafts that were copied to the host, of one row."""
+    held = HostDrafts.empty(Shape(max_rows=4, draft_tokens=len(tokens)))
+    held.tokens[row] = torch.tensor(list(tokens))
+    held.tags[row] = torch.tensor([generation, 3])
+    return held
+
+
+def masks(
+    rows: Iterable[ScheduledRow], drafts: HostDrafts | None, table: MatcherTable
+) -> list[list[set[int]]]:
+    """What the masks of a step allow, by row and place."""
+    batch = StepBatch(4, tuple(rows))
+    filled = MaskBuffer(4, 3, VOCAB).fill(batch, table, drafts)
+    return [[allowed(place) for place in row] for row in filled.bits.numpy()]
+
+
+def came_back(tokens: Sequence[int], count: int, drafted: int) -> HostSampled:
+    """A step of one row, copied back."""
+    host = HostSampled.empty(Shape(max_rows=1, draft_tokens=len(tokens) - 1, token_budget=8))
+    host.tokens[0] = torch.tensor(list(tokens))
+    host.counts[0], host.drafted[0] = count, drafted
+    return host
+
+
+@cache
+def type_errors() -> dict[str, str]:
+    """What mypy says of each misuse of counts, by the line it is in."""
+    misuses = {
+        "free": "free(InFlight(windows=1).most(Settled(4), 3))",
+        "resume": "resume(InFlight(windows=1).most(Settled(4), 3))",
+        "rate": "rate(InFlight(windows=2).steps, Settled(4))",
+        "right": "free(InFlight(windows=1).least(Settled(4)))",
+    }
+    source = Path(counts.__file__).read_text(encoding="utf-8")
+    program = [
+        *source.splitlines(),
+        "def free(up_to: Settled) -> None: ...",
+        "def resume(at: Settled) -> None: ...",
+        "def rate(accepted: Settled, drafted: Settled) -> None: ...",
+        *misuses.values(),
+    ]
+    said, _, _ = api.run(["--no-error-summary", "--config-file=", "-c", "\n".join(program)])
+    first = len(program) - len(misuses) + 1
+    found = dict.fromkeys(misuses, "")
+    for line in said.splitlines():
+        number = int(line.split(":")[1])
+        assert number >= first, said
+        found[list(misuses)[number - first]] = line
+    return found
+
+
+def told_by_mypy(misuse: str) -> Told:
+    said = type_errors()
+    assert said["right"] == "", "what is right is not refused"
+    return Told("mypy", said[misuse])
+
+
+__all__ = ["EOS", "VOCAB", "TinyConfig", "tiny_engine", "tiny_grammars"]

@@ -1,0 +1,85 @@
+"""B: something is read before it is there (read after write)."""
+
+from __future__ import annotations
+
+from stepweave.graph.examples import decode_step
+from tests.graph.pipelines import decode
+from tests.incidents.incident import (
+    Derived,
+    Incident,
+    Mistake,
+    exchanged,
+    loosened_wait,
+    moved,
+    without_wait,
+)
+from tests.incidents.reused_early import LOOP_WAITS
+
+INCIDENTS = [
+    Incident(
+        "B1",
+        "vLLM #36013",
+        "the host read a copied-back value before the copy was done",
+        "a host reader of a device-written value waits for it on the host",
+        Derived(
+            lambda: decode(None),
+            LOOP_WAITS,
+            orders=("RAW out: d2h_copy.device → commit.host +0",),
+        ),
+        (
+            Mistake(
+                "no wait for the copy",
+                without_wait("d2h_copy.device", "commit.host"),
+                "SW-RAW-DEVICE-HOST",
+                (
+                    "commit.host of step i may read it before d2h_copy.device of step i has",
+                    "let commit.host wait for d2h_copy.device of the same step",
+                ),
+            ),
+        ),
+    ),
+    Incident(
+        "B2",
+        "vLLM #37601, SGLang #14214",
+        "a stream's wait was enqueued before its event was recorded, and so did nothing",
+        "the order of the launches is proved too: a wait is enqueued after its record",
+        Derived(lambda: decode(None), LOOP_WAITS),
+        (
+            Mistake(
+                "the copy is launched before the forward that it copies from",
+                exchanged("driver", "forward.host", "d2h_copy.host"),
+                "SW-HOST-ORDER",
+                ("the wait may be enqueued before the event is recorded, and then does nothing",),
+            ),
+        ),
+    ),
+    Incident(
+        "B3",
+        "SGLang #25361",
+        "one code path missed the guard: masks were filled from the grammar state of two steps ago",
+        "there is one graph and no second path; masks read the state that the commit of the step "
+        "before leaves",
+        Derived(
+            lambda: decode_step(2),
+            (
+                "draft.device → d2h_copy.device +0",
+                "d2h_copy.device → commit.host.advance +0",
+            ),
+            orders=("RAW advanced: commit.host.advance → bitmask.host +1",),
+        ),
+        (
+            Mistake(
+                "masks filled before the commit",
+                moved("driver", "bitmask.host", "commit.host.advance"),
+                "SW-RAW-HOST-HOST",
+                ("bitmask.host of step i+1 may read it before commit.host.advance of step i",),
+            ),
+            Mistake(
+                "commit takes the copy of a step before",
+                loosened_wait("d2h_copy.device", "commit.host.advance"),
+                "SW-RAW-DEVICE-HOST",
+                ("present  only d2h_copy.device(i) before commit.host.advance(i+1)",),
+            ),
+        ),
+    ),
+]

@@ -1,0 +1,87 @@
+"""Every incident: the safe form is derived, the buggy form refused, and shown to be wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepweave.graph.compile import compile_plan
+from stepweave.graph.plan import Plan
+from stepweave.graph.verify import verify, violations
+from tests.graph import oracle
+from tests.incidents.corpus import INCIDENTS
+from tests.incidents.incident import Derived, Incident, Mistake, Refusal, refused, written
+
+MISTAKES = [(each, mistake) for each in INCIDENTS for mistake in each.mistakes]
+REFUSALS = [(each, refusal) for each in INCIDENTS for refusal in each.refusals]
+
+
+def named(value: object) -> str:
+    if isinstance(value, Incident):
+        return value.id
+    return value.what if isinstance(value, Mistake | Refusal) else ""
+
+
+def planned(derived: Derived) -> Plan:
+    plan = compile_plan(derived.graph())
+    verify(plan)
+    return plan
+
+
+@pytest.mark.parametrize("incident", [each for each in INCIDENTS if each.derived], ids=named)
+def test_what_makes_it_safe_is_derived(incident: Incident) -> None:
+    derived = incident.derived
+    assert derived is not None
+    plan = planned(derived)
+    assert set(written(plan)) == set(derived.waits)
+    assert {name: plan.slots[name] for name in derived.slots} == derived.slots
+    stated = {
+        f"{edge.hazard} {edge.value}: {edge.source} → {edge.target} {edge.distance:+d}"
+        for edge in plan.edges
+    }
+    assert set(derived.orders) <= stated
+    assert oracle.unordered_pairs(plan) == []
+    assert oracle.run_some_schedules(plan, seed=1, schedules=4) == []
+
+
+@pytest.mark.parametrize(("incident", "mistake"), MISTAKES, ids=named)
+def test_the_mistake_is_one_report_that_its_author_would_understand(
+    incident: Incident, mistake: Mistake
+) -> None:
+    assert incident.derived is not None
+    found = violations(mistake.plan(planned(incident.derived)))
+    assert len(found) == 1, "\n".join(map(str, found))
+    assert found[0].code == mistake.code
+    for words in (*mistake.words, "repair"):
+        assert words in found[0].message, found[0].message
+
+
+@pytest.mark.parametrize(("incident", "mistake"), MISTAKES, ids=named)
+def test_the_mistake_gives_wrong_results_in_some_interleaving(
+    incident: Incident, mistake: Mistake
+) -> None:
+    assert incident.derived is not None
+    buggy = mistake.plan(planned(incident.derived))
+    assert oracle.unordered_pairs(buggy)
+    wrong = oracle.run_some_schedules(buggy, seed=7, schedules=60)
+    assert wrong, "no schedule shows it"
+
+
+@pytest.mark.parametrize("incident", [each for each in INCIDENTS if each.safe], ids=named)
+def test_the_engine_is_safe(incident: Incident) -> None:
+    assert incident.safe is not None
+    incident.safe()
+
+
+@pytest.mark.parametrize(("incident", "refusal"), REFUSALS, ids=named)
+def test_the_buggy_form_is_refused(incident: Incident, refusal: Refusal) -> None:
+    told = refused(refusal.attempt)
+    assert told.by == refusal.by, told
+    for words in refusal.words:
+        assert words in told.text, told.text
+
+
+def test_every_incident_has_a_safe_form_and_a_refused_one() -> None:
+    for incident in INCIDENTS:
+        assert incident.derived or incident.safe, incident.id
+        assert incident.mistakes or incident.refusals, incident.id
+    assert len({incident.id for incident in INCIDENTS}) == len(INCIDENTS)

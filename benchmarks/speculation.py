@@ -176,7 +176,7 @@ def report(sides: dict[str, Side], given: argparse.Namespace) -> None:
     count = sum(map(len, expected))
     print(f"{len(expected)} prompts, {count} tokens, {given.rows} row(s) in a step")
     print(
-        f"{'':30} {'faster than none':>26} {'tokens/s':>9} {'forwards/token':>15} {'accepted':>9}"
+        f"{'':38} {'faster than none':>26} {'tokens/s':>9} {'forwards/token':>15} {'accepted':>9}"
     )
     table: dict[str, Any] = {}
     for name, side in sides.items():

@@ -203,6 +203,11 @@ class PipelineConfig(_Part):
     torch_threads: int | None = Field(
         default=None, ge=1, le=1024, description="Threads inside a torch operation; null: torch's."
     )
+    check: Literal["off", "strict"] = Field(
+        default="off",
+        description="strict: each node does what it declared and nothing else, or the run ends with "
+        "an error. For tests; it costs time.",
+    )
     order: Order = Field(
         default="search",
         description="keep: the driver issues nodes as listed. search: its order is chosen.",

@@ -4,6 +4,7 @@ StepweaveError
 ├── NodeFailure        an op raised; the run was stopped
 ├── StuckWait          nothing moved for a while, and somebody waits
 └── UndeclaredAccess   an op asked for something it did not declare
+    └── ContractViolation  an op did something it did not declare (found by checking mode)
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..graph.errors import StepweaveError
+from ..graph.step_graph import Vertex
 
 
 class NodeFailure(StepweaveError):
@@ -62,3 +64,33 @@ class UndeclaredAccess(StepweaveError):
     """An op reads, writes or touches a name that it did not declare that way."""
 
     code = "SW-UNDECLARED-ACCESS"
+
+
+class ContractViolation(UndeclaredAccess):
+    """What an op did and what it declared differ: found by checking mode.
+
+    `value` is the value or state concerned, if it is one. `file` and `source_line` say where in the
+    code of the op, where that is known; `line` is the node's line in its YAML file.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        vertex: Vertex,
+        value: str,
+        step: int,
+        what: str,
+        file: str | None = None,
+        source_line: int | None = None,
+    ) -> None:
+        super().__init__(
+            f"{code}: node {vertex.node.name!r}: op {vertex.name!r}, in step {step}, {what}",
+            code=code,
+            line=vertex.node.line,
+        )
+        self.node = vertex.node.name
+        self.op = vertex.name
+        self.value = value
+        self.step = step
+        self.file = file
+        self.source_line = source_line

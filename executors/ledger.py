@@ -15,34 +15,34 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .touch import Block
 
-Key = tuple[str, int] | tuple[str, str, int]
-"""(value, version), version −1 being every one before step 0; (value, "slot", k); (state, −2)."""
+class Key(NamedTuple):
+    """A version of a value (−1: every one before step 0); without one, a state or a slot."""
 
-IN_PLACE = -2
-
-
-def state_key(name: str) -> Key:
-    return (name, IN_PLACE)
-
-
-def version_key(name: str, version: int) -> Key:
-    return (name, max(version, -1))
-
-
-def slot_key(name: str, slot: int) -> Key:
-    return (name, "slot", slot)
+    name: str
+    version: int | None = None
 
 
 class Entry:
     """One storage that belongs, or did belong, to somebody."""
 
-    __slots__ = ("born", "end", "home", "owners", "paths", "reference", "retired", "start")
+    __slots__ = (
+        "born",
+        "end",
+        "filled",
+        "home",
+        "owners",
+        "paths",
+        "reference",
+        "retired",
+        "start",
+    )
 
     def __init__(self, block: Block) -> None:
         assert isinstance(block.holder, Tensor)
@@ -52,7 +52,13 @@ class Entry:
         self.owners: frozenset[Key] = frozenset()
         self.retired: Key | None = None
         self.born = False  # it was allocated by the op that published it
+        self.filled: int | None = None  # of a slot: the step that last filled it
         self.paths: dict[str, str] = {}
+
+    @property
+    def free(self) -> bool:
+        """Nobody's: an intermediate result, a weight, a constant."""
+        return self.home is None and not self.owners and self.retired is None
 
     @property
     def alive(self) -> bool:
@@ -63,7 +69,7 @@ class Ledger:
     """The entries of one run, by address."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._table: tuple[list[int], list[Entry]] = ([], [])
 
     def find(self, address: int) -> Entry | None:
@@ -73,7 +79,13 @@ class Ledger:
         if at < 0:
             return None
         entry = entries[at]
-        return entry if address < entry.end and entry.alive else None
+        if address >= entry.end:
+            return None
+        if entry.alive:
+            return entry
+        with self._lock:
+            self._drop_expired()
+        return None
 
     def claim(self, blocks: Iterable[Block], key: Key, *, home: bool = False) -> list[Entry]:
         """Say that `blocks` belong to `key`. Memory that has a home stays there."""
@@ -83,7 +95,7 @@ class Ledger:
                 if not isinstance(block.holder, Tensor):
                     continue
                 entry = self.find(block.start) or self._add(Entry(block))
-                entry.paths[key[0]] = block.path
+                entry.paths[key.name] = block.path
                 entry.retired = None
                 if home:
                     entry.home = entry.home or key
@@ -107,12 +119,14 @@ class Ledger:
         return left
 
     def _add(self, entry: Entry) -> Entry:
-        _, entries = self._table
-        kept = [other for other in entries if other.alive and other.start != entry.start]
-        kept.append(entry)
+        kept = [*(other for other in self._table[1] if other.alive), entry]
         kept.sort(key=_start)
         self._table = ([other.start for other in kept], kept)
         return entry
+
+    def _drop_expired(self) -> None:
+        kept = [entry for entry in self._table[1] if entry.alive]
+        self._table = ([entry.start for entry in kept], kept)
 
 
 def _start(entry: Entry) -> int:

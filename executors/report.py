@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 
 class OpEvent(NamedTuple):
@@ -17,6 +17,15 @@ class OpEvent(NamedTuple):
     end_s: float
 
 
+class Unused(NamedTuple):
+    """A declared access that never happened in a run: it costs overlap, and protects nothing."""
+
+    node: str
+    op: str
+    value: str  # as declared, such as `tails@-1`; or a state
+    access: Literal["read", "write"]
+
+
 @dataclass(frozen=True)
 class RunReport:
     """A finished run: `steps` begun (and all of them completed), and what was asked for."""
@@ -25,3 +34,4 @@ class RunReport:
     kept: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # value -> version per step
     events: tuple[OpEvent, ...] = ()  # by start; empty unless the run was traced
     seconds: float = 0.0
+    unused: tuple[Unused, ...] = ()  # found in checking mode

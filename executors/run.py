@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal, Protocol
 
@@ -38,6 +39,7 @@ def run(
     keep: Sequence[str] = (),
     trace: bool = False,
     watchdog_s: float | None = 60.0,
+    check: Literal["off", "strict"] = "off",
 ) -> RunReport:
     """Run `steps` steps, or until an op calls `ctx.stop()`.
 
@@ -45,6 +47,9 @@ def run(
     `states` gives the objects behind the graph's states, `keep` names the values whose every
     version is returned. If an op raises, the run ends with a `NodeFailure`; if nothing moves for
     `watchdog_s` seconds while an actor waits, with a `StuckWait`. In both cases no thread is left.
+
+    With `check="strict"` an op that does what it did not declare ends the run with a `NodeFailure`
+    whose cause is a `ContractViolation`; the report's `unused` lists what ops declared in vain.
     """
     if isinstance(executor, str):
         if executor not in EXECUTORS:
@@ -54,6 +59,19 @@ def run(
         executor = EXECUTORS[executor]
     if steps is not None and steps < 0:
         raise StepweaveError(f"a run cannot have {steps} steps")
-    return executor(
-        plan, steps=steps, states=states, keep=keep, trace=trace, watchdog_s=watchdog_s
+    if check == "off":
+        return executor(
+            plan, steps=steps, states=states, keep=keep, trace=trace, watchdog_s=watchdog_s
+        )
+    from .strict import Strict  # with torch, which a graph of plain functions does without
+
+    strict = Strict(plan.graph, states, keep)
+    report = executor(
+        replace(plan, graph=strict.graph),
+        steps=steps,
+        states=states,
+        keep=keep,
+        trace=trace,
+        watchdog_s=watchdog_s,
     )
+    return replace(report, unused=strict.unused())

@@ -1,7 +1,7 @@
 """What memory a datum reaches: found by walking it, fingerprinted, and poisoned.
 
 The unit is a *storage*, since that is what tensors share: two views of one storage are one memory.
-The walk knows no type of ours. It enters tuples, lists, mappings and the attributes of objects,
+The walk knows no type of ours. It enters tuples, lists, dicts and the attributes of objects,
 up to a depth and a number of objects, but not modules (weights are equipment, no value), functions
 and classes. An instance of a type in which the first dozen walks found no memory is entered ever
 more seldom, so that requests and batches of host objects cost next to nothing.
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import zlib
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -104,13 +105,16 @@ class Walker:
                 if budget[0] <= 0:
                     break
                 self._walk(part, path + name, depth + 1, found, seen, budget)
-            if kind not in (list, tuple, dict):
+            if kind not in (list, tuple, dict, deque):
                 if len(found) > before:
                     self._fruitless[kind] = 0
                 else:
                     self._fruitless[kind] = self._fruitless.get(kind, 0) + 1
-        if block is not None and block.start not in found:
-            found[block.start] = block
+        if block is not None:
+            known = found.get(block.start)
+            # Of an array and a tensor over the same memory, the tensor knows more.
+            if known is None or not isinstance(known.holder, Tensor):
+                found[block.start] = block
 
     def _worth_entering(self, kind: type) -> bool:
         tried = self._fruitless.get(kind, 0)
@@ -121,11 +125,11 @@ class Walker:
 
 
 def _parts(datum: object) -> Iterator[tuple[str, object]]:
-    if isinstance(datum, Mapping):
+    if isinstance(datum, dict):
         for key, part in tuple(datum.items()):
             if not isinstance(part, _SCALARS):
                 yield f"[{key!r}]", part
-    elif isinstance(datum, list | tuple):
+    elif isinstance(datum, list | tuple | deque):
         # What begins and ends with a number is taken for numbers: token lists are long.
         if datum and not (isinstance(datum[0], int) and isinstance(datum[-1], int)):
             names = getattr(datum, "_fields", None)

@@ -37,7 +37,7 @@ class Observer(Protocol):
     """Whoever wants to know. Both may raise, which ends the op."""
 
     def uses(self, address: int, use: Use) -> None:
-        """The storage at `address` is used."""
+        """The storage at `address` (0: of no memory) is used."""
 
     def allocates(self, address: int) -> None:
         """An operation has returned a new storage."""
@@ -82,6 +82,9 @@ TRIALS: Mapping[tuple[str, str], str] = MappingProxyType(
 """Functions that may compare on the host, (module, name): each for a reason that holds anywhere."""
 
 
+_WRITE = Use.WRITE
+
+
 @dataclass(frozen=True, slots=True)
 class _Facts:
     """What the schema of an operation says."""
@@ -90,6 +93,7 @@ class _Facts:
     use: Use  # of arguments that it does not write
     writes: frozenset[int | str]  # arguments, by place and by name
     allocates: bool  # no result is an argument or a view of one
+    call: Callable[..., Any]
     asks: bool
     indexes: bool  # with a mask it would have to count
 
@@ -107,15 +111,22 @@ def _facts(operation: Any) -> _Facts:
         use=Use.LOOK if views and not writes else Use.READ,
         writes=frozenset(writes),
         allocates=not views,
+        call=operation._op,
         asks=name in ASKING,
         indexes=name.startswith("aten::index"),
     )
 
 
 class _Dispatch(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No wrapper for torch.compile around each call, which would cost more than all the rest."""
+        return False
+
     def __init__(self, observer: Observer, *, may_ask: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._observer = observer
+        self._uses, self._allocates = observer.uses, observer.allocates
         self._may_ask = may_ask
 
     def __torch_dispatch__(
@@ -124,26 +135,30 @@ class _Dispatch(TorchDispatchMode):
         facts = _facts(operation)
         if not self._may_ask:
             self._refuse_to_wait(facts, args, kwargs)
-        writes, use, uses = facts.writes, facts.use, self._observer.uses
-        for place, argument in enumerate(args):
+        writes, use, uses = facts.writes, facts.use, self._uses
+        place = 0
+        for argument in args:
             if isinstance(argument, Tensor):
-                _tell(uses, argument, Use.WRITE if place in writes else use)
+                uses(_address(argument), _WRITE if place in writes else use)
             elif type(argument) in (list, tuple):
                 for each in argument:
                     if isinstance(each, Tensor):
-                        _tell(uses, each, Use.WRITE if place in writes else use)
-        if not kwargs:
-            result = operation(*args)
-        else:
+                        uses(_address(each), _WRITE if place in writes else use)
+            place += 1
+        if kwargs:
             for name, argument in kwargs.items():
                 if isinstance(argument, Tensor):
-                    _tell(uses, argument, Use.WRITE if name in writes else use)
-            result = operation(*args, **kwargs)
+                    uses(_address(argument), _WRITE if name in writes else use)
+            result = facts.call(*args, **kwargs)
+        else:
+            result = facts.call(*args)
         if facts.allocates:
-            allocates = self._observer.allocates
-            for each in result if isinstance(result, tuple | list) else (result,):
-                if isinstance(each, Tensor) and (address := _address(each)):
-                    allocates(address)
+            if isinstance(result, Tensor):
+                self._allocates(_address(result))
+            elif isinstance(result, tuple | list):
+                for each in result:
+                    if isinstance(each, Tensor):
+                        self._allocates(_address(each))
         return result
 
     def _refuse_to_wait(self, facts: _Facts, args: Any, kwargs: Any) -> None:
@@ -171,7 +186,7 @@ class _Functions(TorchFunctionMode):
         what = _LEAVING.get(function)
         if what is not None:
             self._leaves(what, args, kwargs or {})
-        return function(*args, **(kwargs or {}))
+        return function(*args, **kwargs) if kwargs else function(*args)
 
     def _leaves(self, what: str, args: Any, kwargs: Mapping[str, Any]) -> None:
         if not self._may_ask:
@@ -183,7 +198,7 @@ class _Functions(TorchFunctionMode):
             ):
                 self._observer.asks_the_host(_MEANT.get(what, f"Tensor.{what}()"))
         if args and isinstance(args[0], Tensor):
-            _tell(self._observer.uses, args[0], Use.LOOK)
+            self._observer.uses(_address(args[0]), Use.LOOK)
 
 
 _MEANT = {
@@ -203,9 +218,20 @@ _LEAVING: Mapping[Callable[..., Any], str] = {
 
 @contextmanager
 def watching(observer: Observer, *, may_ask: bool) -> Iterator[None]:
-    """Tell `observer` of every use of a storage on this thread, within the block."""
+    """Tell `observer` of every use of a storage on this thread, within the block.
+
+    Where there is CUDA, torch itself also refuses to wait, which finds what no operation shows.
+    """
     with _Functions(observer, may_ask=may_ask), _Dispatch(observer, may_ask=may_ask):
-        yield
+        if may_ask or not torch.cuda.is_initialized():
+            yield
+            return
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
 
 
 def _is_mask(index: object) -> bool:
@@ -217,11 +243,6 @@ def _address(tensor: Tensor) -> int:
         return tensor.untyped_storage().data_ptr()
     except (NotImplementedError, RuntimeError):  # sparse, or of a subclass without storage
         return 0
-
-
-def _tell(uses: Callable[[int, Use], None], tensor: Tensor, use: Use) -> None:
-    if address := _address(tensor):
-        uses(address, use)
 
 
 # --- where in the code that is

@@ -412,8 +412,11 @@ def _causes(
     """The missing orderings that imply all others, each with those that follow from it."""
     ops = list(plan.graph.vertices)
     kept = {need: (need.before, _goal(plan, need), need.distance) for need in missing}
-    if _stuck(ops, [*arcs, *kept.values()]):
-        return [(need, []) for need in kept]  # no waits could add them all
+    if _stuck(ops, [*arcs, *kept.values()]):  # no waits could add them all
+        misplaced = _misplaced(plan, missing, arcs)
+        rest = [need for need in missing if not any(need in group for group in misplaced)]
+        causes = [(group[0], group[1:]) for group in misplaced]
+        return causes + (_causes(plan, rest, arcs) if causes else [(need, []) for need in rest])
     for need in list(kept):
         others = [arc for other, arc in kept.items() if other != need]
         if _met(plan, need, _Distances(ops, [*arcs, *others])):
@@ -428,6 +431,36 @@ def _causes(
             )
             found[cause].append(need)
     return list(found.items())
+
+
+def _misplaced(plan: Plan, missing: Sequence[_Need], arcs: Sequence[Arc]) -> list[list[_Need]]:
+    """Orderings that the plan has the other way round, by the op that stands in a wrong place.
+
+    With each group comes what else is missing at that op.
+    """
+    distance = _Distances(list(plan.graph.vertices), arcs)
+    left = list(missing)
+    groups = []
+    while reversed_ := [need for need in left if _is_reversed(plan, need, distance)]:
+        ends = [op for need in reversed_ for op in _ends(plan, need)]
+        everywhere = [op for need in left for op in _ends(plan, need)]
+        worst = max(ends, key=lambda op: (ends.count(op), everywhere.count(op)))
+        group = [need for need in reversed_ if worst in _ends(plan, need)]
+        group += [need for need in left if need not in group and worst in _ends(plan, need)]
+        groups.append(group)
+        left = [need for need in left if need not in group]
+    return groups
+
+
+def _ends(plan: Plan, need: _Need) -> tuple[str, str]:
+    return need.before, _goal(plan, need)
+
+
+def _is_reversed(plan: Plan, need: _Need, distance: _Distances) -> bool:
+    """Whether a wait for it would close a cycle of distance ≤ 0."""
+    goal = _goal(plan, need)
+    back = 0 if goal == need.before else distance(goal, need.before)
+    return back is not None and back + need.distance <= 0
 
 
 def _claims(plan: Plan, distance: _Distances) -> Iterator[Violation]:
@@ -604,13 +637,13 @@ def _repair(plan: Plan, needs: Sequence[_Need], distance: _Distances) -> str:
         enough = None
     more = "" if enough is None else f"give {need.value!r} {_count(enough, 'slot')}"
     goal = _goal(plan, need)
-    back = 0 if goal == need.before else distance(goal, need.before)
-    if back is not None and back + need.distance <= 0:
+    if _is_reversed(plan, need, distance):
         if more:
             return f"{more} (a wait would be a deadlock)"
         return (
-            f"change the order of the ops on {plan.graph.vertices[goal].actor!r}; a wait would be "
-            f"a deadlock, since {_path_text(distance.path(goal, need.before))} is ordered already"
+            f"run {goal} later on {plan.graph.vertices[goal].actor!r}, after {need.before} of "
+            f"{_ago(need.distance)}; a wait would be a deadlock, since "
+            f"{_path_text(distance.path(goal, need.before))} is ordered already"
         )
     found = f"let {goal} wait for {need.before} of {_ago(need.distance)}"
     first, second = plan.graph.vertices[need.before].launch, plan.graph.vertices[goal].launch

@@ -72,6 +72,7 @@ class Engine:
     admission: Literal["eager", "just_in_time"] = "eager"
     executor: ExecutorName | Executor = "serial"
     torch_threads: int | None = None
+    check: Literal["off", "strict"] = "off"
     watchdog_s: float | None = 600.0  # a long prompt on a slow machine is slow, not stuck
     plan: Plan = field(init=False)
     totals: Totals = field(init=False, default_factory=Totals)
@@ -168,6 +169,7 @@ class Engine:
                     states=states,
                     trace=trace,
                     watchdog_s=self.watchdog_s,
+                    check=self.check,
                 )
             except NodeFailure as failure:
                 if not _ends_its_step_only(failure):

@@ -35,6 +35,7 @@ def load_engine(config: PipelineConfig) -> Engine:
         prefix_cache=scheduler.prefix_cache,
         admission=scheduler.admission,
         executor=config.executor,
+        check=config.check,
         torch_threads=config.torch_threads,
     )
 

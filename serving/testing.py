@@ -76,6 +76,7 @@ class TinyConfig:
     dtype: torch.dtype = torch.float64
     invariant: bool = False
     order: Literal["keep", "search"] = "keep"
+    check: Literal["off", "strict"] = "off"
 
 
 def tiny_engine(
@@ -128,6 +129,7 @@ def tiny_engine(
         synthetic_acceptance=synthetic_acceptance,
         prefix_cache=config.prefix_cache,
         executor=config.executor,
+        check=config.check,
         watchdog_s=30.0,
     )
 

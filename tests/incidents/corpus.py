@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
-from tests.incidents import identity, read_early, reused_early
+from tests.incidents import grammar, identity, optimistic, read_early, reused_early
 
-INCIDENTS = [*reused_early.INCIDENTS, *read_early.INCIDENTS, *identity.INCIDENTS]
+INCIDENTS = [
+    *reused_early.INCIDENTS,
+    *read_early.INCIDENTS,
+    *identity.INCIDENTS,
+    *optimistic.INCIDENTS,
+    *grammar.INCIDENTS,
+]

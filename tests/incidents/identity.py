@@ -92,9 +92,7 @@ def drawn(rows: int, masked: int | None) -> torch.Tensor:
     if masked is not None:
         bits = torch.tensor([[[2 << row]] * 2 for row in range(masked)], dtype=torch.int32)
         mask = Mask(bits, torch.zeros(masked, dtype=torch.int64))
-    found = draw(
-        machine, sample_rows(rows, 1), torch.zeros(rows, 2, 8), mask, History(rows, 4)
-    )
+    found = draw(machine, sample_rows(rows, 1), torch.zeros(rows, 2, 8), mask, History(rows, 4))
     return found.tokens[:, 0]
 
 

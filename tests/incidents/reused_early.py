@@ -71,7 +71,9 @@ def stages(depth: int) -> StepGraph:
             host("schedule", op("settled@-" + str(depth), "batch", 300)),
             device("prepare", op("batch", "staging", 400), op("staging", "inputs", 30)),
             device("stage0", op(cost=100), op("inputs kv0", "hidden kv0", 2000)),
-            device("stage1", op(cost=100), op("hidden staging kv1", "sampled kv1", 2000), stream="s1"),
+            device(
+                "stage1", op(cost=100), op("hidden staging kv1", "sampled kv1", 2000), stream="s1"
+            ),
             device("d2h_copy", op(cost=30), op("sampled", "out", 40), stream="copy"),
             host("commit", op("out", "settled", 200), offset=depth - 1),
         ],

@@ -180,8 +180,8 @@ def asked(cell: Cell) -> list[Asked]:
 
 
 def _just_admitted(requests: Sequence[Asked], k: int) -> int:
-    """Blocks of four tokens that let every request begin, and one more."""
-    need = 1
+    """Blocks of four tokens that let every request begin, and no more."""
+    need = 0
     for each in requests:
         wanted = each.params.draft_tokens
         drafts = k if wanted is None else min(wanted, k)

@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 
 from stepweave import LLM
+from stepweave.configs.load import shipped
 from stepweave.models.causal_lm import resolve
 from training.corpus import EXTRACTION, examples
 from training.evaluate import schema_of
@@ -46,30 +47,57 @@ def test_fields_of_sentences_it_has_not_seen_are_copied_into_json(
     assert summary["steps"] < summary["tokens"] / 4
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "depth", "executor"),
-    [
-        ("synchronous", "1", "serial"),
-        ("async", "2", "threads"),
-        ("async_speculation", "3", "threads"),
-    ],
-)
-def test_in_float32_every_pipeline_gives_the_same_text(
-    pipeline: str, depth: str, executor: str
+PROMPTS = [
+    "Write a short story about a fox named Ida.",
+    "Extract name, age, job and city as JSON: Max Tanaka is a 61-year-old lawyer from Warsaw.",
+    "Is this review positive or negative? What a wonderful lamp!",
+]
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer"},
+        "job": {"type": "string"},
+        "city": {"type": "string"},
+    },
+    "required": ["name", "age", "job", "city"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[tuple[int, ...]]:
+    return [output.token_ids for output in LLM(pipeline="synchronous").generate(PROMPTS)]
+
+
+@pytest.mark.parametrize("pipeline", [name for name in shipped() if name != "abstract_decode"])
+def test_every_shipped_pipeline_gives_the_same_text_in_float32(
+    pipeline: str, expected: list[tuple[int, ...]]
 ) -> None:
-    prompts = [
-        "Write a short story about a fox named Ida.",
-        "Extract name, age, job and city as JSON: Max Tanaka is a 61-year-old lawyer from Warsaw.",
-        "Is this review positive or negative? What a wonderful lamp!",
-    ]
-    expected = LLM(pipeline="quickstart").generate(prompts)
-    overrides = {"depth": depth, "executor": executor}
-    found = LLM(pipeline=pipeline, overrides=overrides).generate(prompts)
-    assert [o.token_ids for o in found] == [o.token_ids for o in expected]
-    assert any(len(set(o.token_ids)) > 20 for o in found)
+    llm = LLM(pipeline=pipeline)
+    found = llm.generate(PROMPTS)
+    assert [output.token_ids for output in found] == expected
+    assert len(set(expected[0])) > 20
+    if llm.config.speculation is not None:
+        assert llm.summary()["accepted"] > 0
+    if llm.config.structured is not None:
+        line = {"prompt": PROMPTS[1], "structured_outputs": {"json": SCHEMA}}
+        [bound] = llm.generate(line)
+        jsonschema.validate(json.loads(bound.text), SCHEMA)
+        assert bound.token_ids == expected[1], "it follows this schema of its own accord"
+        llm.close()
+
+
+@pytest.mark.parametrize("depth", ["1", "3"])
+def test_all_three_features_at_other_depths(depth: str, expected: list[tuple[int, ...]]) -> None:
+    executor = "serial" if depth == "1" else "threads"
+    overrides = {"depth": depth, "executor": executor, "structured.compile_limit_s": "null"}
+    llm = LLM(pipeline="async_eagle3_grammar", overrides=overrides)
+    assert [output.token_ids for output in llm.generate(PROMPTS)] == expected
 
 
 def test_the_embedded_models_are_small() -> None:
-    folders = [Path(resolve("embedded")), Path(resolve("embedded-draft"))]
-    size = sum(path.stat().st_size for folder in folders for path in folder.rglob("*"))
+    folder = Path(resolve("embedded")).parent
+    assert {path.name for path in folder.iterdir()} == {"target", "draft", "eagle", "eagle3"}
+    size = sum(path.stat().st_size for path in folder.rglob("*"))
     assert size <= 16 * 2**20

@@ -89,6 +89,8 @@ class SpeculationConfig(_Part):
     def _a_model_where_one_is_needed(self) -> SpeculationConfig:
         if self.method in ("ngram", "custom") and self.model is not None:
             raise ValueError(f"method {self.method} takes no model, but {self.model!r} is given")
+        if self.method == "ngram" and not self.padded:
+            raise ValueError("method ngram computes no batches, so there is nothing to leave out")
         return self
 
     @property

@@ -5,9 +5,9 @@ changed it. What an op makes of its inputs is a term: its name, its step, and wh
 looks at its inputs when it begins and again when it ends; in between, the cells that it writes hold
 nothing that anybody may look at. The phases of a node continue each other.
 
-The serial program is the meaning by definition: values by who wrote the version that is read, states
-by the reference order. No hazard, distance or slot formula is used: a wrong interleaving is one
-in which some op sees another term than in the serial program.
+The serial program is the meaning by definition: values by who wrote the version that is read,
+states by the reference order. No hazard, distance or slot formula is used: a wrong interleaving is
+one in which some op sees another term than in the serial program.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Touch(NamedTuple):
 
     def __str__(self) -> str:
         place = "" if self.slot is None else f" (slot {self.slot})"
-        return f"node {self.node!r}, op {self.op!r} of step {self.step} {self.verb} {self.value}{place}"
+        who = f"node {self.node!r}, op {self.op!r} of step {self.step}"
+        return f"{who} {self.verb} {self.value}{place}"
 
 
 class Diverged(Exception):

@@ -1,8 +1,8 @@
 """The explorer on real ops: the same interleavings, with the ops' own code at their events.
 
 An op is one call and cannot be cut in two, so the schedule chooses whether its code runs at its
-begin, which shows writes that come too early, or at its end, which shows reads that come too late. In
-between, what it writes is an `Unreadable`. What the run returns is compared with what the serial
+begin, which shows writes that come too early, or at its end, which shows reads that come too late.
+In between, what it writes is an `Unreadable`. What the run returns is compared with what the serial
 program returned; where they differ, the same order of events on history-recording ops says which
 accesses met, or that no declared ones did.
 """
@@ -40,13 +40,15 @@ class Unreadable:
         object.__setattr__(self, "_said", f"{op} of step {step} is writing {name}")
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise InterleavingFailed(f"read too early or too late: {object.__getattribute__(self, '_said')}")
+        raise InterleavingFailed(
+            f"read too early or too late: {object.__getattribute__(self, '_said')}"
+        )
 
     def __getattr__(self, name: str) -> NoReturn:
         self._refuse()
 
     __add__ = __radd__ = __iter__ = __len__ = __getitem__ = __bool__ = __call__ = _refuse
-    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse  # type: ignore[assignment]
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
 
 
 @dataclass
@@ -62,8 +64,8 @@ class Ran:
 class Interleaved:
     """An executor that runs everything on the calling thread, in one order that the plan permits.
 
-    `schedule` chooses among the actors; None for random priorities from `seed`. `early`: whether ops'
-    code runs at their begin; None for either, from the seed. `runs` tells what happened.
+    `schedule` chooses among the actors; None for random priorities from `seed`. `early`: whether
+    ops' code runs at their begin; None for either, from the seed. `runs` tells what happened.
     """
 
     seed: int = 0
@@ -97,7 +99,7 @@ class Interleaved:
         schedule = self.schedule or Priorities(seed, course.actors, EVENTS)
         try:
             while enabled := run.enabled():
-                actor = schedule.choose(run, enabled) if len(enabled) > 1 else enabled[0]
+                actor = schedule.choose(run, enabled)
                 ran.actors.append(actor)
                 run.take(actor)
             if not run.over:
@@ -259,8 +261,9 @@ def _simplest(
 
 def _holds(plan: Plan, failure: Failure) -> Iterator[Held]:
     ops = list(plan.graph.vertices)
-    if failure.first is not None:
-        ops.sort(key=lambda op: op != failure.first.op)  # type: ignore[union-attr]
+    if failure.first is not None:  # what should have come first is what to hold back
+        late = failure.first.op
+        ops.sort(key=lambda op: op != late)
     for step in range(SIMPLE_STEPS):
         for op in ops:
             yield Held(op, step)

@@ -212,7 +212,7 @@ class Explorer:
         run = Interleaving(self.course, self.steps, history)
         actors: list[str] = []
         while enabled := run.enabled():
-            actor = schedule.choose(run, enabled) if len(enabled) > 1 else enabled[0]
+            actor = schedule.choose(run, enabled)
             actors.append(actor)
             failure = self.step(run, actor)
             if failure is not None:
@@ -277,9 +277,13 @@ class Explorer:
         only until the other access is over. Where no one op is enough: the reference order with
         as few other choices as will do (delta debugging: Zeller and Hildebrandt 2002).
         """
+        ops = list(self.course.places)
+        if failure.first is not None:  # what should have come first is what to hold back
+            late = failure.first.op
+            ops.sort(key=lambda op: op != late)
         for steps in range(1, self.steps + 1):
             small = Explorer(self.plan, steps)
-            for op in self.course.places:
+            for op in ops:
                 for moment in MOMENTS:
                     for step in range(steps):
                         held = Held(op, step, moment)

@@ -22,6 +22,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from .touch import Block
 
+
 class Key(NamedTuple):
     """A version of a value (−1: every one before step 0); without one, a state or a slot."""
 
@@ -74,17 +75,19 @@ class Ledger:
 
     def find(self, address: int) -> Entry | None:
         """The entry of the memory at `address`, also of a part of it seen as a storage."""
-        starts, entries = self._table
-        at = bisect_right(starts, address) - 1
-        if at < 0:
-            return None
-        entry = entries[at]
-        if address >= entry.end:
-            return None
-        if entry.alive:
+        entry = self.near(address)
+        if entry is None or entry.alive:
             return entry
         with self._lock:
             self._drop_expired()
+        return None
+
+    def near(self, address: int) -> Entry | None:
+        """Like `find`, but the entry may have expired and the memory be another's by now."""
+        starts, entries = self._table
+        at = bisect_right(starts, address) - 1
+        if at >= 0 and address < entries[at].end:
+            return entries[at]
         return None
 
     def claim(self, blocks: Iterable[Block], key: Key, *, home: bool = False) -> list[Entry]:

@@ -29,7 +29,7 @@ from .errors import ContractViolation
 from .ledger import Entry, Key, Ledger
 from .report import Unused
 from .touch import Block, Walker, fingerprint, poison
-from .watch import Use, on_trial, watching, where
+from .watch import Use, Watch, on_trial, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,9 @@ class Strict:
         """
         version = self.published.pop(key, NOTHING)
         value = self.values[key.name]
-        spared = key.name in self.keep and (value.allocate is None or not self._readers.get(key.name))
+        spared = key.name in self.keep and (
+            value.allocate is None or not self._readers.get(key.name)
+        )
         left = self.ledger.retire(version.blocks, key)
         if spared:
             return
@@ -156,9 +158,9 @@ class Checked:
     def __init__(self, strict: Strict, graph: StepGraph, vertex: Vertex) -> None:
         op = vertex.op
         self.strict = strict
+        self._near = strict.ledger.near
         self.vertex = vertex
         self.body: Run | None = op.run
-        self.may_ask = vertex.side == "host" or vertex.node.allow_sync
         self.values = tuple(dict.fromkeys(read for read in op.reads if read.name in graph.values))
         self.written = tuple(name for name in op.writes if name in graph.values)
         named = {read.name for read in op.reads}
@@ -170,8 +172,10 @@ class Checked:
         self.touched: set[Entry] = set()
         self.changed: set[Entry] = set()
         self.born: set[int] = set()
+        self.allocates = self.born.add
         self.violation: ContractViolation | None = None
         self.idle: dict[str, bool] = {}  # declared read, as written: there, and never touched yet
+        self.watch = Watch(self, may_ask=vertex.side == "host" or vertex.node.allow_sync)
         self.unwritten = set(self.states_written) if vertex.side == "device" else set()
 
     def run(self, context: OpContext) -> None:
@@ -182,7 +186,9 @@ class Checked:
         found = {}
         for read, key in reads:
             version = found[str(read)] = self._the_version(context, read, key)
-            self.readable |= {e for e in version.entries if e.home is None or e.home.name == key.name}
+            self.readable |= {
+                e for e in version.entries if e.home is None or e.home.name == key.name
+            }
             before += self._fingerprints(str(read), version)
         for name in self.states_read:
             self.readable |= strict.states[name].entries
@@ -193,7 +199,7 @@ class Checked:
         seen = _Seen(context, self)
         try:
             if self.body is not None:
-                with watching(self, may_ask=self.may_ask):
+                with self.watch:
                     self.body(seen)
         except ContractViolation:
             raise
@@ -265,8 +271,8 @@ class Checked:
     # --- what torch tells
 
     def uses(self, address: int, use: Use) -> None:
-        entry = self.strict.ledger.find(address)
-        if entry is None or entry.free:
+        entry = self._near(address)
+        if entry is None:
             return
         if use is Use.WRITE:
             if entry in self.writable:
@@ -275,10 +281,8 @@ class Checked:
         elif entry in self.readable or (use is Use.LOOK and entry in self.writable):
             self.touched.add(entry)
             return
-        self._refuse(entry, use)
-
-    def allocates(self, address: int) -> None:
-        self.born.add(address)
+        if (found := self.strict.ledger.find(address)) is not None and not found.free:
+            self._refuse(found, use)
 
     def asks_the_host(self, what: str) -> None:
         if not on_trial():

@@ -14,6 +14,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -137,14 +138,22 @@ def _parts(datum: object) -> Iterator[tuple[str, object]]:
                 if not isinstance(part, _SCALARS):
                     yield f".{names[index]}" if names else f"[{index}]", part
     else:
-        for kind in type(datum).__mro__:
-            slots = kind.__dict__.get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else slots:
-                if name not in ("__dict__", "__weakref__") and hasattr(datum, name):
-                    yield f".{name}", getattr(datum, name)
+        for name in _slots(type(datum)):
+            part = getattr(datum, name, None)
+            if not isinstance(part, _SCALARS):
+                yield f".{name}", part
         for name, part in tuple(getattr(datum, "__dict__", {}).items()):
             if not isinstance(part, _SCALARS):
                 yield f".{name}", part
+
+
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
+    found: list[str] = []
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        found += (slots,) if isinstance(slots, str) else slots
+    return tuple(name for name in found if name not in ("__dict__", "__weakref__"))
 
 
 def fingerprint(block: Block) -> tuple[int | None, int | None]:

@@ -12,10 +12,8 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
 from types import FrameType, MappingProxyType
 from typing import Any, Protocol
 
@@ -40,7 +38,7 @@ class Observer(Protocol):
         """The storage at `address` (0: of no memory) is used."""
 
     def allocates(self, address: int) -> None:
-        """An operation has returned a new storage."""
+        """An operation has returned a new storage (0: without memory)."""
 
     def asks_the_host(self, what: str) -> None:
         """`what` would make the host wait for the device."""
@@ -62,7 +60,6 @@ ASKING: frozenset[str] = frozenset(
         "unique_dim_consecutive",
         "_unique",
         "_unique2",
-        "repeat_interleave.Tensor",
         "bincount",
         "equal",
         "allclose",
@@ -83,6 +80,7 @@ TRIALS: Mapping[tuple[str, str], str] = MappingProxyType(
 
 
 _WRITE = Use.WRITE
+_LISTS = (list, tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,27 +92,28 @@ class _Facts:
     writes: frozenset[int | str]  # arguments, by place and by name
     allocates: bool  # no result is an argument or a view of one
     call: Callable[..., Any]
-    asks: bool
-    indexes: bool  # with a mask it would have to count
+    may_ask: bool  # the host, by its name; some ask with certain arguments only
 
 
-@cache
-def _facts(operation: Any) -> _Facts:
+_known: dict[int, _Facts] = {}  # by the operation's id, as they live for ever and hash slowly
+
+
+def _learn(operation: Any) -> _Facts:
     schema, name = operation._schema, operation.name()
     writes: set[int | str] = set()
     for place, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             writes |= {place, argument.name}
     views = any(result.alias_info is not None for result in schema.returns)
-    return _Facts(
+    facts = _known[id(operation)] = _Facts(
         name=name,
         use=Use.LOOK if views and not writes else Use.READ,
         writes=frozenset(writes),
         allocates=not views,
         call=operation._op,
-        asks=name in ASKING,
-        indexes=name.startswith("aten::index"),
+        may_ask=name in ASKING or name in _REPEATS or name.startswith("aten::index"),
     )
+    return facts
 
 
 class _Dispatch(TorchDispatchMode):
@@ -132,15 +131,15 @@ class _Dispatch(TorchDispatchMode):
     def __torch_dispatch__(
         self, operation: Any, types: object, args: Any = (), kwargs: Any = None
     ) -> Any:
-        facts = _facts(operation)
-        if not self._may_ask:
+        facts = _known.get(id(operation)) or _learn(operation)
+        if facts.may_ask and not self._may_ask:
             self._refuse_to_wait(facts, args, kwargs)
         writes, use, uses = facts.writes, facts.use, self._uses
         place = 0
         for argument in args:
             if isinstance(argument, Tensor):
                 uses(_address(argument), _WRITE if place in writes else use)
-            elif type(argument) in (list, tuple):
+            elif isinstance(argument, _LISTS):
                 for each in argument:
                     if isinstance(each, Tensor):
                         uses(_address(each), _WRITE if place in writes else use)
@@ -155,7 +154,7 @@ class _Dispatch(TorchDispatchMode):
         if facts.allocates:
             if isinstance(result, Tensor):
                 self._allocates(_address(result))
-            elif isinstance(result, tuple | list):
+            elif isinstance(result, _LISTS):
                 for each in result:
                     if isinstance(each, Tensor):
                         self._allocates(_address(each))
@@ -163,15 +162,13 @@ class _Dispatch(TorchDispatchMode):
 
     def _refuse_to_wait(self, facts: _Facts, args: Any, kwargs: Any) -> None:
         name = facts.name
-        if facts.asks:
-            if name not in _REPEATS or not (kwargs or {}).get("output_size"):
-                self._observer.asks_the_host(name)
-        elif facts.indexes:
-            for argument in args:
-                if type(argument) in (list, tuple) and any(map(_is_mask, argument)):
-                    self._observer.asks_the_host(f"{name} with a boolean mask")
-        elif name in _REPEATS and not (kwargs or {}).get("output_size"):
-            self._observer.asks_the_host(f"{name} without output_size")
+        if name in ASKING:
+            self._observer.asks_the_host(name)
+        elif name in _REPEATS:
+            if (kwargs or {}).get("output_size") is None:
+                self._observer.asks_the_host(f"{name} without output_size")
+        elif any(isinstance(each, _LISTS) and any(map(_is_mask, each)) for each in args):
+            self._observer.asks_the_host(f"{name} with a boolean mask")
 
 
 class _Functions(TorchFunctionMode):
@@ -216,22 +213,33 @@ _LEAVING: Mapping[Callable[..., Any], str] = {
 }
 
 
-@contextmanager
-def watching(observer: Observer, *, may_ask: bool) -> Iterator[None]:
-    """Tell `observer` of every use of a storage on this thread, within the block.
+class Watch:
+    """Tells `observer` of every use of a storage by this thread, within a `with` block.
 
     Where there is CUDA, torch itself also refuses to wait, which finds what no operation shows.
     """
-    with _Functions(observer, may_ask=may_ask), _Dispatch(observer, may_ask=may_ask):
-        if may_ask or not torch.cuda.is_initialized():
-            yield
-            return
-        before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
+
+    def __init__(self, observer: Observer, *, may_ask: bool) -> None:
+        self._modes = (
+            _Functions(observer, may_ask=may_ask),
+            _Dispatch(observer, may_ask=may_ask),
+        )
+        self._may_ask = may_ask
+        self._before: int | None = None
+
+    def __enter__(self) -> None:
+        for mode in self._modes:
+            mode.__enter__()
+        if not self._may_ask and torch.cuda.is_initialized():
+            self._before = torch.cuda.get_sync_debug_mode()
+            torch.cuda.set_sync_debug_mode("error")
+
+    def __exit__(self, *raised: Any) -> None:
+        if self._before is not None:
+            torch.cuda.set_sync_debug_mode(self._before)
+            self._before = None
+        for mode in reversed(self._modes):
+            mode.__exit__(*raised)
 
 
 def _is_mask(index: object) -> bool:

@@ -1,8 +1,8 @@
 """Mutants of a plan: each leaves out, weakens or moves one thing that keeps it free of races.
 
 A mutant is a plan of the *true* graph with orders, waits or slots that came about wrongly: edited,
-or compiled from declarations that are not the true ones. Whoever judges it sees only what would run,
-and the true declarations. A mutant that orders all that must be ordered all the same is
+or compiled from declarations that are not the true ones. Whoever judges it sees only what would
+run, and the true declarations. A mutant that orders all that must be ordered all the same is
 *equivalent*: `reproved` gives a witness for each requirement, and the verifier checks them.
 
 The idea of judging tests by whether they notice small faults is that of DeMillo, Lipton and
@@ -11,10 +11,10 @@ Sayward 1978, "Hints on test data selection: help for the practicing programmer"
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from .compile import compile_plan, plan_for
 from .errors import GraphError
@@ -29,6 +29,7 @@ from .violation import Violation
 from .waits import Frame, Synchronization
 from .witness import Prover
 
+T = TypeVar("T")
 MutantClass = Literal["wait", "slot", "carry", "phase", "access"]
 CLASSES: tuple[MutantClass, ...] = get_args(MutantClass)
 
@@ -37,12 +38,14 @@ CLASSES: tuple[MutantClass, ...] = get_args(MutantClass)
 class Mutant:
     """One fault, and the plan that it leads to.
 
-    `plan`: over the true graph; None where the planner itself refused to make one (`refused` is its
-    error). `declared`: the false declarations that it was compiled from, if it was.
+    `true` is the plan that it came from. `plan`: over the true graph; None where the planner itself
+    refused to make one (`refused` is its error). `declared`: the false declarations that it was
+    compiled from, if it was.
     """
 
     kind: MutantClass
     what: str
+    true: Plan
     plan: Plan | None
     declared: StepGraph | None = None
     refused: GraphError | None = None
@@ -95,10 +98,13 @@ def reproved(plan: Plan) -> Plan:
 def _waits(plan: Plan) -> Iterator[Mutant]:
     for number, wait in enumerate(plan.waits):
         others = (*plan.waits[:number], *plan.waits[number + 1 :])
-        yield Mutant("wait", f"{_waiting(wait)}: deleted", replace(plan, waits=others))
+        yield Mutant("wait", f"{_waiting(wait)}: deleted", plan, replace(plan, waits=others))
         late = replace(wait, distance=wait.distance + 1)
         yield Mutant(
-            "wait", f"{_waiting(wait)}: for a step older", replace(plan, waits=(*others, late))
+            "wait",
+            f"{_waiting(wait)}: for a step older",
+            plan,
+            replace(plan, waits=(*others, late)),
         )
 
 
@@ -106,7 +112,7 @@ def _slots(plan: Plan) -> Iterator[Mutant]:
     for name, count in plan.slots.items():
         if count is not None and count > 1:
             fewer = replace(plan, slots={**plan.slots, name: count - 1})
-            yield Mutant("slot", f"value {name!r} in {count - 1} slots, not {count}", fewer)
+            yield Mutant("slot", f"value {name!r} in {count - 1} slots, not {count}", plan, fewer)
 
 
 def _carries(plan: Plan) -> Iterator[Mutant]:
@@ -160,6 +166,7 @@ def _exchanged(plan: Plan) -> Iterator[Mutant]:
             yield Mutant(
                 "phase",
                 f"{actor} runs {second} before {first}, not after it",
+                plan,
                 _with_programs(plan, {actor: other}),
             )
 
@@ -176,6 +183,7 @@ def _shifted(plan: Plan) -> Iterator[Mutant]:
             yield Mutant(
                 "phase",
                 f"node {node.name!r} runs a step {said}",
+                plan,
                 _with_programs(plan, {node.actor: program}),
             )
 
@@ -199,25 +207,23 @@ def _dropped(plan: Plan) -> Iterator[Mutant]:
 
 
 def _compiled(plan: Plan, declared: StepGraph, kind: MutantClass, what: str) -> Iterator[Mutant]:
-    """Plans from false declarations, over the true graph."""
-
-    def mutant(said: str, found: Plan) -> Mutant:
-        return Mutant(kind, f"{what} ({said})", replace(found, graph=plan.graph), declared)
-
-    same: Plan | None = None
-    try:
-        same = plan_for(declared, plan.actors, plan.costs, dict(plan.slots))
-    except GraphError as error:
-        yield Mutant(kind, f"{what} (order kept)", None, declared, error)
-    else:
-        yield mutant("order kept", same)
-    try:
-        anew = compile_plan(declared, costs=plan.costs)
-    except GraphError as error:
-        yield Mutant(kind, f"{what} (compiled anew)", None, declared, error)
-    else:
-        if same is None or what_runs(anew) != what_runs(same):
-            yield mutant("compiled anew", anew)
+    """Plans from false declarations, over the true graph; at least one mutant."""
+    refused: GraphError | None = None
+    made: list[tuple[object, ...]] = []
+    for said in ("order kept", "compiled anew"):
+        try:
+            if said == "order kept":
+                found = plan_for(declared, plan.actors, plan.costs, dict(plan.slots))
+            else:
+                found = compile_plan(declared, costs=plan.costs)
+        except GraphError as error:
+            refused = error
+            continue
+        if what_runs(found) not in made:
+            made.append(what_runs(found))
+            yield Mutant(kind, f"{what} ({said})", plan, replace(found, graph=plan.graph), declared)
+    if refused is not None and not made:
+        yield Mutant(kind, what, plan, None, declared, refused)
 
 
 def what_runs(plan: Plan) -> tuple[object, ...]:
@@ -253,7 +259,7 @@ def _node_sides(graph: StepGraph) -> Iterator[tuple[str, ...]]:
             yield node.op_names("device")
 
 
-def _without(items: Sequence[object], gone: object) -> tuple[object, ...]:
+def _without(items: tuple[T, ...], gone: T) -> tuple[T, ...]:
     return tuple(item for item in items if item != gone)
 
 

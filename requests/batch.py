@@ -42,8 +42,8 @@ class ScheduledRow:
 
     @property
     def prompt_targets(self) -> tuple[int, ...]:
-        """The prompt tokens that this chunk's tokens predict, where their log-probabilities are
-        asked for and not there yet; one for each token of the chunk from its first on.
+        """The prompt tokens that this chunk's tokens predict, one for each from the first on, if
+        their log-probabilities are asked for.
         """
         request = self.request
         if self.decodes or request.params.prompt_logprobs is None:

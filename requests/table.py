@@ -192,14 +192,16 @@ class RequestTable:
         The caches are as they were, so the prefix cache lives on.
         """
         self._past += self._step + self._rest
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Nothing is in flight any more; who ran is to be computed again."""
         self._uncommitted.clear()
         self._batches.clear()
-        for request in self.requests.values():
+        for request in (*self.requests.values(), *self.ended):
             request.in_flight = InFlight()
-            if request.phase == "running":
-                self.preempt(request)
-        for request in self.ended:
-            request.in_flight = InFlight()
+        for request in list(self._running()):
+            self.preempt(request)
 
     def _take_in(self) -> None:
         for request in self.inbox.arrived():
@@ -400,19 +402,14 @@ class RequestTable:
             self.inbox.wait(IDLE_WAIT_S)
 
     def _give_up(self, hit: Sequence[Request], error: str) -> None:
-        for request in (*self.requests.values(), *self.ended):
-            request.in_flight = InFlight()
         for request in self.requests.values():
             # Tokens that `advance` took in, but whose text was not shown yet, come again.
             del request.output_ids[request.stopper.count :]
             del request.logprobs[request.stopper.count :]
         for request in hit:
             self.finish(request, "error", error)
-        for request in list(self._running()):
-            self.preempt(request)
+        self._abandon()
         self.ended.clear()
-        self._batches.clear()
-        self._uncommitted.clear()
         self.blocks.forget_all()
         self.check_conservation()
 

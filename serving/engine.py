@@ -120,7 +120,7 @@ class Engine:
         )
 
     def reset(self) -> None:
-        """Make caches and history new. A table of before belongs to what they held: make another."""
+        """Make caches and history new; a table of before belongs to what they held."""
         self._states = self._new_states()
 
     def run(

@@ -279,7 +279,7 @@ class World:
 
         request.on_text = on_text
         guest.faulty = raises_at is not None
-        if request.grammar is not None and draw.random() < 0.2:
+        if request.grammar is not None and draw.random() < 0.3:
             kind = draw.choice(["matcher", "fill", "advance"])
             request.grammar = FaultyGrammar(request.grammar, {kind: draw.randrange(1, 6)})
             guest.faulty = True

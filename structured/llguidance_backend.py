@@ -16,18 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .backend import Window, WindowFiller
 from .bitmask import Words, allows_any
-from .cache import ByteCache
-from .compiler_process import CompilerPool, CompilerProcess
-from .grammar import GrammarError, GrammarSpec, MatcherFailure
-from .json_schema import LLGUIDANCE, check_sources
+from .compiler_process import CompilerProcess
+from .grammar import GrammarSpec, MatcherFailure
+from .json_schema import LLGUIDANCE
+from .library_backend import CACHE_BYTES, LibraryBackend
 from .llguidance_compile import compile_grammar, grammar_for, library, make_tokenizer
-from .matcher import DEAD_END, LibraryMatcher, MaskShape, reason
+from .matcher import DEAD_END, LibraryMatcher, MaskShape
 from .vocabulary import tokenizer_info
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-CACHE_BYTES: Final = 64 * 1024 * 1024
 
 BYTES_PER_CHARACTER: Final = 64
 BYTES_PER_GRAMMAR: Final = 64 * 1024
@@ -43,7 +41,7 @@ a machine whose cores are busy the other thread may come milliseconds late.
 """
 
 
-class LLGuidanceBackend:
+class LLGuidanceBackend(LibraryBackend["LLGrammar"]):
     """Compiles grammars for one tokenizer; compiled ones are kept, least recently used go first.
 
     Args:
@@ -80,72 +78,44 @@ class LLGuidanceBackend:
         fill_threads: int = 1,
     ) -> None:
         llguidance = library()
-        self._shape = MaskShape.of(vocab_size, frozenset(eos_token_ids))
-        self._any_whitespace = any_whitespace
-        self._strict = strict
+        shape = MaskShape.of(vocab_size, frozenset(eos_token_ids))
         tokens = list(tokenizer_info(tokenizer, vocab_size, eos_token_ids).decoded_vocab)
-        stops = sorted(self._shape.stop_tokens)
+        stops = sorted(shape.stop_tokens)
         for stop in stops:
             tokens[stop] = b""
         special = [index for index, token in enumerate(tokens) if not token]
-        self._tokenizer = make_tokenizer(tokens, special, stops)
-        self._filler = LLGuidanceFiller(
-            self._shape, llguidance.LLExecutor(fill_threads) if fill_threads > 1 else None
-        )
-        self._cache: ByteCache[GrammarSpec, LLGrammar] = ByteCache(cache_bytes)
-        self._processes: CompilerPool | None = None
+        processes = []
         if compile_limit_s is not None:
             settings = {
                 "tokens": [base64.b64encode(token).decode() for token in tokens],
                 "special": special,
                 "stop_tokens": stops,
             }
-            self._processes = CompilerPool(
-                [
-                    CompilerProcess("llguidance", settings, compile_limit_s)
-                    for _ in range(compile_processes)
-                ]
-            )
+            processes = [
+                CompilerProcess("llguidance", settings, compile_limit_s)
+                for _ in range(compile_processes)
+            ]
+        super().__init__(
+            shape, LLGUIDANCE, strict=strict, cache_bytes=cache_bytes, processes=processes
+        )
+        self._any_whitespace = any_whitespace
+        self._tokenizer = make_tokenizer(tokens, special, stops)
+        self._filler = LLGuidanceFiller(
+            shape, llguidance.LLExecutor(fill_threads) if fill_threads > 1 else None
+        )
 
-    @property
-    def vocab_size(self) -> int:
-        return self._shape.vocab_size
-
-    def cached(self, spec: GrammarSpec) -> LLGrammar | None:
-        return self._cache.get(spec)
-
-    def compile(self, spec: GrammarSpec) -> LLGrammar:
-        """See `GrammarBackend.compile`. Equal specs are compiled once while they stay cached."""
-        if (kept := self._cache.get(spec)) is not None:
-            return kept
-        warnings = check_sources(spec, LLGUIDANCE, strict=self._strict)
-        try:
-            text = grammar_for(spec, self._any_whitespace, lenient=not self._strict)
-            if self._processes is not None:
-                self._processes.run({"grammar": text})
-            prototype = compile_grammar(self._tokenizer, text)
-        except GrammarError as error:
-            raise GrammarError(f"{spec.kind}: {error}") from error
-        except Exception as error:
-            raise GrammarError(f"{spec.kind}: {reason(error)}") from error
+    def _make(self, spec: GrammarSpec, warnings: tuple[str, ...]) -> tuple[LLGrammar, int]:
+        text = grammar_for(spec, self._any_whitespace, lenient=not self._strict)
+        if self._processes is not None:
+            self._in_process({"grammar": text})
+        prototype = compile_grammar(self._tokenizer, text)
         warnings += tuple(
             f"{spec.kind}: {each}"
             for each in prototype.get_grammar_warnings()
             if not each.startswith("Unimplemented keys")  # those are in already, with places
         )
         compiled = LLGrammar(spec, prototype, self._shape, self._filler, warnings)
-        self._cache.put(spec, compiled, BYTES_PER_GRAMMAR + BYTES_PER_CHARACTER * len(text))
-        return compiled
-
-    def start(self) -> None:
-        """Start the compiling processes, if any are to be, rather than for the first request."""
-        if self._processes is not None:
-            self._processes.start()
-
-    def close(self) -> None:
-        """End the compiling processes, if there are any."""
-        if self._processes is not None:
-            self._processes.close()
+        return compiled, BYTES_PER_GRAMMAR + BYTES_PER_CHARACTER * len(text)
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,16 @@ import xgrammar as xgr
 
 from .backend import Window, WindowFiller
 from .bitmask import Words, allows_any, words
-from .cache import ByteCache
-from .compiler_process import CompilerPool, CompilerProcess
-from .grammar import GrammarError, GrammarSpec, MatcherFailure
-from .json_schema import XGRAMMAR, check_sources
-from .matcher import DEAD_END, LibraryMatcher, MaskShape, reason
+from .compiler_process import CompilerProcess
+from .grammar import GrammarSpec, MatcherFailure
+from .json_schema import XGRAMMAR
+from .library_backend import CACHE_BYTES, LibraryBackend
+from .matcher import DEAD_END, LibraryMatcher, MaskShape
 from .vocabulary import tokenizer_info
 from .xgrammar_compile import compile_job, job_for
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-CACHE_BYTES: Final = 64 * 1024 * 1024
 
 BATCH_FROM: Final = 8
 """Windows from which batched calls are faster than calls row by row.
@@ -34,7 +32,7 @@ length is bounded) leaves a tenth or less to be won.
 """
 
 
-class XGrammarBackend:
+class XGrammarBackend(LibraryBackend["XGrammar"]):
     """Compiles grammars for one tokenizer; compiled ones are kept, least recently used go first.
 
     Args:
@@ -74,67 +72,35 @@ class XGrammarBackend:
         strict: bool = True,
         fill_threads: int = 1,
     ) -> None:
-        self._shape = MaskShape.of(vocab_size, frozenset(eos_token_ids))
-        self._any_whitespace = any_whitespace
-        self._strict = strict
-        self._filler = XGrammarFiller(self._shape, fill_threads)
+        shape = MaskShape.of(vocab_size, frozenset(eos_token_ids))
         self._info = tokenizer_info(tokenizer, vocab_size, eos_token_ids)
+        processes = []
+        if compile_limit_s is not None:
+            settings = {"tokenizer": self._info.serialize_json()}
+            processes = [
+                CompilerProcess("xgrammar", settings, compile_limit_s, compile_threads)
+                for _ in range(compile_processes)
+            ]
+        super().__init__(
+            shape, XGRAMMAR, strict=strict, cache_bytes=cache_bytes, processes=processes
+        )
+        self._any_whitespace = any_whitespace
+        self._filler = XGrammarFiller(self._shape, fill_threads)
         self._compiler = xgr.GrammarCompiler(
             self._info, max_threads=compile_threads, cache_enabled=False
         )
-        self._cache: ByteCache[GrammarSpec, XGrammar] = ByteCache(cache_bytes)
-        self._processes: CompilerPool | None = None
-        if compile_limit_s is not None:
-            settings = {"tokenizer": self._info.serialize_json()}
-            self._processes = CompilerPool(
-                [
-                    CompilerProcess("xgrammar", settings, compile_limit_s, compile_threads)
-                    for _ in range(compile_processes)
-                ]
-            )
 
-    @property
-    def vocab_size(self) -> int:
-        return self._shape.vocab_size
-
-    def cached(self, spec: GrammarSpec) -> XGrammar | None:
-        return self._cache.get(spec)
-
-    def compile(self, spec: GrammarSpec) -> XGrammar:
-        """See `GrammarBackend.compile`. Equal specs are compiled once while they stay cached."""
-        if (kept := self._cache.get(spec)) is not None:
-            return kept
-        warnings = check_sources(spec, XGRAMMAR, strict=self._strict)
-        try:
-            handle = self._compile(spec)
-            compiled = XGrammar(spec, handle, self._shape, self._filler, warnings)
-            # The library compiles grammars that no text can satisfy; their first mask is empty.
-            row = np.zeros((1, words(self.vocab_size)), np.int32)
-            compiled.matcher().fill_window((), row)
-        except MatcherFailure as error:
-            raise GrammarError(f"{spec.kind}: no output can satisfy it ({error})") from error
-        except GrammarError as error:
-            raise GrammarError(f"{spec.kind}: {error}") from error
-        except Exception as error:
-            raise GrammarError(f"{spec.kind}: {reason(error)}") from error
-        self._cache.put(spec, compiled, int(handle.memory_size_bytes))
-        return compiled
-
-    def start(self) -> None:
-        """Start the compiling processes, if any are to be, rather than for the first request."""
-        if self._processes is not None:
-            self._processes.start()
-
-    def close(self) -> None:
-        """End the compiling processes, if there are any."""
-        if self._processes is not None:
-            self._processes.close()
-
-    def _compile(self, spec: GrammarSpec) -> Any:
+    def _make(self, spec: GrammarSpec, warnings: tuple[str, ...]) -> tuple[XGrammar, int]:
         job = job_for(spec, self._any_whitespace)
+        handle: Any
         if self._processes is None:
-            return compile_job(self._compiler, job)
-        return xgr.CompiledGrammar.deserialize_json(self._processes.run(asdict(job)), self._info)
+            handle = compile_job(self._compiler, job)
+        else:
+            handle = xgr.CompiledGrammar.deserialize_json(self._in_process(asdict(job)), self._info)
+        compiled = XGrammar(spec, handle, self._shape, self._filler, warnings)
+        # The library compiles grammars that no text can satisfy; their first mask is empty.
+        compiled.matcher().fill_window((), np.zeros((1, words(self.vocab_size)), np.int32))
+        return compiled, int(handle.memory_size_bytes)
 
 
 @dataclass(frozen=True)

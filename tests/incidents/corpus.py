@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from tests.incidents import grammar, identity, optimistic, read_early, reused_early
+from tests.incidents import (
+    grammar,
+    identity,
+    optimistic,
+    read_early,
+    reused_early,
+    synchronization,
+)
 
+GROUPS = {
+    "A": "A buffer is used again too early (write after read)",
+    "B": "Read before it is there (read after write)",
+    "C": "A value without identity",
+    "D": "Optimistic where settled was needed",
+    "E": "Grammars",
+    "F": "Hidden or needless synchronization",
+}
 INCIDENTS = [
     *reused_early.INCIDENTS,
     *read_early.INCIDENTS,
     *identity.INCIDENTS,
     *optimistic.INCIDENTS,
     *grammar.INCIDENTS,
+    *synchronization.INCIDENTS,
 ]

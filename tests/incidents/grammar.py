@@ -212,7 +212,7 @@ INCIDENTS = [
         "CVE-2026-105757 (vLLM before 0.30)",
         "a grammar error, or a −1 from the drafter, escaped into the engine loop and killed the "
         "engine that all requests share",
-        "every call of a grammar library has a boundary per request; a draft that is no token is cut",
+        "each request has a boundary around its grammar's calls; drafts that are no tokens are cut",
         safe=neighbours_of_a_broken_grammar_are_served,
         refusals=(
             Refusal(
@@ -281,6 +281,8 @@ INCIDENTS = [
                 "stage0.device → stage1.device +0",
                 "sample.device → d2h_copy.device +0",
                 "d2h_copy.device → commit.host +0",
+                "stage1.host → bitmask.host +0",
+                "sample.host → stage1.host +1",
             ),
             orders=("RAW advanced: commit.host → bitmask.host +1",),
         ),

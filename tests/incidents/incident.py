@@ -12,6 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from stepweave.executors.errors import NodeFailure
+from stepweave.executors.report import RunReport
+from stepweave.executors.run import run
+from stepweave.executors.strict import Strict
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.plan import Plan
@@ -152,3 +156,13 @@ def moved(actor: str, op: str, before: str) -> Callable[[Plan], Plan]:
         return replace(plan, actors={**plan.actors, actor: tuple(program)})
 
     return change
+
+
+def strictly(graph: StepGraph, steps: int = 2) -> RunReport:
+    """Run a graph in checking mode; the cause of a node's failure is raised itself."""
+    plan = compile_plan(graph)
+    strict = Strict(graph, {})
+    try:
+        return run(replace(plan, graph=strict.graph), steps=steps)
+    except NodeFailure as failure:
+        raise failure.__cause__ or failure from None

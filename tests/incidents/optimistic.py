@@ -178,7 +178,7 @@ INCIDENTS = [
         "D3",
         "vLLM #45357",
         "a freed KV block was filled again while an old step still wrote it",
-        "a block rests until the plan orders the old owner's last step before the new owner's first",
+        "a block rests until the plan orders its old owner's last step before the new one's first",
         Derived(
             refilled,
             ("decode.device → prefill.device +0", "prefill.device → decode.device +1"),

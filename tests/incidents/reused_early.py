@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import torch
 
-from stepweave.executors.run import run
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.step_graph import StepGraph
@@ -15,8 +14,8 @@ from tests.incidents.incident import (
     Incident,
     Mistake,
     Refusal,
-    Told,
     planned_for,
+    strictly,
     with_slots,
     without_wait,
 )
@@ -46,22 +45,26 @@ def lengths(drafter_writes: bool = True) -> StepGraph:
     )
 
 
-def write_what_is_only_read() -> Told | None:
-    """An op that declares a read of the lengths, and publishes others."""
+def change_what_is_only_read() -> None:
+    """A drafter that moves lengths on in place, having declared that it reads them."""
 
     def drafts(ctx: OpContext) -> None:
-        ctx.write("lengths", [length + 1 for length in ctx.read("lengths")])
+        ctx.read("lengths").add_(1)
+        ctx.write("drafts", ctx.read("lengths") * 2)
 
-    graph = StepGraph.build(
-        [
-            Node("schedule", (Op(writes=("lengths",), run=lambda c: c.write("lengths", [3])),)),
-            Node("draft", (Op(reads=(Read("lengths"),), run=drafts),)),
-        ],
-        [Value("lengths")],
-        order="keep",
+    strictly(
+        StepGraph.build(
+            [
+                Node(
+                    "schedule",
+                    (Op(writes=("lengths",), run=lambda c: c.write("lengths", torch.ones(4))),),
+                ),
+                Node("draft", (Op(reads=(Read("lengths"),), writes=("drafts",), run=drafts),)),
+            ],
+            [Value("lengths"), Value("drafts")],
+            order="keep",
+        )
     )
-    run(compile_plan(graph), executor="serial", steps=1)
-    return None
 
 
 def stages(depth: int) -> StepGraph:
@@ -220,7 +223,7 @@ INCIDENTS = [
         "vLLM #24799",
         "the drafter changed `seq_lens_cpu` in place while the main model's copy of it was in "
         "flight: 656 drafts of 2,094 accepted instead of 1,024 of 2,034, and no error",
-        "the change is a write, so the drafter's launch waits for the copy; undeclared, it is refused",
+        "the change is a write, so the drafter waits for the copy; undeclared, it is an error",
         Derived(
             lengths,
             ("prepare.device → draft.host +0",),
@@ -236,10 +239,10 @@ INCIDENTS = [
         ),
         refusals=(
             Refusal(
-                "a node publishes what it declares to read",
-                write_what_is_only_read,
-                "SW-NODE-FAILURE",
-                ("op 'draft.host' writes 'lengths', which it does not declare",),
+                "a node changes in place what it declares to read (checking mode)",
+                change_what_is_only_read,
+                "SW-INPUT-CHANGED",
+                ("op 'draft.host', in step 0, changes lengths in place",),
             ),
         ),
     ),

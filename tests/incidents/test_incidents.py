@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from stepweave.graph.compile import compile_plan
@@ -10,6 +12,7 @@ from stepweave.graph.verify import verify, violations
 from tests.graph import oracle
 from tests.incidents.corpus import INCIDENTS
 from tests.incidents.incident import Derived, Incident, Mistake, Refusal, refused, written
+from tests.installed import ROOT
 
 MISTAKES = [(each, mistake) for each in INCIDENTS for mistake in each.mistakes]
 REFUSALS = [(each, refusal) for each in INCIDENTS for refusal in each.refusals]
@@ -85,3 +88,20 @@ def test_every_incident_has_a_safe_form_and_a_refused_one() -> None:
         assert incident.derived or incident.safe, incident.id
         assert incident.mistakes or incident.refusals, incident.id
     assert len({incident.id for incident in INCIDENTS}) == len(INCIDENTS)
+
+
+def test_the_corpus_has_every_row() -> None:
+    rows = {"A": 9, "B": 3, "C": 7, "D": 6, "E": 6, "F": 4}
+    assert [each.id for each in INCIDENTS] == [
+        f"{group}{number}" for group, count in rows.items() for number in range(1, count + 1)
+    ]
+
+
+def test_the_page_is_that_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import make_incidents  # type: ignore[import-not-found]
+
+    if os.environ.get("UPDATE_GOLDEN"):
+        make_incidents.main()
+    shown = (ROOT / "docs" / "incidents.md").read_text(encoding="utf-8")
+    assert shown == make_incidents.page(), "run python docs/make_incidents.py"

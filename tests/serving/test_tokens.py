@@ -8,10 +8,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
-import xgrammar as xgr
 
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.serving.testing import (
@@ -25,6 +25,7 @@ from stepweave.serving.testing import (
     tiny_requests,
 )
 from stepweave.structured.grammar import GrammarSpec
+from tests.serving.reference import expected
 
 REGEX = GrammarSpec.from_request({"regex": "[a-z]{2,9}( [0-9]{1,3}){0,2}"})
 SCHEMA = GrammarSpec.from_request(
@@ -79,53 +80,22 @@ def reference(
     prompt: tuple[int, ...], grammar: GrammarSpec | None, max_tokens: int, context: int
 ) -> list[int]:
     """Greedy tokens of transformers alone, ended by EOS, max_tokens or the context."""
-    model, _ = tiny_pair(torch.float64, context=context)
+    model: Any = tiny_pair(torch.float64, context=context)[0]
     room = min(max_tokens, context - len(prompt))
+    if grammar is not None:
+        params = SamplingParams(max_tokens=room, structured_outputs=grammar)
+        return expected(model, prompt, params, context=context).tokens
     ids = torch.tensor([prompt])
-    if grammar is None:
-        with torch.inference_mode():
-            out = model.generate(  # type: ignore[operator]
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=room,
-                do_sample=False,
-                eos_token_id=EOS,
-                pad_token_id=EOS,
-            )
-        return [int(token) for token in out[0, len(prompt) :]]
-    return _masked_greedy(model, list(prompt), grammar, room)
-
-
-def _masked_greedy(model: object, ids: list[int], grammar: GrammarSpec, room: int) -> list[int]:
-    from stepweave.models.testing import tiny_tokenizer
-
-    info = xgr.TokenizerInfo.from_huggingface(
-        tiny_tokenizer(320), vocab_size=320, stop_token_ids=[EOS]
-    )
-    compiler = xgr.GrammarCompiler(info)
-    match grammar.kind:
-        case "json":
-            compiled = compiler.compile_json_schema(grammar.source, any_whitespace=False)
-        case "regex":
-            compiled = compiler.compile_regex(grammar.source)
-        case "choice":
-            choices = " | ".join(f'"{choice}"' for choice in grammar.choices)
-            compiled = compiler.compile_grammar(f"root ::= {choices}")
-        case _:
-            compiled = compiler.compile_grammar(grammar.source)
-    matcher = xgr.GrammarMatcher(compiled)
-    mask = xgr.allocate_token_bitmask(1, 320)
-    out: list[int] = []
-    while len(out) < room and not matcher.is_terminated():
-        with torch.inference_mode():
-            logits = model(input_ids=torch.tensor([ids])).logits[:, -1].float()  # type: ignore[operator]
-        matcher.fill_next_token_bitmask(mask)
-        xgr.apply_token_bitmask_inplace(logits, mask)
-        token = int(logits.argmax())
-        assert matcher.accept_token(token)
-        ids.append(token)
-        out.append(token)
-    return out
+    with torch.inference_mode():
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=room,
+            do_sample=False,
+            eos_token_id=EOS,
+            pad_token_id=EOS,
+        )
+    return [int(token) for token in out[0, len(prompt) :]]
 
 
 def run_cell(

@@ -21,7 +21,7 @@ def check(names: Sequence[str], overrides: Mapping[str, str], as_json: bool) -> 
             plan = planned(name, overrides)
         except StepweaveError as error:
             failed = True
-            print(json.dumps(failure(error)) if as_json else _failure_text(name, error), flush=True)
+            print(json.dumps(failure(error)) if as_json else failure_text(name, error), flush=True)
         else:
             if not as_json and place:
                 print()
@@ -64,7 +64,7 @@ def failure(error: StepweaveError) -> dict[str, Any]:
 _PLAN_KEYS = ("actors", "waits", "edges", "slots", "requirements", "period_us", "critical_cycle")
 
 
-def _failure_text(name: str, error: StepweaveError) -> str:
+def failure_text(name: str, error: StepweaveError) -> str:
     lines = [
         f"{name}: FAILED [{error.code}]",
         *(f"  {line}" for line in error.message.splitlines()),

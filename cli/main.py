@@ -71,18 +71,28 @@ def check(
         list[str], typer.Argument(metavar="CONFIG…", help="YAML files or names of shipped ones.")
     ],
     json: Annotated[bool, typer.Option("--json", help="One JSON object per config.")] = False,
+    mutate: Annotated[
+        bool,
+        typer.Option("--mutate", help="Break the plan in every small way; is each way noticed?"),
+    ] = False,
     settings: Settings = None,
 ) -> None:
     """Compile a config, prove it free of races, and print the proof.
 
     \b
-    Exit code 1 if any config fails.
+    Exit code 1 if any config fails, or with --mutate if a mutant survives.
       stepweave check quickstart
       stepweave check abstract_decode.yaml my_graph.yaml --json
       stepweave check quickstart --set depth=3
+      stepweave check quickstart --mutate
     """
-    from .check import check as run_check
     from .settings import overrides
+
+    if mutate:
+        from .mutate import mutate as run_mutants
+
+        raise Exit(run_mutants(configs, overrides(settings), json))
+    from .check import check as run_check
 
     raise Exit(run_check(configs, overrides(settings), json))
 

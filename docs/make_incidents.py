@@ -25,13 +25,14 @@ INTRODUCTION = """\
 # Incidents
 
 Bugs that real engines had where asynchronous scheduling, speculation and grammars meet, from their
-issue trackers. Each is a test, in `tests/incidents/`: the *safe form* is a graph from which the right
-wait or number of slots is derived, or a run of this engine; the *buggy form* is what somebody wrote by
-hand. The buggy form must be refused, and where it is a race, some interleaving found by brute force must
-give another result than the serial program.
+issue trackers. Each is a test, in `tests/incidents/`: the *safe form* is a graph from which the
+right wait or number of slots is derived, or a run of this engine; the *buggy form* is what somebody
+wrote by hand. The buggy form must be refused, and where it is a race, some interleaving found by
+brute force must give another result than the serial program.
 
-This page is written from the tests by `docs/make_incidents.py`. *(graph)* marks what the engine has no
-such feature for yet; it is tried as a graph. [Error codes](reference/errors.md) explains the codes.
+This page is written from the tests by `docs/make_incidents.py`. *(graph)* marks what the engine has
+no such feature for yet; it is tried as a graph. [Error codes](reference/errors.md) explains the
+codes.
 """
 
 
@@ -85,7 +86,8 @@ def _told(incident: Incident) -> Iterator[str]:
         + ".\n"
     )
     for mistake in incident.mistakes:
-        yield f"{mistake.what[0].upper()}{mistake.what[1:]}:\n\n```text\n{_report(plan, mistake)}\n```\n"
+        what = mistake.what[0].upper() + mistake.what[1:]
+        yield f"{what}:\n\n```text\n{_report(plan, mistake)}\n```\n"
 
 
 def _report(plan: Plan, mistake: Mistake) -> str:

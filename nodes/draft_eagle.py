@@ -18,11 +18,11 @@ from ..graph.node import OpContext, Read
 from ..models.attention import AttentionBatch
 from ..models.paged_cache import PagedCache
 from ..requests.batch import StepBatch
-from .draft import FirstPass, Proposal, chain, drafter
 from .kept import Kept
 from .kind import Built, DrafterNeeds, NodeKind, NodeSpec
 from .machine import Machine
 from .prepare_inputs import Inputs
+from .proposal import FirstPass, Proposal, chain, drafter
 from .sample import Sampled
 
 

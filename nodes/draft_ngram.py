@@ -9,11 +9,11 @@ from __future__ import annotations
 from ..graph.errors import GraphError
 from ..graph.node import OpContext, Read
 from ..policies.lookup import propose as look_up
-from .draft import Proposal, drafter
 from .history import History
 from .kind import Built, DrafterNeeds, NodeKind, NodeSpec
 from .machine import Machine
 from .prepare_inputs import Inputs
+from .proposal import Proposal, drafter
 from .sample import Sampled
 
 LONGEST, SHORTEST = 3, 1  # a single token is ambiguous, but a wrong draft costs little

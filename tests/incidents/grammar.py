@@ -68,7 +68,7 @@ def neighbours_of_a_broken_grammar_are_served() -> None:
 def the_broken_one_ends_with_its_error() -> Told:
     asked = with_a_broken_one()
     serve(asked, depth=2, draft_tokens=2, structured=True)
-    return Told("its own error", asked[2].error or "")
+    return Told("the request's own error", asked[2].error or "")
 
 
 def ended_in_the_drafts() -> None:
@@ -218,7 +218,7 @@ INCIDENTS = [
             Refusal(
                 "a grammar library that raises",
                 the_broken_one_ends_with_its_error,
-                "its own error",
+                "the request's own error",
                 ("RuntimeError: the grammar library fell over",),
             ),
         ),

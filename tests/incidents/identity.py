@@ -53,7 +53,7 @@ def drafts_of_another_batch() -> Told:
         StepBatch(4, (decoding(asked, generation=2),)), came_back([3, 3, 3], 3, 2), table
     )
     assert settled.tokens == (), "nothing that those drafts led to is kept"
-    return Told("its own error", settled.error or "")
+    return Told("the request's own error", settled.error or "")
 
 
 def sample_rows(count: int, drafts: int) -> SampleRows:
@@ -128,7 +128,7 @@ def late_result() -> Told:
     ended = advance(StepBatch(4, (decoding(old),)), came_back([3, 3, 3], 3, 2), table)
     assert ended == [], "the ended request gets nothing more"
     masks([decoding(new, generation=2)], pending([3, 3], generation=1), table)
-    return Told("its own error", table.failures[new.uid])
+    return Told("the request's own error", table.failures[new.uid])
 
 
 def accepted(condensed: bool = True) -> StepGraph:
@@ -238,7 +238,7 @@ INCIDENTS = [
             Refusal(
                 "drafts of another generation",
                 drafts_of_another_batch,
-                "its own error",
+                "the request's own error",
                 ("row 0 holds drafts of generation 1, not 2",),
             ),
             Refusal(
@@ -274,7 +274,7 @@ INCIDENTS = [
             Refusal(
                 "drafts of the old request arrive in the row of the new one",
                 late_result,
-                "its own error",
+                "the request's own error",
                 ("holds drafts of generation 1, not 2",),
             ),
         ),
@@ -300,8 +300,8 @@ INCIDENTS = [
         "C5",
         "vLLM #46899, #32303",
         "stale −1 placeholders survived a scheduling gap and reached the embedding",
-        "tokens reach the next step on the device, in the row's own entry, across any gap; the "
-        "host has no placeholders",
+        "tokens reach the next step on the device, in the row's own entry, across any gap; no "
+        "placeholder is an index",
         safe=gaps_change_nothing,
         refusals=(
             Refusal(

@@ -233,7 +233,7 @@ INCIDENTS = [
         "F4",
         "vLLM, since #29821",
         "time to the first token was 27 % longer in asynchronous mode",
-        "`admission: just_in_time` schedules as late as the device can bear; the run reports it",
+        "`admission: just_in_time` schedules as late as the device can bear",
         safe=scheduled_as_late_as_is_safe,
         refusals=(
             Refusal(

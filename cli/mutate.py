@@ -1,0 +1,76 @@
+"""`stepweave check --mutate`: break a plan in every small way, and see whether it is noticed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from ..executors.explore_mutants import Campaign, Tally, campaign
+from ..graph.errors import StepweaveError
+from .check import failure, failure_text
+from .planned import planned
+from .reporting import UNSOUND, say
+
+SAY_EVERY_S = 5.0
+
+
+def mutate(names: Sequence[str], overrides: Mapping[str, str], as_json: bool) -> int:
+    """Judge the mutants of each config in order; the exit code is 1 if one survives anywhere."""
+    failed = False
+    for place, name in enumerate(names):
+        try:
+            found = campaign(planned(name, overrides), progress=_progress(name))
+        except StepweaveError as error:
+            failed = True
+            if as_json:
+                print(json.dumps(_object(name, Campaign(), failure(error)["errors"])), flush=True)
+            else:
+                print(failure_text(name, error), flush=True)
+            continue
+        failed = failed or not found.ok
+        if as_json:
+            print(json.dumps(_object(name, found, [])), flush=True)
+        else:
+            if place:
+                print()
+            print(_text(name, found), flush=True)
+    return UNSOUND if failed else 0
+
+
+def _object(name: str, found: Campaign, errors: list[dict[str, Any]]) -> dict[str, Any]:
+    mutants = found.to_json()
+    return {"config": name, **mutants, "ok": found.ok and not errors, "errors": errors}
+
+
+def _text(name: str, found: Campaign) -> str:
+    whole = sum(found.tallies.values(), Tally())
+    rows = [*((kind, tally) for kind, tally in found.tallies.items()), ("all", whole)]
+    lines = [
+        f"{name}: {whole.killed} of {whole.total} mutants killed by verifier and explorer",
+        "  class       killed       total  equivalent     refused",
+    ]
+    for kind, tally in rows:
+        counts = (tally.killed, tally.total, tally.equivalent, tally.refused)
+        lines.append("  " + "  ".join([kind.ljust(6), *(str(count).rjust(10) for count in counts)]))
+    lines.append(
+        f"undeclared accesses seen when the ops run: {found.tallies['access'].caught} of "
+        f"{found.tallies['access'].declared}"
+    )
+    for each in found.disagreements:
+        lines += ["", "SURVIVED", *(f"  {line}" for line in str(each).splitlines())]
+    return "\n".join(lines)
+
+
+def _progress(name: str) -> Callable[[int], None]:
+    """A line on stderr now and then, for those who wait."""
+    last = monotonic()
+
+    def tell(done: int) -> None:
+        nonlocal last
+        if monotonic() - last >= SAY_EVERY_S:
+            last = monotonic()
+            say(f"{name}: {done} mutants judged")
+
+    return tell

@@ -55,8 +55,7 @@ def _text(name: str, found: Campaign) -> str:
         counts = (tally.killed, tally.total, tally.equivalent, tally.refused)
         lines.append("  " + "  ".join([kind.ljust(6), *(str(count).rjust(10) for count in counts)]))
     lines.append(
-        f"undeclared accesses seen when the ops run: {found.tallies['access'].caught} of "
-        f"{found.tallies['access'].declared}"
+        f"  undeclared accesses seen by checking mode: {whole.caught} of {whole.undeclared}"
     )
     for each in found.disagreements:
         lines += ["", "SURVIVED", *(f"  {line}" for line in str(each).splitlines())]

@@ -6,27 +6,23 @@ that must be ordered by other paths: it is *equivalent* once there is a witness 
 requirement, which the verifier checks. Where one of them objects alone, one of them is wrong, or a
 mutant survives: that is a `Disagreement`, and the campaign has failed.
 
-Mutants with false declarations are caught in a third way: their ops do what they did not declare.
-This needs no plan to be wrong, so it catches equivalent ones too.
+Accesses that a mutant drops, or declares in another phase, are seen in a third way too: checking
+mode sees ops do what they did not declare. This needs no plan to be wrong, so it sees those that are
+equivalent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
-from ..graph.errors import StepweaveError
-from ..graph.mutate import CLASSES, Mutant, MutantClass, mutants, races, reproved, what_runs
-from ..graph.node import Op
+from ..graph.mutate import CLASSES, MutantClass, mutants, races, reproved, what_runs
 from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph
 from ..graph.verify import violations
+from .explore_contracts import breaks_contract
 from .explorer import explore
-from .serial import run_serial
-from .testing import recorded_states, recording, with_graph
-
-Fate = Literal["killed", "equivalent"]
 
 
 @dataclass(frozen=True)
@@ -54,16 +50,16 @@ class Disagreement:
 class Tally:
     """Mutants of one class.
 
-    `refused`: false declarations that the planner makes no plan from; they are no mutants to kill.
-    `declared`: mutants and refused ones with false declarations; `caught`: of these, those whose
-    ops touch what they did not declare.
+    `refused`: false declarations that the planner makes no plan from: no mutants to kill.
+    `undeclared`: declarations in which an op lacks an access; `caught`: those of them that checking
+    mode objects to.
     """
 
     killed: int = 0
     equivalent: int = 0
     survived: int = 0
     refused: int = 0
-    declared: int = 0
+    undeclared: int = 0
     caught: int = 0
 
     @property
@@ -113,23 +109,23 @@ def campaign(
     *,
     seeds: Iterable[int] = range(4),
     progress: Callable[[int], None] = lambda done: None,
-    caught: Callable[[Mutant], bool] | None = None,
 ) -> Campaign:
     """Judge every mutant of a plan.
 
-    `seeds` are those of the explorer's random schedules, after its directed ones. `caught` says
-    whether a mutant's ops are seen to break its false declarations; by default, whether they ask
-    for what is out of their reach. `progress` is told how many mutants are done.
+    `seeds` are those of the explorer's random schedules, after its directed ones. `progress` is
+    told how many mutants are done.
     """
-    sees = caught or asks_for_undeclared
     tried = list(seeds)
     found = Campaign()
     judged: dict[tuple[object, ...], tuple[str, str]] = {}
+    checked: StepGraph | None = None
     for number, mutant in enumerate(mutants(plan), start=1):
         tally = found.tallies[mutant.kind]
-        if mutant.declared is not None:
-            tally.declared += 1
-            tally.caught += sees(mutant)
+        lacks_access = mutant.kind in ("access", "phase") and mutant.declared is not None
+        if lacks_access and mutant.declared is not checked:  # two plans may come from one of them
+            checked = mutant.declared
+            tally.undeclared += 1
+            tally.caught += breaks_contract(mutant)
         if mutant.plan is None:
             tally.refused += 1
         else:
@@ -164,39 +160,3 @@ def by_explorer(plan: Plan, seeds: Iterable[int]) -> str:
     """The explorer's objection to a plan; empty if it has none."""
     failure = explore(plan, seeds=seeds, shrink=False).failure
     return "" if failure is None else str(failure)
-
-
-def asks_for_undeclared(mutant: Mutant) -> bool:
-    """Whether the true ops, run under the mutant's declarations, are refused something.
-
-    A state that is declared for reading alone cannot be seen to be changed in this way; checking
-    mode sees that.
-    """
-    declared = mutant.declared
-    if declared is None:
-        return False
-    graph = _with_runs(declared, recording(mutant.true.graph))
-    plan = with_graph(replace(mutant.true, slots={}), graph)
-    try:
-        run_serial(
-            plan, steps=2, states=recorded_states(graph), keep=(), trace=False, watchdog_s=None
-        )
-    except StepweaveError:
-        return True
-    return False
-
-
-def _with_runs(declared: StepGraph, true: StepGraph) -> StepGraph:
-    """These declarations, with the ops of the true graph behind them."""
-
-    def ops(mine: tuple[Op, ...], its: tuple[Op, ...]) -> tuple[Op, ...]:
-        return tuple(replace(op, run=run.run) for op, run in zip(mine, its, strict=True))
-
-    nodes = tuple(
-        replace(node, host=ops(node.host, real.host), device=ops(node.device, real.device))
-        for node, real in zip(declared.nodes, true.nodes, strict=True)
-    )
-    values = {
-        name: replace(value, initial=None, allocate=None) for name, value in declared.values.items()
-    }
-    return replace(declared, nodes=nodes, values=values)

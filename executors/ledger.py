@@ -72,15 +72,16 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._table: tuple[list[int], list[Entry]] = ([], [])
+        self._most = 64  # entries; beyond that, the expired ones go
 
     def find(self, address: int) -> Entry | None:
         """The entry of the memory at `address`, also of a part of it seen as a storage."""
         entry = self.near(address)
-        if entry is None or entry.alive:
-            return entry
-        with self._lock:
-            self._drop_expired()
-        return None
+        while entry is not None and not entry.alive:
+            with self._lock:
+                self._drop_expired()
+            entry = self.near(address)
+        return entry
 
     def near(self, address: int) -> Entry | None:
         """Like `find`, but the entry may have expired and the memory be another's by now."""
@@ -122,15 +123,16 @@ class Ledger:
         return left
 
     def _add(self, entry: Entry) -> Entry:
-        kept = [*(other for other in self._table[1] if other.alive), entry]
-        kept.sort(key=_start)
-        self._table = ([other.start for other in kept], kept)
+        starts, entries = map(list, self._table)
+        at = bisect_right(starts, entry.start)
+        starts.insert(at, entry.start)
+        entries.insert(at, entry)
+        self._table = (starts, entries)
+        if len(entries) > self._most:
+            self._drop_expired()
+            self._most = 2 * len(self._table[1]) + 64
         return entry
 
     def _drop_expired(self) -> None:
         kept = [entry for entry in self._table[1] if entry.alive]
         self._table = ([entry.start for entry in kept], kept)
-
-
-def _start(entry: Entry) -> int:
-    return entry.start

@@ -8,8 +8,8 @@ fingerprints of what it may only read. Memory is mapped to the values and states
 It is a rewriting of the graph: every op's function is wrapped, so it works under every executor and
 leaves nothing behind where it is off.
 
-- An op that touches memory of a value or state that it did not declare, in that version: an error.
-- An op that changes what it only reads, through torch, numpy or a kernel unknown to torch: an error.
+- An op that touches memory of a value or state that it did not declare: an error.
+- An op that changes what it only reads, through torch, numpy or a foreign kernel: an error.
 - A device op that makes the host wait, unless its node says `allow_sync`: an error.
 - What a version leaves behind when its last reader is done is poisoned, so that whoever still reads
   it computes with garbage; through torch, it is an error.
@@ -138,9 +138,8 @@ class Strict:
         """
         version = self.published.pop(key, NOTHING)
         value = self.values[key.name]
-        spared = key.name in self.keep and (
-            value.allocate is None or not self._readers.get(key.name)
-        )
+        copied = value.allocate is not None and key.name in self._readers
+        spared = key.name in self.keep and not copied
         left = self.ledger.retire(version.blocks, key)
         if spared:
             return
@@ -261,8 +260,8 @@ class Checked:
                 self._violate(
                     "SW-SHARED-MEMORY",
                     name,
-                    f"publishes as {_field(name, entry)} memory of {entry.home.name!r}: its readers "
-                    f"would read that unordered; publish a copy",
+                    f"publishes as {_field(name, entry)} memory of {entry.home.name!r}, which its "
+                    "readers would then read in no order; publish a copy",
                 )
             if entry.owners == {Key(name, self.step)}:
                 self.writable.add(entry)
@@ -281,7 +280,10 @@ class Checked:
         elif entry in self.readable or (use is Use.LOOK and entry in self.writable):
             self.touched.add(entry)
             return
-        if (found := self.strict.ledger.find(address)) is not None and not found.free:
+        found = self.strict.ledger.find(address)
+        if found is not entry and found is not None:
+            self.uses(address, use)  # the first had expired
+        elif found is not None and not found.free:
             self._refuse(found, use)
 
     def asks_the_host(self, what: str) -> None:

@@ -2,7 +2,7 @@
 
 Two of torch's modes, both of one thread and pushed for one op: a dispatch mode, which sees every
 operation with its schema and so tells reads from writes, and a function mode, which sees the calls
-that leave torch without one (`numpy`, `tolist`, `data_ptr`), and `cpu`, which on a CPU does nothing.
+that leave torch without one (`numpy`, `tolist`, `data_ptr`) and `cpu`, no operation on a CPU.
 Both only look: the operation then runs as it would have.
 """
 
@@ -119,7 +119,7 @@ def _learn(operation: Any) -> _Facts:
 class _Dispatch(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No wrapper for torch.compile around each call, which would cost more than all the rest."""
+        """No wrapper for torch.compile around each call: it would cost more than all the rest."""
         return False
 
     def __init__(self, observer: Observer, *, may_ask: bool) -> None:
@@ -135,15 +135,13 @@ class _Dispatch(TorchDispatchMode):
         if facts.may_ask and not self._may_ask:
             self._refuse_to_wait(facts, args, kwargs)
         writes, use, uses = facts.writes, facts.use, self._uses
-        place = 0
-        for argument in args:
+        for place, argument in enumerate(args):
             if isinstance(argument, Tensor):
                 uses(_address(argument), _WRITE if place in writes else use)
             elif isinstance(argument, _LISTS):
                 for each in argument:
                     if isinstance(each, Tensor):
                         uses(_address(each), _WRITE if place in writes else use)
-            place += 1
         if kwargs:
             for name, argument in kwargs.items():
                 if isinstance(argument, Tensor):

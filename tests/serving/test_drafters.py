@@ -2,15 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
+from stepweave import LLM
+from stepweave.configs.errors import ConfigError
 from stepweave.configs.schema import Method
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import GraphError
+from stepweave.graph.node import OpContext
 from stepweave.graph.verify import verify
+from stepweave.nodes import registry
 from stepweave.nodes.decode_step import decode_step
-from stepweave.nodes.kind import NodeSpec, Shape
+from stepweave.nodes.kind import DrafterNeeds, NodeKind, NodeSpec, Shape
+from stepweave.nodes.prepare_inputs import Inputs
+from stepweave.nodes.proposal import Proposal, drafter
+from stepweave.nodes.sample import Sampled
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.serving.engine import Engine
 from stepweave.serving.testing import TinyConfig, serve, tiny_engine, tiny_request, tiny_requests
@@ -178,3 +187,41 @@ def test_no_drafter_brings_back_a_wait_for_the_host(drafter: str) -> None:
         ("draft.device", "d2h_copy.device"),
         ("d2h_copy.device", "commit.host.advance"),
     ]
+
+
+def test_another_package_can_bring_a_drafter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def propose(ctx: OpContext, inputs: Inputs, sampled: Sampled | None) -> Proposal | None:
+        """Say the last token again, as often as the row has room."""
+        if inputs.sample is None or sampled is None or inputs.sample.draft_width == 0:
+            return None
+        last = sampled.tokens.gather(1, sampled.counts[:, None] - 1)
+        width = inputs.sample.draft_width
+        return Proposal(last.expand(-1, width), torch.full_like(last[:, 0], width))
+
+    echo = NodeKind(
+        "echo", "say it again", lambda spec, _: drafter(spec, propose), drafter=DrafterNeeds()
+    )
+
+    class Installed:
+        name, value = "echo", "another_package:KIND"
+
+        def load(self) -> NodeKind:
+            return echo
+
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Installed()])
+    file = tmp_path / "echo.yaml"
+    file.write_text(
+        "version: 1\nextends: async\nspeculation: {method: custom, tokens: 2}\n"
+        "nodes: [{name: draft, kind: echo}]\n"
+    )
+    llm = LLM(pipeline=file)
+    prompt = "Write a short story about a fox named Ida."
+    [found] = llm.generate(prompt, SamplingParams(max_tokens=30))
+    [plain] = LLM(pipeline="synchronous").generate(prompt, SamplingParams(max_tokens=30))
+    assert found.token_ids == plain.token_ids
+    assert found.drafted > 40
+    file.write_text("version: 1\nextends: async\nspeculation: {method: custom, tokens: 2}\n")
+    with pytest.raises(ConfigError, match="needs the kind of the drafter"):
+        LLM(pipeline=file)

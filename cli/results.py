@@ -18,21 +18,24 @@ def print_json(outputs: Sequence[RequestOutput], summary: Mapping[str, Any]) -> 
 
 
 def print_text(outputs: Sequence[RequestOutput], summary: Mapping[str, Any]) -> None:
-    """A panel for each request, then a table of counts and one line on the whole run."""
+    """A panel for each completion, then a table of counts and one line on the whole run."""
     from rich.console import Console
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
 
     console = Console(highlight=False)
-    for output in outputs:
+    shown = [choice for output in outputs for choice in output.choices or (output,)]
+    for output in shown:
         body = Text(_visible(output.text))
         if output.error is not None:
             body = Text(_visible(f"failed: {output.error}"), style="red")
+        for warning in output.warnings:
+            body.append(_visible(f"\nwarning: {warning}"), style="yellow")
         about = Text(_visible(_first_line(output.prompt)))
         console.print(Panel(body, title=about, title_align="left"))
     table = Table("request", "ended by", "tokens", "drafted", "accepted", box=None)
-    for output in outputs:
+    for output in shown:
         table.add_row(
             Text(_visible(output.id)),
             output.finish_reason or "",
@@ -52,6 +55,8 @@ def _sentence(summary: Mapping[str, Any]) -> str:
     )
     if summary["drafted"]:
         said += f"; {summary['accepted'] / summary['drafted']:.0%} of drafts accepted"
+    if "synthetic_acceptance" in summary:
+        said += "\nSYNTHETIC ACCEPTANCE, for benchmarks: these texts are not what the model says"
     if summary["equal_to_synchronous"] is not None:
         same = "equal to" if summary["equal_to_synchronous"] else "NOT EQUAL to"
         said += f"\n{same} the synchronous loop, {summary['speed_ratio']:.2f} times its speed"

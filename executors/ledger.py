@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -28,6 +28,9 @@ class Key(NamedTuple):
 
     name: str
     version: int | None = None
+
+
+_WEAK: Any = StorageWeakRef
 
 
 class Entry:
@@ -48,7 +51,8 @@ class Entry:
     def __init__(self, block: Block) -> None:
         assert isinstance(block.holder, Tensor)
         self.start, self.end = block.start, block.start + block.nbytes
-        self.reference = StorageWeakRef(block.holder.untyped_storage())
+        storage: Any = block.holder.untyped_storage()
+        self.reference: Any = _WEAK(storage)
         self.home: Key | None = None
         self.owners: frozenset[Key] = frozenset()
         self.retired: Key | None = None
@@ -63,7 +67,8 @@ class Entry:
 
     @property
     def alive(self) -> bool:
-        return not self.reference.expired()
+        expired: bool = self.reference.expired()
+        return not expired
 
 
 class Ledger:
@@ -123,7 +128,7 @@ class Ledger:
         return left
 
     def _add(self, entry: Entry) -> Entry:
-        starts, entries = map(list, self._table)
+        starts, entries = self._table[0].copy(), self._table[1].copy()
         at = bisect_right(starts, entry.start)
         starts.insert(at, entry.start)
         entries.insert(at, entry)

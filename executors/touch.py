@@ -125,7 +125,7 @@ class Walker:
         return tried & (tried - 1) == 0
 
 
-def _parts(datum: object) -> Iterator[tuple[str, object]]:
+def _parts(datum: Any) -> Iterator[tuple[str, object]]:
     if isinstance(datum, dict):
         for key, part in tuple(datum.items()):
             if not isinstance(part, _SCALARS):
@@ -148,7 +148,7 @@ def _parts(datum: object) -> Iterator[tuple[str, object]]:
 
 
 @cache
-def _slots(kind: Hashable) -> tuple[str, ...]:
+def _slots(kind: type) -> tuple[str, ...]:
     found: list[str] = []
     for base in kind.__mro__:
         slots = base.__dict__.get("__slots__", ())

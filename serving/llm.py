@@ -155,7 +155,14 @@ class LLM:
             "depth": self.config.depth,
             "waits": len(plan.waits),
             "slots": dict(plan.slots),
+            **self._synthetic,
         }
+
+    @property
+    def _synthetic(self) -> dict[str, Any]:
+        """A label, where drafts are kept at given rates: what comes out is not the model's."""
+        rates = self.engine.synthetic_acceptance
+        return {} if rates is None else {"synthetic_acceptance": list(rates)}
 
 
 @dataclass

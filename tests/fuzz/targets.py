@@ -41,6 +41,11 @@ def _folder() -> Path:
     return Path(folder.name)
 
 
+def _refused(error: Exception) -> bool:
+    assert str(error).strip(), "an error without a message"
+    return False
+
+
 def yaml(data: bytes) -> bool:
     """A pipeline file: it loads, or a `ConfigError` says what is wrong in it."""
     path = _folder() / "fuzz.yaml"
@@ -48,9 +53,7 @@ def yaml(data: bytes) -> bool:
     try:
         load(path)
     except ConfigError as error:
-        assert error.problems, "an error without a problem"
-        assert all(problem.message and f"{problem}" for problem in error.problems)
-        return False
+        return _refused(error)
     return True
 
 
@@ -61,8 +64,7 @@ def prompts(data: bytes) -> bool:
     try:
         found = read_prompts(path)
     except ConfigError as error:
-        assert error.problems, "an error without a problem"
-        return False
+        return _refused(error)
     path.write_text("\n".join(map(as_line, found)), encoding="utf-8")
     assert read_prompts(path) == found, "a request changed on its way to a file and back"
     return True
@@ -106,14 +108,13 @@ def grammar_request(request: Mapping[str, object], *, seed: int = 0) -> bool:
     try:
         spec = GrammarSpec.from_request(request)
     except GrammarError as error:
-        assert str(error), "an error without a message"
-        return False
+        return _refused(error)
     usable = False
     for backend in backends():
         try:
             compiled = backend.compile(spec)
         except GrammarError as error:
-            assert str(error), "an error without a message"
+            _refused(error)
             continue
         walk(compiled.matcher(), random.Random(seed))
         usable = True
@@ -143,9 +144,11 @@ def walk(matcher: Matcher, rng: random.Random) -> None:
                 assert matcher.terminated == before
             matcher.advance([token])
         except MatcherFailure as failure:
-            assert matcher.failed
-            assert str(failure), "an error without a message"
-            return
+            _refused(failure)
+            break
+    else:
+        return
+    assert matcher.failed, "a failure that the matcher has forgotten"
 
 
 TARGETS: Mapping[str, Callable[[bytes], bool]] = {

@@ -120,8 +120,8 @@ def lines(draw: st.DrawFn) -> Any:
         "structured_outputs": st.fixed_dictionaries({"regex": st.text(max_size=4)}),
         "bad_words": st.lists(st.text(min_size=1, max_size=4), max_size=2),
     }
-    for key in draw(st.lists(st.sampled_from(KEYS), max_size=4, unique=True)):
-        line[key] = draw(good[key] if key in good and draw(st.integers(0, 5)) else VALUES)
+    for key in draw(st.lists(st.sampled_from([*good, *KEYS]), max_size=4, unique=True)):
+        line[key] = draw(good[key] if key in good and draw(st.integers(0, 9)) else VALUES)
     return line
 
 
@@ -187,27 +187,34 @@ def pieces(*texts: str) -> st.SearchStrategy[str]:
     return st.lists(st.sampled_from(texts), max_size=10).map("".join)
 
 
-REGEXES = pieces(
-    *("a", "b", "[a-c]", "[^x]", ".", "\\d", "\\w", "(", ")", "|", "*", "+", "?", "{2,3}", "{0,2}"),
-    *("^", "$", "\\", "[", "]", "(?=a)", "\\1", "é", "\\u0041", "{", "-", "(?i)", "\n"),
-)
-EBNFS = pieces(
-    *(
-        "root ::= ",
-        "a ::= ",
-        "\n",
-        '"x" ',
-        '"',
-        "a ",
-        "root ",
-        "[a-z] ",
-        "(",
-        ")",
-        "| ",
-        "* ",
-        "+ ",
+def grown(*leaves: str, repeats: tuple[str, ...]) -> st.SearchStrategy[str]:
+    """Well-formed expressions: sequences, alternatives, groups, repetitions."""
+    return st.recursive(
+        st.sampled_from(leaves),
+        lambda inner: st.one_of(
+            st.tuples(inner, inner).map(" ".join if '"x"' in leaves else "".join),
+            st.tuples(inner, inner).map(lambda two: f"({two[0]}|{two[1]})"),
+            st.tuples(inner, st.sampled_from(repeats)).map(lambda two: f"({two[0]}){two[1]}"),
+        ),
+        max_leaves=6,
+    )
+
+
+REPEATS = ("*", "+", "?", "{2,3}", "{0,2}", "{3}", "{2,}")
+REGEXES = st.one_of(
+    grown("a", "b", "[a-c]", "[^x]", ".", "\\d", "\\w", "é", "🙂", "\\.", repeats=REPEATS),
+    pieces(
+        *("a", "[a-c]", "[^x]", ".", "\\d", "(", ")", "|", "*", "+", "?", "{2,3}", "{", "-", "\n"),
+        *("^", "$", "\\", "[", "]", "(?=a)", "\\1", "é", "\\u0041", "(?i)"),
     ),
-    *("? ", "{1,2} ", "# c\n", "[^", '"" ', "é ", "::="),
+)
+RULES = grown('"x"', '"yy"', "[a-z]", "[^a]", "root", "a", '"é"', '""', repeats=REPEATS)
+EBNFS = st.one_of(
+    st.tuples(RULES, RULES).map(lambda two: f"root ::= {two[0]}\na ::= {two[1]}\n"),
+    pieces(
+        *("root ::= ", "a ::= ", "\n", '"x" ', '"', "a ", "root ", "[a-z] ", "(", ")", "| ", "* "),
+        *("+ ", "? ", "{1,2} ", "# c\n", "[^", '"" ', "é ", "::="),
+    ),
 )
 TAGS = st.recursive(
     st.one_of(

@@ -148,6 +148,9 @@ def run(
         bool,
         typer.Option("--compare", help="Run the synchronous loop too; report equality and speed."),
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail where a node does what it did not declare.")
+    ] = False,
 ) -> None:
     """Generate text. Without prompts given, for those of the config.
 
@@ -163,7 +166,8 @@ def run(
     from .run import run as run_pipeline
     from .settings import overrides
 
-    loaded = pipeline(config, overrides(settings))
+    changed = overrides(settings) | ({"check": "strict"} if strict else {})
+    loaded = pipeline(config, changed)
     lines = requested(loaded, prompt or (), prompts, schema, max_tokens)
     raise Exit(run_pipeline(loaded, lines, as_json=json, compare=compare))
 

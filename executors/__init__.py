@@ -1,9 +1,10 @@
-"""What runs a plan: serial, on threads, or simulated over a cost model."""
+"""What runs a plan: serial, on threads, by chance, or simulated over a cost model."""
 
 from .errors import NodeFailure, StuckWait, UndeclaredAccess
 from .report import OpEvent, RunReport
 from .run import run
 from .simulated import Timeline, Turn, simulate
+from .virtual import Virtual
 
 __all__ = [
     "NodeFailure",
@@ -13,6 +14,7 @@ __all__ = [
     "Timeline",
     "Turn",
     "UndeclaredAccess",
+    "Virtual",
     "run",
     "simulate",
 ]

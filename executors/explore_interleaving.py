@@ -128,6 +128,7 @@ class Interleaving:
     """Where every actor stands. `steps` None: until `last` is set to a step."""
 
     __slots__ = (
+        "_coming",
         "_fed",
         "_floor",
         "_given",
@@ -150,6 +151,9 @@ class Interleaving:
         self.strict = strict
         self.last: int | None = None if steps is None else steps - 1
         self._turn = dict.fromkeys(course.hosts, 0)  # how many ops each host thread has done
+        self._coming: dict[str, tuple[Place, int, int]] = {}
+        for actor in course.hosts:
+            self._come(actor)
         self._running: dict[str, tuple[Place, int] | None] = dict.fromkeys(course.actors)
         self.queues: dict[str, list[tuple[Place, int, Awaited]]] = {
             stream: [] for stream in course.streams
@@ -196,7 +200,7 @@ class Interleaving:
                 following = self._next(actor)
                 if following is not None:
                     place, step = following
-                    if self._near(place, step) and self._ready(self._awaited(place, step)):
+                    if self._clear(place, step) and self._near(place, step):
                         found.append(actor)
         return found
 
@@ -226,13 +230,15 @@ class Interleaving:
         if actor in self.queues:
             return
         self._turn[actor] += 1
+        self._come(actor)
         if place.stream is not None:
             for op in place.launches:
                 self._enqueue(place.stream, self.course.places[op], step)
 
     def _enqueue(self, stream: str, place: Place, step: int) -> None:
         captured = []
-        for source, awaited in self._awaited(place, step):
+        for source, distance in place.waits:
+            awaited = step - distance
             if self._given[source] >= awaited:
                 captured.append((source, awaited))
             elif self.strict and self._real(step) and self._real(awaited):
@@ -251,29 +257,31 @@ class Interleaving:
         return step >= 0 and (self.last is None or step <= self.last)
 
     def _next(self, actor: str) -> tuple[Place, int] | None:
+        coming = self._coming[actor]
+        return None if self._beyond(coming[2]) else coming[:2]
+
+    def _come(self, actor: str) -> None:
+        """Set what a host thread comes to next."""
         program = self.course.hosts[actor]
         turn, rank = divmod(self._turn[actor], len(program))
         iteration = self.course.first + turn
-        if self.last is not None and iteration > self.last + self.course.tail:
-            return None
-        return program[rank], iteration - program[rank].offset
+        self._coming[actor] = (program[rank], iteration - program[rank].offset, iteration)
 
-    def _awaited(self, place: Place, step: int) -> Awaited:
-        """What an op waits for: nothing that no iteration comes to."""
-        if not place.waits:
-            return ()
-        first, end = self.course.first, None
-        if self.last is not None:
-            end = self.last + self.course.tail
-        return tuple(
-            (source, step - distance)
-            for source, distance in place.waits
-            for iteration in (step - distance + self.course.places[source].offset,)
-            if iteration >= first and (end is None or iteration <= end)
-        )
+    def _clear(self, place: Place, step: int) -> bool:
+        """Everything that an op waits for is done, but for what no iteration comes to."""
+        done, places = self.done, self.course.places
+        for source, distance in place.waits:
+            awaited = step - distance
+            if done[source] < awaited and not self._beyond(awaited + places[source].offset):
+                return False
+        return True
+
+    def _beyond(self, iteration: int) -> bool:
+        return self.last is not None and iteration > self.last + self.course.tail
 
     def _ready(self, awaited: Awaited) -> bool:
-        return all(self.done[op] >= step for op, step in awaited)
+        done = self.done
+        return all(done[op] >= step for op, step in awaited)
 
     def _near(self, place: Place, step: int) -> bool:
         """No thread runs ahead of the others without bound, as in any executor."""
@@ -289,6 +297,7 @@ class Interleaving:
         other.course, other.store, other.strict = self.course, store, self.strict
         other.last, other._floor = self.last, self._floor
         other._turn, other._running = dict(self._turn), dict(self._running)
+        other._coming = dict(self._coming)
         other.queues = {stream: list(queue) for stream, queue in self.queues.items()}
         other.done, other._given, other._fed = dict(self.done), dict(self._given), dict(self._fed)
         return other

@@ -6,9 +6,9 @@ that must be ordered by other paths: it is *equivalent* once there is a witness 
 requirement, which the verifier checks. Where one of them objects alone, one of them is wrong, or a
 mutant survives: that is a `Disagreement`, and the campaign has failed.
 
-Accesses that a mutant drops, or declares in another phase, are seen in a third way too: checking
-mode sees ops do what they did not declare. This needs no plan to be wrong, so it sees those that are
-equivalent.
+Accesses that a mutant drops or declares in another phase are seen in a third way too: checking
+mode sees ops do what they did not declare. That needs no plan to be wrong, so it sees equivalent
+ones too.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from .report import OpEvent, RunReport
 from .trace import timed
 
 T = TypeVar("T")
-EVENTS = 400  # among which random schedules change their priorities
+EVENTS = 250  # among which random schedules change their priorities
 SIMPLE_STEPS = 4  # shrinking holds back ops of the first so many steps
 
 

@@ -36,7 +36,7 @@ class Priorities:
         order = list(actors)
         random.shuffle(order)
         self._rank = {actor: rank for rank, actor in enumerate(order)}
-        changes = random.randrange(1, max(2, min(24, events // 4)))
+        changes = random.randrange(2, max(3, min(24, events // 4)))
         self._changes = {random.randrange(max(1, events)) for _ in range(changes)}
         self._event = 0
 

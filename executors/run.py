@@ -64,14 +64,16 @@ def run(
             plan, steps=steps, states=states, keep=keep, trace=trace, watchdog_s=watchdog_s
         )
     from .strict import Strict  # with torch, which a graph of plain functions does without
+    from .watch import watched_exits
 
     strict = Strict(plan.graph, states, keep)
-    report = executor(
-        replace(plan, graph=strict.graph),
-        steps=steps,
-        states=states,
-        keep=keep,
-        trace=trace,
-        watchdog_s=watchdog_s,
-    )
+    with watched_exits():
+        report = executor(
+            replace(plan, graph=strict.graph),
+            steps=steps,
+            states=states,
+            keep=keep,
+            trace=trace,
+            watchdog_s=watchdog_s,
+        )
     return replace(report, unused=strict.unused())

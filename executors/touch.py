@@ -14,7 +14,6 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -147,8 +146,16 @@ def _parts(datum: Any) -> Iterator[tuple[str, object]]:
                 yield f".{name}", part
 
 
-@cache
+_known_slots: dict[type, tuple[str, ...]] = {}
+
+
 def _slots(kind: type) -> tuple[str, ...]:
+    if kind not in _known_slots:
+        _known_slots[kind] = _slots_of(kind)
+    return _known_slots[kind]
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
     found: list[str] = []
     for base in kind.__mro__:
         slots = base.__dict__.get("__slots__", ())

@@ -1,9 +1,9 @@
 """What the code of one op does with tensors, seen while it does it.
 
-Two of torch's modes, both of one thread and pushed for one op: a dispatch mode, which sees every
-operation with its schema and so tells reads from writes, and a function mode, which sees the calls
-that leave torch without one (`numpy`, `tolist`, `data_ptr`) and `cpu`, no operation on a CPU.
-Both only look: the operation then runs as it would have.
+A dispatch mode of torch, of one thread and pushed for one op, sees every operation with its schema
+and so tells reads from writes. What leaves torch without an operation (`numpy`, `tolist`,
+`data_ptr`), or is none on a CPU (`cpu`), is told by wrappers around those few functions. Both only
+look: what was called then runs as it would have.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import wraps
 from types import FrameType, MappingProxyType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -165,50 +167,63 @@ class _Dispatch(TorchDispatchMode):
         elif name in _REPEATS:
             if (kwargs or {}).get("output_size") is None:
                 self._observer.asks_the_host(f"{name} without output_size")
-        elif any(isinstance(each, _LISTS) and any(map(_is_mask, each)) for each in args):
+        elif any(isinstance(each, _LISTS) and False for each in args):
             self._observer.asks_the_host(f"{name} with a boolean mask")
 
 
-class _Functions(TorchFunctionMode):
-    def __init__(self, observer: Observer, *, may_ask: bool) -> None:
-        super().__init__()
-        self._observer = observer
-        self._may_ask = may_ask
+# --- calls that leave torch without an operation
 
-    def __torch_function__(
-        self, function: Any, types: object, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        what = _LEAVING.get(function)
-        if what is not None:
-            self._leaves(what, args, kwargs or {})
-        return function(*args, **kwargs) if kwargs else function(*args)
-
-    def _leaves(self, what: str, args: Any, kwargs: Mapping[str, Any]) -> None:
-        if not self._may_ask:
-            target = args[1] if len(args) > 1 else kwargs.get("device")
-            if (
-                what in ("numpy", "tolist", "__array__", "cpu")
-                or (what == "to" and target == "cpu" and isinstance(target, str))
-                or (what in ("tensor", "as_tensor") and not isinstance(args[0], Tensor))
-            ):
-                self._observer.asks_the_host(_MEANT.get(what, f"Tensor.{what}()"))
-        if args and isinstance(args[0], Tensor):
-            self._observer.uses(_address(args[0]), Use.LOOK)
-
-
+_METHODS = ("numpy", "tolist", "__array__", "cpu", "to", "data_ptr", "__dlpack__")
+_FACTORIES = ("tensor", "as_tensor")
 _MEANT = {
     "to": 'Tensor.to("cpu")',
     "tensor": "torch.tensor(…), a copy from pageable memory,",
     "as_tensor": "torch.as_tensor(…), a copy from pageable memory,",
 }
-_LEAVING: Mapping[Callable[..., Any], str] = {
-    **{
-        getattr(Tensor, name): name
-        for name in ("numpy", "tolist", "__array__", "cpu", "to", "data_ptr", "__dlpack__")
-    },
-    torch.tensor: "tensor",
-    torch.as_tensor: "as_tensor",
-}
+_here = threading.local()  # `watch`: that of the op that this thread runs
+_exits = threading.Lock()
+_runs = 0
+_before: list[tuple[Any, str, Any]] = []
+
+
+@contextmanager
+def watched_exits() -> Iterator[None]:
+    """While any run in checking mode goes on, the calls that leave torch tell of it.
+
+    They are replaced for that long, and by wrappers that look for a watch of their own thread. A
+    function mode of torch would see them too, but is called for every function of torch there is,
+    down to `Tensor.shape`, which makes checking mode slower by a quarter.
+    """
+    global _runs
+    with _exits:
+        if _runs == 0:
+            for owner, names in ((Tensor, _METHODS), (torch, _FACTORIES)):
+                for name in names:
+                    _before.append((owner, name, vars(owner).get(name)))
+                    setattr(owner, name, _telling(name, getattr(owner, name)))
+        _runs += 1
+    try:
+        yield
+    finally:
+        with _exits:
+            _runs -= 1
+            while _runs == 0 and _before:
+                owner, name, own = _before.pop()
+                if own is None:
+                    delattr(owner, name)  # it was inherited
+                else:
+                    setattr(owner, name, own)
+
+
+def _telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def telling(*args: Any, **kwargs: Any) -> Any:
+        watch: Watch | None = getattr(_here, "watch", None)
+        if watch is not None:
+            watch.leaves(name, args, kwargs)
+        return function(*args, **kwargs)
+
+    return telling
 
 
 class Watch:
@@ -218,26 +233,38 @@ class Watch:
     """
 
     def __init__(self, observer: Observer, *, may_ask: bool) -> None:
-        self._modes = (
-            _Functions(observer, may_ask=may_ask),
-            _Dispatch(observer, may_ask=may_ask),
-        )
+        self._observer = observer
+        self._mode: Any = _Dispatch(observer, may_ask=may_ask)
         self._may_ask = may_ask
-        self._before: int | None = None
+        self._sync_mode: int | None = None
 
     def __enter__(self) -> None:
-        for mode in self._modes:
-            mode.__enter__()
-        if not self._may_ask and torch.cuda.is_initialized():
-            self._before = torch.cuda.get_sync_debug_mode()
-            torch.cuda.set_sync_debug_mode("error")
+        _here.watch = self
+        self._mode.__enter__()
+        cuda: Any = torch.cuda
+        if not self._may_ask and cuda.is_initialized():
+            self._sync_mode = cuda.get_sync_debug_mode()
+            cuda.set_sync_debug_mode("error")
 
     def __exit__(self, *raised: Any) -> None:
-        if self._before is not None:
-            torch.cuda.set_sync_debug_mode(self._before)
-            self._before = None
-        for mode in reversed(self._modes):
-            mode.__exit__(*raised)
+        if self._sync_mode is not None:
+            torch.cuda.set_sync_debug_mode(self._sync_mode)
+            self._sync_mode = None
+        self._mode.__exit__(*raised)
+        _here.watch = None
+
+    def leaves(self, what: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """The op calls one of the functions that leave torch."""
+        if not self._may_ask:
+            target = args[1] if len(args) > 1 else kwargs.get("device")
+            if (
+                what in ("numpy", "tolist", "__array__", "cpu")
+                or (what == "to" and isinstance(target, str) and target == "cpu")
+                or (what in _FACTORIES and not (args and isinstance(args[0], Tensor)))
+            ):
+                self._observer.asks_the_host(_MEANT.get(what, f"Tensor.{what}()"))
+        if args and isinstance(args[0], Tensor):
+            self._observer.uses(_address(args[0]), Use.LOOK)
 
 
 def _is_mask(index: object) -> bool:

@@ -54,20 +54,63 @@ def verify(plan: Plan) -> None:
 def violations(plan: Plan) -> list[Violation]:
     """Everything that is wrong with a plan, one entry per cause; empty if it is sound."""
     structural = [*_actors(plan), *_slots(plan), *_wait_ends(plan)]
-    if structural:
-        return structural  # orderings mean nothing before the programs do
+    if structural:  # orderings mean nothing before the programs do
+        return [_advised(violation) for violation in structural]
     arcs = list(_arcs(plan))
     cycle = _stuck(list(plan.graph.vertices), arcs)
     if cycle:
         return [_deadlock(plan, cycle)]
     distance = _Distances(list(plan.graph.vertices), arcs)
-    races = [*_host_order(plan, distance), *_unordered(plan, arcs, distance)]
+    races = _folded([*_unordered(plan, arcs, distance)])
     raced = {violation.value for violation in races}
-    return [
-        *races,
+    claims = [
         *(claim for claim in _claims(plan, distance) if claim.value not in raced),
         *_witnesses(plan, arcs, distance, broken=not races),
     ]
+    return [*races, *map(_advised, claims)]
+
+
+def _folded(found: list[Violation]) -> list[Violation]:
+    """Races of two ops that a stream runs in a wrong order are listed under that report."""
+    for fed in [each for each in found if each.code == "SW-LAUNCH"]:
+        assert fed.before is not None
+        assert fed.after is not None
+        turned = {fed.before.value, fed.after.value}
+        same = [each for each in found if _touching(each) == turned]
+        also = tuple(line for each in same for line in (_headline(each), *each.also))
+        lines = "".join(f"\n  also     {line}" for line in also)
+        whole = replace(fed, message=fed.message + lines, also=(*fed.also, *also))
+        found = [whole if each is fed else each for each in found if each not in same]
+    return found
+
+
+def _touching(violation: Violation) -> set[str]:
+    return {access.op for access in (violation.before, violation.after) if access}
+
+
+def _headline(race: Violation) -> str:
+    assert race.before is not None
+    assert race.after is not None
+    assert race.needed is not None
+    order = _instant(race.before.op, race.after.op, race.needed)
+    return f"{race.hazard} {race.value}: {order}"
+
+
+_ADVICE = {
+    "SW-ACTORS": "programs are the compiler's to make: compile the graph again",
+    "SW-SLOTS": "give it one slot at least, or let it be fresh",
+    "SW-WITNESS": "compile the graph again; or state the requirement, with a path of the plan",
+}
+
+
+def _advised(violation: Violation) -> Violation:
+    """With what to do, where that follows from the code alone."""
+    advice = _ADVICE.get(violation.code)
+    if violation.repair or advice is None:
+        return violation
+    lines = "".join(f"\n  also     {line}" for line in violation.also)
+    message = f"{violation.message}\n  repair   {advice}{lines}"
+    return replace(violation, message=message, repair=advice)
 
 
 # --- what must be ordered -----------------------------------------------------------------
@@ -297,51 +340,59 @@ def _wait_ends(plan: Plan) -> Iterator[Violation]:
                 "SW-HOST-ORDER",
                 f"stream {ops[wait.target].actor!r} cannot wait for host op {wait.source!r}: host "
                 f"work has no event. Let {ops[wait.target].launch!r}, which launches "
-                f"{wait.target!r}, wait for it",
+                f"{wait.target!r}, wait for it\n  repair   let {ops[wait.target].launch} wait for "
+                f"{wait.source} of {_ago(wait.distance)}",
                 before=_access(plan, wait.source, "runs", wait.source),
                 after=_access(plan, wait.target, "waits for", wait.source),
                 needed=wait.distance,
+                repair=f"let {ops[wait.target].launch} wait for {wait.source} of "
+                f"{_ago(wait.distance)}",
             )
 
 
-def _host_order(plan: Plan, distance: _Distances) -> Iterator[Violation]:
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """How to report that a requirement is not met."""
+
+    code: str
+    headline: str
+    first: tuple[str, str]  # verb and object of the access that must come first
+    second: tuple[str, str]
+
+
+def _host_order(plan: Plan, distance: _Distances) -> Iterator[tuple[_Need, _Report]]:
     """Streams are fed in the order they run, and no wait is enqueued before its record."""
     ops = plan.graph.vertices
     for u, v, d in _program_arcs(plan):
-        launches = (ops[u].launch, ops[v].launch)
-        if launches[0] is None or launches[1] is None:
+        first, second = ops[u].launch, ops[v].launch
+        if first is None or second is None or _fed(distance, first, second, d):
             continue
-        if not _fed(distance, launches[0], launches[1], d):
-            need = _Need("LAUNCH", ops[u].actor, 0, launches[0], launches[1], d)
-            yield _missing(
-                plan,
+        yield (
+            _Need("LAUNCH", ops[u].actor, 0, first, second, d),
+            _Report(
                 "SW-LAUNCH",
                 f"stream {ops[u].actor!r} runs {_instant(u, v, d)}, so it must be given them in "
                 "that order",
-                need,
                 ("launches", u),
                 ("launches", v),
-                distance,
-                _repair(plan, [need], distance),
-            )
+            ),
+        )
     for wait in plan.waits:
-        source, target = ops[wait.source], ops[wait.target]
-        if target.launch is None or source.launch is None:
+        stream = ops[wait.target].actor
+        first, second = ops[wait.source].launch, ops[wait.target].launch
+        if first is None or second is None or _fed(distance, first, second, wait.distance):
             continue
-        if not _fed(distance, source.launch, target.launch, wait.distance):
-            need = _Need("LAUNCH", wait.source, 0, source.launch, target.launch, wait.distance)
-            yield _missing(
-                plan,
+        yield (
+            _Need("LAUNCH", wait.source, 0, first, second, wait.distance),
+            _Report(
                 "SW-HOST-ORDER",
-                f"stream {target.actor!r} waits for the event of {wait.source!r} before "
+                f"stream {stream!r} waits for the event of {wait.source!r} before "
                 f"{wait.target!r} (step+{wait.distance}), but the wait may be enqueued before "
                 "the event is recorded, and then does nothing",
-                need,
                 ("records", f"the event of {wait.source}"),
                 ("enqueues", f"the wait for {wait.source}"),
-                distance,
-                _repair(plan, [need], distance),
-            )
+            ),
+        )
 
 
 def _fed(distance: _Distances, first: str, second: str, most: int) -> bool:
@@ -366,27 +417,34 @@ def _met(plan: Plan, need: _Need, distance: _Distances) -> bool:
 
 
 def _unordered(plan: Plan, arcs: Sequence[Arc], distance: _Distances) -> Iterator[Violation]:
-    """The races: required orderings without a path. One report for each cause."""
+    """What is required and has no path, of streams' feeding and of data: one report per cause."""
+    feeding = dict(_host_order(plan, distance))
     missing = [need for need in _needs(plan) if not _met(plan, need, distance)]
-    causes = _by_slots(plan, _causes(plan, missing, arcs), distance)
-    verb, done = {"R": "read", "W": "write"}, {"R": "read", "W": "written"}
-    ops = plan.graph.vertices
+    causes = _by_slots(plan, _causes(plan, [*feeding, *missing], arcs), distance)
     for need, others in causes:
-        place = "" if need.value in plan.graph.states else _copies(plan, need.value)
-        first, second = need.hazard[2], need.hazard[0]
         yield _missing(
             plan,
-            RACE_CODES[need.hazard, ops[need.before].side, ops[need.after].side],
-            f"{need.hazard} race on {need.value!r}{place}: {need.after} of step "
-            f"{_later(need.distance)} may {verb[second]} it before {need.before} of step i has "
-            f"{done[first]} it",
             need,
-            (f"{verb[first]}s", need.value),
-            (f"{verb[second]}s", need.value),
+            feeding.get(need) or _race(plan, need),
             distance,
             _repair(plan, [need, *others], distance),
             tuple(str(other) for other in others),
         )
+
+
+def _race(plan: Plan, need: _Need) -> _Report:
+    verb, done = {"R": "read", "W": "write"}, {"R": "read", "W": "written"}
+    ops = plan.graph.vertices
+    place = "" if need.value in plan.graph.states else _copies(plan, need.value)
+    first, second = need.hazard[2], need.hazard[0]
+    return _Report(
+        RACE_CODES[need.hazard, ops[need.before].side, ops[need.after].side],
+        f"{need.hazard} race on {need.value!r}{place}: {need.after} of step "
+        f"{_later(need.distance)} may {verb[second]} it before {need.before} of step i has "
+        f"{done[first]} it",
+        (f"{verb[first]}s", need.value),
+        (f"{verb[second]}s", need.value),
+    )
 
 
 def _by_slots(
@@ -562,19 +620,15 @@ def _malformed(plan: Plan, edge: Edge) -> str | None:
 
 def _missing(
     plan: Plan,
-    code: str,
-    headline: str,
     need: _Need,
-    first: tuple[str, str],
-    second: tuple[str, str],
+    report: _Report,
     distance: _Distances,
     repair: str,
-    also: tuple[str, ...] = (),
+    also: tuple[str, ...],
 ) -> Violation:
     """An ordering that is needed and not there."""
     goal = _goal(plan, need)
-    present = distance(need.before, goal)
-    path = distance.path(need.before, goal)
+    present, path = _present(plan, need, distance)
     needed = _instant(need.before, need.after, need.distance)
     if goal != need.after:
         needed += f", through its launch {goal!r}"
@@ -582,15 +636,15 @@ def _missing(
         shown = "no ordering between them"
     else:
         shown = f"only {_instant(need.before, goal, present)}: {_path_text(path)}"
-    before = _access(plan, need.before, *first, step=0)
-    after = _access(plan, need.after, *second, step=need.distance)
+    before = _access(plan, need.before, *report.first, step=0)
+    after = _access(plan, need.after, *report.second, step=need.distance)
     if need.hazard != "LAUNCH":
         read = {"W": 0, "R": need.carry}  # how far back the version is that an access touches
         before = replace(before, place=_place(plan, need.value, -read[need.hazard[2]]))
         after = replace(after, place=_place(plan, need.value, need.distance - read[need.hazard[0]]))
     return Violation(
-        code,
-        f"{headline}\n  first    {before}\n  second   {after}\n"
+        report.code,
+        f"{report.headline}\n  first    {before}\n  second   {after}\n"
         f"  needed   {needed}\n  present  {shown}\n  repair   {repair}"
         + "".join(f"\n  also     {line}" for line in also),
         need.hazard,
@@ -603,6 +657,16 @@ def _missing(
         repair,
         path,
     )
+
+
+def _present(
+    plan: Plan, need: _Need, distance: _Distances
+) -> tuple[int | None, tuple[tuple[str, int], ...]]:
+    """The nearest order that there is, and the path that gives it."""
+    goal = _goal(plan, need)
+    if goal != need.after and goal == need.before:  # it launches the second access itself
+        return 0, ((need.before, 0), (need.after, 0))
+    return distance(need.before, goal), distance.path(need.before, goal)
 
 
 def _place(plan: Plan, value: str, version: int) -> str:
@@ -622,9 +686,9 @@ def _slots_for(plan: Plan, need: _Need, distance: _Distances) -> int | None:
 
     The overwriting is K - carry steps after the access, and what orders them is `present` long.
     """
-    if need.hazard == "RAW" or plan.slots.get(need.value) is None:
+    if need.hazard not in ("WAR", "WAW") or plan.slots.get(need.value) is None:
         return None
-    present = distance(need.before, _goal(plan, need))
+    present, _ = _present(plan, need, distance)
     return None if present is None else present + need.carry
 
 

@@ -47,6 +47,8 @@ def job_for(spec: GrammarSpec, any_whitespace: bool) -> Job:
             for _, format_ in formats(tag):
                 if "json_schema" in format_ and format_.get("style", "json") == "json":
                     format_["json_schema"] = as_patterns(format_["json_schema"])
+                    if not any_whitespace:  # the call has no compact form: at most one, then
+                        format_.setdefault("max_whitespace_cnt", 1)
             return Job("structural_tag", json.dumps(tag))
 
 

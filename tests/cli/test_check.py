@@ -173,3 +173,61 @@ def test_an_abstract_graph_is_checked_without_torch() -> None:
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["ok"]
     assert min(times) < 3, times  # 0.6 s on an idle machine; a busy one must not fail the tests
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_mutant_of_a_shipped_pipeline_is_killed_by_both_oracles(name: str) -> None:
+    result = stepweave("check", name, "--mutate", "--json")
+    assert result.exit_code == 0, result.output
+    (found,) = objects(result)
+    assert found["config"] == name
+    assert found["ok"]
+    assert found["disagreements"] == found["errors"] == []
+    classes = found["classes"]
+    assert list(classes) == ["wait", "slot", "carry", "phase", "access"]
+    for kind, tally in classes.items():
+        assert tally["killed"] == tally["total"] > 0, kind
+        assert tally["caught"] == tally["undeclared"], kind
+    assert classes["wait"]["equivalent"] == classes["slot"]["equivalent"] == 0
+    assert classes["access"]["undeclared"] > 30
+
+
+def test_people_read_a_table_of_mutants(tmp_path: Path) -> None:
+    result = stepweave("check", written(tmp_path, SOUND), "--mutate")
+    assert result.exit_code == 0, result.output
+    first, head, *rows = result.stdout.splitlines()
+    killed = first.split(": ")[1]
+    assert head.split() == ["class", "killed", "total", "equivalent", "refused"]
+    assert [row.split()[0] for row in rows[:6]] == [
+        *("wait", "slot", "carry", "phase", "access", "all")
+    ]
+    counts = [[int(cell) for cell in row.split()[1:]] for row in rows[:6]]
+    assert [sum(column) for column in zip(*counts[:5], strict=True)] == counts[5]
+    assert killed == f"{counts[5][0]} of {counts[5][1]} mutants killed by verifier and explorer"
+    assert rows[6].startswith("  undeclared accesses seen by checking mode: ")
+
+
+def test_a_mutant_that_survives_is_shown_and_fails_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stepweave.executors import explore_mutants
+
+    monkeypatch.setattr(explore_mutants, "by_explorer", lambda *_: "")
+    path = written(tmp_path, SOUND)
+    result = stepweave("check", path, "--mutate")
+    assert result.exit_code == 1
+    assert "SURVIVED" in result.stdout
+    assert "prepare.host waits for prepare.device (+1): deleted" in result.stdout
+    assert "explorer  no objection" in result.stdout
+    (found,) = objects(stepweave("check", path, "--mutate", "--json"))
+    assert not found["ok"]
+    assert found["disagreements"][0]["class"] == "wait"
+
+
+def test_a_config_without_a_plan_has_no_mutants(tmp_path: Path) -> None:
+    result = stepweave("check", written(tmp_path, DEADLOCK), "--mutate", "--json")
+    assert result.exit_code == 1
+    (found,) = objects(result)
+    assert not found["ok"]
+    assert found["errors"][0]["code"] == "SW-DEADLOCK"
+    assert stepweave("check", written(tmp_path, DEADLOCK), "--mutate").exit_code == 1

@@ -90,7 +90,7 @@ def grammar(data: bytes) -> bool:
 
     The first byte chooses the kind, as the engine would get it from a client.
     """
-    text = data[1:].decode("utf-8", "surrogatepass" if data[:1] >= b"\x80" else "replace")
+    text = _text(data[1:])
     kind = SHORT.get(data[0] % 8) if data else None
     try:
         request = json.loads(text) if kind is None else {kind: kind == "json_object" or text}
@@ -101,6 +101,14 @@ def grammar(data: bytes) -> bool:
     if not isinstance(request, Mapping):
         return False
     return grammar_request(request, seed=len(data))
+
+
+def _text(data: bytes) -> str:
+    """Text with half surrogate pairs in it, which JSON can bring; what is none is replaced."""
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace")
 
 
 def grammar_request(request: Mapping[str, object], *, seed: int = 0) -> bool:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from stepweave.executors.errors import NodeFailure
 from stepweave.executors.report import RunReport
 from stepweave.executors.run import run
-from stepweave.executors.strict import Strict
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.plan import Plan
@@ -158,11 +157,9 @@ def moved(actor: str, op: str, before: str) -> Callable[[Plan], Plan]:
     return change
 
 
-def strictly(graph: StepGraph, steps: int = 2) -> RunReport:
+def strictly(graph: StepGraph) -> RunReport:
     """Run a graph in checking mode; the cause of a node's failure is raised itself."""
-    plan = compile_plan(graph)
-    strict = Strict(graph, {})
     try:
-        return run(replace(plan, graph=strict.graph), steps=steps)
+        return run(compile_plan(graph), steps=2, check="strict")
     except NodeFailure as failure:
         raise failure.__cause__ or failure from None

@@ -49,6 +49,7 @@ TAG = GrammarSpec.from_request(
                         "content": {
                             "type": "json_schema",
                             "json_schema": {"type": "array", "items": {"type": "boolean"}},
+                            "max_whitespace_cnt": 1,
                         },
                         "end": "</f>",
                     },

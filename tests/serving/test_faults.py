@@ -191,7 +191,7 @@ def test_a_node_that_hangs_ends_the_run() -> None:
     engine = tiny_engine(TinyConfig(depth=2, executor="threads"))
     engine.watchdog_s = 0.4
     engine.plan = with_faults(engine.plan, hanging)
-    with pytest.raises(StuckWait, match="runs 'sample.device' of step 2"):
+    with pytest.raises(StuckWait, match=r"runs 'sample\.device' of step 2"):
         serve(engine, tiny_requests(PLAIN))
     go_on.set()
 
@@ -201,9 +201,9 @@ def test_text_is_streamed_once_though_its_step_failed_half_way() -> None:
     plain = tiny_requests([SamplingParams(max_tokens=12, logprobs=1)] * 3)
     serve(tiny_engine(TinyConfig(depth=2)), plain)
     recovered = 0
-    for op in ("schedule.host", "sample.device", "prepare_inputs.host"):
-        for call in range(2, 9):
-            for seed in range(3):
+    for op in ("schedule.host", "prepare_inputs.host"):
+        for call in range(2, 9, 2):
+            for seed in range(2):
                 engine = broken(TinyConfig(depth=2, max_rows=2), Failing(op, call.__eq__))
                 engine.executor = Virtual(seed)
                 requests = tiny_requests([SamplingParams(max_tokens=12, logprobs=1)] * 3)
@@ -218,7 +218,7 @@ def test_text_is_streamed_once_though_its_step_failed_half_way() -> None:
                     if request.finish_reason != "error":
                         assert (request.text, request.output_ids) == (alone.text, alone.output_ids)
                         recovered += 1
-    assert recovered > 40
+    assert recovered > 15
 
 
 def _appending(shown: dict[int, str], uid: int) -> Callable[[str], None]:
@@ -362,8 +362,8 @@ def test_a_chunk_without_a_sample_leaves_the_matcher_alone(method: str) -> None:
         return tiny_requests(params, longest=60)
 
     plain = serve(tiny_engine(config), requests())
-    for budget in (6, 7, 13):
-        for seed in range(3):
+    for budget in (6, 13):
+        for seed in range(2):
             engine = tiny_engine(replace(config, token_budget=budget))
             engine.executor = Virtual(seed)
             served = requests()

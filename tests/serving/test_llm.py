@@ -1,7 +1,9 @@
 """The front door: what users get for good input, for bad input, and when they interrupt."""
 
+import re
 import signal
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,14 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stepweave.configs.errors import ConfigError
-from stepweave.executors.errors import NodeFailure
 from stepweave.graph.errors import GraphError
 from stepweave.models.testing import save_tiny
 from stepweave.nodes.bitmask import MaskBuffer, MatcherTable
 from stepweave.requests.request import SamplingParams
 from stepweave.serving.engine import EngineError
 from stepweave.serving.llm import LLM, Interrupted
+from stepweave.structured.backend import CompiledGrammar
+from stepweave.structured.grammar import GrammarError
 
 SMALL = {
     "scheduler.num_blocks": "64",
@@ -162,13 +165,15 @@ def test_a_matcher_that_breaks_under_way_ends_its_request_only(
     assert [o.token_ids for o in others] == [o.token_ids for o in alone[1:]]
 
 
-def test_a_lost_mask_stops_the_run_instead_of_sampling_freely(
+def test_a_lost_mask_ends_its_step_instead_of_sampling_freely(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MaskBuffer, "fill", lambda *args: None)
     lines = [{"prompt": "a b", "structured_outputs": {"choice": ["yes", "no"]}}]
-    with pytest.raises(NodeFailure, match="came without its mask"):
-        llm.generate(lines)
+    [output] = llm.generate(lines)
+    assert output.finish_reason == "error"
+    assert "came without its mask" in (output.error or "")
+    assert output.token_ids == ()
 
 
 def test_a_listener_that_raises_ends_its_request_only(llm: LLM) -> None:
@@ -231,9 +236,43 @@ def test_a_failing_node_is_named_with_its_step_and_cause(
 
     monkeypatch.setattr(type(llm.engine.model), "forward", failing)
     before = threading.active_count()
-    with pytest.raises(NodeFailure, match=r"step \d+: MemoryError: no memory on the device"):
-        llm.generate([{"prompt": "hello", "max_tokens": 20}])
+    lines: list[Any] = [{"prompt": "hello", "max_tokens": 20}, {"prompt": "fox"}]
+    outputs = llm.generate(lines)
+    assert {output.finish_reason for output in outputs} == {"error"}
+    for output in outputs:
+        said = r"node '\w+': op '[\w.]+' failed in step \d+: MemoryError: no memory on the device"
+        assert re.fullmatch(said, output.error or "")
     assert threading.active_count() == before
+    monkeypatch.undo()
+    assert llm.generate([{"prompt": "hello", "max_tokens": 4}])[0].error is None
+
+
+def test_a_grammar_that_is_late_ends_its_request_and_a_failing_step_only_its_own(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the compiler is awaited the run goes on, over a step that fails."""
+    late: Future[CompiledGrammar] = Future()
+    monkeypatch.setattr(llm._intake, "grammar", lambda *args: late)
+    calls = 0
+    forward = type(llm.engine.model).forward
+
+    def failing(self: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 6:
+            threading.Timer(0.2, late.set_exception, [GrammarError("over the limit")]).start()
+            raise RuntimeError("a bad step")
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(llm.engine.model), "forward", failing)
+    slow, broken = llm.generate(
+        [
+            {"prompt": "a", "structured_outputs": {"regex": "a"}},
+            {"prompt": "hello", "max_tokens": 30, "ignore_eos": True},
+        ]
+    )
+    assert (slow.finish_reason, slow.error) == ("error", "over the limit")
+    assert "RuntimeError: a bad step" in (broken.error or "")
     monkeypatch.undo()
     assert llm.generate([{"prompt": "hello", "max_tokens": 4}])[0].error is None
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from stepweave.models.testing import tiny_tokenizer
 from stepweave.structured.backend import CompiledGrammar, GrammarBackend
 from stepweave.structured.grammar import MAX_DEPTH, GrammarError, GrammarSpec
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
@@ -136,3 +137,18 @@ def test_what_only_one_library_can_say_the_other_refuses_by_name(
 def test_a_tag_that_no_trigger_leads_to_is_refused(backend: GrammarBackend) -> None:
     with pytest.raises(GrammarError, match="structural_tag: "):
         backend.compile(spec(triggered(tag("<g=a>", AGE))))
+
+
+def test_json_inside_a_tag_is_compact_unless_whitespace_is_asked_for() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    content = {"type": "json_schema", "json_schema": schema}
+    tag = {"type": "tag", "begin": "<", "content": content, "end": ">"}
+    spec = GrammarSpec.from_request({"structural_tag": {"type": "structural_tag", "format": tag}})
+    tokenizer = tiny_tokenizer(320)
+    for any_whitespace in (False, True):
+        backend = XGrammarBackend(tokenizer, 320, (0,), any_whitespace=any_whitespace)
+        matcher = backend.compile(spec).matcher()
+        taken = [matcher.accept(token) for token in tokenizer('<{ \n\n"a":1}>')["input_ids"]]
+        assert all(taken) == any_whitespace
+        matcher = backend.compile(spec).matcher()
+        assert all(matcher.accept(token) for token in tokenizer('<{"a": 1}>')["input_ids"])

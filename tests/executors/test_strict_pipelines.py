@@ -1,0 +1,112 @@
+"""The real decode pipelines keep to their declarations: no report, and the same tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Literal
+
+import pytest
+import torch
+
+from stepweave.executors import NodeFailure
+from stepweave.executors.errors import ContractViolation
+from stepweave.graph.node import OpContext
+from stepweave.requests.request import SamplingParams
+from stepweave.serving.testing import TinyConfig, fitted, tiny_engine, tiny_requests
+from stepweave.structured.grammar import GrammarSpec
+
+REGEX = GrammarSpec.from_request({"regex": "[a-z]{2,9}( [0-9]{1,3}){0,2}"})
+
+DRAFTERS = {
+    "none": TinyConfig(),
+    "draft model": TinyConfig(draft_tokens=2),
+    "draft model, unpadded": TinyConfig(draft_tokens=2, padded=False),
+    "draft model, rejection": TinyConfig(draft_tokens=2, acceptance="rejection"),
+    "eagle": TinyConfig(draft_tokens=2, method="eagle"),
+    "eagle, unpadded": TinyConfig(draft_tokens=2, method="eagle", padded=False),
+    "eagle3": TinyConfig(draft_tokens=2, method="eagle3"),
+    "eagle3, rejection": TinyConfig(draft_tokens=2, method="eagle3", acceptance="rejection"),
+    "ngram": TinyConfig(draft_tokens=2, method="ngram"),
+    "ngram, rejection": TinyConfig(draft_tokens=2, method="ngram", acceptance="rejection"),
+}
+
+Tokens = list[tuple[list[int], int, int]]
+
+
+def params(structured: bool) -> list[SamplingParams]:
+    grammar = REGEX if structured else None
+    return [
+        SamplingParams(max_tokens=8, logprobs=2),
+        SamplingParams(max_tokens=7, temperature=0.9, seed=3, top_k=40, repetition_penalty=1.2),
+        SamplingParams(max_tokens=8, structured_outputs=grammar, logit_bias=((9, 1.0),)),
+        SamplingParams(max_tokens=6, prompt_logprobs=1, structured_outputs=grammar),
+    ]
+
+
+def served(config: TinyConfig) -> Tokens:
+    engine = tiny_engine(config)
+    requests = tiny_requests(params(config.structured))
+    table = engine.new_table()
+    for request in requests:
+        table.submit(fitted(engine, request))
+    engine.run(table, requests)
+    assert [request.error for request in requests] == [None] * len(requests)
+    return [(list(r.output_ids), r.drafted, r.accepted) for r in requests]
+
+
+@cache
+def unchecked(config: TinyConfig) -> Tokens:
+    return served(config)
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("structured", [False, True], ids=["free", "structured"])
+def test_no_node_does_what_it_did_not_declare(drafter: str, structured: bool) -> None:
+    """All depths and both executors; the serial loop at depth 1 unchecked is the reference."""
+    config = replace(DRAFTERS[drafter], structured=structured)
+    for depth, executor in ((1, "serial"), (2, "threads"), (3, "serial"), (3, "threads")):
+        checked = replace(
+            config,
+            depth=depth,
+            executor=executor,  # type: ignore[arg-type]
+            check="strict",
+        )
+        assert served(checked) == unchecked(config), (depth, executor)
+
+
+@pytest.mark.parametrize("executor", ["serial", "threads"])
+def test_the_real_drafter_with_the_bug_of_a_real_engine_is_caught(
+    executor: Literal["serial", "threads"],
+) -> None:
+    """It counted positions on in place, in the metadata that the main model had got too."""
+    engine = tiny_engine(replace(DRAFTERS["draft model"], executor=executor, check="strict"))
+    plan = engine.plan
+    drafts = plan.graph.vertices["draft.device"].op.run
+    assert drafts is not None
+
+    def buggy(ctx: OpContext) -> None:
+        inputs = ctx.read("inputs")
+        if inputs is not None:
+            with torch.inference_mode():
+                inputs.positions.add_(1)
+        drafts(ctx)
+
+    nodes = [
+        replace(node, device=(replace(node.device[0], run=buggy),))
+        if node.name == "draft"
+        else node
+        for node in plan.graph.nodes
+    ]
+    engine.plan = replace(plan, graph=replace(plan.graph, nodes=tuple(nodes)))
+    requests = tiny_requests(params(False))
+    table = engine.new_table()
+    for request in requests:
+        table.submit(fitted(engine, request))
+    with pytest.raises(NodeFailure) as caught:
+        engine.run(table, requests)
+    cause = caught.value.__cause__
+    assert isinstance(cause, ContractViolation)
+    assert (cause.code, cause.op, cause.value) == ("SW-INPUT-CHANGED", "draft.device", "inputs")
+    assert "inputs.positions" in str(cause)
+    assert cause.file == __file__

@@ -29,7 +29,7 @@ from .errors import ContractViolation
 from .ledger import Entry, Key, Ledger
 from .report import Unused
 from .touch import Block, Walker, fingerprint, poison
-from .watch import Use, Watch, on_trial, where
+from .watch import Use, Watch, may_ask, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ class Checked:
             self._refuse(found, use)
 
     def asks_the_host(self, what: str) -> None:
-        if not on_trial():
+        if not may_ask():
             self._violate(
                 "SW-HIDDEN-SYNC",
                 "",

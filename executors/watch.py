@@ -71,14 +71,18 @@ ASKING: frozenset[str] = frozenset(
 
 _REPEATS = ("aten::repeat_interleave.self_Tensor", "aten::repeat_interleave.Tensor")
 
-TRIALS: Mapping[tuple[str, str], str] = MappingProxyType(
+MAY_ASK: Mapping[tuple[str, str], str] = MappingProxyType(
     {
         ("stepweave.models.invariant", "proven_tiles"): (
-            "tries once per shape which tiles give equal bits; the result is kept"
+            "tries, once for each shape, which tiles give equal bits, and keeps the answer"
+        ),
+        ("transformers.models.", "Experts.forward"): (
+            "asks which experts were hit, to multiply by one after another: off the CPU, where "
+            "that is a wait, models are not set to do so unless invariance is asked for"
         ),
     }
 )
-"""Functions that may compare on the host, (module, name): each for a reason that holds anywhere."""
+"""Code that may ask the host, as (start of its module, end of its qualified name), and why."""
 
 
 _WRITE = Use.WRITE
@@ -167,7 +171,7 @@ class _Dispatch(TorchDispatchMode):
         elif name in _REPEATS:
             if (kwargs or {}).get("output_size") is None:
                 self._observer.asks_the_host(f"{name} without output_size")
-        elif any(isinstance(each, _LISTS) and False for each in args):
+        elif any(isinstance(each, _LISTS) and any(map(_is_mask, each)) for each in args):
             self._observer.asks_the_host(f"{name} with a boolean mask")
 
 
@@ -295,9 +299,14 @@ def _frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def on_trial() -> bool:
-    """Whether one of `TRIALS` is under way."""
-    return any((f.f_globals.get("__name__"), f.f_code.co_name) in TRIALS for f in _frames())
+def may_ask() -> bool:
+    """Whether code of `MAY_ASK` is what asks."""
+    return any(
+        str(frame.f_globals.get("__name__")).startswith(module)
+        and frame.f_code.co_qualname.endswith(name)
+        for frame in _frames()
+        for module, name in MAY_ASK
+    )
 
 
 def where() -> tuple[str, int, str]:

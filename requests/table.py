@@ -30,7 +30,7 @@ never end, hears of it between two steps.
 
 
 BATCHES_KEPT = 256
-"""Batches of a run that are remembered, to know whose a failing step was.
+"""Steps of a run whose requests are remembered, to know whom a failing step concerns.
 
 More than any executor lets a step be ahead of another.
 """
@@ -75,7 +75,8 @@ class RequestTable:
         self._rest = max(row_reuse, block_reuse)
         self._past = 0  # steps of earlier runs, and the rest after them
         self._generations = [0] * limits.max_rows
-        self._batches: deque[StepBatch] = deque(maxlen=BATCHES_KEPT)  # the last of this run
+        # Who was in the last steps of this run.
+        self._batches: deque[tuple[int, tuple[Request, ...]]] = deque(maxlen=BATCHES_KEPT)
 
     # -- arrivals --------------------------------------------------------------------------
 
@@ -177,9 +178,8 @@ class RequestTable:
         if rows:
             self.steps += 1
         self._uncommitted.append(sum(row.queries for row in rows))
-        batch = StepBatch(step, tuple(rows))
-        self._batches.append(batch)
-        return batch
+        self._batches.append((step, tuple(row.request for row in rows)))
+        return StepBatch(step, tuple(rows))
 
     @property
     def idle(self) -> bool:
@@ -388,8 +388,7 @@ class RequestTable:
         again from that by the next run. Only when no op of the failed run is at work any more.
         Raises `PoolError` if a row or block is lost.
         """
-        hit = [row.request for batch in self._batches if batch.step == step for row in batch.rows]
-        self._give_up(hit, error)
+        self._give_up(next((hit for at, hit in self._batches if at == step), ()), error)
 
     def fail_all(self, error: str) -> None:
         """The same, with everybody who has arrived as the batch."""

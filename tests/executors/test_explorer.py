@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from stepweave.executors.errors import NodeFailure
+from stepweave.executors.explore_history import Diverged, History
 from stepweave.executors.explore_interleaving import Course, Interleaving
 from stepweave.executors.explore_nodes import Interleaved, Unreadable, explore_nodes
 from stepweave.executors.explore_schedules import Held, Priorities, Replay
@@ -30,7 +32,7 @@ from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.testing import random_step_graph
 from stepweave.graph.verify import verify
-from stepweave.models.testing import tiny_model
+from stepweave.models.testing import tiny_model, tiny_tokenizer
 from stepweave.requests.request import SamplingParams
 from stepweave.serving import testing as serving_testing
 from stepweave.serving.engine import Engine
@@ -195,6 +197,21 @@ def test_a_plan_that_waits_for_itself_is_stuck() -> None:
     assert "driver before a.host" in failure.what
 
 
+def test_a_state_that_lacks_a_change_at_the_end_is_found() -> None:
+    graph = StepGraph.build(
+        [Node("a", (Op(writes=("state",)),)), Node("b", (Op(writes=("state",)),))],
+        [],
+        ["state"],
+        order="keep",
+    )
+    history = History.of(compile_plan(graph), steps=1)
+    history.begin("a.host", 0)
+    history.end("a.host", 0)
+    with pytest.raises(Diverged, match="'state' ends as another") as caught:
+        history.finish()
+    assert caught.value.first.op == "b.host"
+
+
 def test_a_failure_can_be_raised() -> None:
     with pytest.raises(InterleavingFailed, match="RAW") as caught:
         explore(without_wait(copy_back(), 0)).check()
@@ -289,6 +306,18 @@ def test_a_thousand_random_graphs_have_no_wait_without_a_witness_and_no_bad_inte
     assert compiled == 1000
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(0)
+def test_nothing_is_found_in_many_more_random_graphs_of_any_size() -> None:
+    for seed in range(20_000):
+        try:
+            plan = compile_plan(random_step_graph(seed, most_nodes=4 + seed % 6))
+        except GraphError:
+            continue
+        found = explore(plan, seeds=range(seed, seed + 20))
+        assert found.failure is None, f"seed {seed}: {found.failure}"
+
+
 def unwitnessed(plan: Plan) -> list[str]:
     """Waits that no requirement's witness goes through."""
     hops = {
@@ -357,6 +386,25 @@ def test_an_access_that_nobody_declared_is_told_from_a_race() -> None:
     assert "an op touches what it does not declare" in str(found.failure)
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_a_reader_in_the_middle_of_a_write_gets_nothing_that_it_could_use(early: bool) -> None:
+    """Not even where the writer's code has run and the datum is there already."""
+
+    @node(stream="compute", writes="x")
+    def make(ctx: OpContext) -> int:
+        return ctx.step
+
+    @node(stream="copy", writes="y")
+    def use(x: int) -> int:
+        return x + 1
+
+    plan = replace(compile_plan(step_graph(make, use)), waits=())
+    held = Interleaved(schedule=Held("make.device", 1, "end"), early=early)
+    with pytest.raises(NodeFailure, match=r"make\.device of step 1 is writing x"):
+        run(plan, executor=held, steps=3)
+    assert held.runs[0].failure is not None
+
+
 def test_what_is_being_written_cannot_be_read() -> None:
     unreadable: Any = Unreadable("x", "make.device", 3)
     uses: list[Callable[[], object]] = [
@@ -417,7 +465,7 @@ def engine() -> Engine:
 @pytest.fixture(scope="module")
 def served(engine: Engine) -> Callable[[Any], list[Any]]:
     """Tokens and counts of every request, by a given executor."""
-    tokenizer = serving_testing.tiny_tokenizer(serving_testing.VOCAB)  # trained once: it is slow
+    tokenizer = tiny_tokenizer(serving_testing.VOCAB)  # trained once: it is slow
 
     def outcome(executor: Any) -> list[Any]:
         engine.executor = executor
@@ -445,6 +493,16 @@ def test_a_thousand_schedules_of_the_full_decode_pipeline_give_the_serial_tokens
     found = explore_nodes(engine.plan, served, expected=expected, seeds=range(1050))
     assert found.failure is None, str(found.failure)
     assert found.distinct >= 1000
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(0)
+def test_very_many_schedules_of_the_full_decode_pipeline_give_the_serial_tokens(
+    engine: Engine, served: Callable[[Any], list[Any]]
+) -> None:
+    expected = served("serial")
+    found = explore_nodes(engine.plan, served, expected=expected, seeds=range(100_000))
+    assert found.failure is None, str(found.failure)
 
 
 @pytest.mark.parametrize("fault", ["waits 0", "waits 1", "staging"])

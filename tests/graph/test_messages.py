@@ -16,10 +16,11 @@ from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import DeadlockError, UnsoundPlan
 from stepweave.graph.examples import decode_step
 from stepweave.graph.plan import Plan, Wait
+from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.testing import random_step_graph
 from stepweave.graph.verify import verify, violations
 from stepweave.graph.violation import RACE_CODES, Violation
-from tests.graph.pipelines import decode
+from tests.graph.pipelines import decode, device_node, reads
 from tests.installed import ROOT
 
 GOLDEN = Path(__file__).parent / "golden" / "messages"
@@ -166,6 +167,23 @@ def test_the_suggested_waits_repair_every_lost_wait() -> None:
             assert races(replace(mutant, waits=(*mutant.waits, *waits))) == []
             repaired += 1
     assert repaired > 60
+
+
+def test_a_wait_between_streams_of_two_threads_is_suggested_with_that_of_their_launches() -> None:
+    nodes = [
+        device_node("first", "one", writes=("x",), actor="a"),
+        device_node("second", "two", reads=reads("x"), actor="b"),
+    ]
+    plan = compile_plan(StepGraph.build(nodes, [], ["x"], order="keep"))
+    back = tuple(wait for wait in plan.waits if not wait.target.startswith("second"))
+    [found] = races(replace(plan, waits=back))
+    assert found.code == "SW-RAW-DEVICE-DEVICE"
+    assert found.repair == (
+        "let second.device wait for first.device of the same step, and second.host for "
+        "first.host, or the wait is enqueued before its record"
+    )
+    assert races(replace(plan, waits=(*back, *suggested(found)))) == []
+    assert len(races(replace(plan, waits=(*back, suggested(found)[0])))) == 1
 
 
 def test_the_suggested_slots_repair_every_value_with_too_few() -> None:

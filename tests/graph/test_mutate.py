@@ -12,7 +12,7 @@ from stepweave.executors.explore_contracts import breaks_contract
 from stepweave.executors.explore_mutants import Campaign, campaign
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import GraphError
-from stepweave.graph.mutate import CLASSES, Mutant, mutants, races, reproved
+from stepweave.graph.mutate import CLASSES, Mutant, mutants, races, reproved, what_runs
 from stepweave.graph.node import Node, Op, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import StepGraph
@@ -121,12 +121,19 @@ def test_phases_are_moved_exchanged_and_shifted() -> None:
     assert not any("runs a step" in s for s in kept), "the author's offsets are not the planner's"
 
 
-def test_every_mutant_is_over_the_true_graph() -> None:
+def test_every_mutant_is_over_the_true_graph_and_runs_as_no_other_of_its_declarations() -> None:
     plan = phased()
-    for mutant in mutants(plan):
+    seen = set()
+    found = list(mutants(plan))  # kept, so that no two declarations share an id
+    for mutant in found:
         assert mutant.true is plan
         if mutant.plan is not None:
             assert mutant.plan.graph is plan.graph
+        if mutant.plan is not None and mutant.declared is not None:
+            runs = (id(mutant.declared), what_runs(mutant.plan))
+            assert runs not in seen, mutant.what
+            seen.add(runs)
+    assert len(seen) > 20
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -139,6 +146,18 @@ def test_the_oracles_agree_on_every_mutant_of_random_plans(seed: int) -> None:
     assert found.ok, "\n".join(map(str, found.disagreements))
     assert found.tallies["wait"].equivalent == 0, "a plan has no wait that it could do without"
     assert sum(tally.survived for tally in found.tallies.values()) == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(0)
+def test_the_oracles_agree_on_every_mutant_of_many_more_random_plans() -> None:
+    for seed in range(2000):
+        try:
+            plan = compile_plan(random_step_graph(seed))
+        except GraphError:
+            continue
+        found = campaign(plan, seeds=range(20))
+        assert found.ok, f"seed {seed}: {found.disagreements[0]}"
 
 
 def test_a_mutant_that_changes_nothing_is_proved_equivalent() -> None:

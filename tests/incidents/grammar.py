@@ -12,7 +12,7 @@ from stepweave.graph.step_graph import StepGraph
 from stepweave.models.testing import tiny_tokenizer
 from stepweave.nodes.bitmask import MatcherTable
 from stepweave.requests.request import Request, SamplingParams
-from stepweave.serving.testing import tiny_request
+from stepweave.serving.testing import EOS, VOCAB, tiny_grammars, tiny_request
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.bitmask import words
 from stepweave.structured.grammar import GrammarError, GrammarSpec
@@ -21,9 +21,7 @@ from stepweave.structured.xgrammar_backend import XGrammarBackend
 from tests.graph.build import device, host, op, value
 from tests.incidents.engines import (
     CHOICE,
-    EOS,
     LETTERS,
-    VOCAB,
     allowed,
     decoding,
     greedy,
@@ -31,7 +29,6 @@ from tests.incidents.engines import (
     pending,
     serve,
     structured,
-    tiny_grammars,
     token,
 )
 from tests.incidents.incident import Derived, Incident, Mistake, Refusal, Told, loosened_wait

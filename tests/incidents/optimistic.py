@@ -52,16 +52,21 @@ def released_twice() -> None:
 
 
 def a_window_frees_by_settled_counts() -> None:
-    """Three windows of three are in flight, and may come to nine tokens; none is settled."""
+    """Three steps are in flight, which may come to nine tokens; one of each is accepted."""
     table = RequestTable(limits(num_blocks=30, token_budget=32), sliding_window=4)
     asked = request(0, prompt=6, max_tokens=40, window=3)
     table.submit(asked)
     settle(table, table.schedule(0))
-    before = list(asked.blocks)
-    for step in (1, 2, 3):
-        assert table.schedule(step).rows
-    assert asked.most() - asked.settled == 9
-    assert asked.blocks[: len(before)] == before, "nothing is given back on what may come"
+    flying = [table.schedule(step) for step in (1, 2, 3)]
+    for step in range(4, 14):
+        settled = asked.settled
+        assert asked.most() - settled == 9
+        flying.append(table.schedule(step))
+        given_back = [index for index, block in enumerate(asked.blocks) if block == 0]
+        # The next query is at the last settled token, and attends to three before it.
+        assert all(4 * index + 3 < settled - 1 - 3 for index in given_back)
+        settle(table, flying.pop(0))
+    assert given_back == [0, 1, 2], "those that no query sees any more"
 
 
 def refilled() -> StepGraph:

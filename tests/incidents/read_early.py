@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepweave.cli.planned import planned
 from stepweave.graph.examples import decode_step
 from tests.graph.pipelines import decode
 from tests.incidents.incident import (
@@ -12,8 +13,26 @@ from tests.incidents.incident import (
     loosened_wait,
     moved,
     without_wait,
+    written,
 )
 from tests.incidents.reused_early import LOOP_WAITS
+
+
+def every_shipped_pipeline_waits_for_the_copy() -> None:
+    for name in ("synchronous", "async", "async_eagle3_grammar", "grammar_worker", "quickstart"):
+        assert "d2h_copy.device → commit.host.advance +0" in written(planned(name))
+
+
+def masks_follow_the_commit_at_every_depth() -> None:
+    for name in ("quickstart", "grammar_worker"):
+        for depth in "123":
+            plan = planned(name, {"depth": depth})
+            assert any(
+                (edge.source, edge.target, edge.distance, edge.hazard, edge.value)
+                == ("commit.host.advance", "bitmask.host", 1, "RAW", "matchers")
+                for edge in plan.edges
+            )
+
 
 INCIDENTS = [
     Incident(
@@ -37,6 +56,7 @@ INCIDENTS = [
                 ),
             ),
         ),
+        safe=every_shipped_pipeline_waits_for_the_copy,
     ),
     Incident(
         "B2",
@@ -81,5 +101,6 @@ INCIDENTS = [
                 ("present  only d2h_copy.device(i) before commit.host.advance(i+1)",),
             ),
         ),
+        safe=masks_follow_the_commit_at_every_depth,
     ),
 ]

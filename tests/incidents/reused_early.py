@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from stepweave.cli.planned import planned
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.step_graph import StepGraph
@@ -18,12 +19,22 @@ from tests.incidents.incident import (
     strictly,
     with_slots,
     without_wait,
+    written,
 )
 
 LOOP_WAITS = (
     "forward.device → d2h_copy.device +0",
     "d2h_copy.device → commit.host +0",
 )
+
+
+def the_shipped_pipelines_stage_in_two_buffers() -> None:
+    """With one buffer they get the guard that was written by hand elsewhere."""
+    for name in ("async", "quickstart"):
+        free, tight = planned(name), planned(name, {"slots.staging": "1"})
+        assert free.slots["staging"] == 2
+        guard = "prepare_inputs.device → prepare_inputs.host +1"
+        assert guard in set(written(tight)) - set(written(free))
 
 
 def lengths(drafter_writes: bool = True) -> StepGraph:
@@ -217,6 +228,7 @@ INCIDENTS = [
                 ("'staging' (1 slot)",),
             ),
         ),
+        safe=the_shipped_pipelines_stage_in_two_buffers,
     ),
     Incident(
         "A2",
@@ -318,6 +330,7 @@ INCIDENTS = [
                 ("draft.device of step i may write it before logprobs.device of step i has read",),
             ),
         ),
+        encoded_as_graph=True,
     ),
     Incident(
         "A6",
@@ -340,6 +353,7 @@ INCIDENTS = [
             ),
         ),
         safe=the_read_ends_with_the_metadata,
+        encoded_as_graph=True,
     ),
     Incident(
         "A7",
@@ -358,6 +372,7 @@ INCIDENTS = [
                 ("attention_plan.host of step i+1 may write it", "'workspace'"),
             ),
         ),
+        encoded_as_graph=True,
     ),
     Incident(
         "A8",
@@ -380,6 +395,7 @@ INCIDENTS = [
                 ("release.host of step i may write it before offload.device of step i has read",),
             ),
         ),
+        encoded_as_graph=True,
     ),
     Incident(
         "A9",
@@ -399,6 +415,7 @@ INCIDENTS = [
                 ("'event' (1 slot)", "give 'event' 2 slots (a wait would be a deadlock)"),
             ),
         ),
+        encoded_as_graph=True,
     ),
 ]
 

@@ -201,7 +201,7 @@ def test_text_is_streamed_once_though_its_step_failed_half_way() -> None:
     plain = tiny_requests([SamplingParams(max_tokens=12, logprobs=1)] * 3)
     serve(tiny_engine(TinyConfig(depth=2)), plain)
     recovered = 0
-    for op in ("schedule.host", "prepare_inputs.host"):
+    for op in ("sample.device", "commit.host.finish"):
         for call in range(2, 9, 2):
             for seed in range(2):
                 engine = broken(TinyConfig(depth=2, max_rows=2), Failing(op, call.__eq__))
@@ -214,7 +214,8 @@ def test_text_is_streamed_once_though_its_step_failed_half_way() -> None:
                 for request, alone in zip(requests, plain, strict=True):
                     assert shown[request.uid] == request.text
                     assert alone.text.startswith(request.text)
-                    assert len(request.logprobs) == len(request.output_ids)
+                    count = request.stopper.count
+                    assert count == len(request.output_ids) == len(request.logprobs)
                     if request.finish_reason != "error":
                         assert (request.text, request.output_ids) == (alone.text, alone.output_ids)
                         recovered += 1

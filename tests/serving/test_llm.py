@@ -265,12 +265,11 @@ def test_a_grammar_that_is_late_ends_its_request_and_a_failing_step_only_its_own
         return forward(self, *args, **kwargs)
 
     monkeypatch.setattr(type(llm.engine.model), "forward", failing)
-    slow, broken = llm.generate(
-        [
-            {"prompt": "a", "structured_outputs": {"regex": "a"}},
-            {"prompt": "hello", "max_tokens": 30, "ignore_eos": True},
-        ]
-    )
+    lines: list[Any] = [
+        {"prompt": "a", "structured_outputs": {"regex": "a"}},
+        {"prompt": "hello", "max_tokens": 30, "ignore_eos": True},
+    ]
+    slow, broken = llm.generate(lines)
     assert (slow.finish_reason, slow.error) == ("error", "over the limit")
     assert "RuntimeError: a bad step" in (broken.error or "")
     monkeypatch.undo()

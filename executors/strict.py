@@ -1,9 +1,9 @@
 """Checking mode: every op does what it declared, and nothing else.
 
 A declaration is believed by the planner, so an access that is not declared is a race that no proof
-can see. In this mode each op runs with two observers of torch around it (`watch.py`), and with
-fingerprints of what it may only read. Memory is mapped to the values and states that it belongs to
-(`ledger.py`), which is known because data are published through the context.
+can see. In this mode torch tells what each op does with memory (`watch.py`), and fingerprints are
+taken of what it may only read (`touch.py`). Memory is mapped to the values and states that it
+belongs to (`ledger.py`), which is known because data are published through the context.
 
 It is a rewriting of the graph: every op's function is wrapped, so it works under every executor and
 leaves nothing behind where it is off.
@@ -345,7 +345,12 @@ class Checked:
     # --- what never happens
 
     def _note_use(self, found: Mapping[str, Published]) -> None:
-        states = {name: self.strict.states[name] for name in self.states_read}
+        # A read of a state that the op writes too orders nothing that the write does not.
+        states = {
+            name: self.strict.states[name]
+            for name in self.states_read
+            if name not in self.states_written
+        }
         for name, version in {**found, **states}.items():
             if version.entries and self.idle.get(name, True):
                 self.idle[name] = version.entries.isdisjoint(self.touched)

@@ -53,7 +53,8 @@ def served(config: TinyConfig) -> Tokens:
     table = engine.new_table()
     for request in requests:
         table.submit(fitted(engine, request))
-    engine.run(table, requests)
+    report = engine.run(table, requests)
+    assert report.unused == (), "each declared access happens"
     assert [request.error for request in requests] == [None] * len(requests)
     return [(list(r.output_ids), r.drafted, r.accepted) for r in requests]
 

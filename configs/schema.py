@@ -207,8 +207,8 @@ class PipelineConfig(_Part):
     )
     check: Literal["off", "strict"] = Field(
         default="off",
-        description="strict: each node does what it declared and nothing else, or the run ends with "
-        "an error. For tests; it costs time.",
+        description="strict: each node does what it declared and nothing else, or the run ends "
+        "with an error. For tests; it costs time.",
     )
     order: Order = Field(
         default="search",

@@ -3,7 +3,8 @@
     python -m tests.fuzz.coverage yaml -max_total_time=600
 
 Whatever it finds is written to the working directory as `crash-…`: mend it, and put the file into
-`tests/fuzz/corpus/` under the door's name. Arguments after the door are those of libFuzzer.
+`tests/fuzz/corpus/` under the door's name, in hexadecimal and as `….hex` if it is no UTF-8 text.
+Arguments after the door are those of libFuzzer.
 """
 
 from __future__ import annotations
@@ -18,12 +19,19 @@ CORPUS = Path(__file__).parent / "corpus"
 DOORS = ("yaml", "prompts", "grammar")
 
 
+def recorded(path: Path) -> bytes:
+    """An input of the corpus."""
+    if path.suffix == ".hex":
+        return bytes.fromhex(path.read_text(encoding="ascii"))
+    return path.read_bytes()
+
+
 def seeds(door: str, folder: Path) -> None:
     """What the fuzzer starts from: the regressions, and good input."""
     from stepweave.configs.load import shipped, shipped_file
 
     for path in (CORPUS / door).glob("*"):
-        (folder / path.name).write_bytes(path.read_bytes())
+        (folder / path.name).write_bytes(recorded(path))
     if door == "yaml":
         for name in shipped():
             (folder / name).write_bytes(shipped_file(name).read_bytes())

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from stepweave.configs.load import shipped, shipped_file
 from stepweave.configs.prompts import PromptLine
 from tests.fuzz import targets
+from tests.fuzz.coverage import recorded
 
 CORPUS = Path(__file__).parent / "corpus"
 FUZZ = settings(
@@ -278,7 +279,7 @@ def test_a_request_of_another_form_is_refused(request: dict[str, object]) -> Non
     "path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}"
 )
 def test_what_was_once_found_stays_mended(path: Path) -> None:
-    targets.TARGETS[path.parent.name](path.read_bytes())
+    targets.TARGETS[path.parent.name](recorded(path))
 
 
 def test_the_doors_let_good_input_through() -> None:

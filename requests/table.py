@@ -70,6 +70,7 @@ class RequestTable:
         )
         self.steps = 0  # steps with at least one row
         self.preemptions = 0
+        self.finished = 0  # requests that have ended, however
         self._turn = 0
         self._step = -1
         self._rest = max(row_reuse, block_reuse)
@@ -429,6 +430,7 @@ class RequestTable:
             self._release(request)
         self.blocks.forget(request)
         request.phase = "done"
+        self.finished += 1
         request.finish_reason = reason
         request.error = error
         self.ended.append(request)

@@ -157,7 +157,7 @@ class Engine:
 
     def _serve(self, table: RequestTable, trace: bool) -> RunReport:
         """Run the plan, again after each failure, until nobody is left."""
-        futile, before = 0, _settled(table)
+        futile, finished, before = 0, table.finished, _settled(table)
         while True:
             states = {**self._states, "requests": table}
             if "matchers" in self.plan.graph.states:
@@ -182,8 +182,10 @@ class Engine:
             self.totals.failures += 1
             table.recover(step, error)
             now = _settled(table)
-            moved = any(now.get(uid) != tokens for uid, tokens in before.items())
-            futile, before = (0 if moved else futile + 1), now
+            moved = table.finished > finished or any(
+                tokens > before.get(uid, 0) for uid, tokens in now.items()
+            )
+            futile, finished, before = (0 if moved else futile + 1), table.finished, now
             if futile > FUTILE_RETRIES:
                 table.fail_all(error)
                 futile = 0

@@ -262,6 +262,7 @@ class World:
         self.unallocated: dict[str, int] = {}
         if draw.random() < 0.15:
             self.unallocated[draw.choice(allocated)] = draw.randrange(1, 4)
+            self.faults = self.faults[:2]  # with four the engine may give up, rightly
         # Wrong drafts change what is drawn where drafts are judged by what they were drawn from.
         wrong = config.acceptance == "coupled" and draw.random() < 0.2
         self.wrong_drafts = draw.choice([0.2, 1.0]) if wrong else 0.0

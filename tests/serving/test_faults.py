@@ -272,6 +272,27 @@ def test_a_table_that_stays_open_is_served_on_after_a_failure() -> None:
     assert engine.totals.failures == 1
 
 
+def test_who_arrives_between_failures_is_not_taken_for_one_who_got_nowhere() -> None:
+    """Each of four failures in a row ends a newcomer; the fifth request waited meanwhile."""
+    engine = tiny_engine(TinyConfig(max_rows=1))
+    failing = Failing("forward.device", lambda call: call <= 4)
+    requests = [fitted(engine, request) for request in tiny_requests([PLAIN[0]] * 5)]
+    left = [requests[:1], requests[1:2], requests[2:3], requests[3:]]
+    table = engine.new_table()
+    table.open()
+
+    def arriving(name: str, ctx: OpContext, run: Run) -> None:
+        if name == "schedule.host" and left and not table.requests:
+            table.submit_all(left.pop(0))
+            if not left:
+                table.close()
+        failing(name, ctx, run)
+
+    engine.plan = with_faults(engine.plan, arriving)
+    engine.run(table, requests)
+    assert [request.finish_reason for request in requests] == ["error"] * 4 + ["length"]
+
+
 # -- grammars ---------------------------------------------------------------------------------
 
 

@@ -147,6 +147,7 @@ class LLM:
             "drafted": totals.drafted,
             "accepted": totals.accepted,
             "preemptions": totals.preemptions,
+            "failures": totals.failures,
             "prompt_tokens": totals.prompt_tokens,
             "cached_tokens": totals.cached_tokens,
             "seconds": seconds,

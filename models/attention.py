@@ -260,7 +260,8 @@ def _allowed(paged: AttentionBatch, group: _Group, window: int | None, shared: i
         keys = paged.block_tables.shape[1] * size
         key = torch.arange(-(-keys // unit) * unit, device=paged.positions.device)
         position = group.take(paged.positions, group.tokens).clamp(min=0)
-        position = position.view(-1, group.query_len).repeat_interleave(shared, dim=1)[..., None]
+        by_row = position.view(-1, group.query_len, 1).expand(-1, -1, shared)
+        position = by_row.reshape(-1, group.query_len * shared, 1)
         allowed = key <= position
         if window is not None:
             allowed &= key > position - window

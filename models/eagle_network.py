@@ -22,11 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import (
-    LlamaMLP,
-    LlamaRotaryEmbedding,
-    apply_rotary_pos_emb,
-)
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRotaryEmbedding
 
 Style = Literal["eagle", "eagle3"]
 
@@ -101,9 +97,18 @@ class EagleAttention(nn.Module):
             project(x).view(heads).transpose(1, 2)
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        query, key = apply_rotary_pos_emb(query, key, *angles)
+        query, key = _turned(query, key, angles)
         mixed: Tensor = self.o_proj(attend(self, query, key, value).flatten(2))
         return mixed
+
+
+def _turned(query: Tensor, key: Tensor, angles: tuple[Tensor, Tensor]) -> list[Tensor]:
+    """Rotary positions on both at once: in a small head each operation saved is felt."""
+    cos, sin = (angle.unsqueeze(1) for angle in angles)
+    both = torch.cat([query, key], dim=1)
+    left, right = both.chunk(2, dim=-1)
+    turned = both * cos + torch.cat([-right, left], dim=-1) * sin
+    return list(turned.split([query.shape[1], key.shape[1]], dim=1))
 
 
 class EagleLayer(nn.Module):

@@ -62,7 +62,13 @@ class Bench:
         ]
 
     def engine(self, depth: int, executor: str) -> Engine:
-        shape = Shape(depth, self.rows, self.rows * max(self.k + 1, PROMPT), self.k, True)
+        shape = Shape(
+            depth=depth,
+            max_rows=self.rows,
+            token_budget=self.rows * max(self.k + 1, PROMPT),
+            draft_tokens=self.k,
+            structured=True,
+        )
         limits = Limits(
             max_rows=self.rows,
             token_budget=shape.token_budget,
@@ -99,6 +105,7 @@ class Bench:
                     stopper=StopChecker((), (), self.tokens),
                     decoder=StreamDecoder(self.tokenizer, prompt),
                     grammar=self.grammars[uid % BOUNDED == 0],
+                    window=1 + self.k,
                 )
             )
         table = engine.new_table()

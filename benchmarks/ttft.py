@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import tempfile
 import threading
 import time
 from collections import deque
@@ -32,6 +33,7 @@ from stepweave.executors import Timeline, Turn, simulate
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.examples import decode_step
 from stepweave.graph.plan import Plan
+from stepweave.models.testing import save_tiny
 from stepweave.models.tokenizer import StreamDecoder
 from stepweave.policies.pacing import Eager, JustInTime, Pacer, delayable
 from stepweave.policies.stopping import StopChecker
@@ -248,9 +250,9 @@ def simulate_sides(model: Model, loads: Sequence[float]) -> dict[str, Any]:
 
 
 class Bench:
-    """The embedded model, with one engine for each side."""
+    """One engine for each side, on the embedded model or on a random one of some width."""
 
-    def __init__(self, rows: int, tokens: int) -> None:
+    def __init__(self, rows: int, tokens: int, model: Path | None) -> None:
         self.tokens = tokens
         self.sides: dict[str, LLM] = {}
         for side in SIDES:
@@ -262,8 +264,10 @@ class Bench:
                 "scheduler.prefix_cache": "false",
                 "scheduler.admission": "just_in_time" if side.just_in_time else "eager",
             }
-            llm = LLM(pipeline="async", overrides={k: str(v) for k, v in settings.items()})
-            self.sides[side.name] = llm
+            if model is not None:
+                settings |= {"model.invariant": "false", "scheduler.token_budget": 512}
+            overrides = {k: str(v) for k, v in settings.items()}
+            self.sides[side.name] = LLM(model, pipeline="async", overrides=overrides)
         told = islice(examples(1, {story: 1}), 64)
         self.prompts = [example.prompt for example in told]
 
@@ -332,11 +336,30 @@ class Bench:
             table.close()
 
 
+def random_model(folder: Path, width: int) -> Path:
+    """Four layers whose matrices, not their number, take the time of a step."""
+    return save_tiny(
+        folder,
+        hidden_size=width,
+        intermediate_size=11 * width // 4,
+        num_hidden_layers=4,
+        num_attention_heads=width // 64,
+        num_key_value_heads=width // 64,
+        head_dim=64,
+        max_position_embeddings=1024,
+    )
+
+
 def measure_sides(
-    loads: Sequence[float], rows: int, tokens: int, seconds: float, rounds: int
+    loads: Sequence[float],
+    rows: int,
+    tokens: int,
+    seconds: float,
+    rounds: int,
+    model: Path | None = None,
 ) -> dict[str, Any]:
     """Rounds of all sides in turn, the same arrivals for each; spreads of the paired ratios."""
-    bench = Bench(rows, tokens)
+    bench = Bench(rows, tokens, model)
     bench.rate(rows)  # warms up
     rate = bench.rate(rows)
     table = []
@@ -379,6 +402,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=24, help="of each real request")
     parser.add_argument("--seconds", type=float, default=2.5, help="of arrivals in a real run")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--width", type=int, help="of a random model of four layers, in place of the embedded one"
+    )
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     model = Model(given.steps, given.rows, given.jitter, given.prompt_us)
@@ -392,15 +418,18 @@ def main() -> None:
         ratios = " ".join(f"{ratio:8.3f}" for ratio in row["over_synchronous"].values())
         print(f"{row['load']:4} {row['side']:22} {row['us']['mean'] / 1e3:8.2f} {ratios}")
     if given.real:
-        result["real"] = measure_sides(
-            given.real_load, given.rows, given.tokens, given.seconds, given.rounds
-        )
-        print(f"embedded model; medians over {given.rounds} rounds of the same ratios")
+        with tempfile.TemporaryDirectory() as folder:
+            path = None if given.width is None else random_model(Path(folder), given.width)
+            result["real"] = measure_sides(
+                given.real_load, given.rows, given.tokens, given.seconds, given.rounds, path
+            )
+        what = "embedded model" if given.width is None else f"random model, width {given.width}"
+        print(f"{what}; medians over {given.rounds} rounds of the same ratios")
         for row in result["real"]["by_load"]:
             ratios = " ".join(f"{each['median']:8.3f}" for each in row["over_synchronous"].values())
             mean_ms = row["mean_us"]["median"] / 1e3
             print(f"{row['load']:4} {row['side']:22} {mean_ms:8.2f} {ratios}")
-    save("ttft", result, given.json)
+    save("ttft" if given.width is None else f"ttft_{given.width}", result, given.json)
 
 
 if __name__ == "__main__":

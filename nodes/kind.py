@@ -15,7 +15,7 @@ from ..graph.node import Node, Op, OpContext, Read, Run, Value
 from .machine import Machine
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Sizes of the decode step that its declarations may depend on."""
 

@@ -108,7 +108,8 @@ def _turned(query: Tensor, key: Tensor, angles: tuple[Tensor, Tensor]) -> list[T
     both = torch.cat([query, key], dim=1)
     left, right = both.chunk(2, dim=-1)
     turned = both * cos + torch.cat([-right, left], dim=-1) * sin
-    return list(turned.split([query.shape[1], key.shape[1]], dim=1))
+    heads = query.shape[1]
+    return [turned[:, :heads], turned[:, heads:]]
 
 
 class EagleLayer(nn.Module):

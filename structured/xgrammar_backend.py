@@ -10,14 +10,14 @@ import numpy as np
 import xgrammar as xgr
 
 from .backend import Window, WindowFiller
-from .bitmask import Words, allows_any, words
+from .bitmask import Words, allows_any, row_allowing, words
 from .compiler_process import CompilerProcess
-from .grammar import GrammarSpec, MatcherFailure
+from .grammar import GrammarError, GrammarSpec, MatcherFailure
 from .json_schema import XGRAMMAR
 from .library_backend import CACHE_BYTES, LibraryBackend
 from .matcher import DEAD_END, LibraryMatcher, MaskShape
 from .vocabulary import tokenizer_info
-from .xgrammar_compile import compile_job, job_for
+from .xgrammar_compile import LONGEST_PATTERN, compile_job, has_long_bounds, job_for
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -85,6 +85,15 @@ class XGrammarBackend(LibraryBackend["XGrammar"]):
             shape, XGRAMMAR, strict=strict, cache_bytes=cache_bytes, processes=processes
         )
         self._any_whitespace = any_whitespace
+        # Compact JSON holds no control character anywhere, strings included.
+        self._without_controls = row_allowing(
+            (
+                token
+                for token, text in enumerate(self._info.decoded_vocab)
+                if token in shape.stop_tokens or not any(byte < 0x20 for byte in text)
+            ),
+            vocab_size,
+        )
         self._filler = XGrammarFiller(self._shape, fill_threads)
         self._compiler = xgr.GrammarCompiler(
             self._info, max_threads=compile_threads, cache_enabled=False
@@ -97,7 +106,19 @@ class XGrammarBackend(LibraryBackend["XGrammar"]):
             handle = compile_job(self._compiler, job)
         else:
             handle = xgr.CompiledGrammar.deserialize_json(self._in_process(asdict(job)), self._info)
-        compiled = XGrammar(spec, handle, self._shape, self._filler, warnings)
+        allowed = None
+        if has_long_bounds(spec):
+            if spec.kind == "json" and not self._any_whitespace:
+                allowed = self._without_controls
+            else:
+                said = (
+                    f"control characters in strings bounded above {LONGEST_PATTERN} characters "
+                    "cannot be kept out"
+                )
+                if self._strict:
+                    raise GrammarError(said)
+                warnings += (f"{spec.kind}: {said}",)
+        compiled = XGrammar(spec, handle, self._shape, self._filler, warnings, allowed)
         # The library compiles grammars that no text can satisfy; their first mask is empty.
         compiled.matcher().fill_window((), np.zeros((1, words(self.vocab_size)), np.int32))
         return compiled, int(handle.memory_size_bytes)
@@ -112,6 +133,7 @@ class XGrammar:
     shape: MaskShape
     filler: XGrammarFiller
     warnings: tuple[str, ...] = ()
+    allowed: Words | None = None  # tokens that may come at all, where the library lets in others
 
     @property
     def vocab_size(self) -> int:
@@ -127,6 +149,7 @@ class XGrammarMatcher(LibraryMatcher):
     def __init__(self, grammar: XGrammar) -> None:
         super().__init__(grammar.spec.kind, grammar.shape)
         self._filler = grammar.filler
+        self._allowed = grammar.allowed
         self._inner = xgr.GrammarMatcher(
             grammar.handle, override_stop_tokens=sorted(grammar.shape.stop_tokens)
         )
@@ -138,8 +161,17 @@ class XGrammarMatcher(LibraryMatcher):
             return self.fill_window(window.drafts, rows)
         return self._filler, window
 
+    def allows(self, token: int) -> bool:
+        """Whether the token may come at all, by what the library does not check."""
+        return self._allowed is None or bool(self._allowed[token // 32] >> (token % 32) & 1)
+
+    def narrow(self, row: Words) -> None:
+        """Take what may not come at all out of a mask row of the library."""
+        if self._allowed is not None:
+            row &= self._allowed
+
     def _take(self, token: int) -> bool:
-        return bool(self._inner.accept_token(token))
+        return self.allows(token) and bool(self._inner.accept_token(token))
 
     def _ended(self) -> bool:
         return bool(self._inner.is_terminated())
@@ -152,6 +184,7 @@ class XGrammarMatcher(LibraryMatcher):
         # The library sets the bits behind the vocabulary when nearly everything is allowed. They
         # would hide that a row allows nothing, and reach anyone who reads the row by words.
         row[-1] &= self._shape.last_word
+        self.narrow(row)
         return allows_any(row)
 
     def restore(self) -> None:
@@ -185,9 +218,8 @@ class XGrammarFiller:
 
     def fill(self, windows: Sequence[Window], flat: Words) -> list[int | MatcherFailure]:
         """See `WindowFiller.fill`."""
-        matchers = [window.matcher for window in windows]
-        assert all(isinstance(each, XGrammarMatcher) for each in matchers), "of this library"
-        inner = [each._inner for each in matchers]  # type: ignore[attr-defined]
+        matchers = [_ours(window.matcher) for window in windows]
+        inner = [each._inner for each in matchers]
         valid = [0] * len(windows)
         taken = [0] * len(windows)
         results: list[int | MatcherFailure] = [0] * len(windows)
@@ -205,6 +237,7 @@ class XGrammarFiller:
                 )
                 flat[rows, -1] &= self._shape.last_word
                 for index, row in zip(walking, rows, strict=True):
+                    matchers[index].narrow(flat[row])
                     if not allows_any(flat[row]):
                         if place == 0:
                             results[index] = self._dead_end(windows[index])
@@ -218,6 +251,7 @@ class XGrammarFiller:
                     if place < len(drafts := windows[index].drafts)
                     and 0 <= drafts[place] < self._shape.vocab_size
                     and index not in ended
+                    and matchers[index].allows(int(drafts[place]))
                 ]
                 if not candidates:
                     break
@@ -245,7 +279,7 @@ class XGrammarFiller:
         except Exception:
             if moved:
                 for each in matchers:
-                    each.restore()  # type: ignore[attr-defined]
+                    each.restore()
             raise
         for index, window in enumerate(windows):
             if valid[index] + 1 < window.places:
@@ -256,6 +290,10 @@ class XGrammarFiller:
 
     @staticmethod
     def _dead_end(window: Window) -> MatcherFailure:
-        matcher = window.matcher
-        assert isinstance(matcher, XGrammarMatcher)
+        matcher = _ours(window.matcher)
         return matcher.fail(MatcherFailure(f"{matcher.kind}: {DEAD_END}"))
+
+
+def _ours(matcher: object) -> XGrammarMatcher:
+    assert isinstance(matcher, XGrammarMatcher), "of this library"
+    return matcher

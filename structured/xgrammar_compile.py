@@ -52,11 +52,17 @@ def job_for(spec: GrammarSpec, any_whitespace: bool) -> Job:
             return Job("structural_tag", json.dumps(tag))
 
 
+LONGEST_PATTERN: Final = 128
+"""The longest repetition that may be a pattern. From some 130 on the library's masks let tokens
+through that end the string and go on wrongly, which its matcher then refuses (seen in 0.2.8)."""
+
+
 def as_patterns(schema: Any) -> Any:
     """The schema, changed in place, with bounds on lengths and some formats written as patterns.
 
     The library lets control characters into strings with such bounds, and JSON does not. The
-    pattern costs as much to compile and to fill as the bounds do.
+    pattern costs as much to compile and to fill as the bounds do. Long bounds stay as they are:
+    see `has_long_bounds`.
     """
     for each in every_schema(schema):
         name = each.get("format")
@@ -68,11 +74,33 @@ def as_patterns(schema: Any) -> Any:
         alone = not {"pattern", "format", "enum", "const", "$ref"} & set(each)
         if not alone or not {"minLength", "maxLength"} & set(each):
             continue
+        if _bound(each) > LONGEST_PATTERN:
+            continue
         if type(low) is int and (high is None or (type(high) is int and 0 <= low <= high)):
             each.pop("minLength", None)
             each.pop("maxLength", None)
             each["pattern"] = f"^{_PLAIN}{{{low},{'' if high is None else high}}}$"
     return schema
+
+
+def has_long_bounds(spec: GrammarSpec) -> bool:
+    """Whether the library is given bounds on lengths, so that control characters may get in."""
+    if spec.kind == "json":
+        schemas = [json.loads(spec.source)]
+    elif spec.kind == "structural_tag":
+        every = formats(json.loads(normalise(spec.source)))
+        schemas = [format_["json_schema"] for _, format_ in every if "json_schema" in format_]
+    else:
+        return False
+    return any(
+        _bound(each) > LONGEST_PATTERN for schema in schemas for each in every_schema(schema)
+    )
+
+
+def _bound(schema: Any) -> int:
+    """The largest bound on a string's length that a schema states itself."""
+    bounds = (schema.get("minLength", 0), schema.get("maxLength", 0))
+    return max((bound for bound in bounds if type(bound) is int), default=0)
 
 
 def compile_job(compiler: Any, job: Job) -> Any:

@@ -204,6 +204,7 @@ def run(cell: Cell, requests: Sequence[Asked], *, depth: int, executor: str) -> 
         method=cell.method or "draft_model",
         structured=cell.grammar != "no grammar",
         context=CONTEXT,
+        check="strict" if executor == "serial" else "off",
     )
     short = 20 if cell.situation == "short drafter context" else None
     engine = tiny_engine(config, drafter_context=short)

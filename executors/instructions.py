@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from ..graph.plan import Plan, Wait
 from .context import Context, Memory
+from .errors import NodeFailure
 from .frontier import Frontier
 
 Perform = Callable[[int], None]  # one op, for one step
@@ -148,6 +149,12 @@ class Desk:
         self.at: Context | None = None  # None: idle
         self.wait: Wait | None = None
         self.ended = False
+
+    def failure(self, cause: BaseException) -> NodeFailure:
+        """What came out of the op that the actor is at, as the failure of its node."""
+        assert self.at is not None, "only an op can fail"
+        vertex = self.at.vertex
+        return NodeFailure(vertex.node.name, vertex.name, self.at.step, cause)
 
 
 def interpret(

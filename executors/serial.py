@@ -15,7 +15,6 @@ from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph, Vertex
 from .context import Memory
-from .errors import NodeFailure
 from .frontier import Frontier
 from .instructions import Desk, interpret
 from .report import OpEvent, RunReport
@@ -61,9 +60,7 @@ def run_serial(
                 perform(iteration - offset)
             iteration += 1
     except Exception as cause:
-        at = desk.at
-        assert at is not None, "only an op can fail"
-        raise NodeFailure(at.vertex.node.name, at.vertex.name, at.step, cause) from cause
+        raise desk.failure(cause) from cause
     return RunReport(
         steps=frontier.steps,
         kept=memory.histories(frontier.steps),

@@ -203,9 +203,7 @@ class Crew:
         except BaseException as cause:
             at = desk.at
             assert at is not None, "only an op can fail"
-            vertex = at.vertex
-            failure = NodeFailure(vertex.node.name, vertex.name, at.step, cause)
-            self.failures.append((at.step, vertex.position, failure))
+            self.failures.append((at.step, at.vertex.position, desk.failure(cause)))
             self._abort()
         finally:
             desk.at = desk.wait = None

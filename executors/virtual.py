@@ -19,7 +19,7 @@ from time import perf_counter
 
 from ..graph.plan import Plan
 from .context import Memory
-from .errors import NodeFailure, StuckWait
+from .errors import StuckWait
 from .frontier import Frontier
 from .instructions import Desk, Perform, Program, Task, interpret
 from .report import OpEvent, RunReport
@@ -79,9 +79,7 @@ class Virtual:
         except StuckWait:
             raise
         except Exception as cause:
-            at = desk.at
-            assert at is not None, "only an op can fail"
-            raise NodeFailure(at.vertex.node.name, at.vertex.name, at.step, cause) from cause
+            raise desk.failure(cause) from cause
         return RunReport(
             steps=frontier.steps,
             kept=memory.histories(frontier.steps),

@@ -75,7 +75,7 @@ def propose_with_model(
     )
     first = FirstPass(ids.flatten(), masked, slots, (2,) * rows, 2 * lines + 1)
     if kept is not None:
-        first = first.without_padding(kept)
+        first = first.without_padding(kept.lines.clone(), kept.query_lens)
     logits, _ = machine.drafter.forward(first.ids, first.batch(blocks, cache), first.last)
 
     def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:

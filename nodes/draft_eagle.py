@@ -68,8 +68,8 @@ def propose_with_head(
         ids, masked, torch.where(masked < 0, 0, inputs.slots), inputs.query_lens, last
     )
     if kept is not None:
-        first = first.without_padding(kept)
-        features = features[kept.lines.clone()]
+        lines = kept.lines.clone()  # from pinned memory, as every input
+        first, features = first.without_padding(lines, kept.query_lens), features[lines]
     logits, hidden = head.forward(
         first.ids, head.fuse(features), first.batch(inputs.blocks, cache), first.last
     )

@@ -17,7 +17,7 @@ from ..models.attention import AttentionBatch
 from ..models.paged_cache import PagedCache
 from ..policies.noise import Purpose, gumbel
 from ..policies.sampling import filtered_log_probs
-from .kept import Kept, Spans, keeping
+from .kept import Spans, keeping
 from .kind import Built, NodeSpec
 from .machine import Machine
 from .prepare_inputs import Inputs, SampleRows, slots_of
@@ -134,9 +134,8 @@ class FirstPass:
     query_lens: tuple[int, ...]
     last: Tensor
 
-    def without_padding(self, kept: Kept) -> FirstPass:
-        """The same pass over the lines of `kept` only."""
-        lines = kept.lines.clone()  # from pinned memory, as every input
+    def without_padding(self, lines: Tensor, query_lens: tuple[int, ...]) -> FirstPass:
+        """The same pass over `lines[L]` only, so many of each row: see `Kept`."""
         moved = torch.zeros_like(self.ids).index_copy_(
             0, lines, torch.arange(len(lines), device=lines.device)
         )
@@ -144,7 +143,7 @@ class FirstPass:
             self.ids[lines],
             self.positions[lines],
             self.slots[lines],
-            kept.query_lens,
+            query_lens,
             moved[self.last],
         )
 

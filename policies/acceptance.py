@@ -151,8 +151,7 @@ def rejection(
     kept = prefix(judged & passes)
 
     # The place after the kept drafts: a draft was refused there, or there was none to judge.
-    place = kept[:, None, None].expand(rows, 1, vocab)
-    last = target.gather(1, place)[:, 0]
+    last = at(target, kept)
     refused = kept < judged.sum(dim=-1)
     if k == 0 or not any_random:
         after = last  # a refused draft of a greedy row is not the best token: nothing to take out
@@ -163,8 +162,7 @@ def rejection(
     purpose = torch.where(refused, int(Purpose.RESIDUAL), int(Purpose.BONUS))
     token = draw(after, seeds, positions + kept, greedy, purpose, any_random=any_random)
 
-    tokens = torch.cat([drafts, drafts.new_zeros(rows, 1)], dim=-1)
-    return up_to(tokens.scatter(-1, kept[:, None], token[:, None]), kept)
+    return followed_by(token, drafts, kept)
 
 
 ACCEPTANCE: Final[Mapping[str, Acceptance]] = MappingProxyType(
@@ -181,13 +179,24 @@ def _residual(
         refused = index.gather(1, place[:, None, None])[:, 0]
         rest = target.scatter(-1, refused, float("-inf"))
     else:
-        every = place[:, None, None].expand(-1, 1, target.shape[-1])
-        q = draft_log_probs.gather(1, every)[:, 0].exp()
+        q = at(draft_log_probs, place).exp()
         rest = (target.exp() - q).clamp_(min=0.0).log()
     # Where p and q agree to the last bit nothing is left, though rounding of the test may have
     # refused the draft. Then p itself is right, and never a token that p does not allow.
     empty = rest.amax(dim=-1, keepdim=True) == float("-inf")
     return torch.where(empty, target, rest)
+
+
+def at(rows: Tensor, place: Tensor) -> Tensor:
+    """`[R, V]`: of `rows [R, W, V]` the place `[R]` of each."""
+    every = place[:, None, None].expand(-1, 1, rows.shape[-1])
+    return rows.gather(1, every)[:, 0]
+
+
+def followed_by(token: Tensor, drafts: Tensor, kept: Tensor) -> Verified:
+    """The first `kept [R]` of `drafts [R, k]`, and `token [R]` after them."""
+    tokens = torch.cat([drafts, drafts.new_zeros(len(drafts), 1)], dim=-1)
+    return up_to(tokens.scatter(-1, kept[:, None], token[:, None]), kept)
 
 
 def usable(drafts: Tensor, valid: Tensor, vocab: int) -> Tensor:

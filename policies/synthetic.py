@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .acceptance import Acceptance, Verified, prefix, up_to, usable
+from .acceptance import Acceptance, Verified, at, followed_by, prefix, usable
 from .noise import Purpose, uniform
 from .sampling import draw
 
@@ -45,15 +45,14 @@ def synthetic(rates: Sequence[float]) -> Acceptance:
         *,
         any_random: bool = True,
     ) -> Verified:
-        rows, places, vocab = target.shape
+        _, places, vocab = target.shape
         passes = torch.ones_like(drafts, dtype=torch.bool)
         for place in range(places - 1):
             rate = fixed[min(place, len(fixed) - 1)]
             passes[:, place] = uniform(seeds, positions + place, Purpose.SYNTHETIC) < rate
         kept = prefix(usable(drafts, valid, vocab) & passes)
-        after = target.gather(1, kept[:, None, None].expand(rows, 1, vocab))[:, 0]
+        after = at(target, kept)
         token = draw(after, seeds, positions + kept, greedy, Purpose.TARGET, any_random=any_random)
-        tokens = torch.cat([drafts, drafts.new_zeros(rows, 1)], dim=-1)
-        return up_to(tokens.scatter(-1, kept[:, None], token[:, None]), kept)
+        return followed_by(token, drafts, kept)
 
     return rule

@@ -204,6 +204,7 @@ class _Run:
         self._jobs = jobs
         self._on_progress = on_progress
         self._tokens = 0
+        self._open = list(jobs)  # not known to have ended
         self._uncompiled: dict[int, _Job] = {}  # by id(), each with one opening of the table
         self._lock = threading.Lock()
 
@@ -232,6 +233,7 @@ class _Run:
     def start(self, waiting: Sequence[tuple[_Job, Future[CompiledGrammar]]]) -> None:
         """Submit what is ready; the rest when its grammar is, from the thread that compiled it."""
         self._uncompiled = {id(job): job for job, _ in waiting}
+        self._open = [job for job in self._jobs if not job.ended]
         for _ in waiting:
             self.table.open()
         self.table.submit_all(
@@ -268,8 +270,10 @@ class _Run:
 
     def _settled(self, request: Request, new: int) -> None:
         self._tokens += new
+        if request.phase == "done":  # nothing else need be counted anew
+            self._open = [job for job in self._open if not job.ended]
         if self._on_progress is not None:
-            self._on_progress(sum(job.ended for job in self._jobs), self._tokens)
+            self._on_progress(len(self._jobs) - len(self._open), self._tokens)
 
 
 def _bind(

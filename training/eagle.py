@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -39,6 +38,7 @@ from stepweave.models.eagle import EagleHead
 from stepweave.models.eagle_network import EagleConfig, EagleNetwork
 from training.corpus import EXTRACTION, examples, story
 from training.evaluate import answer, encode
+from training.replacing import replacing
 from training.tokenizer import load_tokenizer
 from training.train import IGNORED, Batch, Encoder, batches, load_model, rate, sequences
 
@@ -454,17 +454,9 @@ def export(network: EagleNetwork, draft_ids: Tensor | None, out: Path) -> None:
             "eagle_aux_hidden_state_layer_ids": list(config.feature_layers),
             "use_aux_hidden_state": True,
         }
-    fresh, old = out.with_name(out.name + ".new"), out.with_name(out.name + ".old")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    (fresh / "config.json").write_text(json.dumps(stated, indent=2) + "\n")
-    save_file(weights, fresh / "model.safetensors", metadata={"format": "pt"})
-    for file in fresh.iterdir():
-        file.chmod(0o644)
-    if out.exists():
-        out.rename(old)
-    fresh.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
+    with replacing(out) as fresh:
+        (fresh / "config.json").write_text(json.dumps(stated, indent=2) + "\n")
+        save_file(weights, fresh / "model.safetensors", metadata={"format": "pt"})
 
 
 def train(args: argparse.Namespace) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import math
 import random
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from training.corpus import EXTRACTION, WARM_UP_MIX, Example, examples
+from training.replacing import replacing
 from training.tokenizer import load_tokenizer
 
 IGNORED = -100  # the label cross_entropy skips
@@ -270,20 +270,13 @@ def new_model(part: str, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM
 
 def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     """Write a half-precision model folder; readers see the old one or the new, never a part."""
-    fresh, old = out.with_name(out.name + ".new"), out.with_name(out.name + ".old")
-    shutil.rmtree(fresh, ignore_errors=True)
     half = LlamaForCausalLM(model.config)
     half.load_state_dict(model.state_dict())
     for parameter in half.parameters():
         parameter.data = parameter.data.half()
-    half.save_pretrained(fresh)
-    tokenizer.save_pretrained(fresh, save_jinja_files=False)
-    for file in fresh.iterdir():
-        file.chmod(0o644)
-    if out.exists():
-        out.rename(old)
-    fresh.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
+    with replacing(out) as fresh:
+        half.save_pretrained(fresh)
+        tokenizer.save_pretrained(fresh, save_jinja_files=False)
 
 
 def train(args: argparse.Namespace) -> None:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from .graph.node import State as State
     from .graph.node import Value as Value
     from .graph.plan import Plan as Plan
-    from .graph.render import dot as dot
-    from .graph.render import lanes as lanes
     from .graph.step_graph import StepGraph as StepGraph
     from .graph.verify import verify as verify
     from .nodes.kind import Built as Built
@@ -37,6 +35,8 @@ if TYPE_CHECKING:
     from .requests.request import RequestOutput as RequestOutput
     from .requests.request import SamplingParams as SamplingParams
     from .serving.llm import LLM as LLM
+    from .views.dot import dot as dot
+    from .views.lanes import lanes as lanes
 
 # Public name -> module, or module:name where the two names differ.
 _HOME = {
@@ -60,8 +60,8 @@ _HOME = {
     "UnsoundPlan": "graph.errors",
     "Value": "graph.node",
     "compile_plan": "graph.compile",
-    "dot": "graph.render",
-    "lanes": "graph.render",
+    "dot": "views.dot",
+    "lanes": "views.lanes",
     "load_config": "configs.load",
     "node": "graph.declare",
     "run": "executors.run",

@@ -9,7 +9,9 @@ import sys
 from collections.abc import Mapping
 
 from ..graph.plan import Plan
-from ..graph.render import dot, lanes, mermaid
+from ..views.dot import dot
+from ..views.lanes import lanes
+from ..views.mermaid import mermaid
 from .planned import planned
 
 

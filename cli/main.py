@@ -1,12 +1,13 @@
 """The command line. This file names the verbs and their options; each verb has a file of its own.
 
+The verbs of `stepweave graph` are named in `graph.py`.
+
 Heavy modules are imported by the verb that needs them, so that `check` answers at once.
 """
 
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,16 +15,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from .graph import graph_app
+from .options import Config, Settings
 from .reporting import Exit, one_line_errors
-
-
-class Format(StrEnum):
-    """Of a drawn plan."""
-
-    LANES = "lanes"
-    DOT = "dot"
-    MERMAID = "mermaid"
-    JSON = "json"
 
 
 class _Verbs(TyperGroup):
@@ -46,16 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-graph_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(graph_app, name="graph", help="Draw the plan of a config.")
-
-Config = Annotated[
-    str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a shipped one.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
-]
 
 
 @app.callback()
@@ -95,32 +80,6 @@ def check(
     from .check import check as run_check
 
     raise Exit(run_check(configs, overrides(settings), json))
-
-
-@graph_app.command("show")
-def graph_show(
-    config: Config,
-    steps: Annotated[int, typer.Option(min=1, max=32, help="Steps drawn.")] = 3,
-    form: Annotated[
-        Format, typer.Option("--format", help="lanes: for terminals; dot and mermaid: graphs.")
-    ] = Format.LANES,
-    width: Annotated[int | None, typer.Option(min=40, max=1000, help="Columns of lanes.")] = None,
-    color: Annotated[
-        bool | None, typer.Option("--color/--no-color", help="Else as the terminal allows.")
-    ] = None,
-    settings: Settings = None,
-) -> None:
-    """Draw a plan: what each actor runs over a few steps, and what waits for what, and why.
-
-    \b
-      stepweave graph show quickstart
-      stepweave graph show quickstart --steps 4 --set depth=3
-      stepweave graph show abstract_decode --format dot | dot -Tsvg > plan.svg
-    """
-    from .draw import show
-    from .settings import overrides
-
-    show(config, overrides(settings), form=form, steps=steps, width=width, color=color)
 
 
 @app.command()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stepweave.cli.planned import planned
 from stepweave.graph.plan import Plan, Wait
-from stepweave.graph.render import timetable
+from stepweave.graph.timetable import timetable
 
 IMAGES = Path(__file__).parent / "images"
 

@@ -11,8 +11,8 @@ from stepweave.graph.compile import compile_plan
 from stepweave.graph.declare import ValueHint, node, step_graph, value
 from stepweave.graph.errors import GraphError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
-from stepweave.graph.render import lanes
 from stepweave.graph.step_graph import StepGraph
+from stepweave.views.lanes import lanes
 
 
 @node(reads={"previous": "count@-1"}, writes="count")

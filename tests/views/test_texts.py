@@ -13,8 +13,11 @@ from hypothesis import given
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Op
 from stepweave.graph.plan import Plan
-from stepweave.graph.render import dot, dot_graph, lanes, mermaid, timetable
 from stepweave.graph.step_graph import StepGraph
+from stepweave.graph.timetable import timetable
+from stepweave.views.dot import dot, dot_graph
+from stepweave.views.lanes import lanes
+from stepweave.views.mermaid import mermaid
 from tests.graph.pipelines import decode
 from tests.graph.strategies import examples, plans
 

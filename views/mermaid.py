@@ -1,0 +1,35 @@
+"""The plan as a Mermaid flowchart."""
+
+from __future__ import annotations
+
+from ..graph.plan import Plan
+from ..graph.timetable import arcs
+from .words import later, placed, protected
+
+
+def mermaid(plan: Plan) -> str:
+    """The plan as a Mermaid flowchart: waits thick, launches dashed, carries labelled."""
+    ids = {op: f"op{index}" for index, op in enumerate(plan.graph.vertices)}
+    lines = ["flowchart LR"]
+    for index, (actor, program) in enumerate(plan.actors.items()):
+        lines.append(f'  subgraph actor{index}["{_mermaid(actor)}"]')
+        lines += [f'    {ids[op]}["{_mermaid(placed(op, at))}"]' for op, at in program]
+        lines.append("  end")
+    for u, v, d, kind in arcs(plan):
+        if kind == "order" and u != v:
+            lines.append(_mermaid_arc(ids[u], "-->", ids[v], later(d)))
+        elif kind == "launch":
+            lines.append(_mermaid_arc(ids[u], "-.->", ids[v], "launch"))
+    for wait in plan.waits:
+        label = " ".join(filter(None, [protected(wait), later(wait.distance)]))
+        lines.append(_mermaid_arc(ids[wait.source], "==>", ids[wait.target], label))
+    return "\n".join(lines) + "\n"
+
+
+def _mermaid_arc(source: str, arrow: str, target: str, label: str) -> str:
+    shown = f'|"{_mermaid(label)}"|' if label else ""
+    return f"  {source} {arrow}{shown} {target}"
+
+
+def _mermaid(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")

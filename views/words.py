@@ -1,0 +1,51 @@
+"""How all views name waits, requirements and offsets: a reader learns the words once."""
+
+from __future__ import annotations
+
+from ..graph.plan import Edge, Plan, Wait
+
+
+def protected(wait: Wait) -> str:
+    """`RAW sampled, WAR staging`, or what else the wait is for."""
+    names = dict.fromkeys(f"{p.hazard} {p.value}".strip() for p in wait.protects)
+    shown = list(names)[:3]
+    more = [f"and {len(names) - 3} more"] if len(names) > 3 else []
+    return ", ".join([*shown, *more]) or "launch order"
+
+
+def across(plan: Plan, wait: Wait) -> str:
+    actors = [plan.graph.vertices[op].actor for op in (wait.source, wait.target)]
+    return " ⇒ ".join(actors)
+
+
+def carried(edge: Edge) -> str:
+    return f"{edge.value}@-{edge.carry}" if edge.carry else edge.value
+
+
+def clip(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def ghosts(plan: Plan) -> dict[tuple[str, str, int], list[Edge]]:
+    """Requirements between two ops that need no wait of their own."""
+    waits = {(wait.source, wait.target, wait.distance) for wait in plan.waits}
+    found: dict[tuple[str, str, int], list[Edge]] = {}
+    for edge in plan.edges:
+        key = (edge.source, edge.target, edge.distance)
+        if edge.source != edge.target and key not in waits:
+            found.setdefault(key, []).append(edge)
+    return found
+
+
+def placed(op: str, offset: int) -> str:
+    """The op, and which step it acts on in iteration t where that is not t."""
+    return op if offset == 0 else f"{op} (t{-offset:+d})"
+
+
+def later(distance: int) -> str:
+    """`step+1`; nothing for the same step."""
+    return f"step{distance:+d}" if distance else ""

@@ -2,6 +2,7 @@
 
 StepweaveError
 ├── NodeFailure        an op raised; the run was stopped
+├── DeviceFailure      work on a stream failed after its launch; always the cause of a NodeFailure
 ├── StuckWait          nothing moved for a while, and somebody waits
 └── UndeclaredAccess   an op asked for something it did not declare
     └── ContractViolation  an op did something it did not declare (found by checking mode)
@@ -28,6 +29,24 @@ class NodeFailure(StepweaveError):
         self.op = op
         self.step = step
         self.__cause__ = cause
+
+
+class DeviceFailure(StepweaveError):
+    """A device reported an error when a host op waited for an event: work before it failed.
+
+    A kernel fails long after its launch returned, so all that is known is where the error was seen:
+    at or before `op` of `step` on that op's stream. The device's own error is `__cause__`.
+    """
+
+    code = "SW-DEVICE-FAILURE"
+
+    def __init__(self, op: str, step: int) -> None:
+        super().__init__(
+            f"the device failed in {op!r} of step {step}, or in work before it on its stream. "
+            "Run with CUDA_LAUNCH_BLOCKING=1 to have the failing op named."
+        )
+        self.op = op
+        self.step = step
 
 
 class StuckWait(StepweaveError):

@@ -27,13 +27,30 @@ class Executor(Protocol):
     ) -> RunReport: ...
 
 
-EXECUTORS: Mapping[str, Executor] = MappingProxyType({"serial": run_serial, "threads": run_threads})
+def run_cuda(
+    plan: Plan,
+    *,
+    steps: int | None,
+    states: Mapping[str, object],
+    keep: Sequence[str],
+    trace: bool,
+    watchdog_s: float | None,
+) -> RunReport:
+    """Run on the current GPU's streams. `Cuda` is this executor with options."""
+    from .cuda import Cuda  # with torch, which the others do without
+
+    return Cuda()(plan, steps=steps, states=states, keep=keep, trace=trace, watchdog_s=watchdog_s)
+
+
+EXECUTORS: Mapping[str, Executor] = MappingProxyType(
+    {"serial": run_serial, "threads": run_threads, "cuda": run_cuda}
+)
 
 
 def run(
     plan: Plan,
     *,
-    executor: Literal["serial", "threads"] | str | Executor = "serial",
+    executor: Literal["serial", "threads", "cuda"] | str | Executor = "serial",
     steps: int | None = None,
     states: Mapping[str, object] = MappingProxyType({}),
     keep: Sequence[str] = (),

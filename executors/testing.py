@@ -26,7 +26,10 @@ class Recorded:
 
 
 def recording(graph: StepGraph, around: Callable[[str, Run], Run] | None = None) -> StepGraph:
-    """The same graph with ops that record their history. `around(op, run)` may wrap each run."""
+    """The same graph with ops that record their history. `around(op, run)` may wrap each run.
+
+    They write texts, so values need no buffers: a graph that was built without a model will do.
+    """
 
     def record(op_name: str, op: Op) -> Op:
         def run(ctx: OpContext) -> None:
@@ -52,7 +55,11 @@ def recording(graph: StepGraph, around: Callable[[str, Run], Run] | None = None)
             device=tuple(map(record, node.op_names("device"), node.device)),
         )
 
-    return replace(graph, nodes=tuple(map(record_all, graph.nodes)))
+    return replace(
+        graph,
+        nodes=tuple(map(record_all, graph.nodes)),
+        values={name: replace(value, allocate=None) for name, value in graph.values.items()},
+    )
 
 
 def with_graph(plan: Plan, graph: StepGraph) -> Plan:

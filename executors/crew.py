@@ -1,0 +1,440 @@
+"""Running a plan on host threads and a device: the one concurrent executor.
+
+Every host actor runs on a worker thread of its own. The calling thread only watches: so Ctrl-C,
+which reaches that thread alone, never lands in the middle of an op or of a hand-off.
+
+A wait is a queue of tokens: the awaited op puts one for each step, the waiter takes one for each
+of its own. The token of a host op is put when the op is done; that of a device op, an event, when
+it has been launched and its event recorded. So nobody can wait for an event before it is
+recorded, or mistake one step's for another's. A device op is launched by the thread of its launch
+op: that takes the op's tokens, has the stream wait for their events, gives it the op's body, and
+has it record an event if anybody waits for one.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from operator import itemgetter
+from queue import Empty, SimpleQueue
+from time import perf_counter
+
+from ..graph.plan import Plan, Wait
+from .context import Context, Memory
+from .device import Device, Event, Moment, Stream
+from .errors import DeviceFailure, NodeFailure, StuckWait
+from .frontier import Aborted, Frontier
+from .hold import Holds
+from .instructions import Desk, Program, Task, interpret
+from .report import OpEvent, RunReport
+from .trace import timed
+
+SWITCH_INTERVAL_S = 1e-4  # with the default 5 ms, one busy thread delays every hand-off by 10 ms
+
+Token = Event | None  # of a device op its event; None of a host op, or where nothing is awaited
+Tokens = SimpleQueue[Token]
+Run = Callable[[Context], None]
+
+
+def run_on(
+    device: Device,
+    plan: Plan,
+    *,
+    steps: int | None,
+    states: Mapping[str, object],
+    keep: Sequence[str],
+    trace: bool,
+    watchdog_s: float | None,
+) -> RunReport:
+    """Run the plan on one worker thread per host actor, and one stream per device actor."""
+    program = Program.of(plan)
+    contexts: list[Context] = []
+    frontier = Frontier(steps, tail=program.tail, ahead=program.ahead, ops=contexts)
+    sizes = {name: _cells_needed(plan, name, program) for name in plan.graph.values}
+    memory = Memory.of(plan.graph, sizes, states, keep, frontier)
+    contexts.extend(memory.contexts.values())
+    crew = Crew(plan, program, frontier, memory, device, trace)
+    try:
+        crew.work(watchdog_s)
+    finally:
+        contexts.clear()  # they and the frontier refer to each other: let buffers go at once
+    return RunReport(
+        steps=frontier.steps,
+        kept=memory.histories(frontier.steps),
+        events=tuple(sorted(crew.events(), key=lambda event: event.start_s)),
+        seconds=perf_counter() - crew.origin,
+    )
+
+
+def _cells_needed(plan: Plan, name: str, program: Program) -> int:
+    """K for a value with slots; for a fresh one, as many versions as can be in flight."""
+    slots = plan.slots.get(name)
+    if slots is not None and plan.graph.values[name].storage == "slots":
+        return slots
+    carries = [
+        read.carry for v in plan.graph.vertices.values() for read in v.op.reads if read.name == name
+    ]
+    return program.ahead + max(carries, default=0) + 1
+
+
+def urgent_streams(program: Program) -> frozenset[str]:
+    """Streams with an op that a host waits for: what is late there makes the host late."""
+    on = {task.op: actor for actor, tasks in program.actors.items() for task in tasks}
+    return frozenset(
+        on[wait.source]
+        for task in program.tasks.values()
+        if on[task.op] not in program.streams
+        for wait in task.waits
+        if on[wait.source] in program.streams
+    )
+
+
+class Crew:
+    """The workers of one run: their queues, their threads, and what went wrong."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        program: Program,
+        frontier: Frontier,
+        memory: Memory,
+        device: Device,
+        trace: bool,
+    ) -> None:
+        self.program = program
+        self.frontier = frontier
+        self.device = device
+        self.contexts = memory.contexts
+        self.tasks = program.tasks
+        self.actor_of = {task.op: a for a, tasks in program.actors.items() for task in tasks}
+        self.hosts = [actor for actor in program.actors if actor not in program.streams]
+        self.desks = {actor: Desk() for actor in program.actors}
+        self.ended: SimpleQueue[str] = SimpleQueue()
+        self.failures: list[tuple[int, int, NodeFailure]] = []  # by step, then listing position
+        self.origin = perf_counter()
+        self._traced = trace
+        self._events: list[OpEvent] = []
+        self._stamps: list[tuple[str, int, Moment, Moment]] = []
+        self.tokens: dict[Wait, Tokens] = {
+            wait: SimpleQueue() for task in self.tasks.values() for wait in task.waits
+        }
+        self.signals: dict[str, list[Callable[[int, Token], None]]] = {op: [] for op in self.tasks}
+        self.owed: dict[str, list[Callable[[Token], None]]] = {op: [] for op in self.tasks}
+        for wait, tokens in self.tokens.items():
+            self._align(wait, tokens)
+        self.streams = device.open(
+            [actor for actor in program.actors if actor in program.streams],
+            urgent_streams(program),
+        )
+        self.holds = Holds(plan, memory.cells, program.ahead) if device.defers else None
+        self.performs = {
+            task.op: interpret(
+                memory.contexts[task.op],
+                memory,
+                frontier,
+                self.desks[actor],
+                run=self._host_run(task),
+                waits=[(wait, self._taker(wait)) for wait in task.waits],
+                launch=self._launch(task, memory),
+                records=[partial(_put, put) for put in self.signals[task.op]],
+            )
+            for actor in self.hosts
+            for task in program.actors[actor]
+        }
+
+    def events(self) -> list[OpEvent]:
+        """What a traced run did, once it is over."""
+        stamped = [
+            OpEvent(op, step, self.actor_of[op], start() - self.origin, end() - self.origin)
+            for op, step, start, end in self._stamps
+        ]
+        return [*self._events, *stamped]
+
+    # --- before the run: each op's calls, with all look-ups done ---
+
+    def _align(self, wait: Wait, tokens: Tokens) -> None:
+        """Make the n-th token that is taken the one that the n-th waiting step waits for.
+
+        All ops begin with the same iteration, so the target's first step waits for a step of
+        the source that is `lead` after the source's own first. Where it is before that, there
+        is nothing to wait for: those tokens are there from the start. Where it is after, nobody
+        waits for the source's first `lead` steps, and the target's last `lead` steps wait for
+        steps that the source never comes to: its actor puts those tokens after its last step.
+        """
+        source, target = self.tasks[wait.source], self.tasks[wait.target]
+        lead = source.offset - target.offset - wait.distance
+        for _ in range(-lead):
+            tokens.put(None)
+        first = self.program.first - source.offset + max(lead, 0)
+
+        def put_once_awaited(step: int, token: Token) -> None:
+            if step >= first:
+                tokens.put(token)
+
+        def put_always(step: int, token: Token) -> None:
+            tokens.put(token)
+
+        self.signals[wait.source].append(put_once_awaited if lead > 0 else put_always)
+        self.owed[wait.source] += [tokens.put] * max(lead, 0)
+
+    def _taker(self, wait: Wait) -> Callable[[], object]:
+        """What a host op does to wait: take a token, and wait for its event if it is one."""
+        get = self.tokens[wait].get
+        if self.actor_of[wait.source] not in self.streams:
+            return get
+        desk = self.desks[self.actor_of[wait.target]]
+
+        def take_and_synchronize() -> None:
+            event = get()
+            if event is None:
+                return
+            try:
+                event.synchronize()
+            except Exception as error:
+                assert desk.at is not None, "only an op waits"
+                raise DeviceFailure(wait.source, desk.at.step - wait.distance) from error
+
+        return take_and_synchronize
+
+    def _host_run(self, task: Task) -> Run | None:
+        vertex = self.contexts[task.op].vertex
+        run = timed(vertex, self.origin, self._events) if self._traced else vertex.op.run
+        releases = () if self.holds is None else self.holds.releases(task.op)
+        if not releases:
+            return run
+
+        def release_and_run(context: Context) -> None:
+            for release in releases:
+                release(context.step)
+            if run is not None:
+                run(context)
+
+        return release_and_run
+
+    def _device_run(self, task: Task, stream: Stream) -> Run | None:
+        vertex = self.contexts[task.op].vertex
+        run = vertex.op.run
+        if self.holds is None:
+            return timed(vertex, self.origin, self._events) if self._traced else run
+        if run is None and not self._traced:
+            return None
+        keep, stamps, traced = self.holds.keep(vertex), self._stamps, self._traced
+
+        def run_and_keep(context: Context) -> None:
+            before = stream.stamp() if traced else None
+            if run is not None:
+                run(context)
+            if before is not None:
+                stamps.append((vertex.name, context.step, before, stream.stamp()))
+            keep(context.step)
+
+        return run_and_keep
+
+    def _launch(self, task: Task, memory: Memory) -> Callable[[int], None] | None:
+        """Give the device ops of a launch to their stream, in order."""
+        launches = [self._launch_one(op, task.stream, memory) for op in task.launches]
+        if not launches:
+            return None
+        if len(launches) == 1:
+            return launches[0]
+
+        def launch(step: int) -> None:
+            for one in launches:
+                one(step)
+
+        return launch
+
+    def _launch_one(self, op: str, actor: str | None, memory: Memory) -> Callable[[int], None]:
+        assert actor is not None, "what launches has a stream"
+        task, stream, desk = self.tasks[op], self.streams[actor], self.desks[actor]
+        launcher = self.desks[self.actor_of[memory.contexts[op].vertex.launch or op]]
+        node, signals = memory.contexts[op].vertex.node.name, self.signals[op]
+        perform = interpret(
+            memory.contexts[op], memory, self.frontier, desk, run=self._device_run(task, stream)
+        )
+        ask = None if self.holds is None else self.holds.asks(op, stream)
+        awaited = [
+            (wait, self.tokens[wait].get, self.actor_of[wait.source] in self.streams)
+            for wait in task.waits
+        ]
+
+        def work(step: int) -> None:
+            try:
+                perform(step)
+            except Aborted:
+                pass
+            except BaseException as cause:
+                self._fail(desk, cause)
+            desk.at = None
+
+        def launch(step: int) -> None:
+            for wait, get, of_device in awaited:
+                launcher.wait = wait
+                event = get()
+                launcher.wait = None
+                if of_device and event is not None:
+                    stream.wait(event)
+            stream.run(partial(work, step), f"{node}/{step}")
+            if signals:
+                event = stream.record()
+                for put in signals:
+                    put(step, event)
+            if ask is not None:
+                ask(step)
+
+        return launch
+
+    # --- the run ---
+
+    def work(self, watchdog_s: float | None) -> None:
+        """Run all actors to their end. Whatever is raised, every worker has ended by then.
+
+        The one exception is a worker inside an op that does not return: it gets `watchdog_s` to
+        do so, and the error says that it was left behind.
+        """
+        workers = [
+            threading.Thread(
+                target=self._work_host, args=(actor,), name=f"stepweave-{actor}", daemon=True
+            )
+            for actor in self.hosts
+        ]
+        with _switch_interval(SWITCH_INTERVAL_S):
+            try:
+                for worker in workers:
+                    worker.start()
+                try:
+                    self._finish(watchdog_s)
+                except KeyboardInterrupt:
+                    self.frontier.stop()  # what is in flight completes; a second one gives up
+                    self._finish(watchdog_s)
+                    raise
+                if self.failures:
+                    raise min(self.failures, key=itemgetter(0, 1))[2]
+            except BaseException as error:
+                self._abort()
+                for worker in workers:
+                    if worker.ident is not None:
+                        worker.join(watchdog_s)
+                left = [worker.name for worker in workers if worker.is_alive()]
+                left += [f"stepweave-{name}" for name in self.device.close(watchdog_s)]
+                for name in left:
+                    error.add_note(f"{name} is inside an op that does not return")
+                raise
+            for worker in workers:
+                worker.join()
+
+    def _finish(self, watchdog_s: float | None) -> None:
+        """Until all that was begun is done, or something failed."""
+        self._watch(watchdog_s)
+        self.device.close(watchdog_s if self.frontier.aborted else None)
+
+    def _work_host(self, actor: str) -> None:
+        desk, tasks, frontier = self.desks[actor], self.program.actors[actor], self.frontier
+        program = [(self.performs[task.op], task.offset) for task in tasks]
+        iteration = self.program.first
+        try:
+            while iteration <= frontier.end:
+                for perform, offset in program:
+                    perform(iteration - offset)
+                iteration += 1
+            for task in tasks:
+                for op in (task.op, *task.launches):
+                    for put in self.owed[op]:
+                        put(None)
+        except Aborted:
+            pass
+        except BaseException as cause:
+            self._fail(desk, cause)
+        finally:
+            desk.at = desk.wait = None
+            desk.ended = True
+            self.ended.put(actor)
+
+    def _fail(self, desk: Desk, cause: BaseException) -> None:
+        assert desk.at is not None, "only an op can fail"
+        at = desk.at
+        self.failures.append((at.step, at.vertex.position, desk.failure(cause)))
+        self._abort()
+
+    def _abort(self) -> None:
+        """End every worker: wake those that wait, and let none begin another op."""
+        self.frontier.abort()
+        for tokens in self.tokens.values():
+            tokens.put(None)
+        self.device.abort()
+
+    def _watch(self, watchdog_s: float | None) -> None:
+        """Until all hosts have ended. Raises `StuckWait` if nothing moves for too long."""
+        patience = math.inf if watchdog_s is None else watchdog_s
+        seen, since = self._positions(), perf_counter()
+        while not all(self.desks[actor].ended for actor in self.hosts):
+            with suppress(Empty):
+                self.ended.get(timeout=min(1.0, patience / 4))
+            now = self._positions()
+            if now != seen:
+                seen, since = now, perf_counter()
+            elif perf_counter() - since >= patience:
+                if self.frontier.aborted:
+                    return  # something failed, and another op does not return
+                self._raise_if_stuck(patience)
+
+    def _positions(self) -> list[object]:
+        desks = [(desk.at, desk.wait, desk.ended) for desk in self.desks.values()]
+        return [desks, [context.step for context in self.contexts.values()]]
+
+    def _raise_if_stuck(self, seconds: float) -> None:
+        for desk in self.desks.values():
+            at, wait = desk.at, desk.wait
+            if at is not None and wait is not None:
+                awaited_step = at.step - wait.distance
+                raise StuckWait(
+                    at.vertex.name,
+                    at.step,
+                    wait.source,
+                    awaited_step,
+                    seconds,
+                    {actor: self._doing(actor) for actor in self.desks},
+                )
+
+    def _doing(self, actor: str) -> str:
+        desk = self.desks[actor]
+        at, wait = desk.at, desk.wait
+        if desk.ended:
+            return "has ended"
+        if at is None:
+            return "has nothing to run yet"
+        op = f"{at.vertex.name!r} of step {at.step}"
+        if wait is None:
+            return f"runs {op}"
+        return f"waits, for {op}, for {wait.source!r} of step {at.step - wait.distance}"
+
+
+def _put(put: Callable[[int, Token], None], step: int) -> None:
+    put(step, None)
+
+
+_switching = threading.Lock()
+_runs = 0
+_before_s = 0.0
+
+
+@contextmanager
+def _switch_interval(seconds: float) -> Iterator[None]:
+    """Let threads switch this often while any run goes on; restore it after the last one."""
+    global _runs, _before_s
+    with _switching:
+        if _runs == 0:
+            _before_s = sys.getswitchinterval()
+            sys.setswitchinterval(min(seconds, _before_s))
+        _runs += 1
+    try:
+        yield
+    finally:
+        with _switching:
+            _runs -= 1
+            if _runs == 0:
+                sys.setswitchinterval(_before_s)

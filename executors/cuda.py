@@ -1,0 +1,162 @@
+"""CUDA streams and events: the only place that names them.
+
+A body given to a stream runs at once, on the launching thread, with the stream current: what it
+calls are kernel launches and copies, which return before the work is done. It must not ask the
+device for anything (`.item()`, a copy to pageable memory, a boolean index): that would wait, and
+hold up every launch after it. Checking mode finds such a body, on a CPU as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter, sleep
+
+import torch
+
+from ..graph.errors import StepweaveError
+from ..graph.plan import Plan
+from .crew import run_on
+from .device import Event, Moment
+from .report import RunReport
+
+POLL_S = 0.0005  # of the end of a run, where Ctrl-C should still be heard
+
+
+class NoCuda(StepweaveError):
+    """There is no CUDA device to run on."""
+
+    code = "SW-NO-CUDA"
+
+
+class CudaEvent:
+    """An event that a host waits for asleep: a spinning thread would take the GIL from others."""
+
+    __slots__ = ("event",)
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self.event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        self.event.record(stream)
+
+    def synchronize(self) -> None:
+        self.event.synchronize()
+
+
+class CudaStream:
+    """A stream, and the moment from which its stamps count."""
+
+    def __init__(self, stream: torch.cuda.Stream, ranges: bool) -> None:
+        self.stream = stream
+        self.origin: tuple[torch.cuda.Event, float] | None = None
+        self._ranges = ranges
+
+    def run(self, work: Callable[[], None], name: str) -> None:
+        with torch.cuda.stream(self.stream):
+            if self._ranges:
+                with _range(name):
+                    work()
+            else:
+                work()
+
+    def record(self) -> CudaEvent:
+        return CudaEvent(self.stream)
+
+    def wait(self, event: Event) -> None:
+        assert isinstance(event, CudaEvent), "streams wait for their own device's events"
+        self.stream.wait_event(event.event)
+
+    def stamp(self) -> Moment:
+        if self.origin is None:
+            first = self._timing_event()
+            first.synchronize()  # once a run, and only where times are asked for
+            self.origin = (first, perf_counter())
+        origin, at = self.origin
+        event = self._timing_event()
+        return lambda: at + origin.elapsed_time(event) / 1e3
+
+    def _timing_event(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(self.stream)
+        return event
+
+
+@contextmanager
+def _range(name: str) -> Iterator[None]:
+    torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+
+
+@dataclass
+class CudaStreams:
+    """Streams of one GPU. `ranges`: name each op `node/step` for profilers (NVTX)."""
+
+    gpu: torch.device
+    ranges: bool = False
+    defers: bool = field(default=True, init=False)
+    _streams: dict[str, CudaStream] = field(default_factory=dict, init=False)
+
+    def open(self, streams: Sequence[str], urgent: frozenset[str]) -> Mapping[str, CudaStream]:
+        """They begin after what the calling thread has on its current stream, such as caches."""
+        before = torch.cuda.current_stream(self.gpu)
+        for name in streams:
+            priority = -1 if name in urgent else 0  # lower goes first
+            stream = torch.cuda.Stream(  # type: ignore[no-untyped-call]
+                self.gpu, priority=priority
+            )
+            stream.wait_stream(before)
+            self._streams[name] = CudaStream(stream, self.ranges)
+        return self._streams
+
+    def close(self, seconds: float | None) -> Sequence[str]:
+        began = perf_counter()
+        left = dict(self._streams)
+        while left:
+            left = {name: stream for name, stream in left.items() if not stream.stream.query()}
+            if left and seconds is not None and perf_counter() - began > seconds:
+                break
+            if left:
+                sleep(POLL_S)
+        return list(left)
+
+    def abort(self) -> None:
+        """Kernels end by themselves, and whoever waits for them wakes then."""
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """An executor: host threads, and streams of one GPU (of the current one, if none is named)."""
+
+    gpu: str | torch.device = "cuda"
+    ranges: bool = False
+
+    def __call__(
+        self,
+        plan: Plan,
+        *,
+        steps: int | None,
+        states: Mapping[str, object],
+        keep: Sequence[str],
+        trace: bool,
+        watchdog_s: float | None,
+    ) -> RunReport:
+        """Raises `NoCuda` where torch sees no GPU."""
+        if not torch.cuda.is_available():
+            raise NoCuda(
+                "executor 'cuda' needs a GPU, and this torch "
+                f"({torch.__version__}) sees none. Executor 'threads' runs the same plan on a CPU."
+            )
+        gpu = torch.device(self.gpu)
+        with torch.cuda.device(gpu):
+            return run_on(
+                CudaStreams(gpu, self.ranges),
+                plan,
+                steps=steps,
+                states=states,
+                keep=keep,
+                trace=trace,
+                watchdog_s=watchdog_s,
+            )

@@ -1,0 +1,62 @@
+"""What running a plan asks of a device: streams that work in order, and events between them.
+
+Three calls on a stream and one on an event are the whole interface, so that everything above it
+(which event is recorded when, who waits for it, in which order the calls are made) is the same
+code on a GPU, on worker threads and on streams of a virtual clock, and is tested without a GPU.
+
+    stream.run(work)      enqueue work; its body is called here or later, never out of order
+    stream.record()       an event: all work that the stream has been given so far is done
+    stream.wait(event)    what the stream is given from now on runs after the event
+    event.synchronize()   block the calling host thread until then
+
+As on a CUDA stream, an event must have been recorded before anybody can wait for it, and work
+given to a stream may still be going on when the call returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+Moment = Callable[[], float]  # seconds of `perf_counter`, once the stream has come by
+
+
+class Event(Protocol):
+    """A point in a stream's work. Recorded once: never re-armed, so never lost."""
+
+    def synchronize(self) -> None:
+        """Block the calling thread until the stream has come to it."""
+
+
+class Stream(Protocol):
+    """A queue of work that a device does in order."""
+
+    def run(self, work: Callable[[], None], name: str) -> None:
+        """Enqueue `work`. `name` says what it is, `node/step`, to profilers and in errors."""
+
+    def record(self) -> Event: ...
+
+    def wait(self, event: Event) -> None: ...
+
+    def stamp(self) -> Moment:
+        """When the stream comes to here; for timelines."""
+
+
+class Device(Protocol):
+    """Where streams come from. One object serves one run after another."""
+
+    @property
+    def defers(self) -> bool:
+        """Whether what a body started may go on after the body has returned, as kernels do.
+
+        Then data must outlive the body (see `hold.py`), and only the stream knows its times.
+        """
+
+    def open(self, streams: Sequence[str], urgent: frozenset[str]) -> Mapping[str, Stream]:
+        """New streams. The `urgent` ones go first where both have work."""
+
+    def close(self, seconds: float | None) -> Sequence[str]:
+        """Wait until all streams have done their work, at most so long; those that have not."""
+
+    def abort(self) -> None:
+        """Wake whoever waits for an event: its work may never be done."""

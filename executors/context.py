@@ -11,6 +11,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from ..graph.errors import StepweaveError, did_you_mean
@@ -34,7 +35,8 @@ class Cells:
     counts: list[Iterator[int]] = field(default_factory=list)  # fresh: readers done, ever
 
     @staticmethod
-    def of(value: Value, size: int, readers: int) -> Cells:
+    def of(value: Value, size: int, readers: int, kept: list[Any] | None = None) -> Cells:
+        """`kept`: the buffers of an earlier run, to be used again."""
         if value.external:
             return Cells(value, [value.initial], 0)
         if value.storage == "fresh":
@@ -42,7 +44,7 @@ class Cells:
             if readers > 1:
                 counts = [itertools.count() for _ in range(size)]
             return Cells(value, [None] * size, readers, counts=counts)
-        buffers = [value.allocate() if value.allocate else None for _ in range(size)]
+        buffers = list(kept) if kept else [_allocated(value) for _ in range(size)]
         return Cells(value, list(buffers), readers, buffers, [BEFORE_ALL] * size)
 
     def release(self, carry: int) -> Release:
@@ -186,8 +188,10 @@ class Memory:
         states: Mapping[str, object],
         keep: Sequence[str],
         frontier: Frontier,
+        buffers: Mapping[str, list[Any]] = MappingProxyType({}),
     ) -> Memory:
-        """Raises `StepweaveError` for a state or value that the graph does not have."""
+        """`buffers` of earlier runs are used again. Raises `StepweaveError` for a state or value
+        that the graph does not have."""
         for what, names, known in (("state", states, graph.states), ("value", keep, graph.values)):
             for name in names:
                 if name not in known:
@@ -199,7 +203,7 @@ class Memory:
             for read in set(vertex.op.reads):
                 readers[read.name] = readers.get(read.name, 0) + 1
         cells = {
-            name: Cells.of(value, sizes[name], readers.get(name, 0))
+            name: Cells.of(value, sizes[name], readers.get(name, 0), buffers.get(name))
             for name, value in graph.values.items()
         }
         contexts = {
@@ -244,6 +248,10 @@ class Memory:
 
     def _has_readers(self, name: str) -> bool:
         return name in self.cells and self.cells[name].readers > 0
+
+
+def _allocated(value: Value) -> Any:
+    return value.allocate() if value.allocate else None
 
 
 def _keep(history: list[Any], value: Value) -> Callable[[Any], None]:

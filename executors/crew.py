@@ -22,6 +22,7 @@ from functools import partial
 from operator import itemgetter
 from queue import Empty, SimpleQueue
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from ..graph.plan import Plan, Wait
 from .context import Context, Memory
@@ -32,6 +33,9 @@ from .hold import Holds
 from .instructions import Desk, Program, Task, interpret
 from .report import OpEvent, RunReport
 from .trace import timed
+
+if TYPE_CHECKING:
+    from .capture import Captures  # with torch, which a graph of plain functions does without
 
 SWITCH_INTERVAL_S = 1e-4  # with the default 5 ms, one busy thread delays every hand-off by 10 ms
 
@@ -49,15 +53,17 @@ def run_on(
     keep: Sequence[str],
     trace: bool,
     watchdog_s: float | None,
+    captures: Captures | None = None,
 ) -> RunReport:
     """Run the plan on one worker thread per host actor, and one stream per device actor."""
     program = Program.of(plan)
     contexts: list[Context] = []
     frontier = Frontier(steps, tail=program.tail, ahead=program.ahead, ops=contexts)
     sizes = {name: _cells_needed(plan, name, program) for name in plan.graph.values}
-    memory = Memory.of(plan.graph, sizes, states, keep, frontier)
+    buffers = {} if captures is None else captures.buffers
+    memory = Memory.of(plan.graph, sizes, states, keep, frontier, buffers)
     contexts.extend(memory.contexts.values())
-    crew = Crew(plan, program, frontier, memory, device, trace)
+    crew = Crew(plan, program, frontier, memory, device, trace, captures)
     try:
         crew.work(watchdog_s)
     finally:
@@ -104,6 +110,7 @@ class Crew:
         memory: Memory,
         device: Device,
         trace: bool,
+        captures: Captures | None,
     ) -> None:
         self.program = program
         self.frontier = frontier
@@ -130,6 +137,7 @@ class Crew:
             [actor for actor in program.actors if actor in program.streams],
             urgent_streams(program),
         )
+        self.captured = {} if captures is None else captures.begin(memory, self.streams)
         self.holds = Holds(plan, memory.cells, program.ahead) if device.defers else None
         self.performs = {
             task.op: interpret(
@@ -217,7 +225,7 @@ class Crew:
 
     def _device_run(self, task: Task, stream: Stream) -> Run | None:
         vertex = self.contexts[task.op].vertex
-        run = vertex.op.run
+        run = self.captured.get(task.op, vertex.op.run)
         if self.holds is None:
             return timed(vertex, self.origin, self._events) if self._traced else run
         if run is None and not self._traced:

@@ -16,9 +16,23 @@ given to a stream may still be going on when the call returns.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 Moment = Callable[[], float]  # seconds of `perf_counter`, once the stream has come by
+
+
+class CannotCapture(RuntimeError):
+    """This stream cannot record, or a body did what no recording can hold."""
+
+
+class Recording(Protocol):
+    """Work of a stream that was recorded once and can be done again by one call."""
+
+    def capture(self) -> AbstractContextManager[object]:
+        """Record what is done within. At the end all of it has been done, once."""
+
+    def replay(self) -> None: ...
 
 
 class Event(Protocol):
@@ -40,6 +54,10 @@ class Stream(Protocol):
 
     def stamp(self) -> Moment:
         """When the stream comes to here; for timelines."""
+
+    def recording(self, pool: str) -> Recording:
+        """Something to capture with, within `run`. Recordings of one pool work in the same
+        memory: they never run at the same time. Raises `CannotCapture` where a stream cannot."""
 
 
 class Device(Protocol):

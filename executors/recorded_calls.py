@@ -10,12 +10,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..graph.plan import Plan
 from .crew import run_on
-from .device import Event, Moment
+from .device import Event, Moment, Recording
 from .report import RunReport
+
+if TYPE_CHECKING:
+    from .capture import Captures
 
 
 class Call(NamedTuple):
@@ -76,11 +79,21 @@ class RecordedStream:
         now = perf_counter()
         return lambda: now
 
+    def recording(self, pool: str) -> Recording:
+        from .tape import Tape  # with torch, which writing calls down does without
+
+        return Tape()
+
 
 @dataclass
 class RecordedCalls:
-    """A device and an executor. `calls`: all of its runs, in the order in which they were made."""
+    """A device and an executor. `calls`: all of its runs, in the order in which they were made.
 
+    `graphs`: capture segments, as tapes, and replay them.
+    """
+
+    graphs: bool = False
+    captures: Captures | None = field(default=None, init=False)
     calls: list[Call] = field(default_factory=list)
     urgent: frozenset[str] = frozenset()
     defers: bool = field(default=True, init=False)
@@ -115,6 +128,10 @@ class RecordedCalls:
         trace: bool,
         watchdog_s: float | None,
     ) -> RunReport:
+        if self.graphs and (self.captures is None or self.captures.plan is not plan):
+            from .capture import Captures
+
+            self.captures = Captures(plan)
         return run_on(
             self,
             plan,
@@ -123,4 +140,5 @@ class RecordedCalls:
             keep=keep,
             trace=trace,
             watchdog_s=watchdog_s,
+            captures=self.captures,
         )

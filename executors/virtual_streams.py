@@ -17,7 +17,7 @@ from time import perf_counter
 
 from ..graph.plan import Plan
 from .crew import run_on
-from .device import Event, Moment
+from .device import CannotCapture, Event, Moment, Recording
 from .report import RunReport
 
 LINGER = 0.6  # the chance, at each call, that the device does not get on with anything
@@ -64,6 +64,9 @@ class VirtualStream:
         """Called by work that is under way."""
         now = perf_counter()
         return lambda: now
+
+    def recording(self, pool: str) -> Recording:
+        raise CannotCapture("streams that work late run everything as usual")
 
     def blocked(self) -> bool:
         head = self.items[0] if self.items else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from time import perf_counter
 
-from .device import Event, Moment
+from .device import CannotCapture, Event, Moment, Recording
 
 
 class WorkerEvent:
@@ -66,6 +66,9 @@ class WorkerStream:
         at: list[float] = []
         self._queue.put(lambda: at.append(perf_counter()))
         return lambda: at[0]
+
+    def recording(self, pool: str) -> Recording:
+        raise CannotCapture("worker threads run everything as usual")
 
     def end(self) -> None:
         self._queue.put(None)

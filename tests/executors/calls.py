@@ -101,7 +101,7 @@ def broken(plan: Plan, steps: int = 6) -> list[str]:
         note(kind, stream, work, of)  # type: ignore[arg-type]
 
     seen: dict[tuple[str | None, str], list[object]] = {}
-    device.note = record  # type: ignore[method-assign, assignment]
+    device.note = record  # type: ignore[method-assign]
     graph = recording(plan.graph, around)
     with patch.object(crew, "interpret", noting):
         run(with_graph(plan, graph), executor=device, steps=steps, states=recorded_states(graph))

@@ -1,0 +1,384 @@
+"""Captured segments: recorded once per shape, replayed by one call, never in place of another.
+
+What a captured graph does is fixed: the addresses, shapes and numbers that its bodies saw. So a
+capture is kept under all of that, the *signature* of what the segment reads: numbers and flags by
+value, tensors by address and shape, and the step modulo the slots of what it touches. A step is
+replayed only if its signature is one that was captured; any other runs as usual. A graph can
+be missing, but not wrong.
+
+Signatures return because device values lie in static slots. What a graph makes is copied, by the
+graph, to where its slot lies; so is every version of a carried value (it has an initial version,
+and so one shape for ever), whether a graph made it or not. Slots lie outside the memory in which
+graphs work, so that all graphs of a stream can work in the same memory: what one leaves there,
+nobody reads any more. Whether the host's numbers return is up to the nodes, which may round sizes
+up.
+
+A signature runs as usual when it first comes up, which warms kernels up; it is captured when it
+comes up again, and replayed from then on. What cannot be captured runs as usual, and `notes` says
+so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from itertools import count
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from ..graph.plan import Plan
+from ..graph.segments import Segment, segments
+from .context import Context, Memory
+from .device import CannotCapture, Recording, Stream
+
+LIMIT = 512
+"""Captures of one segment: a server that is asked for ever new shapes must not fill its memory
+with graphs of each."""
+
+Run = Callable[[Context], None]
+
+
+@dataclass
+class Counts:
+    """What became of a segment's steps."""
+
+    replayed: int = 0
+    captured: int = 0
+    eager: dict[str, int] = field(default_factory=dict)  # run as usual, by the reason
+
+    def because(self, reason: str) -> None:
+        self.eager[reason] = self.eager.get(reason, 0) + 1
+
+
+class Captures:
+    """The captured segments of one plan, from run to run: as long as its buffers and states."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.buffers: dict[str, list[Any]] = {}  # of the slots: they must lie where they lay
+        self.where = _Places()
+        self.segments = segments(plan)
+        self.counts = {segment: Counts() for segment in self.segments}
+        self._runs = {segment: _SegmentRun(self, segment) for segment in self.segments}
+
+    def begin(self, memory: Memory, streams: Mapping[str, Stream]) -> Mapping[str, Run]:
+        """For a new run: what each device op runs in place of its body."""
+        self.buffers = {
+            name: cells.buffers for name, cells in memory.cells.items() if cells.buffers
+        }
+        for buffers in self.buffers.values():
+            self.where.stay(list(_buffered(buffers)))
+        wrapped: dict[str, Run] = {}
+        for segment, run in self._runs.items():
+            run.begin(memory, streams[segment.stream])
+            wrapped |= {op: run.of(op) for op in segment.ops}
+        return wrapped
+
+    def notes(self) -> list[str]:
+        """What ran as usual, and why; one line for each segment."""
+        lines = []
+        for segment, counts in self.counts.items():
+            eager = sum(counts.eager.values())
+            if eager:
+                total = counts.replayed + counts.captured + eager
+                reasons = ", ".join(f"{why}: {n}" for why, n in sorted(counts.eager.items()))
+                lines.append(f"{segment}: {eager} of {total} steps not replayed ({reasons})")
+        return lines
+
+
+class Unstable(Exception):
+    """A tensor that will lie elsewhere next time: what reads it is not worth capturing."""
+
+
+class _Places:
+    """Memory that stays where it is, and what lies in the static slots of carried values."""
+
+    def __init__(self) -> None:
+        self._slots: dict[tuple[str, int, int], Tensor] = {}  # (value, slot, place) -> bytes
+        self._staying: dict[int, Tensor] = {}  # storage -> a tensor in it, which keeps it
+
+    def stay(self, datum: Any) -> None:
+        for tensor in _tensors(datum):
+            self._staying[tensor.untyped_storage().data_ptr()] = tensor
+
+    def settle(self, name: str, slot: int, datum: Any) -> Any:
+        """The datum, copied to where its slot lies."""
+        places = count()
+
+        def settled(tensor: Tensor) -> Tensor:
+            return self._slot((name, slot, next(places)), tensor).copy_(tensor)
+
+        return _mapped(datum, settled)
+
+    def reserve(self, name: str, slot: int, datum: Any) -> None:
+        """Make room for such a datum: within a capture there would be none outside it."""
+        for place, tensor in enumerate(_tensors(datum)):
+            self._slot((name, slot, place), tensor)
+
+    def _slot(self, place: tuple[str, int, int], tensor: Tensor) -> Tensor:
+        size = tensor.numel() * tensor.element_size()
+        held = self._slots.get(place)
+        if held is None or len(held) < size:
+            held = torch.empty(max(size, 1), dtype=torch.uint8, device=tensor.device)
+            self._slots[place] = held
+            self.stay(held)
+        return held[:size].view(tensor.dtype).view(tensor.shape)
+
+    def signature(self, datum: Any) -> Hashable:
+        """All that a body can see of a datum but the contents of its tensors.
+
+        Raises `Unstable` for a tensor in memory that is not known to stay.
+        """
+        match datum:
+            case None | bool() | int() | float() | str() | Enum():
+                return datum
+            case Tensor():
+                if datum.untyped_storage().data_ptr() not in self._staying:
+                    raise Unstable
+                return (datum.data_ptr(), tuple(datum.shape), datum.stride(), datum.dtype)
+            case tuple() | list():
+                return tuple(self.signature(each) for each in datum)
+        if is_dataclass(datum):
+            parts = (getattr(datum, part.name) for part in fields(datum))
+            return (type(datum), *map(self.signature, parts))
+        return id(datum)  # a set of buffers, which the captures hold
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A graph, what its segment writes, and what must live as long as it does."""
+
+    recording: Recording
+    outputs: Mapping[str, Any]
+    inputs: tuple[Any, ...]
+
+
+class _SegmentRun:
+    """The ops of one segment in one step: all replayed, all captured, or all as usual."""
+
+    def __init__(self, captures: Captures, segment: Segment) -> None:
+        plan, graph = captures.plan, captures.plan.graph
+        self._where = captures.where
+        self._counts = captures.counts[segment]
+        self._segment = segment
+        self._known: dict[Hashable, _Captured] = {}
+        self._seen: set[Hashable] = set()
+        self._refused: dict[Hashable, str] = {}
+        self._states: tuple[object, ...] = ()
+        self._reads = [
+            (read.name, read.carry)
+            for read in dict.fromkeys(
+                read for op in segment.ops for read in graph.vertices[op].op.reads
+            )
+            if read.name in segment.reads
+        ]
+        touched = segment.reads | segment.writes
+        self._phases = math.lcm(*(plan.slots.get(name) or 1 for name in touched))
+        self._settled = {name for name in segment.writes if graph.values[name].place == "device"}
+        self._carried = {name for name in self._settled if graph.values[name].initial is not None}
+        fresh = sorted(name for name in segment.writes if plan.slots.get(name) is None)
+        self._never = f"{fresh[0]} is fresh in each step" if fresh else None
+        # Of the step that is under way:
+        self._replayed: _Captured | None = None
+        self._key: Hashable = None
+        self._inputs: tuple[Any, ...] = ()
+        self._capturing: tuple[Recording, ExitStack] | None = None
+        self._outputs: dict[str, Any] = {}
+        self._done: list[tuple[Run, Context]] = []
+
+    def begin(self, memory: Memory, stream: Stream) -> None:
+        """Forget what was captured on other states: a graph knows them by address."""
+        self._cells, self._stream = memory.cells, stream
+        states = tuple(
+            memory.contexts[op].state(name)
+            for op in self._segment.ops
+            for name in sorted(self._segment.states & _touched(memory.contexts[op]))
+        )
+        if [id(state) for state in states] != [id(state) for state in self._states]:
+            self._known.clear()
+            self._seen.clear()
+            self._refused.clear()
+        self._states = states
+
+    def of(self, op: str) -> Run:
+        first, last = op == self._segment.ops[0], op == self._segment.ops[-1]
+
+        def run(context: Context) -> None:
+            if first:
+                self._choose(context.step)
+            if self._replayed is not None:
+                for name in context.vertex.op.writes:
+                    if name in self._segment.writes:
+                        context.write(name, self._replayed.outputs[name])
+            else:
+                self._run_body(context)
+            if last and self._capturing is not None:
+                self._keep()
+
+        return run
+
+    def _choose(self, step: int) -> None:
+        """Before the first op of a step: replay, capture, or run as usual."""
+        self._replayed, self._capturing, self._outputs = None, None, {}
+        self._done.clear()
+        if self._never is not None:
+            self._counts.because(self._never)
+            return
+        self._inputs = tuple(self._read(name, step - carry) for name, carry in self._reads)
+        try:
+            key = (step % self._phases, *map(self._where.signature, self._inputs))
+        except Unstable:
+            self._counts.because("what it reads lies elsewhere in each step")
+            return
+        known = self._known.get(key)
+        if known is not None:
+            self._replayed = known
+            self._counts.replayed += 1
+            known.recording.replay()
+        elif key in self._refused:
+            self._counts.because(self._refused[key])
+        elif key not in self._seen:
+            self._seen.add(key)
+            self._counts.because("first of its shape")
+        elif len(self._known) >= LIMIT:
+            self._counts.because(f"{LIMIT} shapes are captured already")
+        else:
+            self._key = key
+            try:
+                recording = self._stream.recording(self._segment.stream)
+            except CannotCapture as reason:
+                self._never = str(reason)
+                self._counts.because(self._never)
+                return
+            within = ExitStack()
+            within.enter_context(recording.capture())
+            self._capturing = recording, within
+
+    def _read(self, name: str, version: int) -> Any:
+        cells = self._cells[name]
+        return cells.value.initial if version < 0 else cells.cells[version % len(cells.cells)]
+
+    def _run_body(self, context: Context) -> None:
+        body = context.vertex.op.run
+        if self._capturing is None:
+            if body is not None:
+                body(context)
+            self._settle(context)
+            return
+        self._done.append((self._as_usual, context))
+        try:
+            if body is not None:
+                body(_StepBlind(context))
+            self._settle(context)
+        except Exception as error:
+            self._fall_back(error)
+
+    def _as_usual(self, context: Context) -> None:
+        if context.vertex.op.run is not None:
+            context.vertex.op.run(context)
+        self._settle(context)
+
+    def _settle(self, context: Context) -> None:
+        """Bring what was written to its slot: all in a capture, else what is carried."""
+        capturing, step = self._capturing is not None, context.step
+        for name in context.vertex.op.writes:
+            if name not in self._segment.writes:
+                continue
+            cells = self._cells[name].cells
+            slot = step % len(cells)
+            if name in (self._settled if capturing else self._carried):
+                context.write(name, self._where.settle(name, slot, cells[slot]))
+            elif name in self._settled:
+                self._where.reserve(name, slot, cells[slot])
+            self._outputs[name] = cells[slot]
+
+    def _keep(self) -> None:
+        """After the last op: the capture is complete, and has done the step's work."""
+        assert self._capturing is not None, "only what is captured is kept"
+        recording, within = self._capturing
+        self._capturing = None
+        try:
+            within.close()
+        except Exception as error:
+            self._fall_back(error)
+            return
+        self._known[self._key] = _Captured(recording, dict(self._outputs), self._inputs)
+        self._counts.captured += 1
+
+    def _fall_back(self, error: Exception) -> None:
+        """Something in the segment cannot be captured: do the step so far as usual, and say so."""
+        capturing, self._capturing = self._capturing, None
+        if capturing is not None:
+            capturing[1].__exit__(type(error), error, error.__traceback__)
+        reason = f"cannot be captured: {type(error).__name__}: {error}"
+        self._refused[self._key] = reason.splitlines()[0]
+        self._counts.because(self._refused[self._key])
+        for again, context in self._done:
+            again(context)
+
+
+class _StepBlind:
+    """A context whose step cannot be seen: a graph would know that of its capture for ever."""
+
+    __slots__ = ("_context", "buffer", "read", "state", "stop", "vertex", "waited_s", "write")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.vertex, self.waited_s = context.vertex, 0.0
+        self.read, self.write, self.buffer = context.read, context.write, context.buffer
+        self.state, self.stop = context.state, self._no_stop
+
+    @property
+    def step(self) -> NoReturn:
+        raise CannotCapture(f"{self.vertex.name!r} uses the number of the step")
+
+    def _no_stop(self) -> NoReturn:
+        raise CannotCapture(f"{self.vertex.name!r} may stop the run")
+
+
+def _touched(context: Context) -> set[str]:
+    op = context.vertex.op
+    return {read.name for read in op.reads} | set(op.writes)
+
+
+def _tensors(datum: Any) -> Iterator[Tensor]:
+    """All tensors of a datum, in a fixed order."""
+    match datum:
+        case Tensor():
+            yield datum
+        case tuple() | list():
+            for each in datum:
+                yield from _tensors(each)
+        case None | bool() | int() | float() | str() | Enum():
+            return
+        case _ if is_dataclass(datum):
+            for part in fields(datum):
+                yield from _tensors(getattr(datum, part.name))
+
+
+def _buffered(buffers: list[Any]) -> Iterator[Tensor]:
+    """The tensors of slots' buffers, which may be objects of a class of the node's own."""
+    for buffer in buffers:
+        yield from _tensors(buffer)
+        if hasattr(buffer, "__dict__"):
+            yield from _tensors(list(vars(buffer).values()))
+        for part in fields(buffer) if is_dataclass(buffer) else ():
+            yield from _buffered([getattr(buffer, part.name)])
+
+
+def _mapped(datum: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same with other tensors, in the order of `_tensors`."""
+    match datum:
+        case Tensor():
+            return change(datum)
+        case tuple() | list():
+            return type(datum)(_mapped(each, change) for each in datum)
+        case _ if is_dataclass(datum) and not isinstance(datum, type):
+            parts = (_mapped(getattr(datum, part.name), change) for part in fields(datum))
+            return type(datum)(*parts)
+    return datum

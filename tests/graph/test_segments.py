@@ -1,0 +1,90 @@
+"""Runs of device ops that can be launched as one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from stepweave.cli.planned import planned
+from stepweave.configs.load import shipped
+from stepweave.graph.compile import compile_plan
+from stepweave.graph.node import Node, Op, Read, Value
+from stepweave.graph.plan import Plan
+from stepweave.graph.segments import segments
+from stepweave.graph.step_graph import StepGraph
+from tests.graph.strategies import plans
+
+
+def texts(name: str, **settings: str) -> list[str]:
+    return [str(segment) for segment in segments(planned(name, settings))]
+
+
+def test_a_grammar_parts_the_step_where_its_mask_comes_from_the_host() -> None:
+    assert texts("async_eagle3_grammar") == [
+        "compute: prepare_inputs → forward",
+        "compute: bitmask → sample → draft",
+        "copy: d2h_copy",
+    ]
+
+
+def test_without_a_grammar_the_synchronous_step_is_one_segment() -> None:
+    assert texts("async", depth="1") == [
+        "compute: prepare_inputs → forward → sample",
+        "copy: d2h_copy",
+    ]
+
+
+def test_a_wait_before_or_an_event_after_ends_a_segment() -> None:
+    assert texts("drafter_stream") == [
+        "compute: prepare_inputs",  # the driver commits before it launches the forward
+        "compute: forward → sample",  # both others wait for the sample
+        "draft: draft",
+        "copy: d2h_copy",
+    ]
+
+
+def chain(*, reads: tuple[Read, ...] = ()) -> Plan:
+    nodes = [
+        Node("fill", (Op(writes=("batch",)),)),
+        Node("one", (Op(),), (Op(writes=("x",)),), stream="compute"),
+        Node("two", (Op(reads),), (Op((Read("x"),), ("y",)),), stream="compute"),
+    ]
+    values = [Value("batch"), Value("x", "device", "slots"), Value("y", "device", "slots")]
+    return compile_plan(StepGraph.build(nodes, values, order="keep"))
+
+
+def test_a_launch_that_has_something_to_read_ends_a_segment() -> None:
+    assert [segment.ops for segment in segments(chain())] == [("one.device", "two.device")]
+    apart = segments(chain(reads=(Read("batch"),)))
+    assert [segment.ops for segment in apart] == [("one.device",), ("two.device",)]
+    assert apart[1].reads == {"x"}
+    assert apart[1].writes == {"y"}
+
+
+def check(plan: Plan) -> None:
+    found = segments(plan)
+    on_streams = [
+        op
+        for actor, program in plan.actors.items()
+        for op, _ in program
+        if plan.graph.vertices[op].side == "device"
+    ]
+    assert [op for segment in found for op in segment.ops] == on_streams
+    for segment in found:
+        assert {plan.graph.vertices[op].actor for op in segment.ops} == {segment.stream}
+        assert not set(segment.ops[:-1]) & plan.records
+        assert not set(segment.ops[1:]) & {wait.target for wait in plan.waits}
+        launchers = {
+            plan.graph.vertices[plan.graph.vertices[op].launch or ""].actor for op in segment.ops
+        }
+        assert len(launchers) == 1
+
+
+@given(plans())
+def test_segments_are_the_streams_programs_cut_up(plan: Plan) -> None:
+    check(plan)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_and_so_they_are_for_shipped_pipelines(name: str) -> None:
+    check(planned(name))

@@ -9,16 +9,24 @@ from typing import Any
 from ..configs.errors import ConfigError
 from ..graph.errors import StepweaveError
 from ..graph.plan import Edge, Plan
-from .planned import planned
+from .planned import costs_named, planned_with
 from .reporting import UNSOUND
 
 
-def check(names: Sequence[str], overrides: Mapping[str, str], as_json: bool) -> int:
+def check(
+    names: Sequence[str],
+    overrides: Mapping[str, str],
+    as_json: bool,
+    *,
+    costs: str | None = None,
+    rows: int | None = None,
+) -> int:
     """Check each config in order; the exit code is 1 if any of them fails."""
     failed = False
+    times = costs_named(costs, rows)
     for place, name in enumerate(names):
         try:
-            plan = planned(name, overrides)
+            plan = planned_with(name, overrides, times, rows).plan
         except StepweaveError as error:
             failed = True
             print(json.dumps(failure(error)) if as_json else failure_text(name, error), flush=True)
@@ -32,11 +40,13 @@ def check(names: Sequence[str], overrides: Mapping[str, str], as_json: bool) -> 
 def success(plan: Plan) -> dict[str, Any]:
     """The object that `check --json` prints for a sound plan."""
     found = plan.to_json()
+    costs = [note for note in plan.notes if note.startswith("costs: ")]
     return {
         "ok": True,
         "digest": plan.digest,
         **{key: found[key] for key in _PLAN_KEYS},
         "errors": [],
+        **({"costs": costs} if costs else {}),
     }
 
 

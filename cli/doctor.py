@@ -17,6 +17,7 @@ def doctor() -> int:
         *(_package(name) for name in _PACKAGES),
         ("cores", str(len(os.sched_getaffinity(0)) if _has_affinity() else os.cpu_count()), True),
         _cuda(),
+        *_kernels(),
         _embedded("target"),
         _embedded("draft"),
     ]
@@ -45,6 +46,15 @@ def _cuda() -> tuple[str, str, bool]:
     if not torch.cuda.is_available():
         return "cuda", "none; pipelines run on the CPU", True
     return "cuda", torch.cuda.get_device_name(0), True
+
+
+def _kernels() -> list[tuple[str, str, bool]]:
+    """Which attention runs on a GPU, and why not another."""
+    try:
+        from ..models.kernels import available
+    except ImportError:
+        return []
+    return [(f"attention: {name}", said, True) for name, said in available().items()]
 
 
 def _embedded(part: str) -> tuple[str, str, bool]:

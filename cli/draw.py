@@ -23,9 +23,11 @@ def show(
     steps: int,
     width: int | None,
     color: bool | None,
+    costs: str | None = None,
+    rows: int | None = None,
 ) -> None:
     """Print the plan of a config in one of the forms."""
-    print(_drawn(planned(name, overrides), form, steps, width, color))
+    print(_drawn(planned(name, overrides, costs=costs, rows=rows), form, steps, width, color))
 
 
 def _drawn(plan: Plan, form: str, steps: int, width: int | None, color: bool | None) -> str:

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from .graph import graph_app
-from .options import Config, Settings
+from .options import Config, Costs, Rows, Settings
 from .reporting import Exit, one_line_errors
 
 
@@ -61,6 +61,8 @@ def check(
         typer.Option("--mutate", help="Break the plan in every small way; is each way noticed?"),
     ] = False,
     settings: Settings = None,
+    costs: Costs = None,
+    rows: Rows = None,
 ) -> None:
     """Compile a config, prove it free of races, and print the proof.
 
@@ -70,6 +72,7 @@ def check(
       stepweave check abstract_decode.yaml my_graph.yaml --json
       stepweave check quickstart --set depth=3
       stepweave check quickstart --mutate
+      stepweave check async_eagle3_grammar --costs llama_8b --rows 32
     """
     from .settings import overrides
 
@@ -79,7 +82,7 @@ def check(
         raise Exit(run_mutants(configs, overrides(settings), json))
     from .check import check as run_check
 
-    raise Exit(run_check(configs, overrides(settings), json))
+    raise Exit(run_check(configs, overrides(settings), json, costs=costs, rows=rows))
 
 
 @app.command()
@@ -129,6 +132,169 @@ def run(
     loaded = pipeline(config, changed)
     lines = requested(loaded, prompt or (), prompts, schema, max_tokens)
     raise Exit(run_pipeline(loaded, lines, as_json=json, compare=compare))
+
+
+@app.command()
+def profile(
+    config: Config,
+    rows: Annotated[str, typer.Option(metavar="N,N…", help="Batch sizes to time.")] = "1,4,8",
+    rounds: Annotated[
+        int, typer.Option(min=1, max=1000, help="Timed rounds per batch size; one more warms up.")
+    ] = 3,
+    prompt: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="A prompt; may be repeated.")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.jsonl", help="Requests, one JSON object per line."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, max=1 << 20, help="For every request.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Default: CONFIG.costs.yaml, here."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    settings: Settings = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Time the ops of a pipeline as it runs, and write a costs file for check and simulate.
+
+    \b
+    Without prompts given, for those of the config. Only decode steps with all rows busy count.
+      stepweave profile quickstart
+      stepweave profile async_eagle --prompts requests.jsonl --rows 1,16 -o eagle.yaml
+      stepweave profile quickstart --set executor=serial --rows 4 --rounds 5
+    """
+    from .profile import batch_sizes, output_path
+    from .profile import profile as run_profile
+    from .requested import requested
+    from .run import pipeline
+    from .settings import overrides
+
+    sizes, path = batch_sizes(rows), output_path(config, output, force)
+    loaded = pipeline(config, overrides(settings))
+    lines = requested(loaded, prompt or (), prompts, None, max_tokens)
+    run_profile(loaded, lines, name=config, rows=sizes, rounds=rounds, path=path, as_json=json)
+
+
+@app.command()
+def simulate(
+    config: Config,
+    costs: Annotated[
+        str | None,
+        typer.Option(
+            "--costs",
+            metavar="FILE|NAME|all",
+            help="Durations of ops: a file that `profile` wrote, a shipped, assumed profile, or a "
+            "table over all of those.",
+        ),
+    ] = None,
+    rows: Rows = None,
+    steps: Annotated[int, typer.Option(min=1, max=10_000, help="Steps simulated.")] = 40,
+    jitter: Annotated[
+        float, typer.Option(min=0, max=1, help="Each op takes its cost times 1 ± so much.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the jitter.")] = 0,
+    tokens_per_step: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=1000, help="Tokens that a row gets in a step, on average."),
+    ] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Beside it: the same with this setting."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the timeline: .html, .json (Perfetto), .svg or .txt.",
+        ),
+    ] = None,
+    settings: Settings = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Run a plan on a clock of its own: no model, no tensors, exact times.
+
+    \b
+    Durations come from --costs, else from the config's hints.
+      stepweave simulate async_eagle3_grammar --costs llama_8b --rows 10 --tokens-per-step 2.25
+      stepweave simulate quickstart --costs quickstart.costs.yaml --compare executor=serial
+      stepweave simulate async_eagle3_grammar --costs all
+      stepweave simulate abstract_decode --jitter 0.2 --seed 7
+    """
+    from .simulate import simulate as run_simulation
+    from .simulation import Settings as RunSettings
+
+    run_simulation(
+        config,
+        settings,
+        costs=costs,
+        rows=rows,
+        run=RunSettings(steps, jitter, seed, tokens_per_step),
+        compare=compare or (),
+        output=output,
+        as_json=json,
+    )
+
+
+@app.command()
+def trace(
+    config: Config,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="Timeline for Perfetto."),
+    ] = Path("trace.json"),
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The same as a page of its own.")
+    ] = None,
+    prompt: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="A prompt; may be repeated.")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.jsonl", help="Requests, one JSON object per line."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, max=1 << 20, help="For every request.")
+    ] = None,
+    steps: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Steps simulated of an abstract graph.")
+    ] = 40,
+    steps_shown: Annotated[
+        int | None, typer.Option(min=1, help="Only the last steps on the page; else all.")
+    ] = None,
+    warm_up: Annotated[
+        int, typer.Option(min=0, max=100, help="Runs before the one that is traced.")
+    ] = 1,
+    settings: Settings = None,
+    json: Annotated[bool, typer.Option("--json", help="The summary as one JSON object.")] = False,
+) -> None:
+    """Run a pipeline, write when every op ran, and compare it with the plan.
+
+    \b
+    Without prompts given, for those of the config. An abstract graph is simulated.
+    Exit code 1 if a request failed or there is no steady state, 130 after Ctrl-C.
+      stepweave trace quickstart
+      stepweave trace quickstart -o trace.json --html timeline.html --set depth=3
+      stepweave trace async --prompts requests.jsonl --max-tokens 64 --json
+      stepweave trace abstract_decode --html timeline.html --steps 20
+    """
+    from .settings import overrides
+    from .trace import Asked, Prompts
+    from .trace import trace as run_trace
+
+    raise Exit(
+        run_trace(
+            config,
+            overrides(settings),
+            Prompts(prompt or (), prompts, max_tokens),
+            Asked(output, html, steps_shown, warm_up, steps, json),
+        )
+    )
 
 
 @app.command()

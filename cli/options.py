@@ -13,3 +13,15 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
 ]
+Costs = Annotated[
+    str | None,
+    typer.Option(
+        "--costs",
+        metavar="FILE|NAME",
+        help="Durations of ops: a file that `profile` wrote, or a shipped, assumed profile.",
+    ),
+]
+Rows = Annotated[
+    int | None,
+    typer.Option(min=1, max=1 << 20, help="Batch size at which --costs is read; else the file's."),
+]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from ..configs.abstract import AbstractGraph
+from ..configs.costs import Costs, OpTimes, load_costs
 from ..configs.errors import ConfigError, Mark, Problem
 from ..configs.load import Loaded, load
 from ..graph.compile import compile_plan
@@ -29,26 +31,90 @@ class Refused(StepweaveError):
         return {**self.error.to_json(), **place}
 
 
-def planned(name: str, overrides: Mapping[str, str] | None = None) -> Plan:
-    """Load, compile, prove. Raises `ConfigError`, or `Refused` with the place."""
+@dataclass(frozen=True)
+class Planned:
+    """A plan, the config it came from, and the costs file it was made with, if any."""
+
+    plan: Plan
+    loaded: Loaded
+    costs: Costs | None
+    times: OpTimes | None  # of `costs`, at the batch size of the plan
+
+
+def planned(
+    name: str,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    costs: str | None = None,
+    rows: int | None = None,
+) -> Plan:
+    """Load, compile, prove. Raises `ConfigError`, or `Refused` with the place.
+
+    `costs` is a costs file or shipped profile, read at `rows` rows: it goes before the hints of
+    the config, but not before what `overrides` say of a cost. The plan's notes name it.
+    """
+    return planned_with(name, overrides, costs_named(costs, rows), rows).plan
+
+
+def costs_named(name: str | None, rows: int | None) -> Costs | None:
+    """What `--costs` and `--rows` ask for. Raises `ConfigError`."""
+    if name is None and rows is not None:
+        raise ConfigError.at(Mark("--rows"), "is the batch size at which --costs is read: give one")
+    return None if name is None else load_costs(name)
+
+
+def planned_with(
+    name: str, overrides: Mapping[str, str] | None, costs: Costs | None, rows: int | None
+) -> Planned:
+    """The same, of a costs file that is loaded already; and what it was made of."""
     loaded = load(name, overrides)
     try:
-        plan = _compile(loaded)
+        graph = _graph(loaded)
+        times = costs.of(graph, rows=rows, window=_window(loaded)) if costs else None
+        plan = _compile(loaded, graph, times, overrides or {})
+        if costs is not None and times is not None:
+            read = f"costs: {costs.label}; at {times.rows} rows, {times.tokens} query tokens"
+            said = (read, *(f"costs: {note}" for note in times.notes))
+            plan = replace(plan, notes=(*plan.notes, *said))
         verify(plan)
     except (GraphError, UnsoundPlan) as error:
         raise Refused(error, loaded.mark(error.line)) from error
-    return plan
+    return Planned(plan, loaded, costs, times)
 
 
-def _compile(loaded: Loaded) -> Plan:
+def _graph(loaded: Loaded) -> StepGraph:
     config = loaded.config
     if isinstance(config, AbstractGraph):
-        return compile_plan(config.step_graph(name=loaded.name))
+        return config.step_graph(name=loaded.name)
     from ..serving.pipeline import step_graph
 
     graph = step_graph(config)
     _refuse_unknown_pins(loaded, graph)
-    return compile_plan(graph, costs=config.costs, slots=config.slots, order=config.order)
+    return replace(graph, name=loaded.name)
+
+
+def _window(loaded: Loaded) -> int:
+    """Query tokens of a row in a decode step."""
+    config = loaded.config
+    if isinstance(config, AbstractGraph) or config.speculation is None:
+        return 1
+    return 1 + config.speculation.tokens
+
+
+def _compile(
+    loaded: Loaded, graph: StepGraph, times: OpTimes | None, overrides: Mapping[str, str]
+) -> Plan:
+    config = loaded.config
+    if times is not None:
+        graph = times.on(graph)
+    found = dict(times.costs) if times is not None else {}
+    if isinstance(config, AbstractGraph):
+        return compile_plan(graph, costs=found)
+    said = {key.removeprefix("costs.") for key in overrides if key.startswith("costs.")}
+    first = {op: us for op, us in config.costs.items() if "costs" in overrides or op in said}
+    return compile_plan(
+        graph, costs={**config.costs, **found, **first}, slots=config.slots, order=config.order
+    )
 
 
 def _refuse_unknown_pins(loaded: Loaded, graph: StepGraph) -> None:

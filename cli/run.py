@@ -62,7 +62,7 @@ def run(
 
     llm = LLM(pipeline=config)
     started = perf_counter()
-    with _cancelled_by_ctrl_c(llm) as interrupted, _progress_bar(len(lines)) as on_progress:
+    with cancelled_by_ctrl_c(llm) as interrupted, progress_bar(len(lines)) as on_progress:
         try:
             outputs = llm.generate(lines, on_progress=on_progress)
         except Interrupted as early:
@@ -124,7 +124,7 @@ def _counted(outputs: Sequence[RequestOutput]) -> list[tuple[Any, ...]]:
 
 
 @contextmanager
-def _cancelled_by_ctrl_c(llm: LLM) -> Iterator[list[float]]:
+def cancelled_by_ctrl_c(llm: LLM) -> Iterator[list[float]]:
     """The first Ctrl-C lets generation end soon and in order; a later one ends it where it is.
 
     Yields when it was interrupted: an empty list if it was not.
@@ -147,7 +147,7 @@ def _cancelled_by_ctrl_c(llm: LLM) -> Iterator[list[float]]:
 
 
 @contextmanager
-def _progress_bar(total: int) -> Iterator[OnProgress | None]:
+def progress_bar(total: int) -> Iterator[OnProgress | None]:
     """On stderr, and only where somebody looks at it."""
     if not sys.stderr.isatty():
         yield None

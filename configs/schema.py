@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 from .abstract import MAX_DISTANCE, MAX_NODES, AbstractGraph, Microseconds, Name, ReadText
 from .prompts import PromptLine
 
-Executor = Literal["serial", "threads"]
+Executor = Literal["serial", "threads", "cuda"]
+DEVICE = r"^(auto|cpu|cuda(:[0-9]{1,3})?)$"
 Order = Literal["keep", "search"]
 Identifier = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
@@ -28,6 +29,11 @@ class ModelConfig(_Part):
     )
     dtype: Literal["float32", "float64", "bfloat16", "auto"] = Field(
         default="float32", description="auto: as the model's config says."
+    )
+    device: Annotated[str, Field(pattern=DEVICE)] = Field(
+        default="auto",
+        description="Where weights and caches lie, of drafters and heads too: `cpu`, `cuda`, "
+        "`cuda:1` … auto: a GPU if the executor is cuda, the CPU otherwise.",
     )
     invariant: bool = Field(
         default=True,
@@ -200,7 +206,8 @@ class PipelineConfig(_Part):
     depth: int = Field(default=2, ge=1, le=8, description="Steps in flight; 1 is synchronous.")
     executor: Executor = Field(
         default="threads",
-        description="serial: one thread, no overlap, the reference. threads: real overlap.",
+        description="serial: one thread, no overlap, the reference. threads: real overlap, of "
+        "threads. cuda: of threads and the streams of a GPU.",
     )
     torch_threads: int | None = Field(
         default=None, ge=1, le=1024, description="Threads inside a torch operation; null: torch's."
@@ -254,6 +261,22 @@ class PipelineConfig(_Part):
                     "nodes: [{name: draft, kind: …}]"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _streams_are_those_of_a_gpu(self) -> PipelineConfig:
+        if self.executor == "cuda" and self.model.device == "cpu":
+            raise ValueError(
+                "executor cuda runs on the streams of a GPU, but model.device is cpu; leave the "
+                "device out, or take executor threads"
+            )
+        return self
+
+    @property
+    def device(self) -> str:
+        """Where the model is to lie: `cpu`, or a GPU."""
+        if self.model.device != "auto":
+            return self.model.device
+        return "cuda" if self.executor == "cuda" else "cpu"
 
     @model_validator(mode="after")
     def _a_window_fits_the_budget(self) -> PipelineConfig:

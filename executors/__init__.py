@@ -3,7 +3,8 @@
 from .errors import NodeFailure, StuckWait, UndeclaredAccess
 from .report import OpEvent, RunReport
 from .run import run
-from .simulated import Timeline, Turn, simulate
+from .simulated import Turn, simulate
+from .timeline import Timeline
 from .virtual import Virtual
 
 __all__ = [

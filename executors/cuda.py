@@ -9,17 +9,21 @@ hold up every launch after it. Checking mode finds such a body, on a CPU as well
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import perf_counter, sleep
+from typing import Any
 
 import torch
 
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
+from .capture import Captures
 from .crew import run_on
 from .device import Event, Moment
 from .report import RunReport
+
+Pools = dict[str, Any]  # memory in which the graphs of a stream work: torch's handles
 
 POLL_S = 0.0005  # of the end of a run, where Ctrl-C should still be heard
 
@@ -43,11 +47,37 @@ class CudaEvent:
         self.event.synchronize()
 
 
+class CudaRecording:
+    """A CUDA graph of what one stream was given."""
+
+    def __init__(self, stream: torch.cuda.Stream, pool: Any) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        self._stream = stream
+        self._pool = pool
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """Other threads may use the device meanwhile: only this one's calls are recorded."""
+        self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            yield
+        except BaseException:
+            with suppress(RuntimeError):  # the capture is invalid already, and is thrown away
+                self._graph.capture_end()
+            raise
+        self._graph.capture_end()
+        self._graph.replay()  # a capture does nothing yet
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+
 class CudaStream:
     """A stream, and the moment from which its stamps count."""
 
-    def __init__(self, stream: torch.cuda.Stream, ranges: bool) -> None:
+    def __init__(self, stream: torch.cuda.Stream, ranges: bool, pools: Pools) -> None:
         self.stream = stream
+        self.pools = pools
         self.origin: tuple[torch.cuda.Event, float] | None = None
         self._ranges = ranges
 
@@ -75,6 +105,10 @@ class CudaStream:
         event = self._timing_event()
         return lambda: at + origin.elapsed_time(event) / 1e3
 
+    def recording(self, pool: str) -> CudaRecording:
+        shared = self.pools.setdefault(pool, torch.cuda.graph_pool_handle())
+        return CudaRecording(self.stream, shared)
+
     def _timing_event(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(self.stream)
@@ -95,7 +129,8 @@ class CudaStreams:
     """Streams of one GPU. `ranges`: name each op `node/step` for profilers (NVTX)."""
 
     gpu: torch.device
-    ranges: bool = False
+    ranges: bool
+    pools: Pools
     defers: bool = field(default=True, init=False)
     _streams: dict[str, CudaStream] = field(default_factory=dict, init=False)
 
@@ -108,7 +143,7 @@ class CudaStreams:
                 self.gpu, priority=priority
             )
             stream.wait_stream(before)
-            self._streams[name] = CudaStream(stream, self.ranges)
+            self._streams[name] = CudaStream(stream, self.ranges, self.pools)
         return self._streams
 
     def close(self, seconds: float | None) -> Sequence[str]:
@@ -126,12 +161,19 @@ class CudaStreams:
         """Kernels end by themselves, and whoever waits for them wakes then."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cuda:
-    """An executor: host threads, and streams of one GPU (of the current one, if none is named)."""
+    """An executor: host threads, and streams of one GPU (of the current one, if none is named).
+
+    `graphs`: capture segments of device ops as CUDA graphs and replay them, as `capture.py` says.
+    They live as long as this object, so use one for all runs of an engine.
+    """
 
     gpu: str | torch.device = "cuda"
     ranges: bool = False
+    graphs: bool = False
+    captures: Captures | None = field(default=None, init=False)
+    _pools: Pools = field(default_factory=dict, init=False, repr=False)
 
     def __call__(
         self,
@@ -150,13 +192,16 @@ class Cuda:
                 f"({torch.__version__}) sees none. Executor 'threads' runs the same plan on a CPU."
             )
         gpu = torch.device(self.gpu)
+        if self.graphs and (self.captures is None or self.captures.plan is not plan):
+            self.captures, self._pools = Captures(plan), {}
         with torch.cuda.device(gpu):
             return run_on(
-                CudaStreams(gpu, self.ranges),
+                CudaStreams(gpu, self.ranges, self._pools),
                 plan,
                 steps=steps,
                 states=states,
                 keep=keep,
                 trace=trace,
                 watchdog_s=watchdog_s,
+                captures=self.captures,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
 
@@ -35,3 +36,9 @@ class RunReport:
     events: tuple[OpEvent, ...] = ()  # by start; empty unless the run was traced
     seconds: float = 0.0
     unused: tuple[Unused, ...] = ()  # found in checking mode
+    ended_s: float = field(default_factory=perf_counter, compare=False)  # by `perf_counter`
+
+    @property
+    def began_s(self) -> float:
+        """What `time.perf_counter` said when the run began: the zero of its events."""
+        return self.ended_s - self.seconds

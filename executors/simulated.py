@@ -10,25 +10,17 @@ launch does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.plan import Plan
 from .errors import StuckWait
 from .instructions import Program, Task
-
-
-class Held(NamedTuple):
-    """Why an op did not start (or end) earlier: it comes after this op of this step."""
-
-    op: str
-    step: int
-    by: Literal["order", "launch", "wait"]
+from .timeline import Held, Span, Timeline, steady_steps
 
 
 class Turn(NamedTuple):
@@ -41,65 +33,6 @@ class Turn(NamedTuple):
     cost_us: float  # how long it takes, with jitter
 
 
-class Span(NamedTuple):
-    """One op of one step."""
-
-    op: str
-    step: int
-    actor: str
-    start_us: float
-    end_us: float
-    held: Held | None  # None: it starts with the run
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """When every op of every step runs, by start time."""
-
-    events: tuple[Span, ...]
-    actors: tuple[str, ...]
-    steps: int
-    period_us: float  # time per step in steady state
-
-    @property
-    def seconds(self) -> float:
-        return max((span.end_us for span in self.events), default=0.0) / 1e6
-
-    @cached_property
-    def _spans(self) -> Mapping[tuple[str, int], Span]:
-        return {(span.op, span.step): span for span in self.events}
-
-    def span(self, op: str, step: int) -> Span:
-        return self._spans[op, step]
-
-    def on(self, actor: str) -> tuple[Span, ...]:
-        """What an actor does, in its order."""
-        return tuple(span for span in self.events if span.actor == actor)
-
-    def gaps(self, actor: str) -> tuple[tuple[float, float], ...]:
-        """(from, to) of each time an actor stands idle between two ops."""
-        return tuple(
-            (before.end_us, after.start_us)
-            for before, after in pairwise(self.on(actor))
-            if after.start_us > before.end_us
-        )
-
-    def gap_us(self, actor: str) -> float:
-        """Idle time per step between an actor's ops, over the second half of the steps."""
-        half = [span for span in self.on(actor) if span.step >= self.steps // 2]
-        idle = sum(max(0.0, b.start_us - a.end_us) for a, b in pairwise(half))
-        return idle / max(1, self.steps - self.steps // 2)
-
-    def critical_path(self) -> tuple[Span, ...]:
-        """The chain of ops, each held by the one before, that ends with the last to end."""
-        if not self.events:
-            return ()
-        path = [max(self.events, key=lambda span: span.end_us)]
-        while (held := path[-1].held) is not None and (held.op, held.step) in self._spans:
-            path.append(self._spans[held.op, held.step])
-        return tuple(reversed(path))
-
-
 def simulate(
     plan: Plan,
     *,
@@ -108,13 +41,15 @@ def simulate(
     seed: int | None = None,
     jitter: float = 0.0,
     takes: Callable[[Turn], float] | None = None,
+    serial: bool = False,
 ) -> Timeline:
     """Run `steps` steps on a clock of our own. `costs` (µs per op) go before the plan's.
 
     With `jitter` each op takes its cost times a factor drawn evenly from 1 - jitter … 1 + jitter,
     by `seed`. `takes` may say otherwise, turn by turn: it is asked for the ops of each actor in
     their order and for each op after all that it waits for, so it may keep a state as real ops
-    do. Raises `StuckWait` where the plan deadlocks.
+    do. With `serial` the plan's orders and waits do not count: one op after another, as the
+    serial executor does. Raises `StuckWait` where the plan deadlocks.
     """
     vertices = plan.graph.vertices
     for name in costs or {}:
@@ -122,13 +57,21 @@ def simulate(
             raise StepweaveError(f"there is no op {name!r}{did_you_mean(name, vertices)}")
     named = {**plan.costs, **(costs or {})}
     durations = {op: named.get(op, vertices[op].op.cost_us or 0.0) for op in vertices}
-    clock = _Clock(plan, Program.of(plan), steps, durations, Random(seed), jitter, takes)
+    clock = Clock(plan, program_of(plan, serial), steps, durations, Random(seed), jitter, takes)
     clock.run()
-    return Timeline(
-        events=tuple(sorted(clock.spans, key=lambda span: (span.start_us, span.end_us))),
-        actors=tuple(plan.actors),
-        steps=steps,
-        period_us=_period(clock, exact=jitter == 0 and takes is None),
+    return clock.timeline(_period(clock, exact=jitter == 0 and takes is None))
+
+
+def program_of(plan: Plan, serial: bool) -> Program:
+    """What the threads executor runs, or as one actor what the serial executor does."""
+    program = Program.of(plan)
+    if not serial:
+        return program
+    vertices = plan.graph.vertices.values()  # in reference order
+    tasks = tuple(Task(v.name, v.offset, (), (), None, False) for v in vertices)
+    offsets = [task.offset for task in tasks] or [0]
+    return replace(
+        program, actors={"": tasks}, padding=0, first=min(offsets), tail=max(offsets) + 1
     )
 
 
@@ -136,8 +79,12 @@ Blocked = tuple[Task, int, Held]  # an op of a step, and what it has to come aft
 
 
 @dataclass
-class _Clock:
-    """The state of a simulation: when each op of each step began and ended, and who is where."""
+class Clock:
+    """The state of a simulation: when each op of each step began and ended, and who is where.
+
+    With `recorded` it does not say when ops run, but follows a run that has been: only what held
+    them is found out.
+    """
 
     plan: Plan
     program: Program
@@ -146,6 +93,7 @@ class _Clock:
     random: Random
     jitter: float
     takes: Callable[[Turn], float] | None
+    recorded: Mapping[tuple[str, int], tuple[float, float]] | None = None
     spans: list[Span] = field(default_factory=list)
     performed: int = 0
 
@@ -178,6 +126,18 @@ class _Clock:
             if todo and self.performed == before:
                 self._raise_stuck(blocked)
 
+    def timeline(self, period_us: float) -> Timeline:
+        lead = self.program.tail - self.program.first + 1
+        vertices = self.plan.graph.vertices.values()
+        return Timeline(
+            events=tuple(sorted(self.spans, key=lambda span: (span.start_us, span.end_us))),
+            actors=tuple(self.plan.actors),
+            steps=self.steps,
+            period_us=period_us,
+            streams=frozenset(v.actor for v in vertices if v.side == "device"),
+            steady=steady_steps(self.steps, lead),
+        )
+
     def _work(self, actor: str, tasks: Sequence[Task]) -> Iterator[Blocked]:
         """Run an actor's program; yield whenever the next op has to wait for another actor."""
         for iteration in range(self.program.first, self.final + 1):
@@ -200,29 +160,41 @@ class _Clock:
 
     def _perform(self, actor: str, task: Task, step: int, awaited: Sequence[Held]) -> None:
         runs = 0 <= step < self.steps
-        latency = self.plan.graph.vertices[task.op].node.launch_latency_us
+        noted = self.recorded.get((task.op, step)) if self.recorded is not None else None
+        latest = math.inf if noted is None else noted[0]
         free, held = self.free[actor]
-        start = free
+        ready = min(free, latest)
         for before in awaited:
-            ready = self.ends[before.op][before.step]
-            if before.by == "launch" and latency is not None:
-                ready = self.starts[before.op][before.step] + latency * runs
-            if ready > start:
-                start, held = ready, before
-        end = start
-        if runs:
-            cost = self._duration(task.op)
-            if self.takes is not None:
-                cost = self.takes(Turn(task.op, step, free, start, cost))
-            end += cost
+            over = min(self._over(task.op, before, latest, runs), latest)
+            if over > ready:
+                ready, held = over, before
+        start, end = (ready, ready) if noted is None else noted
         launch = self.launch[task.op]
-        if launch is not None and self.ends[launch][step] > end:
-            end, held = self.ends[launch][step], Held(launch, step, "launch")
+        if noted is None:
+            if runs and self.recorded is None:
+                cost = self._duration(task.op)
+                if self.takes is not None:
+                    cost = self.takes(Turn(task.op, step, free, start, cost))
+                end += cost
+            if launch is not None and self.ends[launch][step] > end:
+                end, held = self.ends[launch][step], Held(launch, step, "launch")
         self.starts[task.op][step], self.ends[task.op][step] = start, end
         self.free[actor] = (end, Held(task.op, step, "order"))
         self.performed += 1
-        if runs:
-            self.spans.append(Span(task.op, step, actor, start, end, held))
+        if runs and (self.recorded is None or noted is not None):
+            lane = self.plan.graph.vertices[task.op].actor
+            self.spans.append(Span(task.op, step, lane, start, end, held, ready))
+
+    def _over(self, op: str, before: Held, latest: float, runs: bool) -> float:
+        """When what an op awaits is out of its way; `latest` is when it started, where known."""
+        end = self.ends[before.op][before.step]
+        if before.by != "launch":
+            return end
+        start = self.starts[before.op][before.step]
+        latency = self.plan.graph.vertices[op].node.launch_latency_us
+        if latency is not None:
+            return start + latency * runs
+        return end if end <= latest else start  # a real device may begin while it is launched
 
     def _duration(self, op: str) -> float:
         if not self.jitter:
@@ -238,7 +210,7 @@ class _Clock:
         raise StuckWait(task.op, step, held.op, held.step, 0.0, doing)
 
 
-def _period(clock: _Clock, *, exact: bool) -> float:
+def _period(clock: Clock, *, exact: bool) -> float:
     """Time per step of the slowest op, once the starts of all ops repeat.
 
     They repeat every c steps for some c, the cyclicity of the plan's critical cycles; the steps

@@ -138,8 +138,9 @@ class _Dispatch(TorchDispatchMode):
         self, operation: Any, types: object, args: Any = (), kwargs: Any = None
     ) -> Any:
         facts = _known.get(id(operation)) or _learn(operation)
-        if facts.may_ask and not self._may_ask:
-            self._refuse_to_wait(facts, args, kwargs)
+        asked = self._asked(facts, args, kwargs) if facts.may_ask else None
+        if asked is not None and not self._may_ask:
+            self._observer.asks_the_host(asked)
         writes, use, uses = facts.writes, facts.use, self._uses
         for place, argument in enumerate(args):
             if isinstance(argument, Tensor):
@@ -152,6 +153,10 @@ class _Dispatch(TorchDispatchMode):
             for name, argument in kwargs.items():
                 if isinstance(argument, Tensor):
                     uses(_address(argument), _WRITE if name in writes else use)
+        if asked is not None:
+            with NO_WAITS.waiting():
+                result = facts.call(*args, **(kwargs or {}))
+        elif kwargs:
             result = facts.call(*args, **kwargs)
         else:
             result = facts.call(*args)
@@ -164,15 +169,18 @@ class _Dispatch(TorchDispatchMode):
                         self._allocates(_address(each))
         return result
 
-    def _refuse_to_wait(self, facts: _Facts, args: Any, kwargs: Any) -> None:
+    @staticmethod
+    def _asked(facts: _Facts, args: Any, kwargs: Any) -> str | None:
+        """By what this call makes the host wait; None if it does not."""
         name = facts.name
         if name in ASKING:
-            self._observer.asks_the_host(name)
-        elif name in _REPEATS:
-            if (kwargs or {}).get("output_size") is None:
-                self._observer.asks_the_host(f"{name} without output_size")
-        elif any(isinstance(each, _LISTS) and any(map(_is_mask, each)) for each in args):
-            self._observer.asks_the_host(f"{name} with a boolean mask")
+            return name
+        if name in _REPEATS:
+            sized = (kwargs or {}).get("output_size") is not None
+            return None if sized else f"{name} without output_size"
+        if any(isinstance(each, _LISTS) and any(map(_is_mask, each)) for each in args):
+            return f"{name} with a boolean mask"
+        return None
 
 
 # --- calls that leave torch without an operation
@@ -230,6 +238,47 @@ def _telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return telling
 
 
+class TorchRefuses:
+    """torch's own refusal to wait for a GPU, while device ops are under way.
+
+    torch has one switch for the process, not one for the thread that turns it: so it is counted who
+    wants it on, and who is waiting meanwhile as he may.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wanted = self._waiting = 0
+        self._before: int | None = None  # where the switch stood; None: it is as it was
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """For a call that waits, by code that may."""
+        self.count(waiting=1)
+        try:
+            yield
+        finally:
+            self.count(waiting=-1)
+
+    def count(self, *, wanted: int = 0, waiting: int = 0) -> None:
+        """So many more, or fewer, want it on; are waiting."""
+        cuda: Any = torch.cuda
+        with self._lock:
+            self._wanted += wanted
+            self._waiting += waiting
+            if not cuda.is_initialized():
+                return
+            if self._wanted and not self._waiting:
+                if self._before is None:
+                    self._before = cuda.get_sync_debug_mode()
+                    cuda.set_sync_debug_mode("error")
+            elif self._before is not None:
+                cuda.set_sync_debug_mode(self._before)
+                self._before = None
+
+
+NO_WAITS = TorchRefuses()
+
+
 class Watch:
     """Tells `observer` of every use of a storage by this thread, within a `with` block.
 
@@ -240,20 +289,16 @@ class Watch:
         self._observer = observer
         self._mode: Any = _Dispatch(observer, may_ask=may_ask)
         self._may_ask = may_ask
-        self._sync_mode: int | None = None
 
     def __enter__(self) -> None:
         _here.watch = self
         self._mode.__enter__()
-        cuda: Any = torch.cuda
-        if not self._may_ask and cuda.is_initialized():
-            self._sync_mode = cuda.get_sync_debug_mode()
-            cuda.set_sync_debug_mode("error")
+        if not self._may_ask:
+            NO_WAITS.count(wanted=1)
 
     def __exit__(self, *raised: Any) -> None:
-        if self._sync_mode is not None:
-            torch.cuda.set_sync_debug_mode(self._sync_mode)
-            self._sync_mode = None
+        if not self._may_ask:
+            NO_WAITS.count(wanted=-1)
         self._mode.__exit__(*raised)
         _here.watch = None
 

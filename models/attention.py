@@ -6,6 +6,9 @@ shape the work. Where each token stands is on the device, because it depends on 
 the device accepted a moment ago; so nothing here may ask the device a question, and masks are
 all that positions decide.
 
+On a CUDA device and under a compiler the work is done by the operators of `kernels/`; on the CPU
+here, where layers share the index and the mask of a pass.
+
 Shapes: R rows (requests), T tokens, B blocks, H query heads, h key/value heads, g = H / h,
 q query tokens of a row, C = keys of a row (padded), D head width.
 """
@@ -23,6 +26,9 @@ from torch.nn import functional as F
 from transformers import AttentionInterface
 
 from .invariant import elementwise, proven_tiles, tile_plan
+from .kernels import operators, packed
+from .kernels.choice import forced
+from .kernels.reference import How, attend_gathered, pack, packed_mask, unpack
 from .paged_cache import SCRATCH_BLOCK, LayerShape, PagedCache
 
 _T = TypeVar("_T")
@@ -166,14 +172,19 @@ def paged_attention(
     if paged_invariant is None:
         exact = query.dtype in (torch.float32, torch.float64)
         paged_invariant = exact and query.device.type == "cpu"
-    how = _How(scaling, sliding_window, softcap, s_aux)
-    attend = _attend_in_tiles if paged_invariant else _attend_fast
+    how = How(scaling, sliding_window, softcap, s_aux)
+    compiling = torch.compiler.is_compiling()
+    by_operators = not paged_invariant and (compiling or _on_device(query.device))
     cache = paged.cache
     tokens = len(paged.slots)  # what follows is padding, which has no keys and no result
     k_new, v_new = key[0].transpose(0, 1), value[0].transpose(0, 1)
     if key.shape[2] > tokens:
         k_new, v_new = k_new[:tokens], v_new[:tokens]
-    cache.write(layer, paged.slots, k_new, v_new)
+    if by_operators:
+        write = operators.write_cache if compiling else operators.write_now
+        write(cache.keys[layer], cache.values[layer], paged.slots, k_new, v_new)
+    else:
+        cache.write(layer, paged.slots, k_new, v_new)
 
     shape = cache.layers[layer]
     heads, padded = query.shape[1], query.shape[2]
@@ -181,10 +192,15 @@ def paged_attention(
     groups = paged.once("groups", partial(_groups, paged.query_lens))
     results: list[Tensor] = []
     for group in groups:
+        q = group.take(by_token, group.tokens)
+        if by_operators:
+            results.append(_attend_by_operators(paged, layer, group, q, how))
+            continue
+        attend = _attend_in_tiles if paged_invariant else attend_gathered
         k, v = cache.gather_heads(layer, _rows(paged, layer, group))
-        packed = _pack(group.take(by_token, group.tokens), group.query_len, shape.kv_heads)
         allowed = _allowed(paged, group, how.window, heads // shape.kv_heads)
-        results.append(_unpack(attend(packed, k, v, allowed, how), group.query_len))
+        result = attend(pack(q, group.query_len, shape.kv_heads), k, v, allowed, how)
+        results.append(unpack(result, group.query_len))
     if len(groups) == 1 and padded == tokens:
         return results[0][None], None  # as they come: the one group is the whole batch
     out = query.new_zeros(padded, heads, shape.value_dim)
@@ -197,25 +213,40 @@ def paged_attention(
     return out[None], None
 
 
-@dataclass(frozen=True)
-class _How:
-    scaling: float
-    window: int | None
-    softcap: float | None
-    sinks: Tensor | None  # [H]
+def _on_device(device: torch.device) -> bool:
+    return device.type == "cuda" or forced() == "triton"
 
-    def scores(self, raw: Tensor) -> Tensor:
-        scores = raw * self.scaling
-        if self.softcap is not None:
-            scores = elementwise(torch.tanh, scores / self.softcap) * self.softcap
-        return scores
 
-    def packed_sinks(self, kv_heads: int, rows: int, dtype: torch.dtype) -> Tensor | None:
-        """`[1, h, rows, 1]`, in the order in which `_pack` lays out heads."""
-        if self.sinks is None:
-            return None
-        per_head = self.sinks.to(dtype).view(kv_heads, -1)
-        return per_head.repeat(1, rows // per_head.shape[1])[None, :, :, None]
+def _attend_by_operators(
+    paged: AttentionBatch, layer: int, group: "_Group", query: Tensor, how: How
+) -> Tensor:
+    cache, length = paged.cache, group.query_len
+    keys, values = cache.keys[layer], cache.values[layer]
+    tables = group.take(paged.block_tables, group.rows)
+    positions = group.take(paged.positions, group.tokens)
+    if length > operators.LONG and packed.fits(query, values, how):
+        rows = paged.once(
+            ("sequences", length),
+            partial(
+                packed.sequences, tables, positions, query_len=length, block_size=cache.block_size
+            ),
+        )
+        return packed.attend(query, keys, values, rows, how)
+    attend = operators.attend_paged if torch.compiler.is_compiling() else operators.attend_now
+    out: Tensor = attend(
+        query,
+        keys,
+        values,
+        tables,
+        positions,
+        length,
+        cache.block_size,
+        how.scaling,
+        how.window,
+        how.softcap,
+        how.sinks,
+    )
+    return out
 
 
 # --- the batch, from host integers only
@@ -248,59 +279,23 @@ def _rows(paged: AttentionBatch, layer: int, group: _Group) -> Tensor:
 
 
 def _allowed(paged: AttentionBatch, group: _Group, window: int | None, shared: int) -> Tensor:
-    """Mask `[R', 1, q · g, C]`: which key each packed query row may attend to.
-
-    A masked token is let attend to position 0 of its row, so that no row of scores is empty:
-    an empty softmax is NaN, and the token's hidden state goes on through the model.
-    """
+    """Mask `[R', 1, q · g, C]`: which key each packed query row may attend to."""
 
     def compute() -> Tensor:
         size = paged.cache.block_size
         unit = math.lcm(KEY_TILE, size)
-        keys = paged.block_tables.shape[1] * size
-        key = torch.arange(-(-keys // unit) * unit, device=paged.positions.device)
-        position = group.take(paged.positions, group.tokens).clamp(min=0)
-        by_row = position.view(-1, group.query_len, 1).expand(-1, -1, shared)
-        position = by_row.reshape(-1, group.query_len * shared, 1)
-        allowed = key <= position
-        if window is not None:
-            allowed &= key > position - window
-        return allowed[:, None]
+        keys = -(-paged.block_tables.shape[1] * size // unit) * unit
+        positions = group.take(paged.positions, group.tokens)
+        return packed_mask(positions, keys, query_len=group.query_len, shared=shared, window=window)
 
     return paged.once(("allowed", group.query_len, window, shared), compute)
 
 
-def _pack(query: Tensor, query_len: int, kv_heads: int) -> Tensor:
-    """`[R' · q, H, D]` to `[R', h, q · g, D]`: heads that share keys become rows of a product."""
-    tokens, heads, dim = query.shape
-    packed = query.reshape(tokens // query_len, query_len, kv_heads, heads // kv_heads, dim)
-    return packed.transpose(1, 2).reshape(tokens // query_len, kv_heads, -1, dim)
+# --- the arithmetic whose bits do not depend on the batch. query [R', h, M, D], k [R', h, C, D],
+#     v [R', h, C, D'], allowed [R', 1, M, C]; the result is [R', h, M, D'].
 
 
-def _unpack(packed: Tensor, query_len: int) -> Tensor:
-    """`[R', h, q · g, D]` to `[R' · q, H, D]`."""
-    rows, kv_heads, _, dim = packed.shape
-    split = packed.reshape(rows, kv_heads, query_len, -1, dim).transpose(1, 2)
-    return split.reshape(rows * query_len, -1, dim)
-
-
-# --- two arithmetics. query [R', h, M, D], k [R', h, C, D], v [R', h, C, D'], allowed
-#     [R', 1, M, C]; the result is [R', h, M, D'].
-
-
-def _attend_fast(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: _How) -> Tensor:
-    if how.softcap is None and how.sinks is None:
-        return F.scaled_dot_product_attention(query, k, v, attn_mask=allowed, scale=how.scaling)
-    scores = how.scores((query @ k.transpose(2, 3)).float())
-    scores = scores.masked_fill(~allowed, -torch.inf)
-    sinks = how.packed_sinks(k.shape[1], query.shape[2], scores.dtype)
-    if sinks is not None:
-        scores = torch.cat([scores, sinks.expand(len(scores), -1, -1, 1)], dim=-1)
-    weights = scores.softmax(dim=-1)[..., : k.shape[2]]
-    return weights.to(v.dtype) @ v
-
-
-def _attend_in_tiles(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: _How) -> Tensor:
+def _attend_in_tiles(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: How) -> Tensor:
     """Softmax attention whose every sum has one order: within a key tile, then tile by tile.
 
     The maximum over all keys is exact in any order, so it is taken first and no tile is

@@ -56,9 +56,9 @@ class EagleHead:
         self.device = target.device
         self.invariant = target.invariant if invariant is None else invariant
         self.vocab_size = target.vocab_size
-        self.network = network.to(self.device).train(False).requires_grad_(False)
-        for parameter in self.network.parameters():  # but not the rope's speeds: angles are large
+        for parameter in network.parameters():  # but not the rope's speeds: angles are large
             parameter.data = parameter.data.to(self.dtype)
+        self.network = network.to(self.device).train(False).requires_grad_(False)
         self.draft_ids = None if draft_ids is None else draft_ids.to(self.device)
         hf: Any = target.hf
         part = self.network.embed_tokens if self.config.own_embedding else hf.get_input_embeddings()

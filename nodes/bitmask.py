@@ -21,6 +21,7 @@ from .d2h_copy import HostDrafts
 from .kind import Built, NodeKind, NodeSpec
 from .machine import Machine
 from .tails import GENERATION
+from .transfer import CPU, packed, pinned, upload
 
 
 @dataclass
@@ -53,20 +54,18 @@ class MaskBuffer:
     W is the widest window of the step, so a step without drafts copies and applies less.
     """
 
-    def __init__(self, rows: int, window: int, vocab: int) -> None:
-        pin = torch.cuda.is_available()
-        self.bits = torch.empty(rows, window, words(vocab), dtype=torch.int32, pin_memory=pin)
-        self.valid = torch.empty(rows, dtype=torch.int64, pin_memory=pin)
+    def __init__(self, rows: int, window: int, vocab: int, device: torch.device = CPU) -> None:
+        self.bits = pinned(rows, window, words(vocab), dtype=torch.int32, device=device)
+        self.valid = pinned(rows, device=device)
         self._valid = self.valid.numpy()
 
     def fill(self, batch: StepBatch, table: MatcherTable, drafts: HostDrafts | None) -> FilledMask:
         """Masks of every sampling row: all ones where nothing is structured."""
-        rows, width, row_words = batch.sampling, batch.width, self.bits.shape[2]
-        used = self.bits.view(-1)[: len(rows) * width * row_words]
-        used = used.view(len(rows), width, row_words)
+        rows, width = batch.sampling, batch.width
+        used = packed(self.bits, batch.samples, width, self.bits.shape[2])
         bits = used.numpy()
         bits[:] = ALL_ALLOWED
-        self._valid[: len(rows)] = width - 1
+        self._valid[: batch.samples] = width - 1
         items: list[tuple[Matcher, list[int], int]] = []
         for index, row in enumerate(rows):
             if not row.yields:
@@ -85,7 +84,7 @@ class MaskBuffer:
             self._valid[index] = count
         for index, failure in failures.items():
             table.failures[rows[index].request.uid] = str(failure)
-        return FilledMask(used, self.valid[: len(rows)], self)
+        return FilledMask(used, self.valid[: batch.samples], self)
 
     @staticmethod
     def _drafts_of(row: ScheduledRow, table: MatcherTable, drafts: HostDrafts | None) -> list[int]:
@@ -137,7 +136,8 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
         if filled is None:
             return
         with torch.inference_mode():
-            ctx.write("mask", Mask(filled.bits.clone(), filled.valid.clone()))
+            device = machine.device
+            ctx.write("mask", Mask(upload(filled.bits, device), upload(filled.valid, device)))
 
     reads = [Read("batch"), Read("matchers")] + ([Read("host_drafts", 1)] if speculates else [])
     mask_bytes = 131072 // 8 * shape.max_rows * (shape.draft_tokens + 1)
@@ -155,7 +155,7 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
                 "slots",
                 nbytes=mask_bytes,
                 allocate=lambda: MaskBuffer(
-                    shape.max_rows, shape.draft_tokens + 1, machine.vocab_size
+                    shape.max_rows, shape.draft_tokens + 1, machine.vocab_size, machine.device
                 ),
             ),
             Value("mask", "device", "slots", nbytes=mask_bytes),

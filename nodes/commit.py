@@ -18,6 +18,7 @@ from .bitmask import MatcherTable
 from .d2h_copy import HostSampled
 from .kind import Built, NodeKind, NodeSpec
 from .machine import Machine
+from .transfer import packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def advance(
         return settled
     _prompt_logprobs(batch, sampled)
     count = len(batch.sampling)
-    tokens = sampled.tokens[:count].tolist()
+    tokens = packed(sampled.tokens, count, batch.width).tolist()
     counts = sampled.counts[:count].tolist()
     drafted = sampled.drafted[:count].tolist()
     for index, row in enumerate(batch.sampling):
@@ -72,7 +73,8 @@ def advance(
         if (top := request.params.logprobs) is not None:
             first = index * batch.width
             request.logprobs += (
-                sampled.logprobs.of(first + place, token, top) for place, token in enumerate(kept)
+                sampled.logprobs.of(first + place, token, top, batch.logprobs)
+                for place, token in enumerate(kept)
             )
         settled.append(Settled(request, kept, drafted[index], counts[index] - 1, error))
     return settled
@@ -85,7 +87,9 @@ def _prompt_logprobs(batch: StepBatch, sampled: HostSampled) -> None:
         request, top = row.request, row.request.params.prompt_logprobs or 0
         for position, token in enumerate(row.prompt_targets, start=row.start):
             if position == len(request.prompt_logprobs) and request.phase != "done":
-                request.prompt_logprobs.append(sampled.prompt.of(line, token, top))
+                request.prompt_logprobs.append(
+                    sampled.prompt.of(line, token, top, batch.prompt_logprobs)
+                )
             line += 1
 
 

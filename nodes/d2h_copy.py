@@ -14,15 +14,15 @@ from .kind import Built, NodeKind, NodeSpec, Shape
 from .machine import Machine
 from .sample import Sampled
 from .tails import DraftTable
-
-
-def _pinned(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-    return torch.full(shape, -1, dtype=dtype, pin_memory=torch.cuda.is_available())
+from .transfer import CPU, download, packed, pinned
 
 
 @dataclass(frozen=True, slots=True)
 class HostLogprobs:
-    """Log-probabilities of up to L tokens, pinned: see `policies.logprobs.Logprobs`."""
+    """Log-probabilities of up to L tokens, pinned: see `policies.logprobs.Logprobs`.
+
+    Alternatives are packed in lines of as many as the step computes.
+    """
 
     logprob: Tensor
     rank: Tensor
@@ -30,24 +30,26 @@ class HostLogprobs:
     top_logprobs: Tensor
 
     @staticmethod
-    def empty(lines: int) -> HostLogprobs:
+    def empty(lines: int, device: torch.device = CPU) -> HostLogprobs:
         return HostLogprobs(
-            _pinned(lines, dtype=torch.float32),
-            _pinned(lines),
-            _pinned(lines, MAX_LOGPROBS),
-            _pinned(lines, MAX_LOGPROBS, dtype=torch.float32),
+            pinned(lines, dtype=torch.float32, device=device),
+            pinned(lines, device=device),
+            pinned(lines, MAX_LOGPROBS, device=device),
+            pinned(lines, MAX_LOGPROBS, dtype=torch.float32, device=device),
         )
 
     def copy(self, found: Logprobs) -> None:
         lines, top = found.top_tokens.shape
-        self.logprob[:lines].copy_(found.logprob, non_blocking=True)
-        self.rank[:lines].copy_(found.rank, non_blocking=True)
-        self.top_tokens[:lines, :top].copy_(found.top_tokens, non_blocking=True)
-        self.top_logprobs[:lines, :top].copy_(found.top_logprobs, non_blocking=True)
+        download(found.logprob, self.logprob[:lines])
+        download(found.rank, self.rank[:lines])
+        download(found.top_tokens, packed(self.top_tokens, lines, top))
+        download(found.top_logprobs, packed(self.top_logprobs, lines, top))
 
-    def of(self, line: int, token: int, top: int) -> TokenLogprob:
-        """What one line says of `token`, with `top` alternatives."""
-        tokens, logprobs = self.top_tokens[line, :top], self.top_logprobs[line, :top]
+    def of(self, line: int, token: int, top: int, computed: int) -> TokenLogprob:
+        """What one line says of `token`, with `top` of the `computed` alternatives."""
+        at = line * computed
+        tokens = self.top_tokens.view(-1)[at : at + top]
+        logprobs = self.top_logprobs.view(-1)[at : at + top]
         return TokenLogprob(
             token,
             float(self.logprob[line]),
@@ -58,10 +60,11 @@ class HostLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class HostSampled:
-    """Sampled tokens on the host, pinned: `tokens[S, k + 1]`, `counts[S]`, `drafted[S]`.
+    """Sampled tokens on the host, pinned: `tokens`, `counts[S]`, `drafted[S]`.
 
-    `logprobs`: of place j of row s in line s · W + j, W being the widest window of the step;
-    `prompt`: of the prompt tokens, in the order of the batch. Filled where the batch asks for it.
+    `tokens`, a buffer for `[S, k + 1]`, is packed in lines of the widest window W of the step.
+    `logprobs`: of place j of row s in line s · W + j; `prompt`: of the prompt tokens, in the order
+    of the batch. Filled where the batch asks for it.
     """
 
     tokens: Tensor
@@ -71,21 +74,21 @@ class HostSampled:
     prompt: HostLogprobs
 
     @staticmethod
-    def empty(shape: Shape) -> HostSampled:
+    def empty(shape: Shape, device: torch.device = CPU) -> HostSampled:
         rows, width = shape.max_rows, shape.draft_tokens + 1
         return HostSampled(
-            _pinned(rows, width),
-            _pinned(rows),
-            _pinned(rows),
-            HostLogprobs.empty(rows * width),
-            HostLogprobs.empty(shape.token_budget),
+            pinned(rows, width, fill=-1, device=device),
+            pinned(rows, device=device),
+            pinned(rows, device=device),
+            HostLogprobs.empty(rows * width, device),
+            HostLogprobs.empty(shape.token_budget, device),
         )
 
     def copy(self, sampled: Sampled) -> None:
         rows, width = sampled.tokens.shape
-        self.tokens[:rows, :width].copy_(sampled.tokens, non_blocking=True)
-        self.counts[:rows].copy_(sampled.counts, non_blocking=True)
-        self.drafted[:rows].copy_(sampled.drafted, non_blocking=True)
+        download(sampled.tokens, packed(self.tokens, rows, width))
+        download(sampled.counts, self.counts[:rows])
+        download(sampled.drafted, self.drafted[:rows])
         if sampled.logprobs is not None:
             self.logprobs.copy(sampled.logprobs)
         if sampled.prompt is not None:
@@ -100,8 +103,11 @@ class HostDrafts:
     tags: Tensor
 
     @staticmethod
-    def empty(shape: Shape) -> HostDrafts:
-        return HostDrafts(_pinned(shape.max_rows, shape.draft_tokens), _pinned(shape.max_rows, 2))
+    def empty(shape: Shape, device: torch.device = CPU) -> HostDrafts:
+        return HostDrafts(
+            pinned(shape.table_rows, shape.draft_tokens, fill=-1, device=device),
+            pinned(shape.table_rows, 2, fill=-1, device=device),
+        )
 
 
 def build(spec: NodeSpec, machine: Machine) -> Built:
@@ -118,10 +124,10 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
                 ctx.write("host_sampled", host)
             if with_drafts:
                 drafts: DraftTable = ctx.read("drafts")
-                pinned: HostDrafts = ctx.buffer("host_drafts")
-                pinned.tokens.copy_(drafts.tokens, non_blocking=True)
-                pinned.tags.copy_(drafts.tags, non_blocking=True)
-                ctx.write("host_drafts", pinned)
+                on_host: HostDrafts = ctx.buffer("host_drafts")
+                download(drafts.tokens, on_host.tokens)
+                download(drafts.tags, on_host.tags)
+                ctx.write("host_drafts", on_host)
 
     reads = [Read("sampled")] + ([Read("drafts")] if with_drafts else [])
     writes = ["host_sampled"] + (["host_drafts"] if with_drafts else [])
@@ -133,7 +139,7 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
             "pinned",
             "slots",
             nbytes=8 * shape.max_rows * (shape.draft_tokens + 3) + logprob_bytes * lines,
-            allocate=lambda: HostSampled.empty(shape),
+            allocate=lambda: HostSampled.empty(shape, machine.device),
         )
     ]
     if with_drafts:
@@ -143,8 +149,8 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
                 "pinned",
                 "slots",
                 nbytes=8 * shape.max_rows * (shape.draft_tokens + 2),
-                initial=HostDrafts.empty(shape),
-                allocate=lambda: HostDrafts.empty(shape),
+                initial=HostDrafts.empty(shape, machine.device),
+                allocate=lambda: HostDrafts.empty(shape, machine.device),
             )
         )
     return Built(

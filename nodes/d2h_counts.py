@@ -13,6 +13,7 @@ from ..graph.node import Node, Op, OpContext, Read, Value
 from .kind import Built, NodeKind, NodeSpec
 from .machine import Machine
 from .sample import Sampled
+from .transfer import download, pinned
 
 
 def build(spec: NodeSpec, machine: Machine) -> Built:
@@ -24,7 +25,7 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
             return
         counts: Tensor = ctx.buffer("host_counts")
         with torch.inference_mode():
-            counts[: len(sampled.counts)].copy_(sampled.counts, non_blocking=True)
+            download(sampled.counts, counts[: len(sampled.counts)])
         ctx.write("host_counts", counts)
 
     return Built(
@@ -40,9 +41,7 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
                 "pinned",
                 "slots",
                 nbytes=8 * rows,
-                allocate=lambda: torch.zeros(
-                    rows, dtype=torch.int64, pin_memory=torch.cuda.is_available()
-                ),
+                allocate=lambda: pinned(rows, device=machine.device),
             ),
         ),
     )

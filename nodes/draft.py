@@ -22,6 +22,7 @@ from .machine import Machine
 from .prepare_inputs import Inputs, slots_of
 from .proposal import FirstPass, Proposal, chain, drafter
 from .sample import Sampled
+from .transfer import upload
 
 
 def follow_prompts(machine: Machine, inputs: Inputs, cache: PagedCache) -> None:
@@ -75,7 +76,7 @@ def propose_with_model(
     )
     first = FirstPass(ids.flatten(), masked, slots, (2,) * rows, 2 * lines + 1)
     if kept is not None:
-        first = first.without_padding(kept.lines.clone(), kept.query_lens)
+        first = first.without_padding(upload(kept.lines, ids.device), kept.query_lens)
     logits, _ = machine.drafter.forward(first.ids, first.batch(blocks, cache), first.last)
 
     def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:

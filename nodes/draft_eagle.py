@@ -24,6 +24,7 @@ from .machine import Machine
 from .prepare_inputs import Inputs
 from .proposal import FirstPass, Proposal, chain, drafter
 from .sample import Sampled
+from .transfer import upload
 
 
 def shifted(inputs: Inputs, sampled: Sampled | None) -> tuple[Tensor, Tensor]:
@@ -68,7 +69,7 @@ def propose_with_head(
         ids, masked, torch.where(masked < 0, 0, inputs.slots), inputs.query_lens, last
     )
     if kept is not None:
-        lines = kept.lines.clone()  # from pinned memory, as every input
+        lines = upload(kept.lines, ids.device)
         first, features = first.without_padding(lines, kept.query_lens), features[lines]
     logits, hidden = head.forward(
         first.ids, head.fuse(features), first.batch(inputs.blocks, cache), first.last

@@ -27,6 +27,7 @@ from .staging import (
     WORD_TOKENS,
     StagedStep,
 )
+from .transfer import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Edits:
         staging = staged.staging
 
         def used(buffer: Tensor, count: int) -> Tensor | None:
-            return buffer[:count].clone() if count else None
+            return upload(buffer[:count], warp.device) if count else None
 
         return Edits(
             penalties=warp[:, W_REPETITION : W_FREQUENCY + 1] if staged.penalized else None,

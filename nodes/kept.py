@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ..graph.node import Op, OpContext, Read, Value
 from ..requests.batch import StepBatch
-from .kind import Shape
+from .kind import NodeSpec
+from .transfer import pinned
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,9 @@ Spans = Callable[[StepBatch, Sequence[int]], list[tuple[int, int]]]
 """The spans to keep, given the tokens that each sampling row got."""
 
 
-def keeping(shape: Shape, spans: Spans) -> tuple[tuple[Op, ...], tuple[Value, ...]]:
+def keeping(spec: NodeSpec, spans: Spans) -> tuple[tuple[Op, ...], tuple[Value, ...]]:
     """The host op of an unpadded drafter, and the value that it fills."""
+    shape = spec.shape
 
     def run(ctx: OpContext) -> None:
         batch: StepBatch = ctx.read("batch")
@@ -57,6 +58,6 @@ def keeping(shape: Shape, spans: Spans) -> tuple[tuple[Op, ...], tuple[Value, ..
         "pinned",
         "slots",
         nbytes=8 * most,
-        allocate=lambda: torch.zeros(most, dtype=torch.int64, pin_memory=torch.cuda.is_available()),
+        allocate=lambda: pinned(most, device=spec.device),
     )
     return (Op(reads=(Read("batch"), Read("host_counts")), writes=("kept",), run=run),), (value,)

@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from ..graph.errors import GraphError, did_you_mean
 from ..graph.node import Node, Op, OpContext, Read, Run, Value
 from .machine import Machine
+from .transfer import CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,11 @@ class Shape:
     features: bool = False  # the drafter reads the target's hidden states
     draws: bool = False  # drafts are drawn, and verified against what they were drawn from
     padded: bool = True  # the drafter's shapes do not depend on how many drafts were accepted
+
+    @property
+    def table_rows(self) -> int:
+        """Of tables by device row: the last is for lines of a step that stand for no request."""
+        return self.max_rows + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,7 @@ class NodeSpec:
     launch_latency_us: float | None = None
     allow_sync: bool = False
     line: int | None = None
+    device: torch.device = CPU  # where its values of storage `device` lie: the machine's
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,7 @@ class NodeKind:
                     code="SW-OPTION",
                     line=spec.line,
                 )
-        built = self.build(spec, machine)
+        built = self.build(replace(spec, device=machine.device), machine)
         node = built.node
         parameters = {read.name for op in (*node.host, *node.device) for read in op.reads}
         for parameter in spec.reads:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
     from ..models.causal_lm import CausalLM
     from ..models.eagle import EagleHead
@@ -27,6 +29,7 @@ class Machine:
     acceptance_or_none: Acceptance | None = None
     couples_drafts: bool = False  # the drafter draws with the noise of the target
     vocab_size: int = 0  # the target's output layer
+    buckets: tuple[int, ...] = ()  # rows to which decode steps are rounded up; none: they are not
 
     @property
     def limits(self) -> Limits:
@@ -37,6 +40,11 @@ class Machine:
     def model(self) -> CausalLM:
         assert self.model_or_none is not None, "no model is loaded"
         return self.model_or_none
+
+    @property
+    def device(self) -> torch.device:
+        """Where device ops find their data: that of the model; the CPU without one."""
+        return self.model_or_none.device if self.model_or_none else torch.device("cpu")
 
     @property
     def drafter(self) -> CausalLM:

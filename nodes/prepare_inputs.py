@@ -31,6 +31,7 @@ from .staging import (
     Staging,
 )
 from .tails import DraftTable, Tails
+from .transfer import packed, upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,11 @@ class SampleRows:
     position of the window's first input. `first[S]`: that input. `drafts[S, W − 1]` with −1 where
     there is none, `valid[S]`: how many of them may be considered. `forced[S]`: a known next token,
     or −1; None if no row has one. `draft_limit[S]`: drafts that the row may be offered for its next
-    window, at most `draft_width` in all rows. The rest are the requests' sampling parameters;
-    `prompt[S]` makes an absolute position an output position. `greedy`: the host knows that nothing
-    is drawn at random; `structured`: that some row has a grammar; `longest`: that no row has more
-    tokens. `logprobs`: alternatives wanted beside each token, −1 for none at all.
+    window, at most `draft_width` in all rows. `step[S]`: the number of the step. The rest are the
+    requests' sampling parameters; `prompt[S]` makes an absolute position an output position.
+    `greedy`: the host knows that nothing is drawn at random; `structured`: that some row has a
+    grammar; `longest`: that no row has more tokens. `logprobs`: alternatives wanted beside each
+    token, −1 for none at all.
     """
 
     lines: Tensor
@@ -63,6 +65,7 @@ class SampleRows:
     top_p: Tensor
     min_p: Tensor
     generation: Tensor
+    step: Tensor
     edits: Edits
     draft_width: int
     longest: int
@@ -127,11 +130,11 @@ def prepare(
 
     A draft outside the vocabulary counts as none: it must never be an index.
     """
-    staging = staged.staging
+    staging, device = staged.staging, tails.last.device
     lines_in_batch = len(staged.query_lens)
-    tokens = staging.tokens[: staged.tokens].clone()
-    rows = staging.rows[:lines_in_batch].clone()
-    blocks = staging.blocks[:lines_in_batch, : staged.blocks].clone()
+    tokens = upload(staging.tokens[: staged.tokens], device)
+    rows = upload(staging.rows[:lines_in_batch], device)
+    blocks = upload(packed(staging.blocks, lines_in_batch, staged.blocks), device)
 
     row = rows[:, ROW]
     last = tails.last[row]
@@ -150,7 +153,7 @@ def prepare(
     ids = ids.clamp_min(0)
     history.write(row_of, positions, ids)
     if staged.prefix:
-        prefix = staging.prefix[: staged.prefix].clone()
+        prefix = upload(staging.prefix[: staged.prefix], device)
         history.write(prefix[:, P_ROW], prefix[:, P_POSITION], prefix[:, P_ID])
 
     return Inputs(
@@ -164,18 +167,18 @@ def prepare(
         query_lens=staged.query_lens,
         decodes=staged.decodes,
         sample=_sample_rows(staged, rows, tails, ids, pending, limits) if staged.samples else None,
-        prompt=_prompt_lines(staged) if staged.prompt else None,
+        prompt=_prompt_lines(staged, device) if staged.prompt else None,
     )
 
 
 def _sample_rows(
     staged: StagedStep, rows: Tensor, tails: Tails, ids: Tensor, pending: Tensor, limits: Limits
 ) -> SampleRows:
-    staging = staged.staging
-    fields = staging.samples[: staged.samples].clone()
-    logit_index = staging.logit_index[: staged.samples, : staged.width].clone()
-    warp = staging.warp[: staged.samples].clone()
-    line, start, forced, seeds, prompt, top_k, generation, limit = fields.unbind(dim=1)
+    staging, device = staged.staging, rows.device
+    fields = upload(staging.samples[: staged.samples], device)
+    logit_index = upload(packed(staging.logit_index, staged.samples, staged.width), device)
+    warp = upload(staging.warp[: staged.samples], device)
+    line, start, forced, seeds, prompt, top_k, generation, limit, step = fields.unbind(dim=1)
     temperature, top_p, min_p, *_ = warp.unbind(dim=1)
     row = rows[line, ROW]
     decodes = rows[line, DECODES].bool()
@@ -200,6 +203,7 @@ def _sample_rows(
         top_p=top_p,
         min_p=min_p,
         generation=generation,
+        step=step,
         edits=Edits.of(staged, warp),
         draft_width=staged.draft_width,
         longest=staged.longest,
@@ -209,8 +213,8 @@ def _sample_rows(
     )
 
 
-def _prompt_lines(staged: StagedStep) -> PromptLines:
-    asked = staged.staging.prompt[: staged.prompt].clone()
+def _prompt_lines(staged: StagedStep, device: torch.device) -> PromptLines:
+    asked = upload(staged.staging.prompt[: staged.prompt], device)
     return PromptLines(asked[:, 0], asked[:, 1], staged.prompt_logprobs)
 
 
@@ -253,7 +257,7 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
                 "pinned",
                 "slots",
                 nbytes=40 * shape.token_budget + 2048 * shape.max_rows,
-                allocate=lambda: Staging(machine.limits),
+                allocate=lambda: Staging(machine.limits, machine.device),
             ),
             Value("inputs", "device", "slots", nbytes=48 * shape.token_budget),
         ),

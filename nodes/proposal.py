@@ -55,11 +55,11 @@ def drafter(
     first pass are real; without padding it also reads `kept`, which is made of them.
     """
     shape = spec.shape
-    rows, k = shape.max_rows, shape.draft_tokens
+    rows, k = shape.table_rows, shape.draft_tokens
     host: tuple[Op, ...] = (Op(),)
     values: tuple[Value, ...] = ()
     if spans is not None and not shape.padded:
-        host, values = keeping(shape, spans)
+        host, values = keeping(spec, spans)
         reads = (*reads, Read("kept"))
 
     def run(ctx: OpContext) -> None:
@@ -76,7 +76,7 @@ def drafter(
                         drawn_from: Tensor = ctx.state("draft_probs")
                         n = proposal.tokens.shape[1]
                         drawn_from[:, :n].index_copy_(0, sample.rows, proposal.log_probs)
-                    before = publish(before, sample, proposal, ctx.step)
+                    before = publish(before, sample, proposal)
         ctx.write("drafts", before)
 
     touched = states + (("draft_probs",) if shape.draws else ())
@@ -94,7 +94,7 @@ def drafter(
                 "device",
                 "slots",
                 nbytes=8 * rows * (k + 2),
-                initial=DraftTable.empty(rows, k),
+                initial=DraftTable.empty(rows, k, spec.device),
             ),
             *values,
         ),
@@ -102,9 +102,7 @@ def drafter(
     )
 
 
-def publish(
-    before: DraftTable, sample: SampleRows, proposal: Proposal | None, step: int
-) -> DraftTable:
+def publish(before: DraftTable, sample: SampleRows, proposal: Proposal | None) -> DraftTable:
     """The table with the rows of `sample` renewed: −1 where a draft is not valid or not wanted."""
     rows, k = len(sample.rows), before.tokens.shape[1]
     fresh = before.tokens.new_full((rows, k), -1)
@@ -113,7 +111,7 @@ def publish(
         places = torch.arange(n, device=fresh.device)
         meant = places < torch.minimum(proposal.valid, sample.draft_limit)[:, None]
         fresh[:, :n] = torch.where(meant, proposal.tokens, -1)
-    tags = torch.stack([sample.generation, torch.full_like(sample.generation, step)], dim=1)
+    tags = torch.stack([sample.generation, sample.step], dim=1)
     return DraftTable(
         tokens=before.tokens.index_copy(0, sample.rows, fresh),
         tags=before.tags.index_copy(0, sample.rows, tags),

@@ -197,7 +197,7 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
                 "device",
                 "slots",
                 nbytes=16 * shape.max_rows,
-                initial=Tails.empty(shape.max_rows),
+                initial=Tails.empty(shape.table_rows, machine.device),
             ),
         ),
         states=("history", "draft_probs") if shape.draws else ("history",),

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,12 +24,13 @@ from ..requests.request import (
     MAX_STOP_TOKENS,
 )
 from ..requests.table import Limits
+from .transfer import CPU, packed, pinned
 
 # Columns of `rows`: one line for each row of the batch.
 ROW, DECODES, SAMPLE, ROW_FIELDS = 0, 1, 2, 3
 # Columns of `samples`: one line for each sampling row.
-S_LINE, S_BASE, S_FORCED, S_SEED, S_PROMPT, S_TOP_K, S_GENERATION, S_DRAFTS = range(8)
-S_FIELDS = 8
+S_LINE, S_BASE, S_FORCED, S_SEED, S_PROMPT, S_TOP_K, S_GENERATION, S_DRAFTS, S_STEP = range(9)
+S_FIELDS = 9
 # Columns of `warp`, beside it: the settings that are not integers.
 W_TEMPERATURE, W_TOP_P, W_MIN_P, W_REPETITION, W_PRESENCE, W_FREQUENCY = range(6)
 W_FIELDS = 6
@@ -40,8 +43,7 @@ B_LINE, B_TOKEN, B_MINIMUM, B_FIELDS = 0, 1, 2, 3
 WORD_LINE, WORD_LENGTH, WORD_TOKENS = 0, 1, 2
 
 
-def _buffer(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-    return torch.zeros(*shape, dtype=dtype, pin_memory=torch.cuda.is_available())
+Lines = npt.NDArray[np.int64]
 
 
 class Staging:
@@ -49,38 +51,40 @@ class Staging:
 
     `tokens[T, 5]`: token id and position (prefill) or −1 (decode: the device knows), the line of
     its row, its column in the draft window, the token after it (−1: yet to be sampled).
-    `rows[N, 3]`, `blocks[N, B]`, `samples[S, 8]`, `warp[S, 6]`, `logit_index[S, k + 1]` (token
+    `rows[N, 3]`, `blocks[N, B]`, `samples[S, 9]`, `warp[S, 6]`, `logit_index[S, k + 1]` (token
     lines whose logits are wanted), `prefix[C, 3]`, `prompt[T, 2]` (token lines whose prediction of
     a known next token is asked for, and that token). What few requests use is sparse, each entry
     with its line among the sampling rows: `biases[·, 2]` and `bias_values[·]`, `bans[·, 3]`,
     `words[·, 2 + L]`.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, device: torch.device = CPU) -> None:
         rows, tokens, window = limits.max_rows, limits.token_budget, limits.window
         self.limits = limits
-        self.tokens = _buffer(tokens, T_FIELDS)
-        self.rows = _buffer(rows, ROW_FIELDS)
-        self.blocks = _buffer(rows, limits.blocks_for(limits.context_length))
-        self.samples = _buffer(rows, S_FIELDS)
-        self.logit_index = _buffer(rows, window)
-        self.warp = _buffer(rows, W_FIELDS, dtype=torch.float64)
-        self.prefix = _buffer(limits.context_length, P_FIELDS)
-        self.prompt = _buffer(tokens, 2)
-        self.biases = _buffer(rows * MAX_BIASES, 2)
-        self.bias_values = _buffer(rows * MAX_BIASES, dtype=torch.float64)
-        self.bans = _buffer(rows * MAX_STOP_TOKENS, B_FIELDS)
-        self.words = _buffer(rows * MAX_BAD_WORDS, WORD_TOKENS + MAX_BAD_WORD_TOKENS)
+        buffer = partial(pinned, device=device)
+        self.tokens = buffer(tokens, T_FIELDS)
+        self.rows = buffer(rows, ROW_FIELDS)
+        self.blocks = buffer(rows, limits.blocks_for(limits.context_length))
+        self.samples = buffer(rows, S_FIELDS)
+        self.logit_index = buffer(rows, window)
+        self.warp = buffer(rows, W_FIELDS, dtype=torch.float64)
+        self.prefix = buffer(limits.context_length, P_FIELDS)
+        self.prompt = buffer(tokens, 2)
+        self.biases = buffer(rows * MAX_BIASES, 2)
+        self.bias_values = buffer(rows * MAX_BIASES, dtype=torch.float64)
+        self.bans = buffer(rows * MAX_STOP_TOKENS, B_FIELDS)
+        self.words = buffer(rows * MAX_BAD_WORDS, WORD_TOKENS + MAX_BAD_WORD_TOKENS)
 
     def fill(self, batch: StepBatch) -> StagedStep:
         """Write the batch into the buffers; the sizes that shape the device work."""
-        columns = np.arange(batch.width)
+        columns, rounded = np.arange(batch.width), batch.padding is not None
         token_lines, row_lines = self.tokens.numpy(), self.rows.numpy()
-        blocks = self.blocks.numpy()
+        widest = self.blocks.shape[1] if rounded else max(len(row.blocks) for row in batch.rows)
+        blocks = packed(self.blocks, batch.lines, widest).numpy()
+        logit_index = packed(self.logit_index, batch.samples, batch.width).numpy()
         at = sampled = prefixed = prompted = 0
-        widest = 1
         for line, row in enumerate(batch.rows):
-            count = row.queries
+            count = batch.width if rounded else row.queries
             tokens = token_lines[at : at + count]
             tokens[:, T_LINE] = line
             if row.decodes:
@@ -96,30 +100,37 @@ class Staging:
             row_lines[line] = (row.row, row.decodes, sampled if row.samples else -1)
             blocks[line, : len(row.blocks)] = row.blocks
             blocks[line, len(row.blocks) :] = 0  # the scratch block
-            widest = max(widest, len(row.blocks))
             prefixed += self._prefix(row, prefixed)
             if row.samples:
                 # A row with a smaller window repeats its last line of logits.
-                lines = at + np.minimum(columns, count - 1) if row.decodes else at + count - 1
-                self.logit_index.numpy()[sampled, : batch.width] = lines
-                self._sample(row, line, sampled)
+                last = row.queries - 1
+                lines = at + np.minimum(columns, last) if row.decodes else at + last
+                logit_index[sampled] = lines
+                self._sample(row, line, sampled, batch.step)
                 sampled += 1
             at += count
+        if batch.padding:
+            self._pad(batch, blocks, logit_index)
+            at += batch.padding * batch.width
         return StagedStep(
             staging=self,
             tokens=at,
-            query_lens=tuple(row.queries for row in batch.rows),
+            query_lens=(batch.width,) * batch.lines
+            if rounded
+            else tuple(row.queries for row in batch.rows),
             blocks=widest,
-            samples=sampled,
+            samples=batch.samples,
             width=batch.width,
             draft_width=batch.draft_width,
-            decodes=sum(row.decodes for row in batch.rows),
+            decodes=batch.lines if rounded else sum(row.decodes for row in batch.rows),
             prefix=prefixed,
             prompt=prompted,
             biases=self._biases(batch.sampling),
             bans=self._bans(batch.sampling),
             words=self._words(batch.sampling),
-            longest=max(
+            longest=self.limits.context_length
+            if rounded
+            else max(
                 (row.request.most() if row.decodes else row.start + row.queries + 1)
                 for row in batch.rows
             ),
@@ -131,7 +142,28 @@ class Staging:
             prompt_logprobs=batch.prompt_logprobs,
         )
 
-    def _sample(self, row: ScheduledRow, line: int, index: int) -> None:
+    def _pad(self, batch: StepBatch, blocks: Lines, logit_index: Lines) -> None:
+        """Lines of no request, after the others: masked tokens of a row that nobody owns."""
+        rows, width, count = len(batch.rows), batch.width, batch.padding or 0
+        lines, at = np.arange(rows, rows + count), rows * width
+        tokens = self.tokens.numpy()[at : at + count * width]
+        tokens[:, T_ID] = tokens[:, T_POSITION] = tokens[:, T_NEXT] = -1
+        tokens[:, T_LINE] = lines.repeat(width)
+        tokens[:, T_COLUMN] = np.tile(np.arange(width), count)
+        self.rows.numpy()[lines] = np.stack(
+            [np.full(count, self.limits.max_rows), np.zeros(count, dtype=np.int64), lines], axis=1
+        )
+        blocks[lines] = 0
+        logit_index[lines] = lines[:, None] * width + np.arange(width)
+        samples = self.samples.numpy()[rows : rows + count]
+        samples[:] = 0
+        samples[:, S_LINE] = lines
+        samples[:, S_BASE] = samples[:, S_FORCED] = samples[:, S_GENERATION] = -1
+        warp = self.warp.numpy()[rows : rows + count]
+        warp[:] = 0
+        warp[:, W_TOP_P] = warp[:, W_REPETITION] = 1
+
+    def _sample(self, row: ScheduledRow, line: int, index: int, step: int) -> None:
         request, params = row.request, row.request.params
         self.samples.numpy()[index] = (
             line,
@@ -142,6 +174,7 @@ class Staging:
             params.top_k,
             row.generation,
             request.window - 1,
+            step,
         )
         self.warp.numpy()[index] = (
             params.temperature,

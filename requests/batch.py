@@ -59,10 +59,16 @@ class ScheduledRow:
 
 @dataclass(frozen=True)
 class StepBatch:
-    """The rows of one step in the order in which their tokens lie in the model's input."""
+    """The rows of one step in the order in which their tokens lie in the model's input.
+
+    `padding`: with how many lines of no request the step is rounded up to a size that comes up
+    again and again, for captured graphs; then every row has the widest window and the longest
+    block table too. None: sizes are as they are.
+    """
 
     step: int
     rows: tuple[ScheduledRow, ...] = ()
+    padding: int | None = None
 
     def __bool__(self) -> bool:
         return bool(self.rows)
@@ -71,6 +77,16 @@ class StepBatch:
     def sampling(self) -> tuple[ScheduledRow, ...]:
         """Rows with a window of logits, in the order of `sampled`, `mask` and the copies."""
         return tuple(row for row in self.rows if row.samples)
+
+    @property
+    def lines(self) -> int:
+        """Rows, with those of no request."""
+        return len(self.rows) + (self.padding or 0)
+
+    @property
+    def samples(self) -> int:
+        """Sampling rows, with those of no request."""
+        return len(self.sampling) + (self.padding or 0)
 
     @cached_property
     def width(self) -> int:

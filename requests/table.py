@@ -18,6 +18,7 @@ from .blocks import BlockLedger
 from .inbox import Inbox
 from .limits import Limits
 from .request import FinishReason, Request
+from .spans import RequestLog
 
 __all__ = ["Limits", "RequestTable"]
 
@@ -58,6 +59,7 @@ class RequestTable:
         self.pacer = pacer or Eager()
         self._uncommitted: deque[int] = deque()  # query tokens of each step in flight
         self.inbox = Inbox(limits.max_queue)
+        self.log: RequestLog | None = None  # of a traced run
         self.requests: dict[int, Request] = {}  # everything not yet done
         self.ended: list[Request] = []  # done, but perhaps still in steps in flight
         self.rows = KeyPool(range(limits.max_rows), row_reuse)
@@ -125,10 +127,15 @@ class RequestTable:
 
     def submit(self, request: Request) -> None:
         """Queue a request (any thread). Raises `RequestError` if the queue is full."""
+        if self.log is not None:
+            self.log.submitted([request])
         self.inbox.submit(request)
 
     def submit_all(self, requests: Iterable[Request]) -> None:
         """Queue a whole batch of work that waits for all of it: no limit of the queue applies."""
+        if self.log is not None:
+            requests = list(requests)
+            self.log.submitted(requests)
         self.inbox.submit_all(requests)
 
     def cancel(self, uid: int) -> None:
@@ -348,6 +355,8 @@ class RequestTable:
         prefix: tuple[int, ...] = (),
     ) -> ScheduledRow:
         request.last_step = step
+        if self.log is not None:
+            self.log.scheduled(request, self._step)
         self._turn += 1
         request.turn = self._turn
         return ScheduledRow(
@@ -433,6 +442,8 @@ class RequestTable:
         self.finished += 1
         request.finish_reason = reason
         request.error = error
+        if self.log is not None:
+            self.log.ended(request)
         self.ended.append(request)
         self.requests.pop(request.uid, None)
 
@@ -443,6 +454,8 @@ class RequestTable:
             flight.windows -= 1
         elif row.yields:
             flight.firsts -= 1
+            if self.log is not None:
+                self.log.prefilled(row.request)
         else:
             flight.silent -= 1
         assert min(flight.windows, flight.firsts, flight.silent) >= 0, "settled twice"

@@ -9,9 +9,10 @@ from typing import Literal
 
 import torch
 
+from ..executors.blocking import executor_on
 from ..executors.errors import NodeFailure, UndeclaredAccess
 from ..executors.report import RunReport
-from ..executors.run import Executor, run
+from ..executors.run import EXECUTORS, Executor, run
 from ..graph.errors import GraphError, StepweaveError
 from ..graph.plan import Plan
 from ..graph.pools import reuse_distance
@@ -21,12 +22,13 @@ from ..nodes.bitmask import MatcherTable
 from ..nodes.history import History
 from ..nodes.machine import Machine
 from ..policies.acceptance import ACCEPTANCE
+from ..policies.buckets import powers_of_two
 from ..policies.pacing import Eager, JustInTime, delayable
 from ..policies.synthetic import synthetic
 from ..requests.request import Request
 from ..requests.table import Limits, RequestTable
 
-ExecutorName = Literal["serial", "threads"]
+ExecutorName = Literal["serial", "threads", "cuda"]
 
 FUTILE_RETRIES = 3
 """How often in a row the engine goes on after failures between which nobody got anywhere."""
@@ -59,7 +61,8 @@ class Engine:
 
     `compile` gets the machine that the nodes run on and returns the plan; it is called once.
     `synthetic_acceptance`: keep drafts with these probabilities, whatever they are; for benchmarks.
-    Raises `EngineError` where the drafter does not fit the target.
+    An executor that is no name must know itself how to run where the model lies.
+    Raises `EngineError` where drafter or executor do not fit the target.
     """
 
     compile: Callable[[Machine], Plan]
@@ -71,10 +74,12 @@ class Engine:
     prefix_cache: bool = False
     admission: Literal["eager", "just_in_time"] = "eager"
     executor: ExecutorName | Executor = "serial"
+    rounded: bool = False  # decode steps have few different sizes, for captured graphs
     torch_threads: int | None = None
     check: Literal["off", "strict"] = "off"
     watchdog_s: float | None = 600.0  # a long prompt on a slow machine is slow, not stuck
     plan: Plan = field(init=False)
+    machine: Machine = field(init=False)
     totals: Totals = field(init=False, default_factory=Totals)
 
     def __post_init__(self) -> None:
@@ -83,10 +88,11 @@ class Engine:
                 f"the drafter knows {self.drafter.vocab_size} tokens, the target "
                 f"{self.model.vocab_size}: they must share one vocabulary"
             )
+        self._refuse_other_devices()
         head = self.drafter if isinstance(self.drafter, EagleHead) else None
         self.model.watch(None if head is None else head.feature_layers)
         rates = self.synthetic_acceptance
-        machine = Machine(
+        self.machine = Machine(
             limits_or_none=self.limits,
             model_or_none=self.model,
             drafter_or_none=self.drafter if isinstance(self.drafter, CausalLM) else None,
@@ -94,8 +100,9 @@ class Engine:
             acceptance_or_none=ACCEPTANCE[self.acceptance] if rates is None else synthetic(rates),
             couples_drafts=self.acceptance == "coupled" and rates is None,
             vocab_size=self.model.vocab_size,
+            buckets=powers_of_two(self.limits.max_rows) if self.rounded else (),
         )
-        self.plan = self.compile(machine)
+        self.plan = self.compile(self.machine)
         self._states = self._new_states()
         caches = [state for state in ("kv", "draft_kv") if state in self._states]
         self._block_reuse = max(reuse_distance(self.plan, state) for state in caches)
@@ -155,6 +162,23 @@ class Engine:
         table.check_conservation()
         return report
 
+    def _runner(self) -> str | Executor:
+        known = isinstance(self.executor, str) and self.executor in EXECUTORS
+        return executor_on(self.model.device, str(self.executor)) if known else self.executor
+
+    def _refuse_other_devices(self) -> None:
+        device = self.model.device
+        if self.executor == "cuda" and device.type == "cpu":
+            raise EngineError(
+                "executor 'cuda' runs on the streams of a GPU, but the model lies on the CPU; load "
+                "it with device='cuda', or take executor 'threads'"
+            )
+        if self.drafter is not None and self.drafter.device != device:
+            raise EngineError(
+                f"the drafter lies on {self.drafter.device}, the target on {device}: they must "
+                "lie on one device"
+            )
+
     def _serve(self, table: RequestTable, trace: bool) -> RunReport:
         """Run the plan, again after each failure, until nobody is left."""
         futile, finished, before = 0, table.finished, _settled(table)
@@ -165,7 +189,7 @@ class Engine:
             try:
                 return run(
                     self.plan,
-                    executor=self.executor,
+                    executor=self._runner(),
                     states=states,
                     trace=trace,
                     watchdog_s=self.watchdog_s,
@@ -211,15 +235,16 @@ class Engine:
         """What steps change in place on the device, for this plan."""
         limits, declared = self.limits, self.plan.graph.states
         blocks = limits.num_blocks + 1  # the scratch block is the cache's own
+        rows = limits.max_rows + 1  # and the last row that of lines of no request
         states: dict[str, object] = {
             "kv": self.model.new_cache(blocks, limits.block_size),
-            "history": History(limits.max_rows, limits.context_length, self.model.device),
+            "history": History(rows, limits.context_length, self.model.device),
         }
         if "draft_kv" in declared and self.drafter is not None:
             states["draft_kv"] = self.drafter.new_cache(blocks, limits.block_size)
         if "draft_probs" in declared:
             states["draft_probs"] = torch.zeros(
-                limits.max_rows,
+                rows,
                 limits.draft_tokens,
                 self.model.vocab_size,
                 dtype=torch.promote_types(self.model.dtype, torch.float32),

@@ -19,8 +19,10 @@ from ..configs.errors import ConfigError
 from ..configs.load import load_config
 from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
+from ..executors.report import RunReport
 from ..graph.plan import Plan
 from ..requests.request import Request, RequestError, RequestOutput, SamplingParams
+from ..requests.spans import RequestLog, RequestSpan
 from ..requests.table import RequestTable
 from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarError
@@ -35,6 +37,15 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, outputs: list[RequestOutput]) -> None:
         super().__init__("interrupted")
         self.outputs = outputs
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a traced run came to: `report` has the events, for `stepweave.executors.measured`."""
+
+    outputs: list[RequestOutput]
+    report: RunReport
+    requests: tuple[RequestSpan, ...] = ()
 
 
 class LLM:
@@ -97,6 +108,30 @@ class LLM:
         takes long to compile joins them later. Raises `Interrupted` on Ctrl-C, with what was
         settled.
         """
+        return self._generate(prompts, params, on_text, on_progress, None).outputs
+
+    def traced(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        on_text: Callable[[str, str], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> Traced:
+        """The same, and when each op of each step ran, and what each request waited for.
+
+        Noting this takes two readings of the clock per op.
+        """
+        return self._generate(prompts, params, on_text, on_progress, RequestLog())
+
+    def _generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        on_text: Callable[[str, str], None] | None,
+        on_progress: Callable[[int, int], None] | None,
+        log: RequestLog | None,
+    ) -> Traced:
         many = _each(prompts)
         each_params = _for_each(params, len(many))
         jobs = [_Job(*named(prompt, index)) for index, prompt in enumerate(many)]
@@ -114,10 +149,14 @@ class LLM:
                 job.fail(f"{error}")
             running.follow(job, on_text)
         self._running = running
+        report = RunReport(steps=0)
         try:
+            if log is not None:
+                log.asked(running.requests)
+            running.table.log = log
             running.start(waiting)
             if running.requests:
-                self.engine.run(running.table, running.requests)
+                report = self.engine.run(running.table, running.requests, trace=log is not None)
         except BaseException as error:
             running.cancel()  # what still waits for a grammar is not to be served later
             self._table = self.engine.new_table()
@@ -126,7 +165,9 @@ class LLM:
             raise
         finally:
             self._running = None
-        return [job.output() for job in jobs]
+            running.table.log = None
+        spans = () if log is None else log.spans()
+        return Traced([job.output() for job in jobs], report, spans)
 
     def cancel(self) -> None:
         """End what `generate` is doing now (from a signal handler or another thread).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..configs.schema import PipelineConfig, SpeculationConfig
+from ..executors.blocking import device_called
 from ..models.causal_lm import CausalLM
 from ..models.eagle import EagleHead
 from ..requests.table import Limits
@@ -11,9 +12,15 @@ from .pipeline import compiled
 
 
 def load_engine(config: PipelineConfig) -> Engine:
-    """Load the models and compile the plan. Raises `ModelError`, `GraphError` or `EngineError`."""
+    """Load the models and compile the plan.
+
+    Raises `NoCuda`, `ModelError`, `GraphError` or `EngineError`.
+    """
     model = CausalLM.load(
-        config.model.name, dtype=config.model.dtype, invariant=config.model.invariant
+        config.model.name,
+        dtype=config.model.dtype,
+        device=device_called(config.device),
+        invariant=config.model.invariant,
     )
     speculation, scheduler = config.speculation, config.scheduler
     limits = Limits(
@@ -47,5 +54,5 @@ def _drafter(
     if name is None:
         return None
     if speculation.method == "draft_model":
-        return CausalLM.load(name, dtype=dtype, invariant=invariant)
+        return CausalLM.load(name, dtype=dtype, device=model.device, invariant=invariant)
     return EagleHead.load(name, model, dtype=dtype, invariant=invariant)

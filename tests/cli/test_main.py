@@ -14,8 +14,12 @@ def stepweave(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+VERBS = ["check", "run", "trace", "profile", "simulate", "schema", "doctor"]
+GRAPH_VERBS = ["show", "render", "why", "why-not", "diff", "whatif"]
+
+
 @pytest.mark.parametrize(
-    "verb", [[], ["check"], ["run"], ["graph"], ["graph", "show"], ["schema"], ["doctor"]]
+    "verb", [[], ["graph"], *([verb] for verb in VERBS), *(["graph", verb] for verb in GRAPH_VERBS)]
 )
 def test_every_verb_explains_itself(verb: list[str]) -> None:
     result = stepweave(*verb, "--help")

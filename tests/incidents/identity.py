@@ -76,6 +76,7 @@ def sample_rows(count: int, drafts: int) -> SampleRows:
         top_p=real,
         min_p=0 * real,
         generation=one,
+        step=one,
         edits=Edits(),
         draft_width=drafts,
         longest=3,

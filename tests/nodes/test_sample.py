@@ -40,6 +40,7 @@ def sample_rows(drafts: Tensor, *, structured: bool, temperature: float = 1.0) -
         top_p=real,
         min_p=0 * real,
         generation=one,
+        step=one,
         edits=Edits(),
         draft_width=k,
         longest=3,

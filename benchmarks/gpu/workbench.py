@@ -1,0 +1,294 @@
+"""Engines on random models, requests for them, and what serving them came to."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from stepweave.executors.capture import Captures
+from stepweave.executors.report import RunReport
+from stepweave.executors.run import Executor
+from stepweave.graph.compile import compile_plan
+from stepweave.graph.plan import Plan
+from stepweave.models.causal_lm import CausalLM
+from stepweave.models.tokenizer import StreamDecoder
+from stepweave.nodes.decode_step import decode_step
+from stepweave.nodes.kind import NodeSpec, Shape
+from stepweave.policies.stopping import StopChecker
+from stepweave.requests.batch import StepBatch
+from stepweave.requests.request import Request, SamplingParams
+from stepweave.requests.table import Limits
+from stepweave.serving.engine import Engine
+
+from .networks import EOS
+from .traces import Traces
+from .vocabulary import tokenizer
+
+BLOCK = 16
+BATCH = "batch"  # the value that says which rows a step has
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The decode step that a side runs."""
+
+    depth: int = 2
+    draft_tokens: int = 0
+    structured: bool = False
+    steered: Path | None = None  # traces to follow
+    just_in_time: bool = False
+
+
+def engine(
+    pipeline: Pipeline,
+    model: CausalLM,
+    executor: Executor,
+    *,
+    rows: int,
+    context: int,
+    budget: int,
+    drafter: CausalLM | None = None,
+) -> Engine:
+    """For `rows` requests at once, each of at most `context` tokens."""
+    k = pipeline.draft_tokens
+    shape = Shape(
+        depth=pipeline.depth,
+        max_rows=rows,
+        token_budget=max(budget, rows * (k + 1)),
+        draft_tokens=k,
+        structured=pipeline.structured,
+    )
+    limits = Limits(
+        max_rows=rows,
+        token_budget=shape.token_budget,
+        block_size=BLOCK,
+        num_blocks=rows * -(-(context + 2 * k + BLOCK) // BLOCK),
+        context_length=context,
+        draft_tokens=k,
+        max_queue=1 << 16,
+    )
+    overrides, extra = _steering(pipeline)
+    return Engine(
+        lambda machine: compile_plan(decode_step(shape, machine, overrides=overrides, extra=extra)),
+        model,
+        limits,
+        drafter=drafter if k else None,
+        executor=executor,
+        admission="just_in_time" if pipeline.just_in_time else "eager",
+    )
+
+
+def _steering(pipeline: Pipeline) -> tuple[dict[str, NodeSpec], list[tuple[NodeSpec, str]]]:
+    if pipeline.steered is None:
+        return {}, []
+    options = {"traces": str(pipeline.steered)}
+    overrides = {"sample": NodeSpec("sample", "sample", reads={"logits": "steered"})}
+    if pipeline.draft_tokens:
+        overrides["draft"] = NodeSpec("draft", "draft_trace", options=options)
+    return overrides, [(NodeSpec("steer", "steer_trace", options=options), "forward")]
+
+
+def request(
+    uid: int,
+    prompt: Sequence[int],
+    tokens: int,
+    vocab: int,
+    *,
+    traces: Traces | None = None,
+    structured: bool = False,
+    window: int = 1,
+) -> Request:
+    """Greedy; it ends after `tokens`, or with its trace, which is that of its number."""
+    stops = frozenset() if traces is None else frozenset({EOS})
+    seed = 0 if traces is None else uid % len(traces.lengths)
+    ids = tuple(prompt)
+    return Request(
+        uid=uid,
+        id=str(uid),
+        prompt="",
+        prompt_ids=ids,
+        params=SamplingParams(max_tokens=tokens, seed=seed, ignore_eos=traces is None),
+        max_tokens=tokens,
+        stop_token_ids=stops,
+        stopper=StopChecker(stops, (), tokens),
+        decoder=StreamDecoder(tokenizer(vocab), ids),
+        grammar=traces.grammars[seed] if traces is not None and structured else None,
+        window=window,
+    )
+
+
+def prompts(count: int, length: int, vocab: int) -> list[list[int]]:
+    """Random tokens, none of them the end of text; of different lengths, `length` on average."""
+    rng = random.Random(1)
+    return [
+        [rng.randrange(1, vocab) for _ in range(length + (index % 5 - 2) * (length // 8))]
+        for index in range(count)
+    ]
+
+
+@dataclass(frozen=True)
+class Served:
+    """One run: for each request its tokens, and when it got how many of them (seconds)."""
+
+    tokens: list[list[int]]
+    settled: list[list[tuple[float, int]]]
+    drafted: int
+    accepted: int
+    steps: int
+    seconds: float
+    report: RunReport
+    first_s: list[float] = field(default_factory=list)  # from submission to the first token
+
+    @property
+    def tpot_s(self) -> float:
+        """Mean over the requests of (last − first) / (tokens − 1)."""
+        return statistics.fmean(
+            (times[-1][0] - times[0][0]) / (sum(n for _, n in times) - times[0][1])
+            for times in self.settled
+            if len(times) > 1
+        )
+
+    @property
+    def gaps_s(self) -> list[float]:
+        """Between what one request got and what it got next."""
+        return [
+            after - before
+            for times in self.settled
+            for (before, _), (after, _) in zip(times, times[1:], strict=False)
+        ]
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Of a row that decodes."""
+        tokens = sum(n for times in self.settled for _, n in times[1:])
+        return tokens / max(1, sum(len(times) - 1 for times in self.settled))
+
+
+def serve(
+    engine: Engine,
+    requests: Sequence[Request],
+    *,
+    trace: bool = False,
+    feed: Callable[[Any, Sequence[Request]], list[float]] | None = None,
+) -> Served:
+    """Serve all of them; `feed` submits them from another thread and returns when, by request."""
+    table = engine.new_table()
+    settled: dict[int, list[tuple[float, int]]] = {each.uid: [] for each in requests}
+
+    def on_settled(one: Request, new: int) -> None:
+        if new:
+            settled[one.uid].append((perf_counter(), new))
+
+    for each in requests:
+        each.on_settled = on_settled
+    began = perf_counter()
+    if feed is None:
+        sent = [began] * len(requests)
+        table.submit_all(requests)
+        report = engine.run(table, requests, trace=trace)
+    else:
+        sent = feed(table, requests)
+        report = engine.run(table, requests, trace=trace)
+    seconds = perf_counter() - began
+    failed = next((each for each in requests if each.error is not None), None)
+    if failed is not None:
+        raise RuntimeError(f"request {failed.id} failed: {failed.error}")
+    times = [settled[each.uid] for each in requests]
+    return Served(
+        tokens=[list(each.output_ids) for each in requests],
+        settled=times,
+        drafted=sum(each.drafted for each in requests),
+        accepted=sum(each.accepted for each in requests),
+        steps=table.steps,
+        seconds=seconds,
+        report=report,
+        first_s=[t[0][0] - at for t, at in zip(times, sent, strict=True)],
+    )
+
+
+@dataclass
+class Noting:
+    """An executor that also keeps each step's batch, and may delay each schedule on the host."""
+
+    executor: Executor
+    delay: Callable[[], None] | None = None
+    _plans: dict[int, tuple[Plan, Plan]] = field(default_factory=dict)
+
+    @property
+    def captures(self) -> Captures | None:
+        found: Captures | None = getattr(self.executor, "captures", None)
+        return found
+
+    def __call__(self, plan: Plan, *, keep: Sequence[str], **asked: Any) -> RunReport:
+        if self.delay is not None:
+            _, plan = self._plans.setdefault(id(plan), (plan, _delayed(plan, self.delay)))
+        return self.executor(plan, keep=(*keep, BATCH), **asked)
+
+
+def _delayed(plan: Plan, delay: Callable[[], None]) -> Plan:
+    """The same plan, whose `schedule` comes late. Always the same object: captures ask for it."""
+
+    def late(run: Any) -> Any:
+        def delayed(context: Any) -> None:
+            delay()
+            run(context)
+
+        return delayed
+
+    nodes = tuple(
+        replace(node, host=tuple(replace(op, run=late(op.run)) for op in node.host))
+        if node.name == "schedule"
+        else node
+        for node in plan.graph.nodes
+    )
+    return replace(plan, graph=replace(plan.graph, nodes=nodes))
+
+
+def full_steps(report: RunReport, rows: int) -> set[int]:
+    """Steps in which all rows decode."""
+    batches: Sequence[StepBatch] = report.kept[BATCH]
+    return {
+        step
+        for step, batch in enumerate(batches)
+        if len(batch.rows) == rows and all(row.decodes for row in batch.rows)
+    }
+
+
+def replayed(executor: object) -> dict[str, Any]:
+    """How much of the device work was replayed from graphs, and why the rest was not."""
+    captures: Captures | None = getattr(executor, "captures", None)
+    if captures is None:
+        return {}
+    counts = captures.counts.values()
+    steps = sum(c.replayed + c.captured + sum(c.eager.values()) for c in counts)
+    reasons: dict[str, int] = {}
+    for each in counts:
+        for why, number in each.eager.items():
+            reasons[why] = reasons.get(why, 0) + number
+    return {
+        "segments": [str(segment) for segment in captures.counts],
+        "replayed_share": sum(c.replayed for c in counts) / max(1, steps),
+        "captured": sum(c.captured for c in counts),
+        "as_usual": reasons,
+    }
+
+
+def forget_counts(executor: object) -> None:
+    """Count replays anew from here on."""
+    captures: Captures | None = getattr(executor, "captures", None)
+    for counts in () if captures is None else captures.counts.values():
+        counts.replayed = counts.captured = 0
+        counts.eager.clear()
+
+
+def same_tokens(sides: Mapping[str, Sequence[Sequence[int]]]) -> None:
+    """Raises `AssertionError` if two sides gave different tokens."""
+    names = list(sides)
+    for name in names[1:]:
+        for index, (a, b) in enumerate(zip(sides[names[0]], sides[name], strict=True)):
+            assert list(a) == list(b), f"request {index}: {name} and {names[0]} differ"

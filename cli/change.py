@@ -1,0 +1,156 @@
+"""What `graph whatif` changes, and how the changed config is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..configs.abstract import AbstractGraph
+from ..configs.errors import ConfigError, Mark
+from ..graph.between import ops_named
+from ..graph.compile import compile_plan
+from ..graph.errors import GraphError, did_you_mean
+from ..graph.plan import Plan
+from ..graph.verify import verify
+from ..graph.whatif import scaled, under
+from .planned import Planned, costs_named, planned_with
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is different from the plan as configured."""
+
+    scale: Mapping[str, float] = field(default_factory=dict)  # by node or op
+    cost: Mapping[str, float] = field(default_factory=dict)  # by op
+    slots: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    rows: int | None = None  # at which the costs file is read, if not as given
+
+    @staticmethod
+    def read(
+        settings: Sequence[str], scale: Sequence[str], cost: Sequence[str], slots: Sequence[str]
+    ) -> Change:
+        """From the command line. Raises `ConfigError`."""
+        return Change(
+            {k: number(Mark(f"--scale {k}={v}"), v) for k, v in pairs("--scale", scale).items()},
+            {k: number(Mark(f"--cost {k}={v}"), v) for k, v in pairs("--cost", cost).items()},
+            {k: whole(Mark(f"--slots {k}={v}"), v) for k, v in pairs("--slots", slots).items()},
+            pairs("--set", settings),
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.scale or self.cost or self.slots or self.settings or self.rows)
+
+    def with_(self, key: str, value: str) -> Change:
+        """The same and one value of a sweep.
+
+        `scale.NAME`, `cost.OP`, `slots.VALUE`, `rows`, or a setting.
+        """
+        kind, _, name = key.partition(".")
+        where = Mark(f"--sweep {key}={value}")
+        if kind == "scale":
+            return replace(self, scale={**self.scale, name: number(where, value)})
+        if kind in ("cost", "costs"):
+            return replace(self, cost={**self.cost, name: number(where, value)})
+        if kind == "slots":
+            return replace(self, slots={**self.slots, name: whole(where, value)})
+        if key == "rows":
+            return replace(self, rows=whole(where, value))
+        return replace(self, settings={**self.settings, key: value})
+
+
+@dataclass(frozen=True)
+class Replanner:
+    """The config as given, and how it is planned anew."""
+
+    config: str
+    costs: str | None
+    rows: int | None
+    keep_plan: bool
+
+    def planned(self, change: Change) -> Planned:
+        """With the settings and rows of the change, but not yet its costs and slots."""
+        rows = change.rows or self.rows
+        costs = costs_named(self.costs, rows)
+        return planned_with(self.config, change.settings, costs, rows)
+
+    def changed(self, plain: Planned, change: Change) -> Plan:
+        """The plan after the change: derived anew, or with `keep_plan` the same one, timed."""
+        if self.keep_plan and (change.slots or change.settings or change.rows):
+            raise ConfigError.at(
+                Mark("--keep-plan"), "times the same plan: only costs may change, not what it is"
+            )
+        found = self.planned(change) if change.settings or change.rows else plain
+        durations = _durations(self.config, found.plan, change)
+        if self.keep_plan:
+            return under(found.plan, durations)
+        _know_values(self.config, found.plan, change.slots)
+        if durations == found.plan.costs and not change.slots:
+            return found.plan
+        return _compiled(found, durations, change.slots)
+
+
+def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
+    """`KEY=VALUE` of an option that may be repeated; the last one wins."""
+    found = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError.at(Mark(f"{option} {text}"), f"write it as {option} KEY=VALUE")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def number(where: Mark, text: str) -> float:
+    """A duration or factor: finite, and not negative."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < 1e12:
+        raise ConfigError.at(where, f"{text!r} is not a number from 0 on")
+    return found
+
+
+def whole(where: Mark, text: str) -> int:
+    found = number(where, text)
+    if found != int(found) or found < 1:
+        raise ConfigError.at(where, f"{text!r} is not a whole number from 1 on")
+    return int(found)
+
+
+def _durations(config: str, plan: Plan, change: Change) -> dict[str, float]:
+    for op in change.cost:
+        if op not in plan.graph.vertices:
+            near = did_you_mean(op, plan.graph.vertices)
+            raise ConfigError.at(Mark(config), f"there is no op {op!r}{near}", "SW-UNKNOWN-NAME")
+    factors: dict[str, float] = {}
+    for name, factor in change.scale.items():
+        try:
+            ops = ops_named(plan, name)
+        except GraphError as error:
+            raise ConfigError.at(Mark(config), error.message, error.code) from error
+        for op in ops:
+            factors[op] = factors.get(op, 1.0) * factor
+    return scaled({**plan.costs, **change.cost}, factors)
+
+
+def _know_values(config: str, plan: Plan, slots: Mapping[str, int]) -> None:
+    slotted = [name for name, count in plan.slots.items() if count is not None]
+    for name in slots:
+        if name not in slotted:
+            said = "is fresh and has no slots" if name in plan.slots else "does not exist"
+            near = did_you_mean(name, slotted)
+            raise ConfigError.at(Mark(config), f"value {name!r} {said}{near}", "SW-UNKNOWN-NAME")
+
+
+def _compiled(found: Planned, costs: Mapping[str, float], slots: Mapping[str, int]) -> Plan:
+    """The plan that the compiler derives with these costs and slots."""
+    config, graph = found.loaded.config, found.plan.graph
+    if isinstance(config, AbstractGraph):
+        plan = compile_plan(graph, costs=costs, slots=slots)
+    else:
+        pins = {**config.slots, **slots}
+        plan = compile_plan(graph, costs=costs, slots=pins, order=config.order)
+    verify(plan)
+    return plan

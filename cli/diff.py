@@ -1,0 +1,196 @@
+"""`stepweave graph diff`: what differs between the plans of two configs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..graph.difference import Difference, Names, difference
+from ..graph.plan import Placed, Plan, Wait
+from ..graph.requirement_words import merged
+from ..graph.verify_words import ago, counted, instant, later
+from ..graph.whatif import bound_by, speedup
+from .planned import planned
+from .wrapping import columns, paragraph, table
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One side: a config, its settings, and the costs it is planned with."""
+
+    config: str
+    settings: Mapping[str, str]
+    costs: str | None = None
+    rows: int | None = None
+
+    def __str__(self) -> str:
+        return " ".join([self.config, *(f"{key}={value}" for key, value in self.settings.items())])
+
+    def plan(self) -> Plan:
+        return planned(self.config, self.settings, costs=self.costs, rows=self.rows)
+
+
+def diff(before: Chosen, after: Chosen, as_json: bool, exit_code: bool) -> int:
+    """Print the difference; with `exit_code`, 1 if there is one."""
+    found = difference(before.plan(), after.plan())
+    if as_json:
+        print(json.dumps({"before": str(before), "after": str(after), **found.to_json()}))
+    else:
+        print("\n".join(_lines(found, str(before), str(after), columns())))
+    return int(exit_code and not found.identical)
+
+
+def _lines(found: Difference, before: str, after: str, width: int) -> list[str]:
+    lines = [*paragraph(before, width, 0, "--- "), *paragraph(after, width, 0, "+++ ")]
+    if found.identical:
+        return [*lines, "identical: the same plan, and the same costs"]
+    return [*lines, "", *difference_lines(found, width)]
+
+
+def difference_lines(found: Difference, width: int) -> list[str]:
+    """What changed, by kind; kinds without a change are left out, but for waits and slots."""
+    sections = [
+        speed_lines(found, width),
+        _name_lines("ops", found.ops, width),
+        _name_lines("values and states", found.data, width),
+        _wait_lines(found, width),
+        _slot_lines(found, width),
+        _program_lines(found, width),
+        _requirement_lines(found, width),
+        _protection_lines(found, width),
+        _cost_lines(found, width),
+    ]
+    lines: list[str] = []
+    for section in filter(None, sections):
+        lines += [""] * bool(lines) + section
+    return lines
+
+
+def speed_lines(found: Difference, width: int) -> list[str]:
+    """Period and critical cycle, before and after."""
+    before, after = found.before, found.after
+    if before.period_us == after.period_us:
+        lines = [f"period     {before.period_us:,.6g} µs a step, as before"]
+    else:
+        gain = speedup(before, after)
+        lines = [
+            f"period     {before.period_us:,.6g} → {after.period_us:,.6g} µs a step "
+            f"({gain:.3g}× the steps per second)"
+        ]
+    if not found.cycle_changed:
+        return [*lines, *paragraph(f"{bound_by(after)}, as before", width, 0, "bound by   ")]
+    for sign, plan in (("-", before), ("+", after)):
+        lines += paragraph(f"{bound_by(plan)}:", width, 0, f"bound by {sign} ")
+        lines += paragraph(cycle_words(plan.critical_cycle), width, 11)
+    return lines
+
+
+def cycle_words(cycle: Sequence[Placed]) -> str:
+    """`a → b →(+1) a`."""
+    if not cycle:
+        return "no op takes time"
+    hops = [f"{op} →" if d == 0 else f"{op} →({d:+d})" for op, d in cycle]
+    return " ".join([*hops, cycle[0][0]])
+
+
+def _name_lines(what: str, names: Names, width: int) -> list[str]:
+    lines = []
+    for sign, some in (("-", names.removed), ("+", names.added)):
+        if some:
+            lines += paragraph(", ".join(some), width, 2, f"{sign} ")
+    return [what, *lines] if lines else []
+
+
+def _wait_lines(found: Difference, width: int) -> list[str]:
+    kept = len(found.before.waits) - len(found.waits_removed) - len(found.waits_moved)
+    lines = [f"waits      {len(found.before.waits)} → {len(found.after.waits)}, {kept} unchanged"]
+    for sign, waits in (("-", found.waits_removed), ("+", found.waits_added)):
+        for wait in waits:
+            lines += paragraph(_wait_words(wait), width, 2, f"{sign} ")
+    for moved in found.waits_moved:
+        now, was = ago(moved.after), ago(moved.before)
+        text = f"{moved.target} waits for {moved.source} of {now}, not of {was}"
+        lines += paragraph(text, width, 2, "~ ")
+    return lines
+
+
+def _wait_words(wait: Wait) -> str:
+    needs = ", ".join(dict.fromkeys(f"{p.hazard} {p.value}".strip() for p in wait.protects))
+    return f"{wait.target} waits for {wait.source} of {ago(wait.distance)} ({needs})"
+
+
+def _slot_lines(found: Difference, width: int) -> list[str]:
+    if not found.slots:
+        return ["slots      unchanged"]
+    rows = [(f"~ {name}", f"{_count(a)} → {_count(b)}") for name, (a, b) in found.slots.items()]
+    return ["slots", *table(rows, width)]
+
+
+def _count(slots: int | None) -> str:
+    return "fresh" if slots is None else str(slots)
+
+
+def _program_lines(found: Difference, width: int) -> list[str]:
+    lines = []
+    for actor, (before, after) in found.programs.items():
+        lines.append(f"  {actor}")
+        for sign, program in (("-", before), ("+", after)):
+            ops = ", ".join(op if not at else f"{op}({_iteration(at)})" for op, at in program)
+            lines += paragraph(ops or "(no such actor)", width, 4, f"{sign} ")
+    return ["order", *lines] if lines else []
+
+
+def _iteration(offset: int) -> str:
+    return f"t{-offset:+d}"
+
+
+def _requirement_lines(found: Difference, width: int) -> list[str]:
+    states = _states(found)
+    counts = len(found.before.edges), len(found.after.edges)
+    lines = []
+    for sign, edges in (("-", found.requirements_removed), ("+", found.requirements_added)):
+        for titles, edge in merged(edges, states):
+            needed = instant(edge.source, edge.target, edge.distance)
+            lines += paragraph(f"{titles}: {needed}, by {edge.by}", width, 2, f"{sign} ")
+    was = {each.after: each.before.distance for each in found.distances}
+    for titles, edge in merged(was, states):
+        lines += paragraph(
+            f"{titles}: {instant(edge.source, edge.target, edge.distance)}, "
+            f"not {edge.target}({later(was[edge])})",
+            width,
+            2,
+            "~ ",
+        )
+    if not lines and counts[0] == counts[1]:
+        return []
+    return [f"requirements  {counts[0]} → {counts[1]}", *lines]
+
+
+def _states(found: Difference) -> set[str]:
+    return {*found.before.graph.states, *found.after.graph.states}
+
+
+def _protection_lines(found: Difference, width: int) -> list[str]:
+    states = _states(found)
+    lines = []
+    for changed, said in (
+        (found.incidental, "now only by a path, before by {0}"),
+        (found.direct, "now by {1}, before only by a path"),
+    ):
+        ways = {each.after: (each.before.by, each.after.by) for each in changed}
+        for titles, edge in merged(ways, states):
+            text = f"{titles}: {edge.source} → {edge.target}, {said.format(*ways[edge])}"
+            lines += paragraph(text, width, 2, "~ ")
+    if found.proofs:
+        text = f"{counted(found.proofs, 'requirement')} met the same way, by other ops in between"
+        lines += paragraph(text, width, 2, "~ ")
+    return ["protection", *lines] if lines else []
+
+
+def _cost_lines(found: Difference, width: int) -> list[str]:
+    rows = [
+        (f"~ {op}", f"{before:,.6g} → {after:,.6g} µs")
+        for op, (before, after) in found.costs.items()
+    ]
+    return ["costs", *table(rows, width)] if rows else []

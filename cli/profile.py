@@ -1,0 +1,156 @@
+"""`stepweave profile`: time the ops of a pipeline, and write them down as a costs file."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..configs.costs import CostsFile, write_costs
+from ..configs.errors import ConfigError, Mark
+from .reporting import say
+
+if TYPE_CHECKING:
+    from ..configs.prompts import PromptLine
+    from ..configs.schema import PipelineConfig
+    from ..executors.profile import Spread
+    from ..serving.profiling import Profiled
+
+MAX_SIZES = 64
+
+
+def batch_sizes(text: str) -> tuple[int, ...]:
+    """`1,4,8`, in ascending order. Raises `ConfigError`."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(
+        part.isascii() and part.isdecimal() and 1 <= int(part[:9]) <= 1024 for part in parts
+    ):
+        raise ConfigError.at(Mark(f"--rows {text}"), "write batch sizes from 1 to 1024, as 1,4,8")
+    if len(parts) > MAX_SIZES:
+        raise ConfigError.at(Mark("--rows"), f"has more than {MAX_SIZES} batch sizes")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def output_path(name: str, given: Path | None, force: bool) -> Path:
+    """Where the file goes. Raises `ConfigError` if it would replace something unasked."""
+    path = given or Path(f"{Path(name).name.removesuffix('.yaml')}.costs.yaml")
+    if path.is_dir() or not path.parent.is_dir():
+        raise ConfigError.at(Mark(str(path)), "cannot be written: no such folder, or a folder")
+    if path.exists() and not force:
+        raise ConfigError.at(
+            Mark(str(path)), "exists: add --force to replace it, or choose --output"
+        )
+    return path
+
+
+def profile(
+    config: PipelineConfig,
+    lines: Sequence[PromptLine],
+    *,
+    name: str,
+    rows: Sequence[int],
+    rounds: int,
+    path: Path,
+    as_json: bool,
+) -> None:
+    """Time it, write the file, print what was found."""
+    from ..serving.profiling import profile as profiled
+
+    def on_round(count: int, number: int, steps: int) -> None:
+        what = "warmed up" if number == 0 else f"round {number} of {rounds}, {steps} steps timed"
+        say(f"{count} row{'s' * (count != 1)}: {what}")
+
+    found = profiled(config, lines, rows=rows, rounds=rounds, on_round=on_round)
+    write_costs(_file(config, name, found), path, f"Written by `stepweave profile {name}`.")
+    print(json.dumps(_json(name, path, found)) if as_json else _text(path, found), end="\n")
+
+
+def _file(config: PipelineConfig, name: str, found: Sequence[Profiled]) -> CostsFile:
+    ops = dict.fromkeys(op for each in found for op in each.ops)
+    return CostsFile.model_validate(
+        {
+            "version": 1,
+            "basis": "measured",
+            "describes": f"{name}: model {config.model.name}, {config.model.dtype}",
+            "device": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+            "executor": f"{config.executor}, depth {config.depth}, "
+            f"torch threads {config.torch_threads or 'by default'}",
+            "versions": {
+                "python": platform.python_version(),
+                **{each: version(each) for each in ("torch", "transformers")},
+            },
+            "date": date.today().isoformat(),
+            "notes": ["decode steps with all rows busy; steps with prefill do not count"],
+            "batch": max(each.rows for each in found),
+            "period_us": {str(each.rows): _point(each.period) for each in found},
+            "ops": {
+                op: {
+                    "rows": {
+                        str(each.rows): _point(each.ops[op]) for each in found if op in each.ops
+                    }
+                }
+                for op in ops
+            },
+        }
+    )
+
+
+def _point(spread: Spread) -> dict[str, float]:
+    """To a tenth of a µs: no clock says more."""
+    p10, p50, p90, mean = (round(figure, 1) for figure in spread[:4])
+    return {"p50": p50, "p10": p10, "p90": p90, "mean": mean, "samples": spread.samples}
+
+
+def _json(name: str, path: Path, found: Sequence[Profiled]) -> dict[str, Any]:
+    return {
+        "config": name,
+        "file": str(path),
+        "profiles": [
+            {
+                "rows": each.rows,
+                "ops_us": {op: spread._asdict() for op, spread in each.ops.items()},
+                "period_us": each.period._asdict(),
+                "predicted_period_us": each.predicted_us,
+                "error": each.error,
+                "predicted_mean_us": each.predicted_mean_us,
+                "mean_error": each.mean_error,
+                "tokens_per_step": each.tokens_per_step,
+            }
+            for each in found
+        ],
+    }
+
+
+def _text(path: Path, found: Sequence[Profiled]) -> str:
+    """A table of ops for each batch size, and how well the plan foretells the time per step."""
+    return "\n".join([*(line for each in found for line in _table(each)), f"written to {path}"])
+
+
+def _table(found: Profiled) -> list[str]:
+    one = "1 row" if found.rows == 1 else f"{found.rows} rows"
+    width = max(len(op) for op in found.ops)
+    return [
+        f"{one}: {found.period.samples} step times, {found.tokens_per_step:.2f} tokens per row and "
+        "step",
+        f"  {'µs':{width}} {'p10':>9} {'p50':>9} {'p90':>9} {'mean':>9}",
+        *(_line(op, spread, width) for op, spread in _by_time(found.ops)),
+        _line("time per step", found.period, width),
+        f"  {'predicted':{width}} {'':9} {found.predicted_us:9,.0f} {'':9} "
+        f"{found.predicted_mean_us:9,.0f}   error {found.error:+.1%}, of means "
+        f"{found.mean_error:+.1%}",
+        "",
+    ]
+
+
+def _line(name: str, spread: Spread, width: int) -> str:
+    figures = " ".join(f"{figure:9,.0f}" for figure in spread[:4])
+    return f"  {name:{width}} {figures}"
+
+
+def _by_time(ops: Mapping[str, Spread]) -> list[tuple[str, Spread]]:
+    return sorted(ops.items(), key=lambda item: -item[1].p50)

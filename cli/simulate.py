@@ -1,0 +1,251 @@
+"""`stepweave simulate`: run a plan on a clock of our own, with costs, and say what it comes to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from textwrap import wrap
+from types import MappingProxyType
+from typing import Any
+
+from ..configs.abstract import AbstractGraph
+from ..configs.costs import Costs, load_costs, shipped_costs
+from ..configs.errors import ConfigError, Mark
+from ..views.timeline_lanes import timeline_lanes
+from .planned import costs_named
+from .reporting import say
+from .settings import overrides as read_settings
+from .simulation import Settings, Simulation
+
+ALL = "all"  # in place of a costs file: a table over the shipped profiles
+
+
+def simulate(
+    name: str,
+    settings: Sequence[str] | None,
+    *,
+    costs: str | None,
+    rows: int | None,
+    run: Settings,
+    compare: Sequence[str],
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Simulate a config and print it; beside it another way to run it, or all shipped profiles."""
+    overrides = read_settings(settings)
+    form = _form(output)
+    if costs == ALL:
+        if compare or output is not None:
+            raise ConfigError.at(Mark("--costs all"), "is a table: drop --compare and --output")
+        _print_overview(name, overrides, rows, run, as_json)
+        return
+    loaded = costs_named(costs, rows)
+    found = Simulation.of(name, overrides, loaded, rows, run)
+    other = None
+    if compare:
+        changed = {**overrides, **read_settings(compare)}
+        other = Simulation.of(name, changed, loaded, rows, run)
+        other = replace(other, name=f"{name}, {', '.join(compare)}")
+    if as_json:
+        beside = {} if other is None else _beside(found, other)
+        print(json.dumps({**found.to_json(), **beside}))
+    else:
+        print(_text(found), end="")
+        if other is not None:
+            print(f"\n{_text(other)}\n{_ratio(found, other)}", end="")
+    if form is not None and output is not None:
+        _write(output, form(found))
+
+
+def _beside(found: Simulation, other: Simulation) -> dict[str, Any]:
+    ratio = other.period_us / found.period_us if found.period_us else None
+    return {"compared": other.to_json(), "speed_ratio": ratio}
+
+
+def _ratio(found: Simulation, other: Simulation) -> str:
+    if not found.period_us:
+        return ""
+    ratio = other.period_us / found.period_us
+    return (
+        f"{ratio:.2f} times the speed of {other.name}: {found.period_us:,.0f} against "
+        f"{other.period_us:,.0f} µs a step\n"
+    )
+
+
+def _text(found: Simulation) -> str:
+    """Lanes of three steps in steady state, then the figures."""
+    made, timeline = found.made, found.timeline
+    width = max(60, shutil.get_terminal_size((100, 24)).columns)
+    steady = timeline.steady or range(timeline.steps)
+    shown = range(steady.start, min(steady.start + 3, steady.stop))
+    noise = f", jitter {found.settings.jitter:g}" if found.settings.jitter else ""
+    rows = [
+        ("period", f"{found.period_us:,.0f} µs a step (predicted {_predicted(found):,.0f})"),
+        ("host work", f"{found.busy_us('host'):,.0f} µs a step"),
+        ("device work", f"{found.busy_us('device'):,.0f} µs a step"),
+        *_device_gap(found),
+        ("overlap", "–" if found.overlap is None else f"{found.overlap:.0%} of the host's work"),
+        (
+            "critical path",
+            ", ".join(f"{op} {us:.0%}" for op, us in found.critical_path.items() if us >= 0.005)
+            or "–",
+        ),
+    ]
+    if (tpot := found.tpot_us) is not None:
+        rows.append(
+            (
+                "tokens",
+                f"one in {tpot:,.0f} µs for each row, {found.tokens_per_second:,.0f} a second "
+                f"for {found.rows} row{'s' * (found.rows != 1)}",
+            )
+        )
+    notes = [note for note in made.plan.notes if note.startswith("costs: ")]
+    return "\n".join(
+        [
+            f"{found.name}: {found.how}, {found.settings.steps} steps simulated{noise}",
+            *(
+                line
+                for note in notes or ["costs: the config's hints and defaults"]
+                for line in wrap(note, width, subsequent_indent="       ")
+            ),
+            "",
+            timeline_lanes(timeline, shown, width=width),
+            *(
+                line
+                for key, said in rows
+                for line in wrap(f"{key:14} {said}", width, subsequent_indent=" " * 15)
+            ),
+            "",
+        ]
+    )
+
+
+def _device_gap(found: Simulation) -> Iterator[tuple[str, str]]:
+    """Idle time of the busiest stream; the others stand idle by their nature."""
+    timeline = found.timeline
+    if timeline.streams:
+        busiest = max(
+            sorted(timeline.streams), key=lambda name: sum(span.us for span in timeline.on(name))
+        )
+        yield "device gap", f"{found.device_gap_us[busiest]:,.0f} µs a step, on {busiest}"
+
+
+def _predicted(found: Simulation) -> float:
+    """The plan's period, or the sum of all ops where nothing overlaps."""
+    if found.how.startswith("serial"):
+        return found.busy_us("host") + found.busy_us("device")
+    return found.made.plan.period_us
+
+
+# --- all shipped profiles -----------------------------------------------------------------------
+
+
+def _print_overview(
+    name: str, overrides: dict[str, str], rows: int | None, run: Settings, as_json: bool
+) -> None:
+    """One line per shipped profile: the serial loop, depth 1, and the config as it is."""
+    found = [_overview(name, overrides, load_costs(each), rows, run) for each in shipped_costs()]
+    if as_json:
+        print(json.dumps({"config": name, "profiles": found}))
+        return
+    table = [("profile", "rows", "serial µs", "depth 1 µs", "here µs", "speed-up", "bound by")]
+    for line in found:
+        serial, one = (line[key] for key in ("serial_us", "depth_1_us"))
+        table.append(
+            (
+                line["costs"],
+                str(line["rows"]),
+                f"{serial:,.0f}",
+                "–" if one is None else f"{one:,.0f}",
+                f"{line['period_us']:,.0f}",
+                f"{line['speed_ratio']:.2f}",
+                line["bound_by"],
+            )
+        )
+    print(f"{name}: time per step with each shipped profile. ASSUMED costs, not measured ones.")
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    for row in table:
+        cells = [
+            cell.rjust(w) if 0 < k < len(row) - 1 else cell.ljust(w)
+            for k, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+    print("serial: nothing overlaps. depth 1: one step at a time. speed-up: serial over here.")
+
+
+def _overview(
+    name: str, overrides: dict[str, str], costs: Costs, rows: int | None, run: Settings
+) -> dict[str, Any]:
+    here = Simulation.of(name, overrides, costs, rows, run)
+    abstract = isinstance(here.made.loaded.config, AbstractGraph)
+    at_once = {**overrides, "depth": "1", "executor": "threads"}
+    one = None if abstract else Simulation.of(name, at_once, costs, rows, run).period_us
+    serial = here.busy_us("host") + here.busy_us("device")
+    return {
+        "costs": costs.name,
+        "basis": costs.file.basis,
+        "rows": here.rows,
+        "serial_us": serial,
+        "depth_1_us": one,
+        "period_us": here.period_us,
+        "speed_ratio": serial / here.period_us,
+        "bound_by": here.bound_by,
+        "notes": list(here.made.times.notes) if here.made.times else [],
+    }
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def _lanes(found: Simulation) -> str:
+    return _text(found)
+
+
+def _svg(found: Simulation) -> str:
+    from ..views.svg_lanes import lanes_svg
+
+    return lanes_svg(found.made.plan)
+
+
+def _trace_events(found: Simulation) -> str:
+    from ..views.perfetto import perfetto
+
+    return json.dumps(perfetto(found.made.plan, found.timeline, simulated=True))
+
+
+def _page(found: Simulation) -> str:
+    from ..executors.analysis import analyse
+    from ..executors.critical import cycle
+    from ..views.timeline_page import timeline_page
+    from ..views.traced import Trace
+
+    run = found.timeline
+    trace = Trace(found.made.plan, run, analyse(run), cycle(run), executor="simulated")
+    return timeline_page(trace, title=f"{found.name}, simulated")
+
+
+_FORMS: Mapping[str, Callable[[Simulation], str]] = MappingProxyType(
+    {".html": _page, ".json": _trace_events, ".svg": _svg, ".txt": _lanes}
+)
+
+
+def _form(path: Path | None) -> Callable[[Simulation], str] | None:
+    """What a file of that ending holds. Raises `ConfigError` before anything is computed."""
+    if path is None:
+        return None
+    if path.suffix not in _FORMS:
+        raise ConfigError.at(
+            Mark(f"--output {path}"), f"the ending must be one of {', '.join(_FORMS)}"
+        )
+    return _FORMS[path.suffix]
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError.at(Mark(str(path)), f"cannot be written: {error.strerror}") from error
+    say(f"written to {path}")

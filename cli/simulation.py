@@ -1,0 +1,145 @@
+"""A simulated run of one plan, and what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..configs.abstract import AbstractGraph
+from ..configs.costs import Costs
+from ..executors.analysis import analyse
+from ..executors.critical import chain
+from ..executors.simulated import simulate
+from ..executors.timeline import Span, Timeline
+from .planned import Planned, planned_with
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What of a simulation does not come from the config."""
+
+    steps: int
+    jitter: float = 0.0
+    seed: int = 0
+    tokens_per_step: float | None = None  # of one row
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A simulated run of one plan, and what it comes to per step in steady state."""
+
+    name: str
+    made: Planned
+    timeline: Timeline
+    settings: Settings
+
+    @staticmethod
+    def of(
+        name: str,
+        overrides: Mapping[str, str],
+        costs: Costs | None,
+        rows: int | None,
+        settings: Settings,
+    ) -> Simulation:
+        made = planned_with(name, overrides, costs, rows)
+        config = made.loaded.config
+        serial = not isinstance(config, AbstractGraph) and config.executor == "serial"
+        timeline = simulate(
+            made.plan,
+            steps=settings.steps,
+            jitter=settings.jitter,
+            seed=settings.seed,
+            serial=serial,
+        )
+        return Simulation(name, made, timeline, settings)
+
+    @property
+    def how(self) -> str:
+        """`threads, depth 2`."""
+        config = self.made.loaded.config
+        if isinstance(config, AbstractGraph):
+            return "abstract"
+        return f"{config.executor}, depth {config.depth}"
+
+    @property
+    def period_us(self) -> float:
+        return self.timeline.period_us
+
+    @property
+    def rows(self) -> int:
+        return self.made.times.rows if self.made.times else 1
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of all rows together; None where nobody said how many tokens a row gets in a step."""
+        if self.settings.tokens_per_step is None or self.period_us == 0:
+            return None
+        return self.rows * self.settings.tokens_per_step / self.period_us * 1e6
+
+    @property
+    def tpot_us(self) -> float | None:
+        """Time per output token of one row."""
+        tokens = self.settings.tokens_per_step
+        return None if tokens is None else self.period_us / tokens
+
+    @property
+    def device_gap_us(self) -> dict[str, float]:
+        return {name: self.timeline.gap_us(name) for name in sorted(self.timeline.streams)}
+
+    def busy_us(self, side: str) -> float:
+        """What all ops of a side take in a step."""
+        plan = self.made.plan
+        return sum(plan.costs[op] for op, v in plan.graph.vertices.items() if v.side == side)
+
+    @property
+    def overlap(self) -> float | None:
+        """The share of the host's time in which a stream is busy; None for too few steps."""
+        return analyse(self.timeline).overlap.hidden if self.timeline.steady else None
+
+    @property
+    def critical_path(self) -> dict[str, float]:
+        """By op: its share of the chain of ops that held each other, in steady state."""
+        return self._shares(lambda span: span.op)
+
+    @property
+    def bound_by(self) -> str:
+        """The actors along the critical path, the one with most of it first."""
+        shares = self._shares(lambda span: span.actor)
+        return " + ".join(actor for actor, share in shares.items() if share >= 0.005)
+
+    def _shares(self, key: Callable[[Span], str]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for span in chain(self.timeline):
+            found[key(span)] = found.get(key(span), 0.0) + span.us
+        total = sum(found.values())
+        largest = sorted(found.items(), key=lambda item: -item[1])
+        return {name: us / total for name, us in largest if us > 0}
+
+    def to_json(self) -> dict[str, Any]:
+        made = self.made
+        return {
+            "config": self.name,
+            "how": self.how,
+            "costs": None
+            if made.costs is None or made.times is None
+            else {
+                "name": made.costs.name,
+                "basis": made.costs.file.basis,
+                "rows": made.times.rows,
+                "tokens": made.times.tokens,
+                "notes": list(made.times.notes),
+            },
+            "steps": self.settings.steps,
+            "jitter": self.settings.jitter,
+            "seed": self.settings.seed,
+            "period_us": self.period_us,
+            "predicted_period_us": made.plan.period_us,
+            "tokens_per_second": self.tokens_per_second,
+            "tpot_us": self.tpot_us,
+            "host_us": self.busy_us("host"),
+            "device_us": self.busy_us("device"),
+            "device_gap_us": self.device_gap_us,
+            "overlap": self.overlap,
+            "critical_path": self.critical_path,
+        }

@@ -1,0 +1,153 @@
+"""`stepweave trace`: run a pipeline, note when every op ran, and hold it against the plan."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..configs.abstract import AbstractGraph
+from ..configs.errors import ConfigError, Mark
+from ..configs.load import load_config
+from ..executors.measured import measured
+from ..graph.errors import StepweaveError
+from ..views.perfetto import write_perfetto
+from ..views.timeline_page import timeline_page
+from ..views.traced import Trace
+from .planned import planned
+from .reporting import INTERRUPTED, UNSOUND, say
+from .trace_summary import summary
+from .wrapping import columns
+
+if TYPE_CHECKING:
+    from ..configs.schema import PipelineConfig
+    from ..serving.llm import LLM, Traced
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What of a trace does not come from the config."""
+
+    output: Path
+    html: Path | None
+    steps_shown: int | None
+    warm_up: int
+    steps: int  # of a simulation
+    as_json: bool
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What the command line says of prompts; see `requested`."""
+
+    texts: Sequence[str] = ()
+    file: Path | None = None
+    max_tokens: int | None = None
+
+    @property
+    def given(self) -> bool:
+        return bool(self.texts) or self.file is not None or self.max_tokens is not None
+
+
+def trace(name: str, overrides: Mapping[str, str], prompts: Prompts, asked: Asked) -> int:
+    """Run or simulate, write, print. 1 if a request failed, 130 after Ctrl-C."""
+    for path in (asked.output, asked.html):
+        _refuse_unwritable(path)
+    config = load_config(name, overrides)
+    if isinstance(config, AbstractGraph):
+        if prompts.given:
+            raise ConfigError.at(
+                Mark(name), "is an abstract graph: it is simulated, and takes no prompts"
+            )
+        found, code = Trace.simulation(planned(name, overrides), asked.steps), 0
+    else:
+        found, code = _run(config, prompts, asked)
+    _write(found, asked, name)
+    if asked.as_json:
+        print(json.dumps(found.to_json()))
+    else:
+        print("\n".join(summary(found, name, columns())))
+    return code
+
+
+def _run(config: PipelineConfig, prompts: Prompts, asked: Asked) -> tuple[Trace, int]:
+    from ..serving.llm import LLM, Interrupted
+    from .requested import requested
+    from .run import cancelled_by_ctrl_c, progress_bar
+
+    lines = requested(config, prompts.texts, prompts.file, None, prompts.max_tokens)
+    llm = LLM(pipeline=config)
+    try:
+        with cancelled_by_ctrl_c(llm) as interrupted:
+            for _ in range(asked.warm_up):
+                if not interrupted:
+                    llm.generate(lines)
+            if interrupted:
+                raise KeyboardInterrupt
+            before = llm.engine.totals.failures
+            with progress_bar(len(lines)) as on_progress:
+                try:
+                    run = llm.traced(lines, on_progress=on_progress)
+                except Interrupted:
+                    raise KeyboardInterrupt from None
+        failures = llm.engine.totals.failures - before
+    finally:
+        llm.close()
+    for output in run.outputs:
+        if output.error is not None:
+            say(f"request {output.id} failed: {output.error}")
+    if failures:
+        say(f"{failures} steps failed: the trace is of what came after the last of them")
+    failed = any(output.error is not None for output in run.outputs)
+    if not run.report.events:
+        raise StepweaveError("no step was completed: there is nothing to trace")
+    code = INTERRUPTED if interrupted else UNSOUND if failed else 0
+    return _traced(llm, run, asked), code
+
+
+def _traced(llm: LLM, run: Traced, asked: Asked) -> Trace:
+    """A run that is too short to judge is written all the same."""
+    executor = llm.config.executor
+    try:
+        return Trace.of(llm.plan, run.report, requests=run.requests, executor=executor)
+    except StepweaveError:
+        timeline = measured(llm.plan, run.report, serial=executor == "serial")
+        began = run.report.began_s
+        with asked.output.open("w", encoding="utf-8") as stream:
+            write_perfetto(stream, llm.plan, timeline, requests=run.requests, began_s=began)
+        say(f"wrote {asked.output}, without the plan beside it")
+        raise
+
+
+def _refuse_unwritable(path: Path | None) -> None:
+    """Before anything runs."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise ConfigError.at(Mark(str(path)), "is a folder: name a file")
+    there = path if path.exists() else path.parent
+    if not there.exists():
+        raise ConfigError.at(Mark(str(path)), f"there is no folder {path.parent}")
+    if not os.access(there, os.W_OK):
+        raise ConfigError.at(Mark(str(path)), "cannot be written: permission denied")
+
+
+def _write(found: Trace, asked: Asked, name: str) -> None:
+    with asked.output.open("w", encoding="utf-8") as stream:
+        write_perfetto(
+            stream,
+            found.plan,
+            found.run,
+            planned=found.planned,
+            requests=found.requests,
+            began_s=found.began_s,
+            simulated=found.simulated,
+        )
+    say(f"wrote {asked.output}: open it at ui.perfetto.dev, or in chrome://tracing")
+    if asked.html is not None:
+        page = timeline_page(found, title=name, steps=asked.steps_shown)
+        asked.html.write_text(page, encoding="utf-8")
+        say(f"wrote {asked.html}")

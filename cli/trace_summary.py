@@ -1,0 +1,103 @@
+"""What `stepweave trace` prints: who was busy, who waited for what, and what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..executors.critical import Cycle
+from ..executors.trace import overhead_us
+from ..views.timeline_page import signed
+from ..views.traced import Trace
+from .wrapping import paragraph, path, table
+
+_CAUSES = 6
+_LEAST_US = 0.5  # idle time per step that is worth a line
+_LABEL = 11
+
+
+def summary(found: Trace, name: str, width: int) -> Iterator[str]:
+    """The lines of the summary, none wider than `width`; times are per step."""
+    steady = found.analysis.steady
+    how = "simulated, not run" if found.simulated else f"on {found.executor}"
+    yield f"{name}: {found.run.steps} steps {how}; figures of steps {steady[0]} to {steady[-1]}"
+    yield ""
+    yield from _period(found, width)
+    yield from _overlap(found, width)
+    yield ""
+    rows = [["actor", "busy", "busy µs", "idle µs", "hand-over µs"]]
+    for a in found.analysis.actors:
+        rows.append([a.actor, f"{a.busy:.1%}", _us(a.busy_us), _us(a.idle_us), _us(a.late_us)])
+    yield from table(rows, width, right=(1, 2, 3, 4))
+    yield from _idle(found, width)
+    yield ""
+    yield from _cycle("simulated" if found.simulated else "measured", found.cycle, width)
+    if found.simulated:
+        return
+    if found.cycle and found.planned_cycle and found.cycle.ops == found.planned_cycle.ops:
+        yield _label("predicted") + "the same cycle"
+    else:
+        yield from _cycle("predicted", found.planned_cycle, width)
+    ops = len(found.plan.graph.vertices)
+    yield ""
+    yield f"tracing itself took about {ops * overhead_us():.1f} µs of each step"
+
+
+def _us(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
+
+
+def _label(text: str) -> str:
+    return text.ljust(_LABEL)
+
+
+def _period(found: Trace, width: int) -> Iterator[str]:
+    what = "simulated" if found.simulated else "measured"
+    said = (
+        f"{what} {_us(found.run.period_us)} µs, predicted {_us(found.predicted_us)} µs "
+        f"({signed(found.error)})"
+    )
+    yield from paragraph(said, width, label=_label("period"))
+    if found.replayed_us is not None:
+        said = (
+            f"{_us(found.analysis.mean_us)} µs; {_us(found.replayed_us)} µs if handing over "
+            "between threads took no time"
+        )
+        yield from paragraph(said, width, label=_label("mean step"))
+
+
+def _overlap(found: Trace, width: int) -> list[str]:
+    overlap = found.analysis.overlap
+    said = (
+        f"{overlap.hidden:.0%} of host work is hidden behind a device; {overlap.of_device:.1%} of "
+        "device time has a host thread busy beside it"
+    )
+    return paragraph(said, width, label=_label("overlap"))
+
+
+def _idle(found: Trace, width: int) -> Iterator[str]:
+    causes = [cause for cause in found.analysis.causes if cause.us >= _LEAST_US]
+    if not causes:
+        return
+    yield ""
+    yield "idle, by cause"
+    shown, rest = causes[:_CAUSES], causes[_CAUSES:]
+    wide = max(len(_us(cause.us)) for cause in shown)
+    for cause in shown:
+        said = f"{cause.actor}, before {cause.op}: {found.why(cause)}"
+        yield from paragraph(said, width, indent=2, label=f"{_us(cause.us).rjust(wide)} µs  ")
+    if rest:
+        yield f"  {_us(sum(cause.us for cause in rest)).rjust(wide)} µs  {len(rest)} more causes"
+
+
+def _cycle(what: str, found: Cycle | None, width: int) -> Iterator[str]:
+    if found is None or not found.repeats:
+        most = "" if found is None else f"; the most common covers {found.share:.0%} of the time"
+        said = f"no cycle repeats: what holds the run changes{most}"
+        yield from paragraph(said, width, label=_label(what))
+        return
+    yield from path(f"{found}", width, label=_label(what))
+    said = (
+        f"{_us(found.us)} µs in its ops, {_us(found.late_us)} µs in hand-overs, over "
+        f"{found.share:.0%} of the time"
+    )
+    yield from paragraph(said, width, label=_label(""))

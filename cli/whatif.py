@@ -1,0 +1,103 @@
+"""`stepweave graph whatif`: what another duration, slot count or setting would do to the period."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..configs.errors import ConfigError, Mark
+from ..graph.difference import difference
+from ..graph.plan import Plan
+from ..graph.sensitivity import Sensitivity, sensitivities
+from ..graph.whatif import bound_by, outcome
+from .change import Change, Replanner
+from .cycle_letters import Letters
+from .diff import cycle_words, difference_lines
+from .planned import Planned
+from .sweeps import Sweep, swept
+from .wrapping import columns, paragraph, table
+
+
+def whatif(
+    base: Replanner,
+    change: Change,
+    sweeps: Sequence[Sweep],
+    output: Path | None,
+    *,
+    rank: bool,
+    as_json: bool,
+) -> None:
+    """Print what the change does, or what each value of the sweeps does, or which op matters."""
+    if output is not None and not sweeps:
+        raise ConfigError.at(Mark(str(output)), "only a sweep is written: add --sweep KEY=VALUES")
+    plain = base.planned(Change())
+    if sweeps:
+        swept(base, plain, change, sweeps, output, as_json)
+    elif change and not rank:
+        _compared(base, plain, change, as_json)
+    else:
+        _ranked(base.config, base.changed(plain, change), as_json)
+
+
+def _compared(base: Replanner, plain: Planned, change: Change, as_json: bool) -> None:
+    before, after = plain.plan, base.changed(plain, change)
+    if as_json:
+        found = {
+            "config": base.config,
+            "before": outcome(before, before),
+            "after": outcome(after, before),
+        }
+        print(json.dumps(found))
+        return
+    found_difference = difference(before, after)
+    if found_difference.identical:
+        print("nothing changes: the plan and its costs stay the same")
+    else:
+        print("\n".join(difference_lines(found_difference, columns())))
+
+
+def _ranked(config: str, plan: Plan, as_json: bool) -> None:
+    found = sensitivities(plan)
+    if as_json:
+        ops = [each.to_json() for each in found]
+        print(json.dumps({"config": config, "before": outcome(plan, plan), "ops": ops}))
+    else:
+        print("\n".join(_ranking(config, plan, found, columns())))
+
+
+def _ranking(config: str, plan: Plan, found: Sequence[Sensitivity], width: int) -> list[str]:
+    period = f"{plan.period_us:,.6g} µs a step"
+    lines = paragraph(f"{config}: {period}, bound by {bound_by(plan)}:", width)
+    lines += paragraph(cycle_words(plan.critical_cycle), width, 2)
+    paying = [each for each in found if each.faster > 0]
+    others = [each for each in found if not each.faster > 0]
+    cycles = Letters()
+    if paying:
+        rows = [("op", "µs", "1% faster", "if free", "until", "then")]
+        for each in paying:
+            gain = plan.period_us / each.free_us if each.free_us else float("inf")
+            rows.append(
+                (
+                    each.op,
+                    f"{each.cost_us:,.6g}",
+                    f"-{each.share:.2g}%",
+                    f"{gain:.2f}×",
+                    *_until(each, plan, cycles),
+                )
+            )
+        lines += ["", "making these faster makes steps faster"]
+        lines += table(rows, width, right=(1, 2, 3, 4))
+        lines += cycles.legend(width)
+    if others:
+        slack = [(each.op, f"{each.cost_us:,.6g}", f"{each.slack_us:,.6g}") for each in others]
+        lines += ["", "these may take longer by their slack before a step takes longer"]
+        lines += table([("op", "µs", "slack µs"), *slack], width, right=(1, 2))
+    return lines
+
+
+def _until(each: Sensitivity, plan: Plan, cycles: Letters) -> tuple[str, str]:
+    """How much shorter the op may get before another cycle binds, and which."""
+    if each.until_us is None or each.next_cycle is None:
+        return "", ""
+    return f"{each.until_us:,.6g} µs less", cycles.of(each.next_cycle, plan)

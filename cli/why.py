@@ -1,0 +1,215 @@
+"""`stepweave graph why` and `why-not`: which waits there are between two ops, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ..configs.errors import ConfigError, Mark
+from ..graph.between import Between, Order, between, ops_named
+from ..graph.errors import GraphError
+from ..graph.explain import Reason, WaitExplanation, path_words
+from ..graph.plan import Plan
+from ..graph.requirement_words import merged
+from ..graph.verify_words import ago, counted, instant, later
+from .planned import planned
+from .wrapping import columns, paragraph, path
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A config and two of its nodes or ops."""
+
+    config: str
+    first: str
+    then: str
+    settings: Mapping[str, str]
+    costs: str | None = None
+    rows: int | None = None
+
+    def plan(self) -> Plan:
+        return planned(self.config, self.settings, costs=self.costs, rows=self.rows)
+
+    def between(self, plan: Plan) -> Between:
+        ops = [ops_of(self.config, plan, name) for name in (self.first, self.then)]
+        return between(plan, *ops)
+
+
+def why(asked: Asked, *, as_json: bool) -> None:
+    """Print every wait between two nodes or ops with what it is for."""
+    plan = asked.plan()
+    found = asked.between(plan)
+    if as_json:
+        print(json.dumps({"config": asked.config, **found.to_json()}))
+    else:
+        print("\n".join(_why_lines(plan, found, (asked.first, asked.then), columns())))
+
+
+def why_not(asked: Asked, distance: int | None, *, as_json: bool) -> None:
+    """Print what orders two nodes or ops already, or that nothing does."""
+    plan = asked.plan()
+    found = asked.between(plan)
+    if as_json:
+        at = {} if distance is None else {"distance": distance, "asked": _asked(found, distance)}
+        print(json.dumps({"config": asked.config, **found.to_json(), **at}))
+    else:
+        names = (asked.first, asked.then)
+        print("\n".join(_why_not_lines(plan, found, names, distance, columns())))
+
+
+def ops_of(config: str, plan: Plan, name: str) -> tuple[str, ...]:
+    """The ops of a node or op that was named on the command line."""
+    try:
+        return ops_named(plan, name)
+    except GraphError as error:
+        raise ConfigError.at(Mark(config), error.message, error.code) from error
+
+
+def _asked(found: Between, distance: int) -> list[dict[str, str]]:
+    return [{"from": o.first, "to": o.then, "order": o.at(distance)} for o in found.orders]
+
+
+# --- why ----------------------------------------------------------------------------------------
+
+
+def _why_lines(plan: Plan, found: Between, names: tuple[str, str], width: int) -> list[str]:
+    first, then = names
+    if not found.waits and not found.back_waits:
+        return _why_not_lines(plan, found, names, None, width)
+    lines = []
+    if not found.waits:
+        lines += paragraph(
+            f"{then} waits for nothing of {first}. The wait is the other way round:", width
+        )
+        lines.append("")
+    blocks = [wait_lines(plan, wait, width) for wait in (*found.waits, *found.back_waits)]
+    for number, block in enumerate(blocks):
+        if number and number == len(found.waits):
+            lines += ["", "and the other way round:"]
+        lines += ([""] if number else []) + block
+    return lines
+
+
+def wait_lines(plan: Plan, wait: WaitExplanation, width: int) -> list[str]:
+    """One wait: what realizes it, what it protects, what else it orders, and its cost."""
+    lines = paragraph(f"Wait {wait.number + 1} of {len(plan.waits)}: {wait.headline}", width)
+    lines += paragraph(wait.realized, width, 2, "how       ")
+    count = counted(len(wait.protects), "requirement")
+    broken = "breaks" if len(wait.protects) == 1 else "break"
+    lines += paragraph(f"{count} that {broken} without it:", width, 2, "protects  ")
+    for reason in wait.protects:
+        lines += ["", *_protected_lines(wait, reason, width)]
+    lines.append("")
+    lines += _also_lines(plan, wait, width)
+    lines += paragraph(wait.cost, width, 2, "costs     ")
+    return lines
+
+
+def _protected_lines(wait: WaitExplanation, reason: Reason, width: int) -> list[str]:
+    edge = reason.edge
+    lines = paragraph(f"{reason.title}: {edge.source} → {edge.target}", width, 4)
+    lines += paragraph(reason.needed, width, 6)
+    lines += paragraph(f"Without the wait, {reason.without}", width, 6)
+    if (edge.source, edge.target) != (wait.wait.source, wait.wait.target):
+        lines += path(reason.ordered_by, width, 6, "by ")
+    return lines
+
+
+def _also_lines(plan: Plan, wait: WaitExplanation, width: int) -> list[str]:
+    """What another path orders anyway; what one program or launch orders is only counted."""
+    plain = len(wait.also) - len(wait.incidental)
+    if not wait.also:
+        return paragraph("nothing else", width, 2, "also      ")
+    lines = []
+    if wait.incidental:
+        text = f"{counted(len(wait.incidental), 'requirement')} that another path orders anyway:"
+        lines += paragraph(text, width, 2, "also      ")
+    for titles, reason in _merged(plan, wait.incidental):
+        edge = reason.edge
+        lines += paragraph(f"{titles}: {edge.source} → {edge.target}", width, 4)
+        lines += path(reason.ordered_by, width, 6, "by ")
+    if plain:
+        label = "          " if lines else "also      "
+        text = f"{counted(plain, 'requirement')} that one program or launch orders anyway"
+        lines += paragraph(("and " if lines else "") + text, width, 2, label)
+    return lines
+
+
+def _merged(plan: Plan, reasons: Iterable[Reason]) -> list[tuple[str, Reason]]:
+    """The hazards of one pair of accesses to a state together: they have one path."""
+    by_edge = {reason.edge: reason for reason in reasons}
+    return [(titles, by_edge[edge]) for titles, edge in merged(by_edge, plan.graph.states)]
+
+
+# --- why not --------------------------------------------------------------------------------------
+
+
+def _why_not_lines(
+    plan: Plan,
+    found: Between,
+    names: tuple[str, str],
+    distance: int | None,
+    width: int,
+) -> list[str]:
+    first, then = names
+    lines = []
+    waits = [each.wait for each in (*found.waits, *found.back_waits)]
+    if waits:
+        for wait in waits:
+            lines += paragraph(
+                f"There is a wait: {wait.target} waits for {wait.source} of {ago(wait.distance)} "
+                f"(stepweave graph why … {wait.source} {wait.target}).",
+                width,
+            )
+    else:
+        lines += paragraph(f"There is no wait between {first} and {then}.", width)
+    reasons = [*found.requirements, *found.back_requirements]
+    if reasons:
+        are = "is 1 requirement" if len(reasons) == 1 else f"are {len(reasons)} requirements"
+        text = f"There {are} between them, ordered already:" if not waits else f"There {are}:"
+        lines += paragraph(text, width)
+    else:
+        lines += paragraph(
+            "There is no requirement between them either: neither touches what the other changes.",
+            width,
+        )
+    for titles, reason in _merged(plan, reasons):
+        lines += ["", *_met_lines(titles, reason, width)]
+    lines.append("")
+    for each in found.orders:
+        lines += order_lines(each, distance, width)
+    return lines
+
+
+def _met_lines(titles: str, reason: Reason, width: int) -> list[str]:
+    edge = reason.edge
+    needed = instant(edge.source, edge.target, edge.distance)
+    lines = paragraph(f"{titles}: {needed}", width, 2)
+    lines += paragraph(_needed(titles, reason), width, 4)
+    return lines + path(reason.ordered_by, width, 4, f"by {edge.by}: ")
+
+
+def _needed(titles: str, reason: Reason) -> str:
+    """Who touches what; of several hazards what they have in common."""
+    edge = reason.edge
+    if titles == reason.title:
+        return reason.needed
+    ops = f"{edge.source} on {edge.from_stream} and {edge.target} on {edge.to_stream}"
+    return f"{ops} both touch {edge.value}, one after the other in the serial program."
+
+
+def order_lines(order: Order, distance: int | None, width: int) -> list[str]:
+    """Whether one op is before the other: at one distance, or at each."""
+    if distance is None:
+        lines = paragraph(order.words(), width, 2)
+    else:
+        beside = f"{order.then} of step {later(distance)}"
+        said = {
+            "before": f"{order.first} of step i is done before {beside} starts",
+            "after": f"{order.first} of step i starts after {beside} is done",
+            "overlap": f"{order.first} of step i and {beside} may overlap: nothing orders them",
+        }
+        lines = paragraph(said[order.at(distance)], width, 2)
+    shown = order.path and (distance is None or order.at(distance) == "before")
+    return lines + (path(path_words(order.first, order.legs), width, 4, "by ") if shown else [])

@@ -1,0 +1,133 @@
+"""yaml.md: the keys of a config, from the JSON Schema that editors get too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from sections.markdown import first_sentence, table
+
+from stepweave.configs.schema import json_schema
+
+# Where the schema says nothing of a key because its name says all there is to say.
+SAID = {
+    ("NodeConfig", "name"): "Of the node.",
+    ("NodeConfig", "offset"): "For a node of your own: in iteration t it acts on step t − offset.",
+    ("AbstractNode", "name"): "Of the node; ops are called `name.host` and `name.device`.",
+    ("AbstractNode", "host"): "What it does on its host thread.",
+    ("AbstractNode", "device"): "What it does on its stream.",
+    ("AbstractPhase", "reads"): "As of an op.",
+    ("AbstractPhase", "writes"): "As of an op.",
+    ("AbstractValue", "place"): "`pinned` is host memory that a stream can reach.",
+    ("AbstractState", "name"): "A state that is only a name may stand without this key.",
+    ("AbstractGraph", "values"): "By name: what is written anew in each step.",
+    ("AbstractGraph", "states"): "What is changed in place across steps.",
+    ("PromptLine", "prompt"): "A text; or `messages`.",
+    ("PromptLine", "messages"): "Turns, put through the model's chat template.",
+    ("PromptLine", "max_tokens"): "128 if not given.",
+    ("PromptLine", "temperature"): "0, greedy, if not given.",
+    ("PromptLine", "top_p"): "Draw from the smallest set of tokens of this probability; 1: off.",
+    ("PromptLine", "presence_penalty"): "For tokens that the output has.",
+    ("PromptLine", "frequency_penalty"): "For each time that the output has a token.",
+    ("PromptLine", "repetition_penalty"): "For tokens of prompt and output; 1: off.",
+    ("PromptLine", "min_tokens"): "No end before so many tokens.",
+    ("PromptLine", "prompt_logprobs"): "The same for the tokens of the prompt.",
+    ("PromptLine", "seed"): "0 if not given; completion number i has seed + i.",
+    ("PromptLine", "stop"): "Texts that end the output, which stops before them.",
+    ("PromptLine", "stop_token_ids"): "Tokens that end the output.",
+    ("PromptLine", "structured_outputs"): "The grammar that the output must follow.",
+    ("StructuredOutputs", "regex"): "A regular expression.",
+    ("StructuredOutputs", "choice"): "One of these texts.",
+}
+SECTIONS = ("model", "speculation", "structured", "scheduler", "nodes")  # have a table of their own
+
+
+@cache
+def schema() -> Mapping[str, Any]:
+    """The JSON Schema's definitions, by model."""
+    found: Mapping[str, Any] = json_schema()["$defs"]
+    return found
+
+
+def keys(model: str) -> str:
+    """Every key of a model of the schema: what it may be, its default, what it means."""
+    definition = schema()[model]
+    rows = [
+        (
+            f"`{key}`",
+            kind_of(said).removesuffix(" or `null`"),  # the default says so
+            _default(said, key in definition.get("required", ())),
+            _meaning(model, key, said),
+        )
+        for key, said in definition["properties"].items()
+    ]
+    return table(("key", "what", "default", "meaning"), rows)
+
+
+def _meaning(model: str, key: str, said: Mapping[str, Any]) -> str:
+    text = said.get("description") or SAID.get((model, key))
+    if text is None:  # a part with a class of its own, which says what it is
+        parts = [part for part in said.get("anyOf", [said]) if "$ref" in part]
+        text = first_sentence(schema()[_named(parts[0])]["description"])
+    return text.replace(" - ", " − ").replace("<", "\\<")
+
+
+def _named(part: Mapping[str, Any]) -> str:
+    return str(part["$ref"]).rpartition("/")[2]
+
+
+def _default(said: Mapping[str, Any], required: bool) -> str:
+    if required:
+        return "required"
+    default = said.get("default")
+    if "default" not in said or isinstance(default, dict):
+        return ""
+    return f"`{default}`" if isinstance(default, str) else f"`{json.dumps(default)}`"
+
+
+def kind_of(said: Mapping[str, Any]) -> str:
+    """What may stand there, in words."""
+    if "anyOf" in said:
+        return " or ".join(dict.fromkeys(kind_of(part) for part in said["anyOf"]))
+    if "$ref" in said:
+        return "mapping"
+    if "const" in said:
+        return f"`{said['const']}`"
+    if "enum" in said:
+        return " or ".join(f"`{each}`" for each in said["enum"])
+    what = said.get("type")
+    if what == "array" and "prefixItems" not in said:
+        return f"list of {_many(kind_of(said['items']))}"
+    if what == "object" and "patternProperties" in said:
+        return f"{kind_of(*said['patternProperties'].values())} by name"
+    named = {
+        "string": "text",
+        "object": "mapping",
+        "boolean": "`true` or `false`",
+        "null": "`null`",
+    }
+    return named.get(str(what), str(what or "anything")) + _bounds(said)
+
+
+def _many(what: str) -> str:
+    return {"text": "texts", "mapping": "mappings", "integer": "integers"}.get(what, what)
+
+
+def _bounds(said: Mapping[str, Any]) -> str:
+    """Where a number may lie; limits that only keep out typing errors are not worth the room."""
+    low = said.get("minimum", said.get("exclusiveMinimum"))
+    high = said.get("maximum", said.get("exclusiveMaximum"))
+    more = "above " if "exclusiveMinimum" in said else ""
+    less = "below " if "exclusiveMaximum" in said else ""
+    if low is None or abs(low) > 1e9:
+        return ""
+    low, high = _number(low), _number(high) if high is not None and high < 1e9 else None
+    if high is None:
+        return f" above {low}" if more else f" from {low}"
+    return f", {more}{low} to {less}{high}"
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if value < 1e5 else f"{int(value):,}"

@@ -1,0 +1,252 @@
+"""nodes.md: what each node kind reads and writes, found by building it in every variant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from itertools import combinations, product
+
+from sections.markdown import code, first_sentence, table
+
+from stepweave.configs.load import load_config, shipped
+from stepweave.configs.schema import PipelineConfig
+from stepweave.graph.compile import compile_plan
+from stepweave.graph.node import Node, Value
+from stepweave.graph.step_graph import StepGraph
+from stepweave.nodes.kind import NodeKind
+from stepweave.nodes.registry import kind, known_kinds
+from stepweave.serving.pipeline import step_graph
+
+INTRODUCTION = """\
+# Node kinds
+
+Every kind of node that ships, with what it reads and writes. This page is written from the
+declarations by `docs/make_reference.py`: each kind is built in every variant of the decode step,
+and an access that not all of them have is listed with the settings that bring it.
+
+(h) is host, (p) pinned and (d) device memory, (s) a state. `@-1` is the version of the step before.
+Ops without accesses are left out: the host op of a node that only launches. What the nodes are for,
+and how they work together, is in [The decode step](../decode-step.md); how to make one in
+[Write a node kind](../how-to/write-a-node-kind.md).
+"""
+FEATURES = {
+    "structured": "`structured`",
+    "speculation": "`speculation`",
+    "head": "`method: eagle` or `eagle3`",
+    "draws": "`acceptance: rejection` (but for `ngram`)",
+    "compact": "`padded: false`",
+}
+Settings = frozenset[str]  # the FEATURES that a variant has
+
+
+@dataclass
+class Seen:
+    """A kind over all variants: where it stands, and which of them have which access."""
+
+    kind: NodeKind
+    nodes: dict[Settings, Node] = field(default_factory=dict)
+    accesses: dict[tuple[str, str, str], set[Settings]] = field(default_factory=dict)
+
+
+@cache
+def variants() -> Mapping[Settings, StepGraph]:
+    """The decode step with every combination of settings that changes what nodes declare."""
+    found: dict[Settings, StepGraph] = {}
+    choices = [("none", "coupled", "true")]
+    choices += product(
+        ("draft_model", "eagle", "ngram"), ("coupled", "rejection"), ("true", "false")
+    )
+    for structured, (method, acceptance, padded) in product((False, True), choices):
+        if method == "ngram" and (acceptance, padded) != ("coupled", "true"):
+            continue  # it draws nothing, and computes no batches that could be padded
+        changed = {"structured": "{}" if structured else "null"}
+        has = {"structured"} if structured else set()
+        if method != "none":
+            changed["speculation"] = (
+                f"{{method: {method}, acceptance: {acceptance}, padded: {padded}}}"
+            )
+            has |= {"speculation", method}
+            has |= {"head"} if method == "eagle" else set()
+            has |= {"draws"} if acceptance == "rejection" else set()
+            has |= {"compact"} if padded == "false" else set()
+        config = load_config("base", changed)
+        assert isinstance(config, PipelineConfig)
+        found[frozenset(has)] = step_graph(config)
+    return found
+
+
+@cache
+def seen() -> Mapping[str, Seen]:
+    """Every built-in kind that some variant has, by name."""
+    ours = [name for name in known_kinds() if kind(name).build.__module__.startswith("stepweave.")]
+    found = {name: Seen(kind(name)) for name in ours}
+    for settings, graph in variants().items():
+        for node in graph.nodes:
+            about = found[node.kind]
+            about.nodes[settings] = node
+            for op, verb, name in _accesses(node):
+                about.accesses.setdefault((op, verb, name), set()).add(settings)
+    return found
+
+
+def _accesses(node: Node) -> Iterator[tuple[str, str, str]]:
+    for side, ops in (("host", node.host), ("device", node.device)):
+        for op in ops:
+            part = f"{side}, {op.phase}" if op.phase else side
+            for read in op.reads:
+                yield part, "reads", str(read)
+            for written in op.writes:
+                yield part, "writes", written
+
+
+def condition(has: set[Settings], among: set[Settings]) -> str:
+    """The fewest settings that tell the variants in `has` from the others in `among`, in words."""
+    if has == among:
+        return ""
+    for count in range(1, len(FEATURES) + 1):
+        for wanted in combinations(FEATURES, count):
+            if {settings for settings in among if settings >= set(wanted)} == has:
+                return " with ".join(FEATURES[each] for each in wanted)
+    raise AssertionError("an access that no conjunction of settings explains")
+
+
+def page() -> str:
+    """The whole page."""
+    built = (*_kinds(), "## Values and states", _values(), _states(), *_derived())
+    return "\n".join([INTRODUCTION, *(f"{part}\n" for part in built)])
+
+
+def step(pipeline: str) -> str:
+    """The nodes of a shipped pipeline in reference order, with all that they touch."""
+    config = load_config(pipeline)
+    assert isinstance(config, PipelineConfig)
+    rows = []
+    for node in step_graph(config).nodes:
+        touched = [
+            ", ".join(
+                dict.fromkeys(
+                    f"`{name}`" + _place(name.partition("@")[0])
+                    for _, what, name in _accesses(node)
+                    if what == verb
+                )
+            )
+            for verb in ("reads", "writes")
+        ]
+        runs_on = f"{node.actor}, then {node.stream}" if node.stream else node.actor
+        rows.append((f"`{node.name}`", runs_on, *touched))
+    return table(("node", "runs on", "reads", "writes"), rows)
+
+
+def _kinds() -> Iterator[str]:
+    for name, about in seen().items():
+        node = next(iter(about.nodes.values()))
+        yield f"## {name}"
+        yield f"{about.kind.summary[0].upper()}{about.kind.summary[1:]}.{_where(about, node)}"
+        if about.kind.options:
+            yield _options(about.kind)
+        rows = []
+        parts = dict.fromkeys(op for op, _, _ in about.accesses)
+        for part in sorted(parts, key=lambda op: op.startswith("device")):
+            cells = [_listed(about, part, verb) for verb in ("reads", "writes")]
+            rows.append((part, *cells))
+        yield table(("op", "reads", "writes"), rows)
+
+
+def _options(kind: NodeKind) -> str:
+    """What its `build` says of them, and the constants that it falls back on, by their names."""
+    falls_back_on = vars(import_module(kind.build.__module__))
+    defaults = [f"`{name}` {falls_back_on[name.upper()]}" for name in kind.options]
+    return f"{first_sentence(kind.build.__doc__)} If not given: {', '.join(defaults)}."
+
+
+def _where(about: Seen, node: Node) -> str:
+    runs = f" Runs on `{node.actor}`" + (f", then on `{node.stream}`." if node.stream else ".")
+    drafter = " A drafter: it stands as node `draft`." if about.kind.drafter else ""
+    only = condition(set(about.nodes), set(variants())) if not about.kind.drafter else ""
+    return runs + drafter + (f" In pipelines with {only}." if only else "")
+
+
+def _listed(about: Seen, part: str, verb: str) -> str:
+    said = []
+    for (op, what, name), has in about.accesses.items():
+        if (op, what) == (part, verb):
+            only = condition(has, set(about.nodes))
+            mark = f"`{name}`" + _place(name.partition("@")[0])
+            said.append(f"{mark} *if {only}*" if only else mark)
+    return "; ".join(said)
+
+
+def _place(name: str) -> str:
+    for graph in variants().values():
+        if name in graph.states:
+            return " (s)"
+        if name in graph.values:
+            return f" ({graph.values[name].place[0]})"
+    raise AssertionError(name)
+
+
+def _owned() -> dict[str, tuple[Value, set[str], set[str]]]:
+    """By value: its declaration, who writes it, who reads it."""
+    found: dict[str, tuple[Value, set[str], set[str]]] = {}
+    for graph in variants().values():
+        for name, value in graph.values.items():
+            found.setdefault(name, (value, set(), set()))
+    for about in seen().values():
+        for _, verb, text in about.accesses:
+            name, at, carry = text.partition("@")
+            if name in found:
+                by = about.kind.name + (f" {at}{carry}" if at else "")
+                found[name][1 if verb == "writes" else 2].add(by)
+    return found
+
+
+def _values() -> str:
+    rows = [
+        (f"`{name}`", value.place, value.storage, code(*sorted(writers)), code(*sorted(readers)))
+        for name, (value, writers, readers) in sorted(_owned().items())
+    ]
+    return table(("value", "place", "storage", "written by", "read by"), rows)
+
+
+def _states() -> str:
+    states = sorted({name for graph in variants().values() for name in graph.states})
+    rows = []
+    for state in states:
+        who = {"reads": set[str](), "writes": set[str]()}
+        for about in seen().values():
+            for _, verb, name in about.accesses:
+                if name == state:
+                    who[verb].add(about.kind.name)
+        rows.append((f"`{state}`", code(*sorted(who["reads"])), code(*sorted(who["writes"]))))
+    return table(("state", "read by", "changed by"), rows)
+
+
+def _derived() -> Iterator[str]:
+    yield "## What is derived from them"
+    yield (
+        "For each pipeline that ships, compiled as the file says. Values that are not listed are "
+        "fresh or have one slot."
+    )
+    rows = []
+    for name in shipped():
+        config = load_config(name)
+        if not isinstance(config, PipelineConfig):
+            continue
+        graph = step_graph(config)
+        plan = compile_plan(graph, costs=config.costs, slots=config.slots, order=config.order)
+        many = [f"{value} {count}" for value, count in plan.slots.items() if (count or 0) > 1]
+        rows.append(
+            (
+                f"`{name}`",
+                str(config.depth),
+                str(len(graph.nodes)),
+                str(len(plan.edges)),
+                "; ".join(
+                    f"`{wait.source}` → `{wait.target}` {wait.distance:+d}" for wait in plan.waits
+                ),
+                ", ".join(many),
+            )
+        )
+    yield table(("pipeline", "depth", "nodes", "requirements", "waits", "slots"), rows)

@@ -1,0 +1,85 @@
+"""Executors that know nothing of a GPU, on a GPU: each device op is done before the next op begins.
+
+A kernel goes on after its call has returned. The executors of host threads take an op's return for
+its end, so on a GPU each device op gets a wait for the device behind it. That is how the serial
+program runs on the same GPU, which is the reference for what streams compute there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..graph.node import Node, Op, OpContext
+from ..graph.plan import Plan
+from .cuda import Cuda, NoCuda
+from .report import RunReport
+from .run import EXECUTORS, Executor
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """An executor: another one, whose device ops end when the GPU has done them."""
+
+    executor: Executor
+    gpu: torch.device
+
+    def __call__(
+        self,
+        plan: Plan,
+        *,
+        steps: int | None,
+        states: Mapping[str, object],
+        keep: Sequence[str],
+        trace: bool,
+        watchdog_s: float | None,
+    ) -> RunReport:
+        nodes = tuple(self._waiting(node) for node in plan.graph.nodes)
+        return self.executor(
+            replace(plan, graph=replace(plan.graph, nodes=nodes)),
+            steps=steps,
+            states=states,
+            keep=keep,
+            trace=trace,
+            watchdog_s=watchdog_s,
+        )
+
+    def _waiting(self, node: Node) -> Node:
+        return replace(node, device=tuple(map(self._awaited, node.device)))
+
+    def _awaited(self, op: Op) -> Op:
+        body = op.run
+        if body is None:
+            return op
+
+        def run(context: OpContext) -> None:
+            body(context)
+            torch.cuda.synchronize(self.gpu)
+
+        return replace(op, run=run)
+
+
+def executor_on(device: torch.device, name: str) -> Executor:
+    """The executor called `name`, as it runs where data lie on `device`."""
+    if device.type != "cuda":
+        return EXECUTORS[name]
+    return Cuda(device) if name == "cuda" else Blocking(EXECUTORS[name], device)
+
+
+def device_called(name: str) -> torch.device:
+    """`cpu`, `cuda` or `cuda:1` as torch knows it. Raises `NoCuda` for a GPU that is not there."""
+    device = torch.device(name)
+    if device.type != "cuda":
+        return device
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if there == 0:
+        raise NoCuda(
+            f"device {name!r} is a GPU, and this torch ({torch.__version__}) sees none. With "
+            "executor 'threads' and device 'cpu' the same plan runs on a CPU."
+        )
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= there:
+        raise NoCuda(f"there is no GPU {name!r}: this torch sees {there}, from cuda:0 on")
+    return torch.device("cuda", index)

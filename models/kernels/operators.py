@@ -1,0 +1,128 @@
+"""The kernels as torch operators, so that compilers see what they read, write and return.
+
+`torch.compile` takes an operator as one opaque step: its declared mutations order it, and its fake
+implementation gives the result's shape. Which implementation runs is decided inside, by device.
+Calling an operator costs the host tens of microseconds, in every layer; so without a compiler the
+functions behind them, `write_now` and `attend_now`, are called instead.
+
+Shapes: see `split_kv.py`.
+"""
+
+import torch
+from torch import Tensor
+
+from . import reference
+from .choice import implementation
+
+LONG = 8
+"""Query tokens of a row beyond which it counts as a prompt rather than as a window of drafts."""
+
+
+def write_now(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
+    """Store `k[T, h, D]` in `keys[slots, h, D]` at `slots[T]`, and `v[T, h, D']` likewise.
+
+    Zero takes the place of NaN and infinities.
+    """
+    if implementation(keys.device, keys.dtype) == "triton":
+        from . import write_cache as kernel
+
+        with _current(keys.device):
+            kernel.write(keys, values, slots, k, v)
+    else:
+        reference.write(keys, values, slots, k, v)
+
+
+write_cache = torch.library.custom_op(
+    "stepweave::write_cache", write_now, mutates_args=("keys", "values")
+)
+
+
+@write_cache.register_fake
+def _(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
+    return None
+
+
+def attend_now(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    block_tables: Tensor,
+    positions: Tensor,
+    query_len: int,
+    block_size: int,
+    scaling: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attention `[R · q, H, D']` of `query[R · q, H, D]` over the paged keys and values.
+
+    `keys[slots, h, D]`, `values[slots, h, D']`, `block_tables[R, B]`, `positions[R · q]`. A token
+    sees the keys of its row at positions up to its own, of these the last `window`; a token at a
+    negative position gets something finite. The cache holds finite numbers only.
+    """
+    if implementation(query.device, query.dtype) != "triton":
+        how = reference.How(scaling, window, softcap, sinks)
+        return reference.attend(
+            query,
+            keys,
+            values,
+            block_tables,
+            positions,
+            query_len=query_len,
+            block_size=block_size,
+            how=how,
+        ).contiguous()
+    from . import split_kv
+
+    head_bytes = max(keys.shape[2], values.shape[2]) * keys.element_size()
+    launch = split_kv.launch_for(
+        keys.shape[1], head_bytes, _processors(query.device), long=query_len > LONG
+    )
+    with _current(query.device):
+        return split_kv.attend(
+            query,
+            keys,
+            values,
+            block_tables,
+            positions,
+            query_len=query_len,
+            block_size=block_size,
+            scaling=scaling,
+            window=window,
+            softcap=softcap,
+            sinks=sinks,
+            launch=launch,
+        )
+
+
+attend_paged = torch.library.custom_op("stepweave::attend_paged", attend_now, mutates_args=())
+
+
+@attend_paged.register_fake
+def _(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    block_tables: Tensor,
+    positions: Tensor,
+    query_len: int,
+    block_size: int,
+    scaling: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    return query.new_empty(query.shape[0], query.shape[1], values.shape[2])
+
+
+def _processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 4  # Triton's interpreter, where more would only take longer
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count
+
+
+def _current(device: torch.device) -> torch.cuda.device:
+    """Make `device` the current one, on which Triton launches; -1 changes nothing."""
+    return torch.cuda.device(device if device.type == "cuda" else -1)

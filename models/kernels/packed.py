@@ -1,0 +1,140 @@
+"""Attention of long rows (prompts and chunks of them) by torch's own kernel for ragged batches.
+
+`torch.nn.attention.varlen.varlen_attn` is FlashAttention-2 (Dao 2023, arXiv:2307.08691) over
+sequences that lie end to end. The keys of each row, context and chunk, are gathered from the
+cache into such a sequence. Lengths stay on the device: only their upper bound, which the block
+tables give, is known to the host.
+
+Shapes: R rows of q query tokens each, H query heads, h key/value heads, B blocks of a row,
+C = B · block_size + q, D width of keys and values.
+"""
+
+import inspect
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .choice import VARIABLE, forced
+from .reference import How
+
+_DTYPES = (torch.float16, torch.bfloat16)
+_WIDEST = 256
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Where the rows begin and end, and which slots their keys are in. The same in every layer."""
+
+    queries: Tensor  # [R + 1] int32: ends of the rows' queries
+    keys: Tensor  # [R + 1] int32: ends of their keys
+    slots: Tensor  # [R · C]: slots of the keys end to end, then slot 0
+    query_len: int
+    longest: int  # bound on the keys of a row
+
+
+def sequences(
+    block_tables: Tensor, positions: Tensor, *, query_len: int, block_size: int
+) -> Sequences:
+    """Sequences for `block_tables[R, B]` and `positions[R · q]`.
+
+    The positions of a row go up one by one; masked tokens come after the others. Those see keys
+    behind the row's last, or of the scratch block, and nobody reads what they get.
+    """
+    rows, columns = block_tables.shape
+    longest = columns * block_size + query_len
+    device = positions.device
+    queries = torch.arange(rows + 1, device=device, dtype=torch.int32) * query_len
+    # Queries are aligned with the last keys, so masked tokens count as keys of the row.
+    lengths = positions.view(rows, query_len)[:, 0].clamp(min=0) + query_len
+    ends = F.pad(lengths.cumsum(0), (1, 0))
+    place = torch.arange(rows * longest, device=device)
+    row = torch.searchsorted(ends[1:], place, right=True).clamp(max=rows - 1)
+    offset = place - ends[row]
+    column = offset // block_size
+    block = block_tables[row, column.clamp(max=columns - 1)].clamp(min=0)
+    real = (place < ends[-1]) & (column < columns)
+    slots = torch.where(real, block * block_size + offset % block_size, 0)
+    return Sequences(queries, ends.to(torch.int32), slots, query_len, longest)
+
+
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    rows: Sequences,
+    how: How,
+    kernel: Any = None,
+) -> Tensor:
+    """Attention `[R · q, H, D]` of `query[R · q, H, D]` over `keys[slots, h, D]` and values.
+
+    For what `why_not` does not object to.
+    `kernel` stands in for torch's, in a test.
+    """
+    kernel = _kernel() if kernel is None else kernel
+    known = _parameters(kernel)
+    heads, kv_heads, dim = query.shape[1], keys.shape[1], query.shape[2]
+    k, v = (store.index_select(0, rows.slots) for store in (keys, values))
+    options: dict[str, Any] = {}
+    if "window_size" in known:
+        options["window_size"] = (-1 if how.window is None else how.window - 1, 0)
+    else:
+        options["is_causal"] = True
+    if "scale" in known:
+        options["scale"] = how.scaling
+    else:
+        query = query * (how.scaling * dim**0.5)
+    if heads != kv_heads:
+        if "enable_gqa" in known:
+            options["enable_gqa"] = True
+        else:
+            k, v = (each.repeat_interleave(heads // kv_heads, dim=1) for each in (k, v))
+    out: Tensor = kernel(
+        query, k, v, rows.queries, rows.keys, rows.query_len, rows.longest, **options
+    )
+    return out
+
+
+def fits(query: Tensor, values: Tensor, how: How) -> bool:
+    """Whether `attend` can do this."""
+    return why_not(query, values, how) is None
+
+
+def why_not(query: Tensor, values: Tensor, how: How) -> str | None:
+    """Why `attend` cannot do this; None if it can."""
+    if query.device.type != "cuda":
+        return "it needs a CUDA device"
+    if (asked := forced()) is not None:
+        return f"{VARIABLE} asks for {asked}"
+    kernel = _kernel()
+    if kernel is None:
+        return "this torch has no torch.nn.attention.varlen"
+    if torch.cuda.get_device_capability(query.device) < (8, 0):
+        return "it needs a device of compute capability 8.0"
+    if query.dtype not in _DTYPES:
+        return f"it needs float16 or bfloat16, not {query.dtype}"
+    width = query.shape[-1]
+    if width != values.shape[-1] or width > _WIDEST or width % 8:
+        return f"it needs heads of one width, a multiple of 8 up to {_WIDEST}"
+    if how.softcap is not None or how.sinks is not None:
+        return "it knows neither soft caps nor sinks"
+    if how.window is not None and "window_size" not in _parameters(kernel):
+        return "this torch's varlen_attn has no windows"
+    return None
+
+
+@cache
+def _kernel() -> Any:
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    return varlen_attn
+
+
+@cache
+def _parameters(kernel: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(kernel).parameters)

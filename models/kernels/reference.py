@@ -1,0 +1,120 @@
+"""Attention over gathered keys in plain torch: what every other implementation must agree with.
+
+It runs on any device and dtype. Memory for the gathered keys and for the mask is what it costs.
+
+Shapes: R rows (requests) of q query tokens, H query heads, h key/value heads, g = H / h,
+B blocks of a row, C = keys of a row (padded), D and D' widths of keys and values.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..invariant import elementwise
+
+
+@dataclass(frozen=True)
+class How:
+    """What a model asks of its attention besides the softmax."""
+
+    scaling: float
+    window: int | None
+    softcap: float | None
+    sinks: Tensor | None  # [H]
+
+    def scores(self, raw: Tensor) -> Tensor:
+        """From products of queries and keys to what the softmax is taken of."""
+        scores = raw * self.scaling
+        if self.softcap is not None:
+            scores = elementwise(torch.tanh, scores / self.softcap) * self.softcap
+        return scores
+
+    def packed_sinks(self, kv_heads: int, rows: int, dtype: torch.dtype) -> Tensor | None:
+        """`[1, h, rows, 1]`, in the order in which `pack` lays out heads."""
+        if self.sinks is None:
+            return None
+        per_head = self.sinks.to(dtype).view(kv_heads, -1)
+        return per_head.repeat(1, rows // per_head.shape[1])[None, :, :, None]
+
+
+def pack(query: Tensor, query_len: int, kv_heads: int) -> Tensor:
+    """`[R · q, H, D]` to `[R, h, q · g, D]`: heads that share keys become rows of a product."""
+    tokens, heads, dim = query.shape
+    packed = query.reshape(tokens // query_len, query_len, kv_heads, heads // kv_heads, dim)
+    return packed.transpose(1, 2).reshape(tokens // query_len, kv_heads, -1, dim)
+
+
+def unpack(packed: Tensor, query_len: int) -> Tensor:
+    """`[R, h, q · g, D]` to `[R · q, H, D]`."""
+    rows, kv_heads, _, dim = packed.shape
+    split = packed.reshape(rows, kv_heads, query_len, -1, dim).transpose(1, 2)
+    return split.reshape(rows * query_len, -1, dim)
+
+
+def packed_mask(
+    positions: Tensor, keys: int, *, query_len: int, shared: int, window: int | None
+) -> Tensor:
+    """Mask `[R, 1, q · g, keys]` for `positions[R · q]`: what each packed query row attends to.
+
+    A masked token is let attend to position 0 of its row, so that no row of scores is empty:
+    an empty softmax is NaN, and the token's hidden state goes on through the model.
+    """
+    key = torch.arange(keys, device=positions.device)
+    by_row = positions.clamp(min=0).view(-1, query_len, 1).expand(-1, -1, shared)
+    position = by_row.reshape(-1, query_len * shared, 1)
+    allowed = key <= position
+    if window is not None:
+        allowed &= key > position - window
+    return allowed[:, None]
+
+
+def attend_gathered(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: How) -> Tensor:
+    """`[R, h, M, D']` of `query[R, h, M, D]`, `k[R, h, C, D]`, `v[R, h, C, D']` and a mask."""
+    if how.softcap is None and how.sinks is None:
+        return F.scaled_dot_product_attention(query, k, v, attn_mask=allowed, scale=how.scaling)
+    scores = how.scores((query @ k.transpose(2, 3)).float())
+    scores = scores.masked_fill(~allowed, -torch.inf)
+    sinks = how.packed_sinks(k.shape[1], query.shape[2], scores.dtype)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.expand(len(scores), -1, -1, 1)], dim=-1)
+    weights = scores.softmax(dim=-1)[..., : k.shape[2]]
+    return weights.to(v.dtype) @ v
+
+
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    block_tables: Tensor,
+    positions: Tensor,
+    *,
+    query_len: int,
+    block_size: int,
+    how: How,
+) -> Tensor:
+    """`[R · q, H, D']`: as `split_kv.attend`, except that the cache must hold finite numbers.
+
+    What a masked token gets is finite, not zero.
+    """
+    heads, kv_heads = query.shape[1], keys.shape[1]
+    offsets = torch.arange(block_size, device=keys.device)
+    slots = (block_tables.clamp(min=0)[:, :, None] * block_size + offsets).flatten(1)
+    k, v = (store[slots].transpose(1, 2) for store in (keys, values))
+    allowed = packed_mask(
+        positions,
+        slots.shape[1],
+        query_len=query_len,
+        shared=heads // kv_heads,
+        window=how.window,
+    )
+    packed = pack(query, query_len, kv_heads)
+    return unpack(attend_gathered(packed, k, v, allowed, how), query_len)
+
+
+def write(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
+    """Store `k[T, h, D]` in `keys[slots, h, D]` at `slots[T]`, and values likewise."""
+    for store, new in ((keys, k), (values, v)):
+        clean = torch.nan_to_num(new.to(store.dtype), nan=0.0, posinf=0.0, neginf=0.0)
+        store.index_copy_(0, slots, clean)

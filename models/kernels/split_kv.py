@@ -1,0 +1,311 @@
+"""Paged attention of short query windows on a GPU: the keys of a row are split over programs.
+
+One token, or a window of a token and its drafts, is too little work to fill a GPU row by row, so
+each row's keys are divided among several programs and their partial softmaxes are merged by a
+second, small kernel (Flash-Decoding, Dao et al. 2023; the running maximum within a program is
+that of FlashAttention-2, Dao 2023, arXiv:2307.08691; block tables are those of PagedAttention,
+Kwon et al. 2023, arXiv:2309.06180). Query heads that share a key head are packed, with the
+tokens of the window, into the rows of one matrix product.
+
+The grid depends on host integers only and lengths are read on the device, so a launch can be
+captured in a CUDA graph. Programs without keys to look at end at once.
+
+Split s takes the key tiles s, s + S, s + 2S … (S splits) rather than a contiguous part of the row.
+So which keys are summed together, and in what order, depends on neither the row's length nor the
+window, and a tile that is masked as a whole changes no bit: a token's result depends on its own
+position, the launch and the (padded) rows of the product only, whatever else is in the batch.
+
+Shapes: R rows, q query tokens of a row, H query heads, h key/value heads, g = H / h, M = q · g,
+B blocks of a row, S splits, D and D' widths of keys and values.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How the kernels are laid out on the device. Different launches round differently."""
+
+    splits: int
+    tile: int = 64
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+def launch_for(kv_heads: int, head_bytes: int, processors: int, *, long: bool) -> Launch:
+    """A launch for a device of `processors` multiprocessors and keys of `head_bytes` per head.
+
+    Enough splits that even one row occupies the device, from what never changes while a model is
+    served: were it the batch, a token's bits would depend on its company. `long` rows are enough
+    work without splits, which would cost memory for every token. The tile is what keeps keys and
+    values within the shared memory of a program.
+    """
+    splits = 1 if long else min(16, triton.next_power_of_2(-(-processors // kv_heads)))
+    return Launch(
+        splits,
+        tile=max(16, min(64, triton.next_power_of_2(16384 // head_bytes))),
+        num_warps=4 if head_bytes <= 256 else 8,  # else the weighted values spill from registers
+    )
+
+
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    block_tables: Tensor,
+    positions: Tensor,
+    *,
+    query_len: int,
+    block_size: int,
+    scaling: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    launch: Launch,
+) -> Tensor:
+    """Attention `[R · q, H, D']` of `query[R · q, H, D]` over the paged keys and values.
+
+    `keys[slots, h, D]`, `values[slots, h, D']`, `block_tables[R, B]` and `positions[R · q]`,
+    both int64. A token sees the keys of its row at positions up to its own, of these the last
+    `window`. A token at a negative position gets zeros. Memory that no token of the row may see
+    is not read, nor is a block table's entry for it; an entry that names no block is as if its
+    keys were masked. float16, bfloat16 or float32, summed in float32.
+    """
+    tokens, heads, dim = query.shape
+    rows, columns = block_tables.shape
+    kv_heads, value_dim = values.shape[1:]
+    if tokens != rows * query_len or heads % kv_heads or keys.shape[1:] != (kv_heads, dim):
+        raise ValueError(
+            f"query {tuple(query.shape)} is not {rows} rows of {query_len} tokens for keys "
+            f"{tuple(keys.shape)} and values {tuple(values.shape)}"
+        )
+    out = values.new_empty(tokens, heads, value_dim, dtype=query.dtype)
+    if tokens == 0:
+        return out
+    query, keys, values = (
+        x if x.stride(-1) == 1 else x.contiguous() for x in (query, keys, values)
+    )
+    group, splits = heads // kv_heads, launch.splits
+    packed = query_len * group
+    block_m = min(64, max(16, triton.next_power_of_2(packed)))
+    block_v = max(16, triton.next_power_of_2(value_dim))
+    partial = query.new_empty(splits, tokens, heads, value_dim, dtype=torch.float32)
+    maxima, sums = query.new_empty(2, splits, tokens, heads, dtype=torch.float32)
+    _attend_split[(rows * kv_heads, splits, triton.cdiv(packed, block_m))](
+        query,
+        keys,
+        values,
+        block_tables,
+        positions,
+        partial,
+        maxima,
+        sums,
+        tokens,
+        query_len,
+        columns,
+        keys.shape[0] // block_size,
+        scaling,
+        0.0 if softcap is None else softcap,
+        0 if window is None else window,
+        *query.stride()[:2],
+        *keys.stride()[:2],
+        *values.stride()[:2],
+        block_tables.stride(0),
+        KV_HEADS=kv_heads,
+        GROUP=group,
+        BLOCK_SIZE=block_size,
+        DIM=dim,
+        VALUE_DIM=value_dim,
+        BLOCK_D=max(16, triton.next_power_of_2(dim)),
+        BLOCK_V=block_v,
+        BLOCK_M=block_m,
+        TILE=launch.tile,
+        SPLITS=splits,
+        HAS_CAP=softcap is not None,
+        HAS_WINDOW=window is not None,
+        WIDEN=triton.knobs.runtime.interpret and query.dtype == torch.bfloat16,
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
+    )
+    _merge_splits[(tokens, heads)](
+        partial,
+        maxima,
+        sums,
+        maxima if sinks is None else sinks.contiguous(),
+        out,
+        tokens,
+        HEADS=heads,
+        VALUE_DIM=value_dim,
+        BLOCK_V=block_v,
+        SPLITS=splits,
+        BLOCK_S=triton.next_power_of_2(splits),
+        HAS_SINKS=sinks is not None,
+        num_warps=1,
+    )
+    return out
+
+
+# What changes from step to step must not be compiled in: a new kernel takes a second.
+@triton.jit(
+    do_not_specialize=["tokens", "query_len", "columns", "blocks", "window", "table_stride"],
+    do_not_specialize_on_alignment=["tables", "positions"],
+)
+def _attend_split(
+    query,
+    keys,
+    values,
+    tables,
+    positions,
+    partial,  # [S, T, H, D'] weighted values, not divided by the sum of weights
+    maxima,  # [S, T, H] in units of log 2
+    sums,  # [S, T, H]
+    tokens,
+    query_len,
+    columns,
+    blocks,
+    scaling,
+    softcap,
+    window,
+    query_token_stride,
+    query_head_stride,
+    key_slot_stride,
+    key_head_stride,
+    value_slot_stride,
+    value_head_stride,
+    table_stride,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    TILE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """Program (row and key head, split, part of the packed rows)."""
+    row = (tl.program_id(0) // KV_HEADS).to(tl.int64)
+    kv_head = tl.program_id(0) % KV_HEADS
+    split = tl.program_id(1)
+
+    m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+    token = row * query_len + m // GROUP
+    head = kv_head * GROUP + m % GROUP
+    inside = m < query_len * GROUP
+    position = tl.load(positions + token, mask=inside, other=-1).to(tl.int32)
+    end = tl.minimum(tl.max(position, 0) + 1, columns * BLOCK_SIZE)
+    start = 0
+    if HAS_WINDOW:
+        earliest = tl.min(tl.where(position < 0, columns * BLOCK_SIZE, position), 0)
+        start = tl.maximum(earliest - window + 1, 0)
+
+    d = tl.arange(0, BLOCK_D)
+    e = tl.arange(0, BLOCK_V)
+    q_at = query + token[:, None] * query_token_stride + head[:, None] * query_head_stride
+    q = tl.load(q_at + d, mask=inside[:, None] & (d < DIM)[None, :], other=0.0)
+    if WIDEN:  # Triton's interpreter cannot multiply bfloat16
+        q = q.to(tl.float32)
+
+    most = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+    first = start // TILE
+    first += (split + SPLITS - first % SPLITS) % SPLITS  # the next tile of this split
+    for tile in range(first, tl.cdiv(end, TILE), SPLITS):
+        key = tile * TILE + tl.arange(0, TILE)
+        live = (key >= start) & (key < end)
+        block = tl.load(tables + row * table_stride + key // BLOCK_SIZE, mask=live, other=-1)
+        live = live & (block >= 0) & (block < blocks)
+        slot = tl.where(live, block.to(tl.int64) * BLOCK_SIZE + key % BLOCK_SIZE, 0)
+        # Products with zero weight must not meet NaN, so what is not `live` is never loaded.
+        k = tl.load(
+            keys + slot[None, :] * key_slot_stride + kv_head * key_head_stride + d[:, None],
+            mask=live[None, :] & (d < DIM)[:, None],
+            other=0.0,
+        )
+        v = tl.load(
+            values + slot[:, None] * value_slot_stride + kv_head * value_head_stride + e[None, :],
+            mask=live[:, None] & (e < VALUE_DIM)[None, :],
+            other=0.0,
+        )
+        scores = tl.dot(q, k.to(q.dtype), input_precision="ieee") * scaling
+        if HAS_CAP:
+            # tanh(x) = 2 sigmoid(2x) - 1
+            scores = (2.0 * tl.sigmoid(2.0 * scores / softcap) - 1.0) * softcap
+        allowed = live[None, :] & (key[None, :] <= position[:, None])
+        if HAS_WINDOW:
+            allowed = allowed & (key[None, :] > position[:, None] - window)
+        scores = tl.where(allowed, scores * _LOG2_E, float("-inf"))
+        new_most = tl.maximum(most, tl.max(scores, 1))
+        # While a token has seen no key its maximum is -inf, and -inf - -inf would be NaN.
+        base = tl.where(new_most == float("-inf"), 0.0, new_most)
+        weights = tl.exp2(scores - base[:, None])
+        rescale = tl.exp2(most - base)
+        total = total * rescale + tl.sum(weights, 1)
+        acc = acc * rescale[:, None]
+        acc = tl.dot(weights.to(q.dtype), v.to(q.dtype), acc, input_precision="ieee")
+        most = new_most
+
+    at = (split * tokens + token) * (KV_HEADS * GROUP) + head
+    tl.store(maxima + at, most, mask=inside)
+    tl.store(sums + at, total, mask=inside)
+    seen = inside & (most > float("-inf"))
+    tl.store(
+        partial + at[:, None] * VALUE_DIM + e[None, :],
+        acc,
+        mask=seen[:, None] & (e < VALUE_DIM)[None, :],
+    )
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _merge_splits(
+    partial,
+    maxima,
+    sums,
+    sinks,
+    out,
+    tokens,
+    HEADS: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+):
+    """Program (token, head): the softmax over all splits from their maxima and sums."""
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    s = tl.arange(0, BLOCK_S)
+    e = tl.arange(0, BLOCK_V)
+    at = (s * tokens + token) * HEADS + head
+    most = tl.load(maxima + at, mask=s < SPLITS, other=float("-inf"))
+    seen = most > float("-inf")
+    total = tl.load(sums + at, mask=seen, other=0.0)
+    acc = tl.load(
+        partial + at[:, None] * VALUE_DIM + e[None, :],
+        mask=seen[:, None] & (e < VALUE_DIM)[None, :],
+        other=0.0,
+    )
+    top = tl.max(most, 0)
+    if HAS_SINKS:
+        sink = tl.load(sinks + head).to(tl.float32) * _LOG2_E
+        top = tl.maximum(top, sink)
+    top = tl.where(top == float("-inf"), 0.0, top)
+    weights = tl.exp2(most - top)
+    denominator = tl.sum(weights * total, 0)
+    if HAS_SINKS:
+        denominator += tl.exp2(sink - top)
+    mixed = tl.sum(weights[:, None] * acc, 0) / tl.where(denominator == 0.0, 1.0, denominator)
+    where = out + (token * HEADS + head) * VALUE_DIM + e
+    tl.store(where, mixed.to(out.dtype.element_ty), mask=e < VALUE_DIM)

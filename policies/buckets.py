@@ -1,0 +1,22 @@
+"""Sizes to which a decode step is rounded up, so that few captured graphs cover all steps.
+
+A row more costs next to nothing where weights are read for all rows at once, and a graph saves the
+host hundreds of launches; so powers of two will do, and the size of a full batch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+
+def powers_of_two(most: int) -> tuple[int, ...]:
+    """1, 2, 4, … and `most` itself."""
+    sizes = [1 << power for power in range(most.bit_length()) if 1 << power < most]
+    return (*sizes, most)
+
+
+def rounded_up(rows: int, sizes: Sequence[int]) -> int | None:
+    """The least of the ascending `sizes` that has room for so many; None if none has."""
+    place = bisect_left(sizes, rows)
+    return sizes[place] if place < len(sizes) else None

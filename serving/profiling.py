@@ -1,0 +1,170 @@
+"""What the ops of a pipeline cost: the pipeline itself, run and timed at several batch sizes.
+
+Costs depend on who else is running, so they are taken under the executor that the pipeline has,
+with all its threads. Steps in which a prompt is computed do not count, nor those with fewer rows
+than asked for. The first round warms up; in each of the others all batch sizes have their turn, so
+that a machine that drifts does so for all of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
+from operator import attrgetter
+from typing import Any
+
+from ..configs.prompts import PromptLine
+from ..configs.schema import PipelineConfig
+from ..executors.profile import Spread, op_times, spreads, step_times
+from ..executors.report import RunReport
+from ..executors.run import EXECUTORS, Executor
+from ..graph.compile import plan_for
+from ..graph.errors import StepweaveError
+from ..graph.plan import Plan
+from ..requests.batch import StepBatch
+from .llm import LLM
+
+REQUESTS_PER_ROW = 6  # in a round: rows come and go, and most steps have all of them
+BATCH = "batch"  # the value that says which rows a step has
+
+OnRound = Callable[[int, int, int], None]  # (rows, round, steps that count so far)
+
+
+class ProfileError(StepweaveError):
+    """A pipeline that cannot be timed as asked."""
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """One batch size: how long each op took, and the time per step, measured and predicted."""
+
+    rows: int
+    ops: Mapping[str, Spread]
+    period: Spread
+    predicted_us: float  # by the plan, of the medians
+    predicted_mean_us: float  # of the means: what is left of the error is not the spread's doing
+    tokens_per_step: float  # of one row, the steps counted that ran past its end
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured time per step, less one; of medians."""
+        return self.predicted_us / self.period.p50 - 1
+
+    @property
+    def mean_error(self) -> float:
+        """The same of means."""
+        return self.predicted_mean_us / self.period.mean - 1
+
+
+@dataclass
+class _Recording:
+    """An executor that traces, and keeps what each step's batch was."""
+
+    executor: Executor
+    reports: list[RunReport] = field(default_factory=list)
+
+    def __call__(self, plan: Plan, *, trace: bool, keep: Sequence[str], **asked: Any) -> RunReport:
+        report = self.executor(plan, trace=True, keep=(*keep, BATCH), **asked)
+        self.reports.append(report)
+        return report
+
+
+def profile(
+    config: PipelineConfig,
+    lines: Sequence[PromptLine],
+    *,
+    rows: Sequence[int],
+    rounds: int,
+    on_round: OnRound | None = None,
+) -> list[Profiled]:
+    """Time the pipeline at each batch size; `lines` are served again and again as they are.
+
+    Raises `ProfileError` where a request fails, or no two steps in a row have all rows decoding.
+    """
+    scheduler = config.scheduler.model_copy(update={"max_rows": max(rows)})
+    config = config.model_copy(update={"scheduler": scheduler, "check": "off"})
+    llm = LLM(pipeline=config)
+    recording = _Recording(EXECUTORS[config.executor])
+    llm.engine.executor = recording
+    sizes = [_Size(count, lines) for count in rows]
+    try:
+        for number in range(rounds + 1):
+            for size in sizes:
+                tokens = size.serve(llm)
+                if number:
+                    size.count(recording.reports, tokens)
+                recording.reports.clear()
+                if on_round is not None:
+                    on_round(size.rows, number, size.steps)
+    finally:
+        llm.close()
+    return [size.profiled(llm.plan, config.executor) for size in sizes]
+
+
+@dataclass
+class _Size:
+    """One batch size in the making."""
+
+    rows: int
+    lines: Sequence[PromptLine]
+    samples: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    periods: list[float] = field(default_factory=list)
+    steps: int = 0  # that count
+    tokens: int = 0  # after the first of each request
+    row_steps: int = 0  # rows that decoded, over all steps
+
+    def serve(self, llm: LLM) -> int:
+        """Requests enough to keep all rows busy for a while; their tokens after the first."""
+        llm.engine.limits = replace(llm.engine.limits, max_rows=self.rows)
+        llm._table = llm.engine.new_table()  # no more rows than that, nothing cached
+        count = max(REQUESTS_PER_ROW * self.rows, len(self.lines))
+        lines = [
+            line.model_copy(update={"id": str(index)})
+            for index, line in enumerate(islice(cycle(self.lines), count))
+        ]
+        tokens = 0
+        for output in llm.generate(lines):
+            if output.error is not None:
+                raise ProfileError(f"request {output.id} failed: {output.error}")
+            for each in output.choices or (output,):
+                tokens += max(0, len(each.token_ids) - 1)
+        return tokens
+
+    def count(self, reports: Sequence[RunReport], tokens: int) -> None:
+        self.tokens += tokens
+        for report in reports:
+            batches: Sequence[StepBatch] = report.kept[BATCH]
+            self.row_steps += sum(row.decodes for batch in batches for row in batch.rows)
+            full = {
+                step
+                for step, batch in enumerate(batches)
+                if len(batch.rows) == self.rows and all(row.decodes for row in batch.rows)
+            }
+            for op, times in op_times(report.events, full).items():
+                self.samples[op] += times
+            self.periods += step_times(report.events, full)
+            self.steps += len(full)
+
+    def profiled(self, plan: Plan, executor: str) -> Profiled:
+        if not self.periods:
+            raise ProfileError(
+                f"no two steps in a row had {self.rows} rows decoding: give more prompts, longer "
+                "answers (--max-tokens), or fewer rows (--rows)"
+            )
+        found = spreads(self.samples)
+        medians, means = (
+            _predicted(plan, {op: pick(spread) for op, spread in found.items()}, executor)
+            for pick in (attrgetter("p50"), attrgetter("mean"))
+        )
+        per_step = self.tokens / max(1, self.row_steps)
+        return Profiled(self.rows, found, Spread.of(self.periods), medians, means, per_step)
+
+
+def _predicted(plan: Plan, found: Mapping[str, float], executor: str) -> float:
+    """The time per step of the plan that ran, its orders and waits, at these costs."""
+    costs = {op: found.get(op, 0.0) for op in plan.graph.vertices}
+    if executor == "serial":
+        return sum(costs.values())
+    return plan_for(plan.graph, plan.actors, costs, plan.slots).period_us

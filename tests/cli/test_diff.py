@@ -1,0 +1,79 @@
+"""`graph diff`: the text, the JSON, and the exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.questions import assert_examples_work, data, graph, matches_golden, text, words
+
+
+@pytest.mark.parametrize(
+    ("golden", "question"),
+    [
+        ("diff_depth.txt", ("quickstart", "quickstart", "--set-y", "depth=1")),
+        ("diff_stream.txt", ("async", "drafter_stream")),
+        (
+            "diff_slots.txt",
+            (
+                *("abstract_decode", "abstract_decode"),
+                *("--set-y", "values.inputs_pinned.slots=1"),
+            ),
+        ),
+    ],
+)
+def test_the_difference_reads_as_it_did(golden: str, question: tuple[str, ...]) -> None:
+    matches_golden(golden, text("diff", *question))
+
+
+def test_equal_plans_are_said_to_be_identical() -> None:
+    printed = words("diff", "async", "configs/async.yaml", "--exit-code")
+    assert printed.endswith("identical: the same plan, and the same costs")
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--set-y", "depth=1"), 0),
+        (("--set-y", "depth=1", "--exit-code"), 1),
+        (("--set", "depth=1", "--exit-code"), 0),
+        (("--set-x", "depth=1", "--set-y", "depth=1", "--exit-code"), 0),
+        (("--set-y", "costs.forward.device=101", "--exit-code"), 1),
+    ],
+)
+def test_the_exit_code_tells_a_difference_only_when_asked(
+    options: tuple[str, ...], code: int
+) -> None:
+    assert graph("diff", "async", "async", *options).exit_code == code
+
+
+def test_json_has_both_sides_and_every_kind_of_change() -> None:
+    found = data("diff", "quickstart", "quickstart", "--set-y", "depth=1")
+    assert (found["before"], found["after"]) == ("quickstart", "quickstart depth=1")
+    assert found["period_us"] == [500, 640]
+    assert found["slots"] == {"staging": [2, 1]}
+    assert not found["identical"]
+    assert set(found) == {
+        *("before", "after", "identical", "digests", "period_us", "critical_cycle"),
+        *("ops", "values", "waits", "slots", "actors", "costs", "requirements"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("async", "asink"), "did you mean 'async'"),
+        (("async", "async", "--set-y", "depht=1"), "did you mean 'depth'"),
+        (("async", "async", "--set-y", "depth"), "--set-y depth: write it as --set-y KEY=VALUE"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(arguments: tuple[str, ...], said: str) -> None:
+    done = graph("diff", *arguments)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_examples_of_the_help_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_examples_work("diff", tmp_path, monkeypatch, codes=(0, 1))

@@ -1,0 +1,387 @@
+"""A GPU that is not there: torch's device `emulated`, with a GPU's rules and a CPU's arithmetic.
+
+Its tensors wrap CPU tensors. Every operation on them is done on what they wrap, so results are
+those of the CPU, to the bit. What a GPU would refuse, or make the host wait for, raises
+`Misplaced`: always, that tensors of host and device meet in one operation; within an op of a step,
+by `Placed`,
+
+- in a device op, a question to the device (a number for the host, a shape that depends on data), a
+  copy that is not asynchronous (pageable or scattered host memory, or not asked for), and any
+  arithmetic or allocation on the host, which would not be in the stream's order;
+- in a host op, anything with a tensor of the device.
+
+What is asked is read off torch's own schemas and tags, not off the names that checking mode knows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stepweave.executors.report import RunReport
+from stepweave.executors.run import Executor
+from stepweave.graph.node import Node, Op, OpContext
+from stepweave.graph.plan import Plan
+
+Side = Literal["host", "device"]
+
+
+class Misplaced(Exception):
+    """What a GPU would refuse, or wait for. `rule` is which one."""
+
+    def __init__(self, rule: str, what: str) -> None:
+        super().__init__(f"{rule}: {what}")
+        self.rule = rule
+
+
+class _Here(threading.local):
+    side: Side | None = None
+    may_ask = 0
+
+
+HERE = _Here()
+COPIES = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
+INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+SIZED = {"aten::repeat_interleave"}
+
+
+class Emulated(Tensor):
+    """A tensor of the device. `inner`: the CPU tensor that it wraps, with the same geometry."""
+
+    inner: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Emulated:
+        assert not isinstance(inner, Emulated), "a tensor of the device wraps one of the host"
+        with torch.inference_mode(False):  # a view of an ordinary wrapper has to be ordinary
+            made: Any = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+                cls,
+                inner.shape,
+                strides=inner.stride(),
+                storage_offset=inner.storage_offset(),
+                dtype=inner.dtype,
+                device=DEVICE,
+                requires_grad=False,
+            )
+        made.inner = inner
+        return made  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"Emulated({self.inner!r})"
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, operation: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return perform(operation, args, kwargs or {})
+
+
+def perform(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Do the operation on what the tensors wrap; the result is on the device."""
+    if HERE.side == "host":
+        raise Misplaced("host op on the device", f"{operation} in a host op")
+    if _is_composite(operation):
+        return operation.decompose(*args, **kwargs)
+    if operation in COPIES:
+        return _copy(operation, args, kwargs)
+    wrappers: dict[int, Emulated] = {}
+    for tensor in _tensors(args, kwargs):
+        if isinstance(tensor, Emulated):
+            wrappers[id(tensor.inner)] = tensor
+        else:
+            # torch moves a number over by a copy from pageable memory, where it is no argument.
+            by_value = tensor.dim() == 0 and torch.Tag.pointwise in operation.tags
+            if not by_value or operation.overloadpacket is torch.ops.aten.where:
+                raise Misplaced(
+                    "mixed", f"{operation} of a tensor of the host and one of the device"
+                )
+    inner = {name: _inner(each) for name, each in kwargs.items()}
+    if kwargs.get("device") is not None:
+        inner["device"] = torch.device("cpu")
+    found = operation(*map(_inner, args), **inner)
+    for wrapper in wrappers.values():
+        assert wrapper.shape == wrapper.inner.shape, f"{operation} changed a shape in place"
+
+    def outer(datum: Any) -> Any:
+        if isinstance(datum, tuple | list):
+            return type(datum)(map(outer, datum))
+        if not isinstance(datum, Tensor):
+            return datum
+        known = wrappers.get(id(datum))
+        return Emulated(datum) if known is None else known
+
+    return outer(found)
+
+
+def _tensors(args: Any, kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """The tensors among the arguments, and in lists of them."""
+    found: list[Tensor] = []
+    for each in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(each, Tensor):
+            found.append(each)
+        elif isinstance(each, tuple | list):
+            found += [part for part in each if isinstance(part, Tensor)]
+    return found
+
+
+def _inner(argument: Any) -> Any:
+    if isinstance(argument, Emulated):
+        return argument.inner
+    if isinstance(argument, tuple | list):
+        return type(argument)(map(_inner, argument))
+    return argument
+
+
+def _copy(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """`copy_` and `to`, in both directions and within the device."""
+    bare = lambda t: t.inner if isinstance(t, Emulated) else t  # noqa: E731
+    if operation is torch.ops.aten.copy_.default:
+        operation(bare(args[0]), bare(args[1]), *args[2:], **kwargs)
+        return args[0]
+    target = kwargs.get("device") or args[0].device
+    copied = operation(bare(args[0]), **{**kwargs, "device": torch.device("cpu")})
+    return Emulated(copied) if target.type == DEVICE.type else copied
+
+
+class _Unavailable:
+    """What torch asks a device's module: it is there, but nobody should choose it by himself."""
+
+    def is_available(self) -> bool:
+        return False
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 0
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        """It draws no random numbers of torch's."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16]
+
+
+def _register() -> tuple[torch.library.Library, ...]:
+    """Make torch know the device; it can be done once in a process."""
+    from torch.utils import backend_registration
+
+    backend_registration._setup_privateuseone_for_python_backend(
+        "emulated", backend_module=_Unavailable()
+    )
+    library = torch.library.Library("_", "IMPL")
+
+    def fallback(operation: Any, *args: Any, **kwargs: Any) -> Any:
+        return perform(operation, args, kwargs)
+
+    library.fallback(fallback, "PrivateUse1")  # type: ignore[no-untyped-call]
+    # These would make an empty tensor first and resize it, which no wrapper follows.
+    aten = torch.library.Library("aten", "IMPL")
+    ranges = torch.ops.aten.arange
+    for operation in (
+        ranges.default,
+        ranges.start,
+        ranges.start_step,
+        torch.ops.aten.linspace.default,
+    ):
+        aten.impl(operation, partial(fallback, operation), "PrivateUse1")
+    return library, aten
+
+
+_LIBRARIES = _register()
+DEVICE = torch.device("emulated")
+
+
+# --- what an op of a step may do
+
+
+class _Mode(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or each call gets a wrapper for torch.compile
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+
+class Pinning(_Mode):
+    """Takes note of pinned memory, which there is none of without a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[int, Tensor] = {}  # by address, and alive so that it stays theirs
+
+    def __torch_dispatch__(
+        self, operation: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        pinned = kwargs.pop("pin_memory", None)
+        found = operation(*args, **kwargs)
+        if pinned:
+            self.kept[found.untyped_storage().data_ptr()] = found
+        return found
+
+    def has(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() in self.kept
+
+
+class DeviceOp(_Mode):
+    """The rules of a device op, for the thread that runs it."""
+
+    def __init__(self, pinning: Pinning) -> None:
+        super().__init__()
+        self.pinning = pinning
+
+    def __torch_dispatch__(
+        self, operation: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if HERE.may_ask:
+            return operation(*args, **kwargs)
+        if _is_composite(operation):
+            with self:
+                return operation.decompose(*args, **kwargs)
+        if _asks(operation, args, kwargs):
+            raise Misplaced("asks the device", f"{operation} needs a value on the host")
+        tensors = _tensors(args, kwargs)
+        host = [t for t in tensors if not isinstance(t, Emulated)]
+        if operation in COPIES:
+            self._check_copy(operation, args, kwargs)
+        elif host and len(host) == len(tensors) and not _is_view(operation):
+            raise Misplaced("computes on the host", f"{operation} of a tensor of the host")
+        elif not tensors and (kwargs.get("device") or torch.device("cpu")).type == "cpu":
+            raise Misplaced("allocates on the host", f"{operation} without a device")
+        return operation(*args, **kwargs)
+
+    def _check_copy(self, operation: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+        if operation is torch.ops.aten.copy_.default:
+            source, target = args[1], args[0]
+            non_blocking = kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
+            ends = [source, target]
+        else:
+            source, non_blocking = args[0], kwargs.get("non_blocking", False)
+            to = kwargs.get("device") or source.device
+            if to.type == "cpu" and not kwargs.get("pin_memory"):
+                raise Misplaced("pageable copy", f"{operation} to new memory of the host")
+            ends = [source]
+        host = [end for end in ends if not isinstance(end, Emulated)]
+        if not host:
+            return
+        if len(host) == len(ends) == 2:
+            raise Misplaced("computes on the host", f"{operation} from host to host")
+        if not non_blocking:
+            raise Misplaced("waiting copy", f"{operation} without non_blocking")
+        if not self.pinning.has(host[0]):
+            raise Misplaced("pageable copy", f"{operation} of memory that is not pinned")
+        if not host[0].is_contiguous():
+            raise Misplaced("scattered copy", f"{operation} of {host[0].stride()} on the host")
+
+
+def _asks(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """By its schema: a result that is a number, or has a shape that only the device knows."""
+    name = operation.name().partition(".")[0]
+    if name in INDEXING:
+        masks = (torch.bool, torch.uint8)
+        return any(t.dtype in masks for t in args[1] if isinstance(t, Tensor))
+    if name in SIZED and kwargs.get("output_size") is not None:
+        return False
+    tags = operation.tags
+    return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+
+
+@cache
+def _is_composite(operation: Any) -> bool:
+    """It is made of others: in inference mode it arrives whole."""
+    return bool(operation._can_decompose())
+
+
+@cache
+def _is_view(operation: Any) -> bool:
+    """Neither computes nor allocates."""
+    schema = operation._schema
+    return any(result.alias_info is not None for result in schema.returns) and not schema.is_mutable
+
+
+@contextmanager
+def side(which: Side | None) -> Iterator[None]:
+    before, HERE.side = HERE.side, which
+    try:
+        yield
+    finally:
+        HERE.side = before
+
+
+@contextmanager
+def asking_is_allowed() -> Iterator[None]:
+    """For code that may wait for the device, once."""
+    HERE.may_ask += 1
+    try:
+        yield
+    finally:
+        HERE.may_ask -= 1
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An executor: another one, with the rules above in every op."""
+
+    executor: Executor
+    pinning: Pinning
+
+    def __call__(
+        self,
+        plan: Plan,
+        *,
+        steps: int | None,
+        states: Mapping[str, object],
+        keep: Sequence[str],
+        trace: bool,
+        watchdog_s: float | None,
+    ) -> RunReport:
+        nodes = tuple(self._placed(node) for node in plan.graph.nodes)
+        with self.pinning:
+            return self.executor(
+                replace(plan, graph=replace(plan.graph, nodes=nodes)),
+                steps=steps,
+                states=states,
+                keep=keep,
+                trace=trace,
+                watchdog_s=watchdog_s,
+            )
+
+    def _placed(self, node: Node) -> Node:
+        return replace(
+            node,
+            host=tuple(self._on(op, "host") for op in node.host),
+            device=tuple(self._on(op, "device") for op in node.device),
+        )
+
+    def _on(self, op: Op, where: Side) -> Op:
+        body = op.run
+        if body is None:
+            return op
+
+        def run(context: OpContext) -> None:
+            with side(where):
+                if where == "host":
+                    body(context)
+                else:
+                    with DeviceOp(self.pinning):
+                        body(context)
+
+        return replace(op, run=run)

@@ -1,0 +1,136 @@
+"""Decode pipelines on a device of one's choice, and what they came to: for GPUs as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from unittest.mock import patch
+
+import torch
+from transformers import PreTrainedModel
+
+from stepweave import LLM
+from stepweave.configs.load import load_config, shipped
+from stepweave.configs.schema import PipelineConfig
+from stepweave.executors.run import Executor
+from stepweave.models.causal_lm import CausalLM
+from stepweave.requests.request import Request, RequestOutput, SamplingParams
+from stepweave.serving import loading
+from stepweave.serving.engine import Engine
+from stepweave.serving.testing import VOCAB, TinyConfig, fitted, tiny_engine, tiny_request
+from stepweave.structured.grammar import GrammarSpec
+
+REGEX = GrammarSpec.from_request({"regex": "[a-z]{2,9}( [0-9]{1,3}){0,2}"})
+
+DRAFTERS: Mapping[str, TinyConfig] = {
+    "none": TinyConfig(),
+    "draft model": TinyConfig(draft_tokens=2),
+    "draft model, unpadded": TinyConfig(draft_tokens=2, padded=False),
+    "draft model, rejection": TinyConfig(draft_tokens=2, acceptance="rejection"),
+    "eagle": TinyConfig(draft_tokens=2, method="eagle"),
+    "eagle, unpadded": TinyConfig(draft_tokens=2, method="eagle", padded=False),
+    "eagle3": TinyConfig(draft_tokens=2, method="eagle3"),
+    "eagle3, rejection": TinyConfig(draft_tokens=2, method="eagle3", acceptance="rejection"),
+    "ngram": TinyConfig(draft_tokens=2, method="ngram"),
+}
+
+SHIPPED = tuple(
+    name for name in shipped() if isinstance(load_config(name), PipelineConfig) and name != "base"
+)
+
+Told = list[tuple[object, ...]]  # of each request what it got, tokens and all
+
+
+def requests(structured: bool) -> list[Request]:
+    """Something of everything that a device op can be asked for."""
+    grammar = REGEX if structured else None
+    asked = [
+        SamplingParams(max_tokens=8, logprobs=2),
+        SamplingParams(max_tokens=7, temperature=0.9, seed=3, top_k=40, repetition_penalty=1.2),
+        SamplingParams(max_tokens=8, structured_outputs=grammar, logit_bias=((9, 1.0),)),
+        SamplingParams(max_tokens=6, prompt_logprobs=1, structured_outputs=grammar),
+        SamplingParams(
+            max_tokens=7,
+            temperature=1.1,
+            seed=5,
+            top_p=0.9,
+            min_p=0.01,
+            min_tokens=5,
+            presence_penalty=0.4,
+            frequency_penalty=0.2,
+            logprobs=0,
+        ),
+        SamplingParams(max_tokens=9, ignore_eos=True, draft_tokens=1),
+    ]
+    prompts = [[(7 * uid + 11 * at) % VOCAB for at in range(3 + 4 * uid)] for uid in range(6)]
+    words = [[], [], [], [], [[17], [40, 41]], [[5]]]
+    return [
+        tiny_request(uid, prompt, params, bad_words=banned)
+        for uid, (prompt, params, banned) in enumerate(zip(prompts, asked, words, strict=True))
+    ]
+
+
+def tiny_on(device: torch.device, config: TinyConfig, executor: Executor | str) -> Engine:
+    """The small random engine with its models on `device`."""
+
+    def moved(model: PreTrainedModel, *, invariant: bool = True) -> CausalLM:
+        return CausalLM(model.to(device), invariant=invariant)  # type: ignore[arg-type]
+
+    with patch.object(CausalLM, "wrap", moved):
+        engine = tiny_engine(replace(config, executor="serial"))
+    engine.executor = executor  # type: ignore[assignment]
+    return engine
+
+
+def served(engine: Engine, wanted: Sequence[Request]) -> Told:
+    """What each request came to."""
+    table = engine.new_table()
+    for request in wanted:
+        table.submit(fitted(engine, request))
+    engine.run(table, wanted)
+    return [
+        (
+            tuple(r.output_ids),
+            r.drafted,
+            r.accepted,
+            r.error,
+            repr(r.logprobs),
+            repr(r.prompt_logprobs),
+        )
+        for r in wanted
+    ]
+
+
+PROMPTS = (
+    "Write a short story about a fox named Ida.",
+    "Is this review positive or negative? What a wonderful lamp!",
+    "Extract name and city as JSON: Max Tanaka is a lawyer from Warsaw.",
+)
+
+
+def prompts(config: PipelineConfig) -> list[dict[str, object]]:
+    """The prompts as lines; where the pipeline has grammars, the last one follows one."""
+    lines: list[dict[str, object]] = [{"prompt": prompt} for prompt in PROMPTS]
+    lines[0] |= {"max_tokens": 14}
+    lines[1] |= {"max_tokens": 14, "temperature": 0.8, "seed": 11, "repetition_penalty": 1.1}
+    lines[1] |= {"logprobs": 2}
+    lines[2] |= {"max_tokens": 14, "min_tokens": 4}
+    if config.structured is not None:
+        lines[2] |= {"structured_outputs": {"regex": '\\{"name": "[A-Za-z ]{1,12}"\\}'}}
+    return lines
+
+
+def llm_on(device: torch.device, config: PipelineConfig, executor: Executor | str) -> LLM:
+    """The pipeline with the models that it names on `device`."""
+    with patch.object(loading, "device_called", lambda name: device):
+        llm = LLM(pipeline=config.model_copy(update={"executor": "serial"}))
+    llm.engine.executor = executor  # type: ignore[assignment]
+    return llm
+
+
+def generated(llm: LLM) -> Told:
+    """What each prompt came to, and what it took."""
+    outputs: list[RequestOutput] = llm.generate(prompts(llm.config))
+    return [
+        (o.error, o.token_ids, o.text, o.drafted, o.accepted, repr(o.logprobs)) for o in outputs
+    ]

@@ -1,0 +1,113 @@
+"""The decode step on a device that is not the CPU: the tokens of the CPU, by a GPU's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from stepweave.configs.load import load_config
+from stepweave.configs.schema import PipelineConfig
+from stepweave.executors.run import EXECUTORS, Executor
+from stepweave.executors.virtual_streams import Deferred
+from stepweave.models import attention
+from stepweave.nodes import prepare_inputs
+from tests.device.emulated import DEVICE, Emulated, Pinning, Placed, asking_is_allowed
+from tests.device.pipelines import (
+    DRAFTERS,
+    Told,
+    generated,
+    llm_on,
+    requests,
+    served,
+    tiny_on,
+)
+
+CPU = torch.device("cpu")
+BELOW: dict[str, Executor] = {**EXECUTORS, "deferred": Deferred(3)}
+
+
+@pytest.fixture
+def pinning() -> Iterator[Pinning]:
+    """Models may try out, once for each shape, which products are invariant: see `MAY_ASK`."""
+    tried = attention.proven_tiles
+
+    def trying(*args: object) -> object:
+        with asking_is_allowed():
+            return tried(*args)  # type: ignore[arg-type]
+
+    with Pinning() as noted, patch.object(attention, "proven_tiles", trying):
+        yield noted
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_every_drafter_gives_the_tokens_of_the_cpu(drafter: str, pinning: Pinning) -> None:
+    """The reference is the serial loop at depth 1; every other drafter has grammars beside it."""
+    structured = list(DRAFTERS).index(drafter) % 2 == 1
+    config = replace(DRAFTERS[drafter], structured=structured)
+    expected = served(tiny_on(CPU, config, "serial"), requests(structured))
+    engine = tiny_on(DEVICE, replace(config, depth=2), Placed(Deferred(3), pinning))
+    assert engine.model.device.type == "emulated"
+    assert served(engine, requests(structured)) == expected
+
+
+@pytest.mark.parametrize("below", ["serial", "threads", "deferred"])
+def test_the_whole_pipeline_gives_the_tokens_of_the_cpu(below: str, pinning: Pinning) -> None:
+    config = load_config("async_eagle3_grammar")
+    assert isinstance(config, PipelineConfig)
+    llm = llm_on(DEVICE, config, Placed(BELOW[below], pinning))
+    assert generated(llm) == whole_on_the_cpu()
+    assert llm.engine.totals.accepted > 0
+
+
+@cache
+def whole_on_the_cpu() -> Told:
+    config = load_config("async_eagle3_grammar")
+    assert isinstance(config, PipelineConfig)
+    return generated(llm_on(CPU, config, "serial"))
+
+
+def test_what_lives_across_steps_lies_on_the_device(pinning: Pinning) -> None:
+    config = replace(DRAFTERS["eagle3, rejection"], depth=2, structured=True)
+    engine = tiny_on(DEVICE, config, "serial")
+    values = engine.plan.graph.values
+    tails, drafts = values["tails"].initial, values["drafts"].initial
+    states = engine._states
+    for tensor in (
+        tails.last,
+        drafts.tokens,
+        states["kv"].keys[0],
+        states["draft_kv"].values[0],
+        states["history"].tokens,
+        states["draft_probs"],
+    ):
+        assert isinstance(tensor, Emulated)
+    for name in ("staging", "mask_host", "host_sampled", "host_drafts"):
+        with pinning:
+            buffer = values[name].allocate()
+        for field, tensor in vars(buffer).items() if hasattr(buffer, "__dict__") else ():
+            assert not isinstance(tensor, torch.Tensor) or pinning.has(tensor), f"{name}.{field}"
+
+
+def test_a_forgotten_upload_is_found(pinning: Pinning) -> None:
+    """What a CPU forgives: the staging buffers themselves as the inputs."""
+    engine = tiny_on(DEVICE, DRAFTERS["none"], Placed(EXECUTORS["serial"], pinning))
+    with patch.object(prepare_inputs, "upload", lambda used, device: used.clone()):
+        told = served(engine, requests(False))
+    assert all("Misplaced: computes on the host" in str(each[3]) for each in told)
+
+
+def test_a_scattered_upload_is_found(pinning: Pinning) -> None:
+    """Columns of a wider buffer: torch would gather them in pageable memory, and wait."""
+    engine = tiny_on(DEVICE, DRAFTERS["none"], Placed(EXECUTORS["serial"], pinning))
+
+    def columns(buffer: torch.Tensor, rows: int, width: int) -> torch.Tensor:
+        return buffer[:rows, :width]
+
+    with patch.object(prepare_inputs, "packed", columns):
+        told = served(engine, requests(False))
+    assert all("Misplaced: scattered copy" in str(each[3]) for each in told)

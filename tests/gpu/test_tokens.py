@@ -1,0 +1,59 @@
+"""On the same GPU, streams give the tokens of the serial program, at every depth."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stepweave import LLM
+from tests.device.pipelines import DRAFTERS, SHIPPED
+from tests.gpu.checks import device_ops, pipeline, shipped_tokens, tiny_tokens
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_pipeline(name: str, depth: int, gpu: torch.device) -> None:
+    """Greedy and seeded requests, in float32; drafted and accepted counts too."""
+    config = pipeline(name, depth=depth)
+    assert shipped_tokens(gpu, config, "cuda") == shipped_tokens(gpu, config, "serial")
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_every_drafter_and_everything_a_request_can_ask(
+    drafter: str, depth: int, gpu: torch.device
+) -> None:
+    assert tiny_tokens(gpu, drafter, depth, "cuda") == tiny_tokens(gpu, drafter, depth, "serial")
+
+
+def test_every_run_gives_the_same(gpu: torch.device) -> None:
+    config = pipeline("async_eagle3_grammar", depth=3)
+    first = shipped_tokens(gpu, config, "cuda")
+    assert all(shipped_tokens(gpu, config, "cuda") == first for _ in range(5))
+
+
+def test_worker_threads_on_a_gpu_give_the_same(gpu: torch.device) -> None:
+    config = pipeline("async_eagle3_grammar")
+    assert shipped_tokens(gpu, config, "threads") == shipped_tokens(gpu, config, "serial")
+
+
+def test_one_setting_puts_a_pipeline_on_the_gpu() -> None:
+    llm = LLM(pipeline="quickstart", overrides={"executor": "cuda", "model.invariant": "false"})
+    assert llm.engine.model.device.type == "cuda"
+    drafter = llm.engine.drafter
+    assert drafter is not None
+    assert drafter.device == llm.engine.model.device
+    output = llm.generate(["Write a short story about a fox named Ida."])[0]
+    assert output.error is None
+    assert "fox" in output.text
+
+
+def test_memory_of_the_gpu_does_not_grow(gpu: torch.device) -> None:
+    config = pipeline("async_eagle3_grammar", depth=3)
+    assert len(device_ops(config)) >= 5
+    allocated = []
+    for _ in range(4):
+        shipped_tokens(gpu, config, "cuda")
+        torch.cuda.synchronize(gpu)
+        allocated.append(torch.cuda.memory_allocated(gpu))
+    assert max(allocated[1:]) - min(allocated[1:]) < 1 << 20

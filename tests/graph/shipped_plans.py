@@ -1,0 +1,21 @@
+"""The plans of everything that is shipped, compiled once for all tests."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from stepweave.cli.planned import planned
+from stepweave.configs.load import shipped, shipped_file
+from stepweave.graph.plan import Plan
+
+GRAPHS = tuple(name for name in shipped() if shipped_file(name).parent.name == "graphs")
+SHIPPED = (
+    *((name, None) for name in GRAPHS),
+    *((name, depth) for name in shipped() if name not in GRAPHS for depth in (1, 2, 3)),
+)
+
+
+@cache
+def shipped_plan(name: str, depth: int | None = None) -> Plan:
+    """The plan of a shipped config, at a depth if it has one."""
+    return planned(name, {} if depth is None else {"depth": str(depth)})

@@ -1,0 +1,45 @@
+"""The kernel that stores keys and values, in Triton's interpreter, against an index assignment."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.models.interpreter import Interpreter
+
+KERNEL = "stepweave.models.kernels.write_cache:write"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_it_stores_each_token_at_its_slot_and_nothing_else(
+    interpreted: Interpreter, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    keys = torch.randn(12, 3, 24, generator=generator).to(dtype)
+    values = torch.randn(12, 3, 16, generator=generator).to(dtype)
+    k = torch.randn(1, 3, 4, 24, generator=generator)[0].transpose(0, 1)
+    v = torch.randn(1, 3, 4, 16, generator=generator)[0].transpose(0, 1)
+    k, v = k.to(dtype).float(), v.to(dtype).float()  # the interpreter does not round to nearest
+    slots = torch.tensor([7, 11, 4, 5])
+    wanted_keys, wanted_values = keys.clone(), values.clone()
+    wanted_keys[slots], wanted_values[slots] = k.to(dtype), v.to(dtype)
+    _, keys, values, *_ = interpreted(KERNEL, keys, values, slots, k, v)
+    assert torch.equal(keys, wanted_keys)
+    assert torch.equal(values, wanted_values)
+
+
+def test_what_is_not_finite_becomes_zero(interpreted: Interpreter) -> None:
+    store = torch.ones(4, 1, 4, dtype=torch.float16)
+    new = torch.tensor([torch.nan, torch.inf, -torch.inf, 2.0]).view(1, 1, 4)
+    _, keys, values, *_ = interpreted(
+        KERNEL, store, store.clone(), torch.tensor([2]), new, 1e9 * new
+    )
+    assert keys[2].flatten().tolist() == [0.0, 0.0, 0.0, 2.0]
+    assert values[2].flatten().tolist() == [0.0] * 4  # 2e9 is no float16
+    assert torch.equal(keys[[0, 1, 3]], store[[0, 1, 3]])
+
+
+def test_a_slot_outside_the_cache_is_not_written(interpreted: Interpreter) -> None:
+    store, new = torch.zeros(4, 1, 4), torch.ones(3, 1, 4)
+    _, keys, *_ = interpreted(KERNEL, store, store.clone(), torch.tensor([-1, 4, 3]), new, new)
+    assert keys.sum(dim=(1, 2)).tolist() == [0.0, 0.0, 0.0, 4.0]

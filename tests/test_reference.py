@@ -1,0 +1,122 @@
+"""The reference says what the code says: it is written from it, and names all there is."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+
+import stepweave
+from stepweave.cli.main import app
+from stepweave.configs.schema import json_schema
+from stepweave.nodes.registry import known_kinds
+from tests.installed import ROOT
+
+REFERENCE = ROOT / "docs" / "reference"
+SCRIPTS = ("make_reference", "sections")
+
+
+@pytest.fixture(scope="module")
+def writer() -> Iterator[ModuleType]:
+    """`docs/make_reference.py`, which finds its parts beside itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        import make_reference  # type: ignore[import-not-found]
+
+        yield make_reference
+    for name in [name for name in sys.modules if name.partition(".")[0] in SCRIPTS]:
+        del sys.modules[name]
+
+
+def _page(name: str) -> str:
+    return (REFERENCE / name).read_text(encoding="utf-8")
+
+
+def _markers(name: str) -> list[str]:
+    return re.findall(r"<!-- written: (.*) -->", _page(name))
+
+
+def test_the_reference_is_what_the_code_says_today(writer: ModuleType) -> None:
+    for name, page in writer.pages().items():
+        path = ROOT / "docs" / name
+        if os.environ.get("UPDATE_GOLDEN"):
+            path.write_text(page, encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == page, (
+            f"{name} is old: run python docs/make_reference.py"
+        )
+
+
+def test_text_between_markers_that_was_changed_by_hand_is_seen(writer: ModuleType) -> None:
+    from sections.markdown import filled  # type: ignore[import-not-found]
+
+    page = _page("python.md").replace("Derive the plan", "Guess the plan")
+    assert page != _page("python.md")
+    assert filled(page, lambda what, about: writer.WRITERS[what](about)) == _page("python.md")
+
+
+def test_every_kind_of_ours_has_a_section() -> None:
+    ours = {path.stem for path in (ROOT / "nodes").glob("*.py")} & set(known_kinds())
+    assert {f"## {name}" for name in ours} <= set(_page("nodes.md").splitlines())
+
+
+def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield name, command
+    for word, each in (inner or {}).items():
+        yield from _commands(each, f"{name} {word}")
+
+
+COMMANDS = dict(_commands(typer.main.get_command(app), "stepweave"))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_verb_has_a_section_with_all_its_options(name: str) -> None:
+    verb = name.removeprefix("stepweave ")
+    assert f"options {verb}" in _markers("command-line.md")
+    page = _page("command-line.md")
+    section = re.search(rf"(?m)^## {name}( [A-Z].*)?\n(?:(?!^## ).*\n?)*", page)
+    assert section, f"command-line.md has no section on {name}"
+    for parameter in COMMANDS[name].params:
+        for option in (*parameter.opts, *parameter.secondary_opts):
+            if option.startswith("--") and option != "--help":
+                assert f"`{option}" in section[0], f"{name} {option}"
+
+
+def test_no_section_is_about_a_verb_that_is_gone() -> None:
+    known = [f"options {name.removeprefix('stepweave ')}" for name in COMMANDS]
+    assert [each for each in _markers("command-line.md") if each.startswith("options")] != []
+    for each in _markers("command-line.md"):
+        assert each in known or not each.startswith("options"), each
+
+
+def test_every_key_of_every_config_is_in_a_table() -> None:
+    wanted = [*_markers("yaml.md"), *_markers("command-line.md")]
+    text = _page("yaml.md") + _page("command-line.md")
+    for model, definition in json_schema()["$defs"].items():
+        if model in ("Message", "AbstractState"):
+            continue  # two keys and one; said in prose
+        assert f"keys {model}" in wanted
+        for key in definition["properties"]:
+            assert f"| `{key}` |" in text, f"{model}.{key}"
+
+
+def test_a_meaning_is_written_by_hand_only_where_the_schema_has_none(writer: ModuleType) -> None:
+    for model, key in writer.keys.SAID:
+        assert "description" not in json_schema()["$defs"][model]["properties"][key], (model, key)
+
+
+def test_every_public_name_is_listed_once() -> None:
+    listed = [
+        name
+        for marker in _markers("python.md")
+        if marker.startswith("names ")
+        for name in marker.split()[1:]
+    ]
+    assert sorted(listed) == sorted(stepweave.__all__)

@@ -1,0 +1,203 @@
+"""What a trace says, in one object: for the terminal, for programs and for the timeline page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..executors.analysis import Analysis, Cause, analyse
+from ..executors.critical import Cycle, cycle
+from ..executors.measured import measured, planned_beside, replayed_us
+from ..executors.report import RunReport
+from ..executors.simulated import simulate
+from ..executors.timeline import Timeline
+from ..graph.plan import Plan
+from .words import protected
+
+if TYPE_CHECKING:
+    from ..requests.spans import RequestSpan
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A run beside its plan. `simulated`: there was no real run, and nothing beside it."""
+
+    plan: Plan
+    run: Timeline
+    analysis: Analysis
+    cycle: Cycle | None
+    planned: Timeline | None = None
+    planned_cycle: Cycle | None = None
+    replayed_us: float | None = None
+    requests: tuple[RequestSpan, ...] = ()
+    began_s: float = 0.0
+    executor: str = "threads"
+
+    @staticmethod
+    def of(
+        plan: Plan,
+        report: RunReport,
+        *,
+        requests: Sequence[RequestSpan] = (),
+        executor: str = "threads",
+    ) -> Trace:
+        """Raises `StepweaveError` for a run that was not traced, or is too short to judge."""
+        serial = executor == "serial"
+        run = measured(plan, report, serial=serial)
+        analysis = analyse(run)  # first: a run without steady steps has no costs to plan with
+        planned = planned_beside(plan, run, serial=serial)
+        return Trace(
+            plan=plan,
+            run=run,
+            analysis=analysis,
+            cycle=cycle(run),
+            planned=planned,
+            planned_cycle=cycle(planned),
+            replayed_us=replayed_us(plan, run, serial=serial),
+            requests=tuple(requests),
+            began_s=report.began_s,
+            executor=executor,
+        )
+
+    @staticmethod
+    def simulation(plan: Plan, steps: int) -> Trace:
+        """The plan at its own costs. Raises `StepweaveError` where the steps are too few."""
+        run = simulate(plan, steps=steps)
+        return Trace(plan, run, analyse(run), cycle(run), executor="simulated")
+
+    @property
+    def simulated(self) -> bool:
+        return self.planned is None
+
+    @property
+    def predicted_us(self) -> float:
+        return self.plan.period_us if self.planned is None else self.planned.period_us
+
+    @property
+    def error(self) -> float:
+        """By how much of itself the period was predicted wrong: negative where too short."""
+        return self.predicted_us / self.run.period_us - 1 if self.run.period_us else 0.0
+
+    def why(self, cause: Cause) -> str:
+        """What an actor idled for, in words."""
+        if cause.by == "start":
+            return "nothing before it: the run began"
+        if cause.by == "order":
+            own = self.plan.graph.vertices[cause.held].actor == cause.actor
+            what = "hand-over after" if own else "the one thread ran"
+            return f"{what} {cause.held}{_before(cause.distance)}"
+        if cause.by == "launch":
+            return f"launched late, by {cause.held}"
+        return f"waits for {cause.held}{_before(cause.distance)} ({self.protects(cause)})"
+
+    def protects(self, cause: Cause) -> str:
+        for wait in self.plan.waits:
+            if (wait.source, wait.target, wait.distance) == (cause.held, cause.op, cause.distance):
+                return protected(wait)
+        return "its wait"
+
+    def to_json(self) -> dict[str, Any]:
+        """All numbers of the summary; times are µs per step where nothing else is said."""
+        found, overlap = self.analysis, self.analysis.overlap
+        return {
+            "graph": self.plan.graph.name,
+            "executor": self.executor,
+            "simulated": self.simulated,
+            "steps": self.run.steps,
+            "steady": [found.steady.start, found.steady.stop],
+            "period_us": {
+                "predicted": round(self.predicted_us, 3),
+                "measured": round(self.run.period_us, 3),
+                "error": round(self.error, 5),
+                "mean": round(found.mean_us, 3),
+                "replayed": None if self.replayed_us is None else round(self.replayed_us, 3),
+            },
+            "overlap": {
+                "host_us": round(overlap.host_us, 3),
+                "device_us": round(overlap.device_us, 3),
+                "both_us": round(overlap.both_us, 3),
+                "of_device": round(overlap.of_device, 5),
+                "hidden": round(overlap.hidden, 5),
+            },
+            "actors": [
+                {
+                    "actor": each.actor,
+                    "busy_us": round(each.busy_us, 3),
+                    "idle_us": round(each.idle_us, 3),
+                    "hand_over_us": round(each.late_us, 3),
+                    "busy": round(each.busy, 5),
+                }
+                for each in found.actors
+            ],
+            "idle": [
+                {
+                    "actor": each.actor,
+                    "op": each.op,
+                    "after": each.held,
+                    "by": each.by,
+                    "distance": each.distance,
+                    "count": each.times,
+                    "us": round(each.us, 3),
+                    "hand_over_us": round(each.late_us, 3),
+                    "why": self.why(each),
+                }
+                for each in found.causes
+            ],
+            "ops": [
+                {
+                    "op": each.op,
+                    "actor": each.actor,
+                    "count": each.runs,
+                    "median_us": round(each.median_us, 3),
+                    "p90_us": round(each.p90_us, 3),
+                    "mean_us": round(each.mean_us, 3),
+                    "share": round(each.share, 5),
+                }
+                for each in found.ops
+            ],
+            "critical_cycle": {
+                "measured": _cycle(self.cycle),
+                "predicted": _cycle(self.planned_cycle) if self.planned is not None else None,
+            },
+            "requests": [_request(each, self.began_s) for each in self.requests],
+        }
+
+
+def _before(distance: int) -> str:
+    """`, a step earlier`: which step's op it was, seen from the one that came after it."""
+    if distance == 0:
+        return ""
+    steps = "a step" if abs(distance) == 1 else f"{abs(distance)} steps"
+    return f" {steps} {'earlier' if distance > 0 else 'later'}"
+
+
+def _cycle(found: Cycle | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "ops": [list(placed) for placed in found.ops],
+        "repeats": found.repeats,
+        "share": round(found.share, 5),
+        "us": round(found.us, 3),
+        "hand_over_us": round(found.late_us, 3),
+    }
+
+
+def _request(request: RequestSpan, began_s: float) -> dict[str, Any]:
+    def at(moment: float | None) -> float | None:
+        return None if moment is None else round((moment - began_s) * 1e6, 1)
+
+    return {
+        "id": request.id,
+        "asked_us": at(request.asked_s),
+        "submitted_us": at(request.submitted_s),
+        "scheduled_us": at(request.scheduled_s),
+        "first_token_us": at(request.first_token_s),
+        "ended_us": at(request.ended_s),
+        "prompt_tokens": request.prompt_tokens,
+        "tokens": request.tokens,
+        "finish_reason": request.finish_reason,
+        "preemptions": request.preemptions,
+        "steps": len(request.steps),
+    }

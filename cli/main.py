@@ -40,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(graph_app, name="graph", help="Draw the plan of a config.")
+app.add_typer(graph_app, name="graph", help="Draw, explain and compare plans.")
 
 
 @app.callback()

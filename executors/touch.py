@@ -191,13 +191,14 @@ def poison(block: Block) -> None:
     tensor = block.holder
     if not isinstance(tensor, Tensor):
         return
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()  # a reader's body has returned, but its kernels and copies go on
+    cuda: Any = torch.cuda
+    if cuda.is_initialized():
+        cuda.synchronize()  # a reader's body has returned, but its kernels and copies go on
     with torch.inference_mode():
         whole = tensor.as_strided((block.nbytes // tensor.element_size(),), (1,), 0)
         whole.fill_(_garbage(tensor.dtype))
     if tensor.is_cuda:
-        torch.cuda.synchronize()  # whoever gets this memory next may be on another stream
+        cuda.synchronize()  # whoever gets this memory next may be on another stream
 
 
 def _garbage(dtype: torch.dtype) -> float:

@@ -15,6 +15,9 @@ its `seed`, modulo N; past the end it gets the last token, which should be the s
 from __future__ import annotations
 
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +33,7 @@ from stepweave.nodes.kind import Built, DrafterNeeds, NodeKind, NodeSpec
 from stepweave.nodes.machine import Machine
 from stepweave.nodes.prepare_inputs import Inputs, SampleRows
 from stepweave.nodes.proposal import Proposal, drafter
+from stepweave.nodes.registry import kind as known
 from stepweave.nodes.sample import Sampled
 
 BIAS = 1000.0  # far above what a random model says
@@ -129,14 +133,23 @@ def _replaced(
     return Proposal(torch.where(is_right, tokens, wrong), found.valid)
 
 
-def install(site: Path) -> None:
+@contextmanager
+def installed() -> Iterator[None]:
     """Make the kinds known as those of an installed package are: by metadata on `sys.path`."""
-    info = site / "stepweave_steering-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stepweave-steering\nVersion: 0\n")
-    points = [f"{kind.name} = {__name__}:{name}" for name, kind in KINDS.items()]
-    (info / "entry_points.txt").write_text("\n".join(["[stepweave.nodes]", *points, ""]))
-    sys.path.append(str(site))
+    with tempfile.TemporaryDirectory() as site:
+        info = Path(site) / "stepweave_steering-0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: stepweave-steering\nVersion: 0\n"
+        )
+        points = [f"{kind.name} = {KINDS_AT}:{name}" for name, kind in KINDS.items()]
+        (info / "entry_points.txt").write_text("\n".join(["[stepweave.nodes]", *points, ""]))
+        sys.path.append(site)
+        try:
+            yield
+        finally:
+            sys.path.remove(site)
+            known.cache_clear()
 
 
 STEER = NodeKind(
@@ -155,3 +168,4 @@ DRAFT = NodeKind(
 )
 
 KINDS = {"STEER": STEER, "DRAFT": DRAFT}
+KINDS_AT = __name__

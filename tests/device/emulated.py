@@ -54,16 +54,16 @@ SIZED = {"aten::repeat_interleave"}
 
 
 class Emulated(Tensor):
-    """A tensor of the device. `inner`: the CPU tensor that it wraps, with the same geometry."""
+    """A tensor of the device. `held`: the CPU tensor that it wraps, with the same geometry."""
 
-    inner: Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    held: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> Emulated:
         assert not isinstance(inner, Emulated), "a tensor of the device wraps one of the host"
         with torch.inference_mode(False):  # a view of an ordinary wrapper has to be ordinary
-            made: Any = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            made: Any = torch.Tensor._make_wrapper_subclass(
                 cls,
                 inner.shape,
                 strides=inner.stride(),
@@ -72,14 +72,14 @@ class Emulated(Tensor):
                 device=DEVICE,
                 requires_grad=False,
             )
-        made.inner = inner
+        made.held = inner
         return made  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:  # type: ignore[override]
-        return f"Emulated({self.inner!r})"
+        return f"Emulated({self.held!r})"
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, operation: Any, types: object, args: Any = (), kwargs: Any = None
     ) -> Any:
         return perform(operation, args, kwargs or {})
@@ -96,7 +96,7 @@ def perform(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     wrappers: dict[int, Emulated] = {}
     for tensor in _tensors(args, kwargs):
         if isinstance(tensor, Emulated):
-            wrappers[id(tensor.inner)] = tensor
+            wrappers[id(tensor.held)] = tensor
         else:
             # torch moves a number over by a copy from pageable memory, where it is no argument.
             by_value = tensor.dim() == 0 and torch.Tag.pointwise in operation.tags
@@ -109,7 +109,7 @@ def perform(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         inner["device"] = torch.device("cpu")
     found = operation(*map(_inner, args), **inner)
     for wrapper in wrappers.values():
-        assert wrapper.shape == wrapper.inner.shape, f"{operation} changed a shape in place"
+        assert wrapper.shape == wrapper.held.shape, f"{operation} changed a shape in place"
 
     def outer(datum: Any) -> Any:
         if isinstance(datum, tuple | list):
@@ -135,7 +135,7 @@ def _tensors(args: Any, kwargs: Mapping[str, Any]) -> list[Tensor]:
 
 def _inner(argument: Any) -> Any:
     if isinstance(argument, Emulated):
-        return argument.inner
+        return argument.held
     if isinstance(argument, tuple | list):
         return type(argument)(map(_inner, argument))
     return argument
@@ -143,7 +143,7 @@ def _inner(argument: Any) -> Any:
 
 def _copy(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """`copy_` and `to`, in both directions and within the device."""
-    bare = lambda t: t.inner if isinstance(t, Emulated) else t  # noqa: E731
+    bare = lambda t: t.held if isinstance(t, Emulated) else t  # noqa: E731
     if operation is torch.ops.aten.copy_.default:
         operation(bare(args[0]), bare(args[1]), *args[2:], **kwargs)
         return args[0]
@@ -177,21 +177,22 @@ class _Unavailable:
         return [torch.bfloat16]
 
 
-def _register() -> tuple[torch.library.Library, ...]:
+def _register() -> tuple[Any, ...]:
     """Make torch know the device; it can be done once in a process."""
     from torch.utils import backend_registration
 
     backend_registration._setup_privateuseone_for_python_backend(
         "emulated", backend_module=_Unavailable()
     )
-    library = torch.library.Library("_", "IMPL")
+    new: Any = torch.library.Library
+    library = new("_", "IMPL")
 
     def fallback(operation: Any, *args: Any, **kwargs: Any) -> Any:
         return perform(operation, args, kwargs)
 
-    library.fallback(fallback, "PrivateUse1")  # type: ignore[no-untyped-call]
+    library.fallback(fallback, "PrivateUse1")
     # These would make an empty tensor first and resize it, which no wrapper follows.
-    aten = torch.library.Library("aten", "IMPL")
+    aten = new("aten", "IMPL")
     ranges = torch.ops.aten.arange
     for operation in (
         ranges.default,
@@ -219,7 +220,7 @@ class _Mode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
 
 
-class Pinning(_Mode):
+class Pinning(_Mode):  # type: ignore[no-untyped-call]
     """Takes note of pinned memory, which there is none of without a GPU."""
 
     def __init__(self) -> None:
@@ -240,7 +241,7 @@ class Pinning(_Mode):
         return tensor.untyped_storage().data_ptr() in self.kept
 
 
-class DeviceOp(_Mode):
+class DeviceOp(_Mode):  # type: ignore[no-untyped-call]
     """The rules of a device op, for the thread that runs it."""
 
     def __init__(self, pinning: Pinning) -> None:

@@ -21,7 +21,7 @@ from tests.device.emulated import DEVICE, Emulated, Misplaced, Pinning, Placed
 @pytest.mark.parametrize("executor", ["serial", "threads"])
 def test_arithmetic_there_is_the_arithmetic_here(executor: str) -> None:
     there, here = run_body(_sums, executor), _sums(torch.arange(12.0).view(3, 4))
-    assert torch.equal(there.inner, here)
+    assert torch.equal(there.held, here)
 
 
 def _sums(x: Tensor) -> Tensor:
@@ -122,8 +122,12 @@ def refused(work: Callable[[], object]) -> str:
 def test_a_host_op_must_not_touch_the_device() -> None:
     """The graph refuses a host op that reads a value of the device; these do it past the graph."""
     kept = torch.ones(3, device=DEVICE)
-    for body in (lambda _: kept + 1, lambda _: torch.zeros(3, device=DEVICE), lambda _: kept.cpu()):
-        graph = StepGraph.build([Node("work", (Op(run=body),))], [])
+    for body in (lambda: kept + 1, lambda: torch.zeros(3, device=DEVICE), lambda: kept.cpu()):
+
+        def work(ctx: OpContext, body: Callable[[], Tensor] = body) -> None:
+            body()
+
+        graph = StepGraph.build([Node("work", (Op(run=work),))], [])
         executor = Placed(EXECUTORS["serial"], Pinning())
         rule = refused(lambda: run(compile_plan(graph), executor=executor, steps=1))  # noqa: B023
         assert rule == "host op on the device"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -60,7 +60,7 @@ def held_up(op: str, wait: Callable[[], None]) -> Around:
     """The stream spins before the kernels of `op`: whoever does not wait comes too early."""
 
     @contextmanager
-    def around(name: str) -> Iterable[None]:  # type: ignore[misc]
+    def around(name: str) -> Iterator[None]:
         if name == op:
             wait()
         yield

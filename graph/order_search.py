@@ -190,6 +190,8 @@ class Search:
             return None
         if self.p > 0 and slack + int(paths[1, target, source]) < self.strict:
             return None
+        if (paths[:, source, target] <= (distance, slack)).all():
+            return paths  # implied already
         edge = np.array([distance, slack], dtype=np.int64)[:, None, None]
         through = paths[:, :, source, None] + edge + paths[:, None, target, :]
         result: Ints = np.minimum(paths, through)

@@ -10,7 +10,8 @@ the one with the fewest hops is the shortest, which makes witnesses short and de
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,33 @@ def closure(weights: Weights) -> Weights:
         np.minimum(paths, through, out=paths)
         np.maximum(paths, -FAR, out=paths)  # a negative cycle doubles at each turn
     return paths
+
+
+def with_edge(paths: Weights, source: int, target: int, distance: int) -> Weights:
+    """The closure once an edge is added, from that without: n² where `closure` takes n³.
+
+    Exact where no cycle of the result has distance ≤ 0: a shortest path takes the edge once.
+    """
+    to, onward = paths[:, source].copy(), paths[target].copy()
+    to[source] = onward[target] = 0
+    joined: Weights = np.minimum(paths, to[:, None] + weight(distance) + onward[None, :])
+    return joined
+
+
+def without_each(
+    paths: Weights, edges: Sequence[tuple[int, int, int]]
+) -> Iterator[tuple[tuple[int, int, int], Weights]]:
+    """Each edge with the closure over `paths` and all edges but it.
+
+    By halves: what is added for one half serves all edges of the other, so n edges take
+    n log n additions.
+    """
+    if len(edges) == 1:
+        yield edges[0], paths
+    elif edges:
+        middle = len(edges) // 2
+        for part, others in ((edges[:middle], edges[middle:]), (edges[middle:], edges[:middle])):
+            yield from without_each(reduce(lambda p, e: with_edge(p, *e), others, paths), part)
 
 
 def ordered(paths: Weights) -> npt.NDArray[np.bool_]:

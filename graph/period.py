@@ -64,24 +64,14 @@ def delays(graph: StepGraph, events: Iterable[Event], costs: Mapping[str, float]
     began; in exchange no device op of the node can end before its launch does, so whatever
     follows one of them also follows the launch, as happens-before says it must.
     """
-    early = {
-        node.op_names("host")[-1]: node.launch_latency_us
-        for node in graph.nodes
-        if node.device and node.launch_latency_us is not None
-    }
-    ends = {
-        op: node.op_names("host")[-1]
-        for node in graph.nodes
-        for op in node.op_names("device")
-        if node.launch_latency_us is not None
-    }
+    vertices = graph.vertices
     found = []
     for source, target, distance, kind in events:
-        latency = early.get(source) if kind == "launch" else None
-        delay = costs[source] if latency is None else latency
+        latency = vertices[source].node.launch_latency_us
+        delay = costs[source] if latency is None or kind != "launch" else latency
         found.append(Delay(source, target, distance, delay))
-        if source in ends:
-            launch = ends[source]
+        launch = vertices[source].launch
+        if latency is not None and launch is not None:
             found.append(Delay(launch, target, distance, costs[launch], via=source))
     return found
 
@@ -106,12 +96,9 @@ class Scaled:
         table = np.array(columns, dtype=np.int64).reshape(len(columns), 4).T
         return Scaled(len(index), table[0], table[1], table[2], table[3], scale)
 
-    def dense(self, ratio: Fraction) -> npt.NDArray[np.int64]:
-        """The largest duration − ratio · distance between any two ops, times the denominator."""
-        weights = np.full((self.size, self.size), NEVER, dtype=np.int64)
-        gain = self.duration * ratio.denominator - self.distance * ratio.numerator
-        np.maximum.at(weights, (self.source, self.target), gain)
-        return weights
+    def gain(self, ratio: Fraction) -> npt.NDArray[np.int64]:
+        """duration − ratio · distance of each edge, times the denominator."""
+        return self.duration * ratio.denominator - self.distance * ratio.numerator
 
 
 def _scale(durations: Iterable[float]) -> int:
@@ -136,7 +123,7 @@ def slowest_cycle(scaled: Scaled, first: Sequence[Sequence[int]] = ()) -> Cycle:
     for edges in first:
         best = max(best, _cycle(scaled, edges), key=lambda cycle: cycle.ratio)
     while True:
-        vertices = _gaining(scaled.dense(best.ratio))
+        vertices = _gaining(scaled, scaled.gain(best.ratio))
         if vertices is None:
             return best
         better = _cycle(scaled, _edges_along(scaled, vertices, best.ratio))
@@ -150,20 +137,28 @@ def _cycle(scaled: Scaled, edges: Sequence[int]) -> Cycle:
     return Cycle(tuple(chosen), Fraction(total, int(scaled.distance[chosen].sum())))
 
 
-def _gaining(weights: npt.NDArray[np.int64]) -> list[int] | None:
-    """The vertices of a cycle of positive weight, in order (Bellman–Ford), or None."""
-    size = len(weights)
+def _gaining(scaled: Scaled, gain: npt.NDArray[np.int64]) -> list[int] | None:
+    """The vertices of a cycle of positive gain, in order (Bellman–Ford), or None."""
+    size = scaled.size
+    if not len(gain):
+        return None
+    by_target = np.lexsort((scaled.source, scaled.target))
+    source, target, gain = scaled.source[by_target], scaled.target[by_target], gain[by_target]
+    starts = np.flatnonzero(np.r_[True, target[1:] != target[:-1]])
+    heads, run = target[starts], np.cumsum(np.r_[False, target[1:] != target[:-1]])
     height = np.zeros(size, dtype=np.int64)
-    before = np.zeros(size, dtype=np.intp)
+    before = np.zeros(size, dtype=np.int64)
     for _ in range(size + 1):
-        reach = height[:, None] + np.maximum(weights, NEVER // 2)
-        best = reach.max(axis=0)
-        risen = best > height
+        reach = height[source] + gain
+        best = np.maximum.reduceat(reach, starts)
+        risen = best > height[heads]
         if not risen.any():
             return None
-        before = np.where(risen, reach.argmax(axis=0), before)
-        height = np.maximum(height, best)
-    here = int(np.flatnonzero(risen)[0])
+        attains = np.flatnonzero(reach == best[run])
+        first = attains[np.unique(run[attains], return_index=True)[1]]  # of the earliest op
+        before[heads[risen]] = source[first[risen]]
+        height[heads[risen]] = best[risen]
+    here = int(heads[np.flatnonzero(risen)].min())
     for _ in range(size):
         here = int(before[here])
     cycle = [here]
@@ -173,7 +168,7 @@ def _gaining(weights: npt.NDArray[np.int64]) -> list[int] | None:
 
 
 def _edges_along(scaled: Scaled, cycle: Sequence[int], ratio: Fraction) -> list[int]:
-    gain = scaled.duration * ratio.denominator - scaled.distance * ratio.numerator
+    gain = scaled.gain(ratio)
     edges = []
     for u, v in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
         parallel = np.flatnonzero((scaled.source == u) & (scaled.target == v))

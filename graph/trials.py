@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -124,8 +125,7 @@ class Trials:
 
     def least(self, group: int) -> int:
         """A lower bound of the slots of a group: what each of its orders asks for alone."""
-        reach = with_empty(closure(self.orders(self._unlimited())[0])[0])
-        back = with_empty(closure(self.slack))
+        reach, back = with_empty(self._rest), with_empty(self._slack_paths)
         bound = 1
         for source, target, distance in self.gates[group]:
             if reach[target, source] < FAR // 2:
@@ -138,17 +138,25 @@ class Trials:
 
     def enough(self, group: int, choice: Sequence[int] = ()) -> int | None:
         """The slots at which the rest of the graph implies all that the group needs, or None."""
-        others = self._unlimited()
+        paths = self._rest
         if choice:
-            others[0] = choice
+            others = np.array([choice], dtype=np.int64)
             others[0, group] = UNLIMITED
-        paths = closure(self.orders(others)[0])[0]
+            paths = closure(self.orders(others)[0])[0]
         if any(paths[u, v] >= FAR // 2 for u, v, _ in self.gates[group]):
             return None
         return max([1, *(int(paths[u, v]) // HOP - d for u, v, d in self.gates[group])])
 
-    def _unlimited(self) -> Ints:
-        return np.full((1, len(self.gates)), UNLIMITED, dtype=np.int64)
+    @cached_property
+    def _rest(self) -> Weights:
+        """Paths over what is ordered whatever the slots."""
+        unlimited = np.full((1, len(self.gates)), UNLIMITED, dtype=np.int64)
+        paths: Weights = closure(self.orders(unlimited)[0])[0]
+        return paths
+
+    @cached_property
+    def _slack_paths(self) -> Weights:
+        return closure(self.slack)
 
 
 def _slack(scaled: Scaled, ratio: Fraction) -> Weights:

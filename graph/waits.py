@@ -25,6 +25,7 @@ from .paths import (
     closure,
     ordered,
     weight,
+    without_each,
     with_empty,
     within,
 )
@@ -96,9 +97,9 @@ def synchronize(frame: Frame, needed: Sequence[Requirement]) -> Synchronization:
                 names[source],
                 names[target],
                 distance,
-                _protected(frame, weights, (source, target), needs, gates),
+                _protected(without, needs, gates),
             )
-            for source, target, distance in kept
+            for (source, target, distance), without in without_each(frame.paths, kept)
         ),
         launch_order=needs.launches,
         weights=weights,
@@ -151,13 +152,8 @@ def redundant(
     return result
 
 
-def _protected(
-    frame: Frame, weights: Weights, wait: tuple[int, int], needs: Needs, gates: Weights
-) -> tuple[Protected, ...]:
-    """The requirements that nothing implies once this wait is removed."""
-    without = weights.copy()
-    without[wait] = frame.weights[wait]
-    paths = closure(without)
+def _protected(paths: Weights, needs: Needs, gates: Weights) -> tuple[Protected, ...]:
+    """The requirements that nothing implies once a wait is removed, from the paths without it."""
     broken = paths[gates[:, 0], gates[:, 1]] >= (gates[:, 2] + 1) * HOP
     found = [needs.requirements[number] for number in np.flatnonzero(broken)]
     return tuple(Protected(r.hazard, r.value, r.source, r.target) for r in found)

@@ -57,6 +57,7 @@ def _sentence(summary: Mapping[str, Any]) -> str:
         said += f"; {summary['accepted'] / summary['drafted']:.0%} of drafts accepted"
     if "synthetic_acceptance" in summary:
         said += "\nSYNTHETIC ACCEPTANCE, for benchmarks: these texts are not what the model says"
+    said += "".join(f"\nnote: {note}" for note in summary["notes"])
     if summary["equal_to_synchronous"] is not None:
         same = "equal to" if summary["equal_to_synchronous"] else "NOT EQUAL to"
         said += f"\n{same} the synchronous loop, {summary['speed_ratio']:.2f} times its speed"

@@ -61,6 +61,9 @@ def run(
     from .results import print_json, print_text
 
     llm = LLM(pipeline=config)
+    if llm.engine.machine.buckets:
+        with _warming_up() as on_warm_up:
+            llm.warm_up(on_warm_up)
     started = perf_counter()
     with cancelled_by_ctrl_c(llm) as interrupted, progress_bar(len(lines)) as on_progress:
         try:
@@ -144,6 +147,26 @@ def cancelled_by_ctrl_c(llm: LLM) -> Iterator[list[float]]:
         yield interrupted
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _warming_up() -> Iterator[Callable[[int, int, str], None] | None]:
+    """Graphs are captured before the clock starts; a bar says how far that is."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("capturing graphs"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, of, what: bar.update(task, completed=done, total=of, description=what)
 
 
 @contextmanager

@@ -40,11 +40,32 @@ class ModelConfig(_Part):
         description="Arithmetic that does not depend on how many rows a step has, so that every "
         "depth gives the same bits.",
     )
+    compile: Literal["off", "layer"] = Field(
+        default="off",
+        description="layer: decoder layers, of drafters and heads too, are compiled by "
+        "torch.compile when they are loaded, all layers of a kind as one. It takes seconds to "
+        "minutes, is meant for GPUs, and needs invariant false.",
+    )
+    merge: bool | None = Field(
+        default=None,
+        description="Linear layers of one input become one matrix product: queries, keys and "
+        "values; gate and up. Needs invariant false. null: if compiled.",
+    )
     prompt_format: Literal["auto", "text", "chat"] = Field(
         default="auto",
         description="What a plain `prompt` is: text to continue, or a user's turn in the chat "
         "template. auto: chat for the embedded model, text for any other.",
     )
+
+    @model_validator(mode="after")
+    def _invariant_means_as_it_is(self) -> ModelConfig:
+        if self.invariant and (self.compile != "off" or self.merge):
+            asked = "compile: layer" if self.compile != "off" else "merge: true"
+            raise ValueError(
+                f"`{asked}` changes the order of sums, which `invariant: true` forbids; set "
+                "invariant: false, or leave it out"
+            )
+        return self
 
 
 Method = Literal["draft_model", "eagle", "eagle3", "ngram", "custom"]
@@ -208,6 +229,11 @@ class PipelineConfig(_Part):
         default="threads",
         description="serial: one thread, no overlap, the reference. threads: real overlap, of "
         "threads. cuda: of threads and the streams of a GPU.",
+    )
+    graphs: bool = Field(
+        default=True,
+        description="With executor cuda: capture runs of device ops as CUDA graphs, and round decode "
+        "steps up to few sizes for them. Other executors run every step as it is.",
     )
     torch_threads: int | None = Field(
         default=None, ge=1, le=1024, description="Threads inside a torch operation; null: torch's."

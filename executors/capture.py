@@ -92,7 +92,7 @@ class Captures:
 
 
 class Unstable(Exception):
-    """A tensor that will lie elsewhere next time: what reads it is not worth capturing."""
+    """What it says: why such a datum is not worth capturing what reads it."""
 
 
 class _Places:
@@ -132,17 +132,20 @@ class _Places:
     def signature(self, datum: Any) -> Hashable:
         """All that a body can see of a datum but the contents of its tensors.
 
-        Raises `Unstable` for a tensor in memory that is not known to stay.
+        Raises `Unstable` for a tensor in memory that is not known to stay, and for a datum with a
+        true attribute `one_off`: its sizes are not expected to come up again.
         """
         match datum:
             case None | bool() | int() | float() | str() | Enum():
                 return datum
             case Tensor():
                 if datum.untyped_storage().data_ptr() not in self._staying:
-                    raise Unstable
+                    raise Unstable("what it reads lies elsewhere in each step")
                 return (datum.data_ptr(), tuple(datum.shape), datum.stride(), datum.dtype)
             case tuple() | list():
                 return tuple(self.signature(each) for each in datum)
+        if getattr(datum, "one_off", False):
+            raise Unstable("sizes that are not rounded up")
         if is_dataclass(datum):
             parts = (getattr(datum, part.name) for part in fields(datum))
             return (type(datum), *map(self.signature, parts))
@@ -232,8 +235,8 @@ class _SegmentRun:
         self._inputs = tuple(self._read(name, step - carry) for name, carry in self._reads)
         try:
             key = (step % self._phases, *map(self._where.signature, self._inputs))
-        except Unstable:
-            self._counts.because("what it reads lies elsewhere in each step")
+        except Unstable as reason:
+            self._counts.because(str(reason))
             return
         known = self._known.get(key)
         if known is not None:
@@ -289,8 +292,11 @@ class _SegmentRun:
         for name in context.vertex.op.writes:
             if name not in self._segment.writes:
                 continue
-            cells = self._cells[name].cells
+            cells, written = self._cells[name].cells, self._cells[name].written
             slot = step % len(cells)
+            if written is not None and written[slot] != step:
+                self._outputs[name] = None  # nothing this time; the slot still holds an old version
+                continue
             if name in (self._settled if capturing else self._carried):
                 context.write(name, self._where.settle(name, slot, cells[slot]))
             elif name in self._settled:

@@ -29,7 +29,7 @@ from .errors import ContractViolation
 from .ledger import Entry, Key, Ledger
 from .report import Unused
 from .touch import Block, Walker, fingerprint, poison
-from .watch import Use, Watch, may_ask, where
+from .watch import TORCH_REFUSED, Use, Watch, may_ask, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +205,8 @@ class Checked:
         except Exception as error:
             if self.violation is not None:
                 raise self.violation from error
+            if isinstance(error, RuntimeError) and TORCH_REFUSED in str(error):
+                raise self._hidden_sync("an operation", at_line=False) from error
             raise
         if self.violation is not None:
             raise self.violation  # the op has caught it
@@ -288,12 +290,16 @@ class Checked:
 
     def asks_the_host(self, what: str) -> None:
         if not may_ask():
-            self._violate(
-                "SW-HIDDEN-SYNC",
-                "",
-                f"{what} makes the host wait for the device; a node that must wait says "
-                "`allow_sync: true`",
-            )
+            raise self._hidden_sync(what)
+
+    def _hidden_sync(self, what: str, *, at_line: bool = True) -> ContractViolation:
+        return self._violation(
+            "SW-HIDDEN-SYNC",
+            "",
+            f"{what} makes the host wait for the device; a node that must wait says "
+            "`allow_sync: true`",
+            at_line=at_line,
+        )
 
     def _refuse(self, entry: Entry, use: Use) -> NoReturn:
         owner = entry.home or entry.retired or max(entry.owners)
@@ -369,11 +375,14 @@ class Checked:
         ]
 
     def _violate(self, code: str, value: str, what: str, *, at_line: bool = True) -> NoReturn:
+        raise self._violation(code, value, what, at_line=at_line)
+
+    def _violation(self, code: str, value: str, what: str, *, at_line: bool) -> ContractViolation:
         file, line, at = where() if at_line else (None, None, "")
         self.violation = ContractViolation(
             code, self.vertex, value, self.step, f"{what}{f' ({at})' if at else ''}", file, line
         )
-        raise self.violation
+        return self.violation
 
 
 @dataclass(frozen=True, slots=True)

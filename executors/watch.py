@@ -238,6 +238,9 @@ def _telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return telling
 
 
+TORCH_REFUSED = "called a synchronizing CUDA operation"  # what torch says then
+
+
 class TorchRefuses:
     """torch's own refusal to wait for a GPU, while device ops are under way.
 

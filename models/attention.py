@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -115,6 +115,14 @@ class LayerProbe:
     calls: list[int] = field(default_factory=list)
 
 
+class InGraph(Protocol):
+    """Takes the place of a batch while a layer is compiled: no graph may depend on a batch."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, how: How) -> Tensor:
+        """From the shapes that `paged_attention` takes to `[T, H, D]`."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Group:
     """Rows with equally many query tokens; each piece is a run of neighbours."""
@@ -142,7 +150,7 @@ def paged_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     *,
-    paged: AttentionBatch | LayerProbe,
+    paged: AttentionBatch | LayerProbe | InGraph,
     paged_invariant: bool | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -156,15 +164,18 @@ def paged_attention(
     float32 and float64. `sliding_window` counts the token itself; `softcap` bounds the scores
     (Gemma 2); `s_aux[H]` are attention sinks (gpt-oss).
     """
-    layer = getattr(module, "layer_idx", None)
-    if not isinstance(layer, int):
-        raise TypeError(f"{type(module).__name__} has no layer_idx, so no place in the cache")
     if sliding_window is None:
         sliding_window = getattr(module, "sliding_window", None)
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
-    paged.calls.append(layer)
+    how = How(scaling, sliding_window, softcap, s_aux)
+    if not isinstance(paged, AttentionBatch | LayerProbe):
+        return paged.attend(query, key, value, how)[None], None
+    layer = getattr(module, "layer_idx", None)
+    if not isinstance(layer, int):
+        raise TypeError(f"{type(module).__name__} has no layer_idx, so no place in the cache")
     if isinstance(paged, LayerProbe):
+        paged.calls.append(layer)
         paged.layers[layer] = LayerShape(key.shape[1], key.shape[-1], value.shape[-1])
         paged.windows[layer], paged.softcaps[layer] = sliding_window, softcap
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[-1]), None
@@ -172,9 +183,23 @@ def paged_attention(
     if paged_invariant is None:
         exact = query.dtype in (torch.float32, torch.float64)
         paged_invariant = exact and query.device.type == "cpu"
-    how = How(scaling, sliding_window, softcap, s_aux)
+    return attend_layer(paged, layer, query, key, value, how, invariant=paged_invariant)[None], None
+
+
+def attend_layer(
+    paged: AttentionBatch,
+    layer: int,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    how: How,
+    *,
+    invariant: bool,
+) -> Tensor:
+    """What `paged_attention` does once it knows which layer asks: `[T, H, D]`."""
+    paged.calls.append(layer)
     compiling = torch.compiler.is_compiling()
-    by_operators = not paged_invariant and (compiling or _on_device(query.device))
+    by_operators = not invariant and (compiling or _on_device(query.device))
     cache = paged.cache
     tokens = len(paged.slots)  # what follows is padding, which has no keys and no result
     k_new, v_new = key[0].transpose(0, 1), value[0].transpose(0, 1)
@@ -196,13 +221,13 @@ def paged_attention(
         if by_operators:
             results.append(_attend_by_operators(paged, layer, group, q, how))
             continue
-        attend = _attend_in_tiles if paged_invariant else attend_gathered
+        attend = _attend_in_tiles if invariant else attend_gathered
         k, v = cache.gather_heads(layer, _rows(paged, layer, group))
         allowed = _allowed(paged, group, how.window, heads // shape.kv_heads)
         result = attend(pack(q, group.query_len, shape.kv_heads), k, v, allowed, how)
         results.append(unpack(result, group.query_len))
     if len(groups) == 1 and padded == tokens:
-        return results[0][None], None  # as they come: the one group is the whole batch
+        return results[0]  # as they come: the one group is the whole batch
     out = query.new_zeros(padded, heads, shape.value_dim)
     for group, result in zip(groups, results, strict=True):
         start = 0
@@ -210,7 +235,7 @@ def paged_attention(
             count = piece.stop - piece.start
             out[piece] = result[start : start + count]
             start += count
-    return out[None], None
+    return out
 
 
 def _on_device(device: torch.device) -> bool:

@@ -8,7 +8,7 @@ token, then compared with itself on its own attention.
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,10 +18,12 @@ from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-from . import attention
+from . import attention, compiled
 from .attention import AttentionBatch, LayerProbe
+from .compiled import LEAST, Compile, CompiledLayers
 from .errors import AttentionNotCalled, ModelError, ModelNotFound, NotInvariant, UnsupportedModel
 from .invariant import make_invariant, undo_invariant, whole_tiles
+from .merging import merge as merged
 from .paged_cache import LayerShape, PagedCache
 
 DType = Literal["float32", "float64", "bfloat16", "auto"]
@@ -37,16 +39,33 @@ _PROBE_TOKENS = 10  # more than the smallest tile, so that passes of different s
 class CausalLM:
     """A decoder whose keys and values live in a `PagedCache`.
 
-    The Hugging Face model is taken over: its attention, and in invariant mode its linear
-    layers, are replaced in place. Do not share it between two `CausalLM`s of different modes.
+    The Hugging Face model is taken over: its attention, what is merged or compiled, and in
+    invariant mode its linear layers, are replaced in place. Do not share it between two
+    `CausalLM`s of different modes.
 
     A forward pass must not run in two threads at once.
     """
 
-    def __init__(self, model: PreTrainedModel, *, invariant: bool) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        invariant: bool,
+        compile: Compile = "off",
+        merge: bool | None = None,
+    ) -> None:
         self.hf = model
         self.name = type(model).__name__
         self.invariant = invariant
+        self.compile = compile
+        self.merge = compile != "off" if merge is None else merge
+        self.notes: tuple[str, ...] = ()
+        if invariant and (compile != "off" or self.merge):
+            raise ModelError(
+                f"{self.name}: in invariant arithmetic a model is neither compiled nor merged, "
+                "since both choose their own order of sums; say invariant false too"
+            )
+        self._compiled: CompiledLayers | None = None
         self.config = model.config.get_text_config(decoder=True)
         _refuse(model, self.config)
         self._base = model.base_model
@@ -60,17 +79,24 @@ class CausalLM:
         model.train(False)
         model.requires_grad_(False)
         undo_invariant(model)
-        if invariant or self.device.type == "cpu":
+        compiled.undo(model)
+        if invariant or (self.device.type == "cpu" and compile == "off"):
             _plain_experts(model)
         with torch.no_grad():
             expected = self._own_logits()
+            if self.merge:
+                self.notes += merged(model).notes()
             attention.register()
             model.set_attn_implementation(attention.NAME)
             self.layer_shapes = self._probe()
             if invariant:
                 make_invariant(model)
             self._watch_hidden()
+            if compile == "layer":
+                self._compiled = CompiledLayers(self.name, self._decoder_layers())
             self._check(expected)
+        if self._compiled is not None:
+            self.notes += (self._compiled.note,)
 
     @classmethod
     def load(
@@ -80,6 +106,8 @@ class CausalLM:
         dtype: DType = "float32",
         device: torch.device | str = "cpu",
         invariant: bool = True,
+        compile: Compile = "off",
+        merge: bool | None = None,
     ) -> "CausalLM":
         """Load a directory, a hub name, or `"embedded"` / `"embedded-draft"`.
 
@@ -87,6 +115,10 @@ class CausalLM:
         the installed transformers: a model is data, not a program. `dtype="auto"` takes what
         the checkpoint says. With `invariant`, a token's logits have the same bits in every
         batch, chunk and draft window; it is meant for CPU and costs speed.
+
+        Without it, `compile="layer"` compiles the decoder layers now (`compiled.py`; seconds), and
+        `merge` makes one product of those that take the same input (`merging.py`; None: if
+        compiled). `notes` say what was done. Raises `CompileFailed` if a layer cannot be compiled.
         """
         wanted: torch.dtype | str = "auto" if dtype == "auto" else getattr(torch, dtype)
         model = from_local_then_hub(
@@ -96,12 +128,19 @@ class CausalLM:
             use_safetensors=True,
             attn_implementation="eager",
         )
-        return cls(model.to(device), invariant=invariant)
+        return cls(model.to(device), invariant=invariant, compile=compile, merge=merge)
 
     @classmethod
-    def wrap(cls, hf_model: PreTrainedModel, *, invariant: bool = True) -> "CausalLM":
+    def wrap(
+        cls,
+        hf_model: PreTrainedModel,
+        *,
+        invariant: bool = True,
+        compile: Compile = "off",
+        merge: bool | None = None,
+    ) -> "CausalLM":
         """Take over a model that is already built, such as a small random one in a test."""
-        return cls(hf_model, invariant=invariant)
+        return cls(hf_model, invariant=invariant, compile=compile, merge=merge)
 
     # --- what it is
 
@@ -158,7 +197,6 @@ class CausalLM:
 
     # --- what it does
 
-    @torch.no_grad()
     def forward(
         self, input_ids: Tensor, batch: AttentionBatch, logit_rows: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -167,13 +205,22 @@ class CausalLM:
         `logit_rows[L]` are indices into the T tokens, on the device; None means all of them.
         Hidden states are those the head sees (after the last norm), for every token, unless
         `watch` asked for others. Logits are float32, or float64 in a float64 model. Masked
-        tokens may hold any id: they are computed as token 0.
+        tokens may hold any id: they are computed as token 0. Of a compiled model, results are
+        tensors of inference mode.
         """
+        with torch.no_grad() if self._compiled is None else torch.inference_mode():
+            return self._forward(input_ids, batch, logit_rows)
+
+    def _forward(
+        self, input_ids: Tensor, batch: AttentionBatch, logit_rows: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         batch.begin()
         tokens = len(input_ids)
         masked = batch.positions < 0
         ids, positions = input_ids.masked_fill(masked, 0), batch.positions.clamp(min=0)
-        if self.invariant and (padding := whole_tiles(tokens) - tokens):
+        least = LEAST if self._compiled is not None else 0
+        wanted = whole_tiles(tokens) if self.invariant else max(tokens, least)
+        if padding := wanted - tokens:
             ids, positions = F.pad(ids, (0, padding)), F.pad(positions, (0, padding))
         keep: dict[str, Any] = {}
         if self._keeps_logits and logit_rows is not None:
@@ -334,7 +381,10 @@ class CausalLM:
             )
 
     def _check(self, expected: Tensor) -> None:
-        """Compare with the model's own attention, and, in invariant mode, with ourselves."""
+        """Compare with the model's own attention, and, in invariant mode, with ourselves.
+
+        The first pass compiles, if that is wanted; others must do with what it compiled.
+        """
         ids = self._probe_ids()
         n = len(ids)
         size = 4
@@ -360,9 +410,14 @@ class CausalLM:
             logits, _ = self.forward(ids[positions], batch)
             return logits
 
-        whole = run((0, 0, n))
+        with nullcontext() if self._compiled is None else self._compiled.warming():
+            whole = run((0, 0, n))
+        passes = [whole]
+        if self._compiled is not None and n > 2:
+            passes.append(torch.cat([run((1, 0, n - 1)), run((1, n - 1, n))]))
+            self._compiled.require_no_more()
         if self.dtype in (torch.float32, torch.float64):
-            worst = (whole - expected).abs().max().item()
+            worst = max((each - expected).abs().max().item() for each in passes)
             if not worst <= 1e-3 * max(1.0, expected.abs().max().item()):
                 raise UnsupportedModel(
                     f"{self.name}: on the paged cache its logits differ by {worst:.3g} from those "

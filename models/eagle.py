@@ -8,6 +8,8 @@ states that a pass returned take the place of fused features in the next one.
 What the styles compute is in `eagle_network.py`, what files hold in `eagle_checkpoint.py`.
 """
 
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .attention import AttentionBatch, paged_attention
+from .attention import AttentionBatch, InGraph, paged_attention
 from .causal_lm import CausalLM, DType
+from .compiled import LEAST, Compile, CompiledLayers
 from .eagle_checkpoint import build, read
 from .eagle_network import EagleNetwork, Style
 from .errors import ModelError, NotInvariant
 from .invariant import make_invariant, whole_tiles
+from .merging import merge as merged
 from .paged_cache import LayerShape, PagedCache
 
 _PROBE_TOKENS = 10  # more than the smallest tile, so that passes of different sizes are compared
@@ -45,10 +49,12 @@ class EagleHead:
         *,
         dtype: torch.dtype | None = None,
         invariant: bool | None = None,
+        compile: Compile | None = None,
+        merge: bool | None = None,
     ) -> None:
         """`draft_ids[draft vocabulary]` are the target's tokens; None: all, in order.
 
-        By default precision and invariance are those of the target.
+        By default precision, invariance and what is compiled and merged are as in the target.
         """
         self.config = network.config
         self.name = f"{self.config.style} head of {target.name}"
@@ -56,6 +62,10 @@ class EagleHead:
         self.device = target.device
         self.invariant = target.invariant if invariant is None else invariant
         self.vocab_size = target.vocab_size
+        compile = target.compile if compile is None else compile
+        merge = target.merge if merge is None else merge
+        if self.invariant and (compile != "off" or merge):
+            raise ModelError(f"{self.name}: invariant, it can be neither compiled nor merged")
         for parameter in network.parameters():  # but not the rope's speeds: angles are large
             parameter.data = parameter.data.to(self.dtype)
         self.network = network.to(self.device).train(False).requires_grad_(False)
@@ -70,11 +80,19 @@ class EagleHead:
         self._output: nn.Module | None = None
         if self.config.style == "eagle":
             self._output = _output_head(target, self.dtype)
+        self.notes = tuple(f"head: {note}" for note in merged(network).notes()) if merge else ()
+        self._compiled: CompiledLayers | None = None
+        if compile == "layer":
+            layers = list(self.network.layers)
+            self._compiled = CompiledLayers(self.name, layers, keyword="attend")
         if self.invariant:
             make_invariant(self.network)
             if self._output is not None:
                 make_invariant(self._output)
+        if self.invariant or self._compiled is not None:
             self._check()
+        if self._compiled is not None:
+            self.notes += (f"head: {self._compiled.note}",)
 
     @classmethod
     def load(
@@ -84,10 +102,12 @@ class EagleHead:
         *,
         dtype: DType = "auto",
         invariant: bool | None = None,
+        compile: Compile | None = None,
+        merge: bool | None = None,
     ) -> "EagleHead":
         """Load `"embedded-eagle"`, `"embedded-eagle3"`, a directory or a hub name, for a target.
 
-        Local files first; safetensors only. `dtype="auto"` and `invariant=None` are the target's.
+        Local files first; safetensors only. `dtype="auto"` and None are what the target has.
         Raises `ModelError` if the head does not fit the target, naming the key.
         """
         network, draft_ids = build(read(name_or_path), target)
@@ -97,6 +117,8 @@ class EagleHead:
             draft_ids,
             dtype=None if dtype == "auto" else getattr(torch, dtype),
             invariant=invariant,
+            compile=compile,
+            merge=merge,
         )
 
     # --- what it is
@@ -149,7 +171,6 @@ class EagleHead:
         """From the target's features `[T, F]` to hidden states `[T, H]` for `forward`."""
         return self.network.fuse(features.to(self.dtype))
 
-    @torch.no_grad()
     def forward(
         self,
         ids: Tensor,
@@ -164,21 +185,23 @@ class EagleHead:
         device; None means all. Logits are float32, or float64 in a float64 head, and -inf for
         tokens that the head cannot draft. Masked tokens may hold anything.
         """
+        with torch.no_grad() if self._compiled is None else torch.inference_mode():
+            return self._forward(ids, hidden, batch, logit_rows)
+
+    def _forward(
+        self, ids: Tensor, hidden: Tensor, batch: AttentionBatch, logit_rows: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         batch.begin()
         tokens = len(ids)
         masked = batch.positions < 0
         ids, positions = ids.masked_fill(masked, 0), batch.positions.clamp(min=0)
         hidden = hidden.to(self.dtype).masked_fill(masked[:, None], 0)
-        if self.invariant and (padding := whole_tiles(tokens) - tokens):
+        least = LEAST if self._compiled is not None else 0
+        wanted = whole_tiles(tokens) if self.invariant else max(tokens, least)
+        if padding := wanted - tokens:
             ids, positions = F.pad(ids, (0, padding)), F.pad(positions, (0, padding))
             hidden = F.pad(hidden, (0, 0, 0, padding))
-
-        def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            mixed, _ = paged_attention(
-                module, query, key, value, None, paged=batch, paged_invariant=self.invariant
-            )
-            return mixed
-
+        attend = _Attend(batch, self.invariant)
         embeddings = F.embedding(ids, self._embedding)
         cos, sin = self._angles
         angles = (cos[positions][None], sin[positions][None])
@@ -196,7 +219,7 @@ class EagleHead:
         return every.index_copy_(1, self.draft_ids, logits)
 
     def _check(self) -> None:
-        """Compare a pass with the same tokens in other company."""
+        """Compare a pass with the same tokens in other company; compile, if that is wanted."""
         count, size = _PROBE_TOKENS, 4
         cache = self.new_cache(8, size)
         tables = torch.arange(1, 7, device=self.device).view(2, 3)
@@ -223,8 +246,13 @@ class EagleHead:
             )
             return self.forward((positions * 7 + 3) % self.vocab_size, fused[positions], batch)
 
-        whole = run((0, 0, count))
+        with nullcontext() if self._compiled is None else self._compiled.warming():
+            whole = run((0, 0, count))
         first = run((1, 0, count - 1))
+        if self._compiled is not None:
+            run((1, count - 1, count))
+            self._compiled.require_no_more()
+            return
         mixed = run((0, 0, count), (1, count - 1, count))
         for alone, part, both in zip(whole, first, mixed, strict=True):
             again = torch.cat([part, both[count:]])
@@ -234,6 +262,20 @@ class EagleHead:
                     f"({self.dtype}, {self.device.type}, {torch.get_num_threads()} threads). "
                     "Load it with invariant=False"
                 )
+
+
+@dataclass(frozen=True)
+class _Attend:
+    """Paged attention as the network calls it."""
+
+    paged: AttentionBatch | InGraph
+    invariant: bool
+
+    def __call__(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        mixed, _ = paged_attention(
+            module, query, key, value, None, paged=self.paged, paged_invariant=self.invariant
+        )
+        return mixed
 
 
 def _output_head(target: CausalLM, dtype: torch.dtype) -> nn.Linear:

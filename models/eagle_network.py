@@ -195,7 +195,7 @@ class EagleNetwork(nn.Module):
         if self.config.style == "eagle":
             x = self.fc(torch.cat([embeddings, hidden], dim=-1))
         for layer in self.layers:
-            x = layer(x, embeddings, angles, attend)
+            x = layer(x, embeddings, angles, attend=attend)
         return x
 
     def read_out(self, hidden: Tensor) -> Tensor:

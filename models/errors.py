@@ -4,7 +4,8 @@
     ├── ModelNotFound       the name resolves to nothing we may load
     ├── UnsupportedModel    the model needs something a paged cache cannot give it
     ├── AttentionNotCalled  a layer did not attend through the paged cache
-    └── NotInvariant        a token's result depends on what else is in the batch
+    ├── NotInvariant        a token's result depends on what else is in the batch
+    └── CompileFailed       the compiler refused a layer, or would compile again for each batch
 
 Each message names the model class (or the path), what was found, and what to do.
 """
@@ -32,3 +33,7 @@ class AttentionNotCalled(ModelError):
 
 class NotInvariant(ModelError):
     """A token's arithmetic depends on the other tokens of its batch, on this machine."""
+
+
+class CompileFailed(ModelError):
+    """The layers were to be compiled and cannot be, or not once for all batches."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from ..graph.node import Node, Op, OpContext, Read, Value
 from ..models.attention import AttentionBatch
 from ..models.paged_cache import PagedCache
-from ..policies.noise import Purpose, gumbel
-from ..policies.sampling import filtered_log_probs
+from ..policies.noise import Purpose
+from ..policies.sampling import draw, filtered_log_probs
 from .kept import Spans, keeping
 from .kind import Built, NodeSpec
 from .machine import Machine
@@ -221,14 +221,13 @@ def _choose(
     that the target will use at that position, so that equal distributions agree always. Where it
     compares distributions, the draft is drawn with noise of its own.
     """
-    best = logits.argmax(dim=-1)
     if not (draws or machine.couples_drafts) or (sample.greedy and not draws):
-        return best, None
+        return logits.argmax(dim=-1), None
     log_probs = filtered_log_probs(
         logits, sample.temperature, sample.top_k, sample.top_p, min_p=sample.min_p
     )
     purpose = Purpose.DRAFT if draws else Purpose.TARGET
-    noise = gumbel(sample.seeds, positions - sample.prompt, purpose, logits.shape[1])
-    drawn = (log_probs + noise).argmax(dim=-1)
-    token = torch.where(sample.temperature > 0, drawn, best)
+    token = draw(
+        log_probs, sample.seeds, positions - sample.prompt, sample.temperature <= 0, purpose
+    )
     return token, log_probs if draws else None

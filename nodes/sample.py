@@ -15,6 +15,8 @@ from torch import Tensor
 
 from ..graph.errors import StepweaveError
 from ..graph.node import Node, Op, OpContext, Read, Value
+from ..policies.acceptance import Verified, coupled
+from ..policies.kernels import active, runs_on
 from ..policies.logprobs import Logprobs, token_logprobs
 from ..policies.sampling import filtered_log_probs
 from .history import History
@@ -76,27 +78,19 @@ def draw(
             "sampling it freely"
         )
     valid = rows.valid if mask is None else torch.minimum(rows.valid, mask.valid)
+    by_kernel = runs_on(logits)
+    bits = None if mask is None else mask.bits
+    # Kernels mask on their way. But bans give way to a mask, so they must see what it leaves.
+    late = by_kernel and rows.edits.bans is None and rows.edits.words is None
     edited = rows.edits.apply(
         logits,
         rows.drafts,
         history.tokens[rows.rows, : rows.longest],
         rows.base,
         rows.prompt,
-        None if mask is None else mask.bits,
+        None if late else bits,
     )
-    flat = edited.reshape(-1, vocab)
-    if not rows.greedy:
-
-        def each_place(setting: Tensor) -> Tensor:
-            return setting.repeat_interleave(width, output_size=count * width)
-
-        flat = filtered_log_probs(
-            flat,
-            each_place(rows.temperature),
-            each_place(rows.top_k),
-            each_place(rows.top_p),
-            min_p=each_place(rows.min_p),
-        )
+    bits = bits if late else None
     judged = valid
     if draft_log_probs is not None:
         draft_log_probs = draft_log_probs[rows.rows, : width - 1]
@@ -104,8 +98,72 @@ def draw(
             # Where a grammar cuts depends on what was drawn. To judge that draft too, which has
             # no probability left, draws its successor from the residual, as it must be.
             judged = torch.minimum(rows.valid, mask.valid + 1)
-    verified = machine.acceptance(
-        flat.view(count, width, vocab),
+    if by_kernel and rows.greedy and machine.acceptance is coupled:
+        verified = _straight(rows, edited, bits, judged)
+    else:
+        if bits is not None:
+            edited = _masked(edited, bits, in_place=edited is not logits)
+        scores = edited if rows.greedy else _filtered(rows, edited)
+        verified = _forced(rows, _verified(machine, rows, scores, judged, draft_log_probs))
+    tokens, counts = verified.tokens, verified.counts
+    logprobs = None
+    if rows.logprobs >= 0:
+        logprobs = token_logprobs(logits.reshape(-1, vocab), tokens.reshape(-1), rows.logprobs)
+    return Sampled(tokens, counts, valid, logprobs)
+
+
+def _straight(rows: SampleRows, logits: Tensor, bits: Tensor | None, judged: Tensor) -> Verified:
+    """Windows verified by kernels, without scores of the size of the logits in between."""
+    from ..policies.kernels import verify
+
+    tokens, counts = verify.coupled(
+        logits,
+        bits,
+        rows.drafts,
+        judged,
+        rows.seeds,
+        rows.base + 1 - rows.prompt,
+        rows.temperature,
+        forced=rows.forced,
+        any_random=False,
+    )
+    return Verified(tokens, counts)
+
+
+def _masked(logits: Tensor, bits: Tensor, *, in_place: bool) -> Tensor:
+    """`logits[S, W, V]` with the masks `bits[S, W, V / 32]` applied by a kernel."""
+    from ..policies.kernels.mask import apply_bitmask
+
+    rows, width, vocab = logits.shape
+    flat, masks = logits.reshape(rows * width, vocab), bits.reshape(rows * width, -1)
+    return apply_bitmask(flat, masks, in_place=in_place).view_as(logits)
+
+
+def _filtered(rows: SampleRows, logits: Tensor) -> Tensor:
+    """The log-probabilities `[S, W, V]` that the requests ask for."""
+    count, width, vocab = logits.shape
+
+    def each_place(setting: Tensor) -> Tensor:
+        return setting.repeat_interleave(width, output_size=count * width)
+
+    return filtered_log_probs(
+        logits.reshape(-1, vocab),
+        each_place(rows.temperature),
+        each_place(rows.top_k),
+        each_place(rows.top_p),
+        min_p=each_place(rows.min_p),
+    ).view(count, width, vocab)
+
+
+def _verified(
+    machine: Machine,
+    rows: SampleRows,
+    scores: Tensor,
+    judged: Tensor,
+    draft_log_probs: Tensor | None,
+) -> Verified:
+    return machine.acceptance(
+        scores,
         rows.drafts,
         judged,
         rows.seeds,
@@ -114,17 +172,17 @@ def draw(
         draft_log_probs,
         any_random=not rows.greedy,
     )
-    tokens, counts = verified.tokens, verified.counts
-    if rows.forced is not None:
-        # A resumed row's next token is settled already: hand it on instead of drawing.
-        forced = rows.forced >= 0
-        first = torch.where(forced, rows.forced, tokens[:, 0])
-        tokens = torch.cat([first[:, None], tokens[:, 1:]], dim=1)
-        counts = torch.where(forced, 1, counts)
-    logprobs = None
-    if rows.logprobs >= 0:
-        logprobs = token_logprobs(logits.reshape(-1, vocab), tokens.reshape(-1), rows.logprobs)
-    return Sampled(tokens, counts, valid, logprobs)
+
+
+def _forced(rows: SampleRows, verified: Verified) -> Verified:
+    """A resumed row's next token is settled already: hand it on instead of drawing."""
+    if rows.forced is None:
+        return verified
+    forced, tokens = rows.forced >= 0, verified.tokens
+    first = torch.where(forced, rows.forced, tokens[:, 0])
+    return Verified(
+        torch.cat([first[:, None], tokens[:, 1:]], dim=1), torch.where(forced, 1, verified.counts)
+    )
 
 
 def of_prompt(prompt: PromptLines, logits: Tensor) -> Logprobs:
@@ -134,6 +192,20 @@ def of_prompt(prompt: PromptLines, logits: Tensor) -> Logprobs:
 
 def hand_on(tails: Tails, rows: SampleRows, sampled: Sampled, history: History) -> Tails:
     """The tails after this step: rows that did not sample keep theirs."""
+    if active(rows.base.device):
+        from ..policies.kernels import hand_on as kernel
+
+        return Tails(
+            *kernel.hand_on(
+                sampled.tokens,
+                sampled.counts,
+                rows.base,
+                rows.rows,
+                history.tokens,
+                tails.last,
+                tails.computed,
+            )
+        )
     places = torch.arange(1, sampled.tokens.shape[1] + 1, device=rows.base.device)
     positions = torch.where(
         places <= sampled.counts[:, None], rows.base[:, None] + places, -1

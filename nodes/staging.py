@@ -140,6 +140,7 @@ class Staging:
             structured=batch.structured,
             logprobs=batch.logprobs,
             prompt_logprobs=batch.prompt_logprobs,
+            one_off=not rounded,
         )
 
     def _pad(self, batch: StepBatch, blocks: Lines, logit_index: Lines) -> None:
@@ -278,3 +279,4 @@ class StagedStep:
     structured: bool
     logprobs: int
     prompt_logprobs: int
+    one_off: bool  # sizes as they are, not rounded up

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
+from .kernels import runs_on
 from .noise import Purpose, uniform
 from .sampling import draw
 
@@ -89,6 +90,14 @@ def coupled(
     `draft_log_probs` is not needed. Noise for all k + 1 places is computed. See `Acceptance`.
     """
     rows, places, vocab = target.shape
+    if runs_on(target):
+        from .kernels import verify
+
+        return Verified(
+            *verify.coupled_scores(
+                target, drafts, valid, seeds, positions, greedy, any_random=any_random
+            )
+        )
     if any_random:
         offsets = torch.arange(places, device=target.device)
         chosen = draw(
@@ -100,9 +109,7 @@ def coupled(
         ).view(rows, places)
     else:
         chosen = target.argmax(dim=-1)
-    kept = prefix(usable(drafts, valid, vocab) & (drafts == chosen[:, :-1]))
-    # Up to the first difference the drafts are the chosen tokens, so no draft has to be copied.
-    return up_to(chosen, kept)
+    return keep_equal(chosen, drafts, valid, vocab)
 
 
 def rejection(
@@ -197,6 +204,13 @@ def followed_by(token: Tensor, drafts: Tensor, kept: Tensor) -> Verified:
     """The first `kept [R]` of `drafts [R, k]`, and `token [R]` after them."""
     tokens = torch.cat([drafts, drafts.new_zeros(len(drafts), 1)], dim=-1)
     return up_to(tokens.scatter(-1, kept[:, None], token[:, None]), kept)
+
+
+def keep_equal(chosen: Tensor, drafts: Tensor, valid: Tensor, vocab: int) -> Verified:
+    """The drafts `[R, k]` that are the token `chosen[R, k + 1]` at their place, and one more."""
+    kept = prefix(usable(drafts, valid, vocab) & (drafts == chosen[:, :-1]))
+    # Up to the first difference the drafts are the chosen tokens, so no draft has to be copied.
+    return up_to(chosen, kept)
 
 
 def usable(drafts: Tensor, valid: Tensor, vocab: int) -> Tensor:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .kernels import runs_on
 from .noise import Purpose, gumbel
 
 _NEVER = float("-inf")
@@ -26,6 +27,7 @@ def filtered_log_probs(
     any_random: bool = True,
     any_top_k: bool = True,
     any_top_p: bool = True,
+    normalized: bool = True,
 ) -> Tensor:
     """Log-probabilities `[L, V]` after temperature, top-k, top-p, then min-p; -inf where cut.
 
@@ -47,19 +49,20 @@ def filtered_log_probs(
         any_random: False if every row is greedy (known to the host): then nothing else is done.
         any_top_k, any_top_p: False if no row uses it (known to the host): saves the sort. Rows
             that do not use them get the same bits either way.
+        normalized: False leaves out the last pass: scores relative to the best token, which is all
+            that `draw` needs.
     """
     vocab = logits.shape[-1]
     if logits.dtype != torch.float64:
         logits = logits.to(torch.float32)
-    best = logits.argmax(dim=-1, keepdim=True)
-    one_hot = torch.full_like(logits, _NEVER).scatter_(-1, best, 0.0)
     if not any_random:
-        return one_hot
+        return _only(logits.argmax(dim=-1, keepdim=True), logits)
+    if runs_on(logits):
+        from .kernels.scale import scaled as scaled_by_kernel
 
-    greedy = (temperature <= 0)[:, None]
-    divisor = torch.where(greedy, 1.0, temperature[:, None].to(logits.dtype))
-    # Relative to the best token: dividing by a tiny temperature then ends in -inf, never in inf.
-    scaled = (logits - logits.gather(-1, best)) / divisor
+        scaled = scaled_by_kernel(logits, temperature)
+    else:
+        scaled = _scaled(logits, temperature)
 
     if any_top_k or any_top_p:
         # Stable, so that equal tokens are ranked by their id.
@@ -82,7 +85,25 @@ def filtered_log_probs(
         # The best token stands at 0 here, so this is the logarithm of every token's share of it.
         scaled = scaled.masked_fill(scaled < min_p.to(logits.dtype)[:, None].log(), _NEVER)
 
-    return torch.where(greedy, one_hot, scaled.log_softmax(dim=-1))
+    return scaled.log_softmax(dim=-1) if normalized else scaled
+
+
+def _scaled(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Logits `[L, V]` relative to the best one, divided by the `temperature[L]`.
+
+    Relative to the best token: dividing by a tiny temperature then ends in -inf, never in inf.
+    Greedy rows have only their best token, to which filters and normalization do nothing.
+    """
+    greedy = (temperature <= 0)[:, None]
+    divisor = torch.where(greedy, 1.0, temperature[:, None].to(logits.dtype))
+    best = logits.argmax(dim=-1, keepdim=True)
+    scaled = (logits - logits.gather(-1, best)) / divisor
+    return torch.where(greedy, _only(best, logits), scaled)
+
+
+def _only(best: Tensor, logits: Tensor) -> Tensor:
+    """0 at the token `best[L, 1]` and -inf elsewhere, in the shape `[L, V]` of the logits."""
+    return torch.full_like(logits, _NEVER).scatter_(-1, best, 0.0)
 
 
 def draw(
@@ -103,5 +124,9 @@ def draw(
     """
     if not any_random:
         return log_probs.argmax(dim=-1)
+    if runs_on(log_probs):
+        from .kernels import choose
+
+        return choose.draw(log_probs, seeds, positions, greedy, purpose)
     noise = gumbel(seeds, positions, purpose, log_probs.shape[-1])
     return (log_probs + noise.masked_fill(greedy[:, None], 0.0)).argmax(dim=-1)

@@ -10,6 +10,8 @@ from typing import Literal
 import torch
 
 from ..executors.blocking import executor_on
+from ..executors.capture import Captures
+from ..executors.cuda import Cuda
 from ..executors.errors import NodeFailure, UndeclaredAccess
 from ..executors.report import RunReport
 from ..executors.run import EXECUTORS, Executor, run
@@ -74,12 +76,13 @@ class Engine:
     prefix_cache: bool = False
     admission: Literal["eager", "just_in_time"] = "eager"
     executor: ExecutorName | Executor = "serial"
-    rounded: bool = False  # decode steps have few different sizes, for captured graphs
+    graphs: bool = False  # round decode steps up to few sizes, and have executor cuda capture them
     torch_threads: int | None = None
     check: Literal["off", "strict"] = "off"
     watchdog_s: float | None = 600.0  # a long prompt on a slow machine is slow, not stuck
     plan: Plan = field(init=False)
     machine: Machine = field(init=False)
+    _cuda: Cuda | None = field(init=False, default=None)
     totals: Totals = field(init=False, default_factory=Totals)
 
     def __post_init__(self) -> None:
@@ -100,7 +103,7 @@ class Engine:
             acceptance_or_none=ACCEPTANCE[self.acceptance] if rates is None else synthetic(rates),
             couples_drafts=self.acceptance == "coupled" and rates is None,
             vocab_size=self.model.vocab_size,
-            buckets=powers_of_two(self.limits.max_rows) if self.rounded else (),
+            buckets=powers_of_two(self.limits.max_rows) if self.graphs else (),
         )
         self.plan = self.compile(self.machine)
         self._states = self._new_states()
@@ -162,7 +165,16 @@ class Engine:
         table.check_conservation()
         return report
 
+    @property
+    def captures(self) -> Captures | None:
+        """The captured segments, and what became of their steps."""
+        return getattr(self._cuda or self.executor, "captures", None)
+
     def _runner(self) -> str | Executor:
+        if self.executor == "cuda":
+            if self._cuda is None:  # it keeps the graphs, from run to run
+                self._cuda = Cuda(self.model.device, graphs=self.graphs)
+            return self._cuda
         known = isinstance(self.executor, str) and self.executor in EXECUTORS
         return executor_on(self.model.device, str(self.executor)) if known else self.executor
 

@@ -29,6 +29,7 @@ from ..structured.grammar import GrammarError
 from .engine import EngineError
 from .intake import Intake, Prompt, named
 from .loading import load_engine
+from .warm_up import warm_up
 
 
 class Interrupted(KeyboardInterrupt):
@@ -169,6 +170,13 @@ class LLM:
         spans = () if log is None else log.spans()
         return Traced([job.output() for job in jobs], report, spans)
 
+    def warm_up(self, on_progress: Callable[[int, int, str], None] | None = None) -> None:
+        """Capture all graphs that steady decoding needs; nothing, where there are none.
+
+        `on_progress(done, of, what)` tells how far it is.
+        """
+        warm_up(self, on_progress)
+
     def cancel(self) -> None:
         """End what `generate` is doing now (from a signal handler or another thread).
 
@@ -197,6 +205,7 @@ class LLM:
             "depth": self.config.depth,
             "waits": len(plan.waits),
             "slots": dict(plan.slots),
+            "notes": [] if self.engine.captures is None else self.engine.captures.notes(),
             **self._synthetic,
         }
 

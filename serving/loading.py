@@ -21,6 +21,8 @@ def load_engine(config: PipelineConfig) -> Engine:
         dtype=config.model.dtype,
         device=device_called(config.device),
         invariant=config.model.invariant,
+        compile=config.model.compile,
+        merge=config.model.merge,
     )
     speculation, scheduler = config.speculation, config.scheduler
     limits = Limits(
@@ -42,9 +44,15 @@ def load_engine(config: PipelineConfig) -> Engine:
         prefix_cache=scheduler.prefix_cache,
         admission=scheduler.admission,
         executor=config.executor,
+        graphs=config.executor == "cuda" and config.graphs and _static(speculation),
         check=config.check,
         torch_threads=config.torch_threads,
     )
+
+
+def _static(speculation: SpeculationConfig | None) -> bool:
+    """Whether the sizes of a step are the host's to choose: an unpadded drafter's are not."""
+    return speculation is None or speculation.padded
 
 
 def _drafter(
@@ -54,5 +62,12 @@ def _drafter(
     if name is None:
         return None
     if speculation.method == "draft_model":
-        return CausalLM.load(name, dtype=dtype, device=model.device, invariant=invariant)
+        return CausalLM.load(
+            name,
+            dtype=dtype,
+            device=model.device,
+            invariant=invariant,
+            compile=config.model.compile,
+            merge=config.model.merge,
+        )
     return EagleHead.load(name, model, dtype=dtype, invariant=invariant)

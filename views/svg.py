@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
+from types import MappingProxyType
 
 FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"
 STEP_COLOURS = 6  # then they repeat
@@ -141,7 +142,7 @@ def text(
     class_: str | None = None,
     bold: bool = False,
     upright: bool = False,
-    **data: str,
+    data: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """A line of text with its baseline at y; `upright` turns it to run from bottom to top."""
     return tag(

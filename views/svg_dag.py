@@ -264,7 +264,7 @@ def _labels(drawn: Sequence[_Drawn], laid: Routed) -> Iterator[str]:
         link, kind, data = drawn[index].link, drawn[index].kind, drawn[index].data.values()
         of = {key: ",".join(each[key] for each in data) for key in WHOSE if key in next(iter(data))}
         yield text(
-            x, y, link.words, size=LABEL_SIZE, bold=link.bold, class_=f"halo {kind}-words", **of
+            x, y, link.words, size=LABEL_SIZE, bold=link.bold, class_=f"halo {kind}-words", data=of
         )
 
 

@@ -300,7 +300,7 @@ def _note_texts(
             y = sheet.tops[actors[note.gap]] - 12 - ROW * row
         else:
             y = sheet.tops[actors[-1]] + sheet.heights[actors[-1]] + 16 + ROW * row
-        yield text(x, y, note.words, size=11, class_=f"halo {note.kind}-words", **note.data)
+        yield text(x, y, note.words, size=11, class_=f"halo {note.kind}-words", data=note.data)
 
 
 # --- around the lanes ---------------------------------------------------------------------------

@@ -153,7 +153,7 @@ class Bench:
         return served
 
     def measure(self, rounds: int, until: float) -> dict[str, Any]:
-        for _ in range(2):  # the first compiles and notes shapes, the second captures
+        for _ in range(1 if self.session.toy else 2):  # compiles and notes shapes, then captures
             for cell in CELLS:
                 self.run(cell)
         for executor in self.executors.values():
@@ -245,9 +245,11 @@ def measure(session: Session) -> dict[str, Any]:
         for each in networks:
             fuse(each)
     model, drafter = (CausalLM.wrap(each, invariant=False) for each in networks)
-    parts = [(f"concurrency {rows}", MIXED, rows) for rows in given.concurrency]
+    mixed = ("choice",) if session.toy else MIXED
+    parts = [(f"concurrency {rows}", mixed, rows) for rows in given.concurrency]
     if given.stress:
-        parts.append((f"bounded strings, concurrency {given.concurrency[0]}", STRESS, given.concurrency[0]))
+        rows = given.concurrency[0]
+        parts.append((f"bounded strings, concurrency {rows}", STRESS, rows))
     with tempfile.TemporaryDirectory() as folder:
         for number, (title, schemas, rows) in enumerate(parts):
             if number and session.over:
@@ -255,10 +257,10 @@ def measure(session: Session) -> dict[str, Any]:
                 break
             path = Path(folder) / f"{number}.safetensors"
             traces = make(
-                schemas, 4 if session.toy else 16, size.vocab, len(RATES), RATES, threads=8
+                schemas, 2 if session.toy else 16, size.vocab, len(RATES), RATES, threads=8
             )
             traces.save(path)
-            count = given.requests or (2 * rows if session.toy else max(60, 2 * rows))
+            count = given.requests or (rows + 1 if session.toy else max(60, 2 * rows))
             prompt = 24 if session.toy else given.prompt
             work = Workload(rows, count, prompt, traces, path, size.vocab)
             bench = Bench(session, work, model, drafter)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +25,6 @@ from stepweave.executors.cuda import Cuda
 from stepweave.executors.recorded_calls import RecordedCalls
 from stepweave.executors.run import Executor
 from stepweave.executors.threads import run_threads
-
-from ..paired import Spread
 
 _T = TypeVar("_T")
 
@@ -166,7 +165,10 @@ def alternate(
 
 def spread(figures: Sequence[float]) -> dict[str, float]:
     """Median and quartiles, for JSON."""
-    return {name: float(figure) for name, figure in vars(Spread.of(figures)).items()}
+    if len(figures) < 2:
+        return dict.fromkeys(("median", "low", "high"), float(figures[0]))
+    low, middle, high = statistics.quantiles(figures, n=4, method="inclusive")
+    return {"median": middle, "low": low, "high": high}
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> dict[str, float]:

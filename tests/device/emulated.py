@@ -143,12 +143,11 @@ def _inner(argument: Any) -> Any:
 
 def _copy(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """`copy_` and `to`, in both directions and within the device."""
-    bare = lambda t: t.held if isinstance(t, Emulated) else t  # noqa: E731
     if operation is torch.ops.aten.copy_.default:
-        operation(bare(args[0]), bare(args[1]), *args[2:], **kwargs)
+        operation(_inner(args[0]), _inner(args[1]), *args[2:], **kwargs)
         return args[0]
     target = kwargs.get("device") or args[0].device
-    copied = operation(bare(args[0]), **{**kwargs, "device": torch.device("cpu")})
+    copied = operation(_inner(args[0]), **{**kwargs, "device": torch.device("cpu")})
     return Emulated(copied) if target.type == DEVICE.type else copied
 
 
@@ -308,7 +307,9 @@ def _asks(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
 @cache
 def _is_composite(operation: Any) -> bool:
     """It is made of others: in inference mode it arrives whole."""
-    return bool(operation._can_decompose())
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
+    return key in operation.py_kernels or bool(has_kernel(operation.name(), key))
 
 
 @cache

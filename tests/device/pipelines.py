@@ -15,6 +15,7 @@ from stepweave.configs.schema import PipelineConfig
 from stepweave.executors.run import Executor
 from stepweave.models.causal_lm import CausalLM
 from stepweave.requests.request import Request, RequestOutput, SamplingParams
+from stepweave.requests.table import RequestTable
 from stepweave.serving import loading
 from stepweave.serving.engine import Engine
 from stepweave.serving.testing import VOCAB, TinyConfig, fitted, tiny_engine, tiny_request
@@ -41,8 +42,8 @@ SHIPPED = tuple(
 Told = list[tuple[object, ...]]  # of each request what it got, tokens and all
 
 
-def requests(structured: bool) -> list[Request]:
-    """Something of everything that a device op can be asked for."""
+def requests(structured: bool, first: int = 0) -> list[Request]:
+    """Something of everything that a device op can be asked for; numbered from `first` on."""
     grammar = REGEX if structured else None
     asked = [
         SamplingParams(max_tokens=8, logprobs=2),
@@ -65,7 +66,7 @@ def requests(structured: bool) -> list[Request]:
     prompts = [[(7 * uid + 11 * at) % VOCAB for at in range(3 + 4 * uid)] for uid in range(6)]
     words = [[], [], [], [], [[17], [40, 41]], [[5]]]
     return [
-        tiny_request(uid, prompt, params, bad_words=banned)
+        tiny_request(first + uid, prompt, params, bad_words=banned)
         for uid, (prompt, params, banned) in enumerate(zip(prompts, asked, words, strict=True))
     ]
 
@@ -82,9 +83,9 @@ def tiny_on(device: torch.device, config: TinyConfig, executor: Executor | str) 
     return engine
 
 
-def served(engine: Engine, wanted: Sequence[Request]) -> Told:
+def served(engine: Engine, wanted: Sequence[Request], table: RequestTable | None = None) -> Told:
     """What each request came to."""
-    table = engine.new_table()
+    table = table or engine.new_table()
     for request in wanted:
         table.submit(fitted(engine, request))
     engine.run(table, wanted)
@@ -108,13 +109,12 @@ PROMPTS = (
 )
 
 
-def prompts(config: PipelineConfig) -> list[dict[str, object]]:
+def prompts(config: PipelineConfig, most: int = 12) -> list[dict[str, object]]:
     """The prompts as lines; where the pipeline has grammars, the last one follows one."""
-    lines: list[dict[str, object]] = [{"prompt": prompt} for prompt in PROMPTS]
-    lines[0] |= {"max_tokens": 14}
-    lines[1] |= {"max_tokens": 14, "temperature": 0.8, "seed": 11, "repetition_penalty": 1.1}
+    lines: list[dict[str, object]] = [{"prompt": each, "max_tokens": most} for each in PROMPTS]
+    lines[1] |= {"temperature": 0.8, "seed": 11, "repetition_penalty": 1.1}
     lines[1] |= {"logprobs": 2}
-    lines[2] |= {"max_tokens": 14, "min_tokens": 4}
+    lines[2] |= {"min_tokens": 4}
     if config.structured is not None:
         lines[2] |= {"structured_outputs": {"regex": '\\{"name": "[A-Za-z ]{1,12}"\\}'}}
     return lines

@@ -8,17 +8,18 @@ import pytest
 import torch
 
 from stepweave import LLM
+from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
-from stepweave.configs.errors import ConfigError
-from stepweave.executors import run
+from stepweave.executors import NodeFailure, run
 from stepweave.executors.blocking import Blocking, device_called, executor_on
 from stepweave.executors.cuda import Cuda, NoCuda
+from stepweave.executors.errors import ContractViolation
 from stepweave.executors.run import EXECUTORS
 from stepweave.executors.virtual_streams import Deferred
 from stepweave.executors.watch import TorchRefuses
 from stepweave.graph.compile import compile_plan
-from stepweave.graph.node import Node, Op
+from stepweave.graph.node import Node, Op, OpContext
 from stepweave.graph.step_graph import StepGraph
 from stepweave.models.causal_lm import CausalLM
 from stepweave.serving.engine import EngineError
@@ -111,6 +112,19 @@ def test_on_a_gpu_host_executors_wait_behind_each_device_op_and_cuda_does_not() 
 def test_an_executor_of_ones_own_is_taken_as_it_is() -> None:
     engine = tiny_on(torch.device("cpu"), TinyConfig(), own := Deferred(1))
     assert engine._runner() is own
+
+
+def test_what_torch_refuses_on_a_gpu_is_reported_as_a_hidden_wait() -> None:
+    def body(ctx: OpContext) -> None:
+        raise RuntimeError("called a synchronizing CUDA operation")
+
+    graph = StepGraph.build([Node("work", (Op(),), (Op(run=body),), stream="compute")], [])
+    with pytest.raises(NodeFailure) as failure:
+        run(compile_plan(graph), steps=1, check="strict")
+    cause = failure.value.__cause__
+    assert isinstance(cause, ContractViolation)
+    assert cause.code == "SW-HIDDEN-SYNC"
+    assert "allow_sync" in f"{cause}"
 
 
 class Switch:

@@ -57,6 +57,25 @@ def test_every_drafter_gives_the_tokens_of_the_cpu(drafter: str, pinning: Pinnin
     assert served(engine, requests(structured)) == expected
 
 
+@pytest.mark.parametrize("what", ["preemptions", "cached_tokens"])
+def test_preempted_cached_and_chunked_requests_too(what: str, pinning: Pinning) -> None:
+    """Prompts in pieces, resumed rows with known next tokens, prefixes from the cache."""
+    config = replace(
+        DRAFTERS["eagle, unpadded"],
+        structured=True,
+        prefix_cache=True,
+        num_blocks=16 if what == "preemptions" else 200,
+        token_budget=12,
+    )
+    here = tiny_on(CPU, config, "serial")
+    there = tiny_on(DEVICE, config, Placed(EXECUTORS["serial"], pinning))
+    tables = here.new_table(), there.new_table()
+    for first in (0, 6) if what == "cached_tokens" else (0,):  # the same prompts again
+        expected = served(here, requests(True, first), tables[0])
+        assert served(there, requests(True, first), tables[1]) == expected
+    assert getattr(there.totals, what) > 0
+
+
 @pytest.mark.parametrize("below", ["serial", "threads", "deferred"])
 def test_the_whole_pipeline_gives_the_tokens_of_the_cpu(below: str, pinning: Pinning) -> None:
     config = load_config("async_eagle3_grammar")

@@ -16,13 +16,13 @@ from stepweave.executors.virtual_streams import Deferred
 from stepweave.graph.compile import compile_plan
 from tests.device.emulated import DEVICE, Pinning, Placed
 from tests.gpu.checks import (
+    Shipped,
     Surrounded,
     beside,
     device_ops,
     handed_over,
     held_up,
     pipeline,
-    shipped_tokens,
     tiny_tokens,
     traced,
 )
@@ -38,21 +38,19 @@ def pinning() -> Iterator[Pinning]:
 
 def test_shipped_tokens(pinning: Pinning) -> None:
     config = pipeline("async_ngram", depth=3)
-    found, expected = (
-        shipped_tokens(DEVICE, config, Placed(below, pinning))
-        for below in (Deferred(2), EXECUTORS["serial"])
-    )
-    assert found == expected
+    shipped = Shipped(DEVICE, config)
+    expected = shipped.tokens(Placed(EXECUTORS["serial"], pinning))
+    assert shipped.tokens(Placed(Deferred(2), pinning)) == expected
 
 
 def test_tiny_tokens(pinning: Pinning) -> None:
     found, expected = (
-        tiny_tokens(DEVICE, "draft model", 3, Placed(below, pinning))
+        tiny_tokens(DEVICE, "ngram", 3, Placed(below, pinning))
         for below in (RecordedCalls(), EXECUTORS["serial"])
     )
     assert found == expected
-    checked = tiny_tokens(CPU, "draft model", 3, "serial", check="strict")
-    assert checked == tiny_tokens(CPU, "draft model", 3, Deferred(4))
+    checked = tiny_tokens(CPU, "ngram", 3, "serial", check="strict")
+    assert checked == tiny_tokens(CPU, "ngram", 3, Deferred(4))
 
 
 def test_each_op_held_up_in_turn() -> None:
@@ -61,7 +59,8 @@ def test_each_op_held_up_in_turn() -> None:
     assert {"forward.device", "sample.device", "draft.device", "d2h_copy.device"} <= set(ops)
     waits: list[int] = []
     executor = Surrounded(Deferred(1), held_up("draft.device", lambda: waits.append(1)))
-    assert shipped_tokens(CPU, config, executor) == shipped_tokens(CPU, config, "serial")
+    shipped = Shipped(CPU, config)
+    assert shipped.tokens(executor) == shipped.tokens("serial")
     assert len(waits) > 5
 
 
@@ -80,9 +79,12 @@ def test_a_missing_wait_shows() -> None:
 
 def test_what_lies_beside_what() -> None:
     """Worker threads overlap as streams do; at depth one there is nothing to overlap with."""
-    for depth, share in ((2, 0.5), (1, 0.0)):
-        slow = Surrounded(EXECUTORS["threads"], held_up("d2h_copy.device", lambda: sleep(0.03)))
-        events = traced(CPU, pipeline("async", depth=depth), slow)
+    slow = Surrounded(EXECUTORS["threads"], held_up("d2h_copy.device", lambda: sleep(0.02)))
+    shares = []
+    for depth in (1, 2):
+        events = traced(CPU, pipeline("async_eagle3_grammar", depth=depth), slow)
         both, steps = beside(events, "d2h_copy.device", "forward.device")
         assert steps >= 8
-        assert (both >= share * steps) if share else (both == 0)
+        shares.append(both / steps)
+    assert shares[0] == 0
+    assert shares[1] >= 0.5

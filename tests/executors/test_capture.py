@@ -231,3 +231,49 @@ def test_captures_belong_to_one_plan() -> None:
     outs(pipeline(), device)
     assert isinstance(before, Captures)
     assert device.captures is not before
+
+
+def test_a_step_that_writes_nothing_leaves_nothing_of_an_earlier_one() -> None:
+    """An optional value: in every third step there is none, captured or not."""
+    seen: list[object] = []
+
+    def maybe(ctx: OpContext) -> None:
+        staged: Staged = ctx.read("staging")
+        if staged.factor:
+            ctx.write("extra", staged.numbers.clone())
+
+    def stage(ctx: OpContext) -> None:
+        held: Staged = ctx.buffer("staging")
+        held.numbers.fill_(ctx.step)
+        ctx.write("staging", Staged(held.numbers, ctx.step % 3))
+
+    def copy(ctx: OpContext) -> None:
+        extra = ctx.read("extra")
+        if extra is not None:
+            ctx.write("out", ctx.buffer("out").copy_(extra))
+
+    def settle(ctx: OpContext) -> None:
+        out = ctx.read("out")
+        seen.append(None if out is None else out.tolist())
+
+    nodes = [
+        Node(
+            "maybe",
+            (Op(writes=("staging",), run=stage),),
+            (Op((Read("staging"),), ("extra",), run=maybe),),
+            stream="compute",
+        ),
+        Node("copy", (Op(),), (Op((Read("extra"),), ("out",), run=copy),), stream="copy"),
+        Node("settle", (Op((Read("out"),), run=settle),), offset=1),
+    ]
+    values = [
+        Value("staging", "pinned", "slots", allocate=lambda: Staged(torch.zeros(3), 0)),
+        Value("extra", "device", "slots"),
+        Value("out", "pinned", "slots", allocate=lambda: torch.zeros(3)),
+    ]
+    plan = compile_plan(StepGraph.build(nodes, values, order="keep"))
+    device = RecordedCalls(graphs=True)
+    run(plan, executor=device, steps=24)
+    assert seen == [[step] * 3 if step % 3 else None for step in range(24)]
+    assert device.captures is not None
+    assert all(each.replayed > 0 for each in device.captures.counts.values())

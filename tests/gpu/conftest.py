@@ -15,6 +15,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.gpu)
+            item.add_marker(pytest.mark.filterwarnings("ignore:Synchronization debug mode"))
             if not torch.cuda.is_available():
                 item.add_marker(missing)
 

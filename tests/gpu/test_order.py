@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 import pytest
 import torch
@@ -16,12 +16,12 @@ from stepweave.executors.cuda import Cuda
 from stepweave.graph.compile import compile_plan
 from tests.device.pipelines import Told
 from tests.gpu.checks import (
+    Shipped,
     Surrounded,
     device_ops,
     handed_over,
     held_up,
     pipeline,
-    shipped_tokens,
 )
 
 CYCLES = 3_000_000  # one to two milliseconds: longer than a step of the embedded model
@@ -29,18 +29,20 @@ CYCLES = 3_000_000  # one to two milliseconds: longer than a step of the embedde
 spin = partial(torch.cuda._sleep, CYCLES)
 
 
-@cache
-def in_order(depth: int) -> Told:
-    config = pipeline("async_eagle3_grammar", depth=depth)
-    return shipped_tokens(torch.device("cuda", 0), config, "serial")
+@pytest.fixture(scope="module", params=[2, 3], ids=["depth 2", "depth 3"])
+def shipped(request: pytest.FixtureRequest) -> tuple[Shipped, Told]:
+    """The pipeline with everything, and its tokens in order."""
+    config = pipeline("async_eagle3_grammar", depth=request.param)
+    loaded = Shipped(torch.device("cuda", 0), config)
+    return loaded, loaded.tokens("serial")
 
 
-@pytest.mark.parametrize("depth", [2, 3])
 @pytest.mark.parametrize("op", device_ops(pipeline("async_eagle3_grammar")))
-def test_whichever_op_is_late_the_tokens_are_the_same(op: str, depth: int) -> None:
-    executor = Surrounded(Cuda(), held_up(op, spin))
-    config = pipeline("async_eagle3_grammar", depth=depth)
-    assert shipped_tokens(torch.device("cuda", 0), config, executor) == in_order(depth)
+def test_whichever_op_is_late_the_tokens_are_the_same(
+    op: str, shipped: tuple[Shipped, Told]
+) -> None:
+    loaded, in_order = shipped
+    assert loaded.tokens(Surrounded(Cuda(), held_up(op, spin))) == in_order
 
 
 def test_a_late_stream_shows_a_wait_that_is_missing(gpu: torch.device) -> None:
@@ -60,7 +62,7 @@ import torch
 from stepweave.executors import run
 from stepweave.executors.cuda import Cuda
 from stepweave.graph.compile import compile_plan
-from tests.gpu.checks import Surrounded, handed_over, pipeline, shipped_tokens
+from tests.gpu.checks import Shipped, Surrounded, handed_over, pipeline
 
 mode = _sanitizer.cuda_sanitizer.dispatch
 mode.__enter__()  # for this thread; below, for each that launches
@@ -71,7 +73,7 @@ if sys.argv[1] == "loose":
     run(replace(plan, waits=()), executor=refereed, steps=20)
 else:
     for depth in (1, 2, 3):
-        shipped_tokens(gpu, pipeline(sys.argv[1], depth=depth), refereed)
+        Shipped(gpu, pipeline(sys.argv[1], depth=depth)).tokens(refereed)
 print("done")
 """
 

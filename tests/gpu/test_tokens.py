@@ -7,15 +7,15 @@ import torch
 
 from stepweave import LLM
 from tests.device.pipelines import DRAFTERS, SHIPPED
-from tests.gpu.checks import device_ops, pipeline, shipped_tokens, tiny_tokens
+from tests.gpu.checks import Shipped, pipeline, tiny_tokens
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_pipeline(name: str, depth: int, gpu: torch.device) -> None:
     """Greedy and seeded requests, in float32; drafted and accepted counts too."""
-    config = pipeline(name, depth=depth)
-    assert shipped_tokens(gpu, config, "cuda") == shipped_tokens(gpu, config, "serial")
+    shipped = Shipped(gpu, pipeline(name, depth=depth))
+    assert shipped.tokens("cuda") == shipped.tokens("serial")
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -27,14 +27,14 @@ def test_every_drafter_and_everything_a_request_can_ask(
 
 
 def test_every_run_gives_the_same(gpu: torch.device) -> None:
-    config = pipeline("async_eagle3_grammar", depth=3)
-    first = shipped_tokens(gpu, config, "cuda")
-    assert all(shipped_tokens(gpu, config, "cuda") == first for _ in range(5))
+    shipped = Shipped(gpu, pipeline("async_eagle3_grammar", depth=3))
+    first = shipped.tokens("cuda")
+    assert all(shipped.tokens("cuda") == first for _ in range(5))
 
 
 def test_worker_threads_on_a_gpu_give_the_same(gpu: torch.device) -> None:
-    config = pipeline("async_eagle3_grammar")
-    assert shipped_tokens(gpu, config, "threads") == shipped_tokens(gpu, config, "serial")
+    shipped = Shipped(gpu, pipeline("async_eagle3_grammar"))
+    assert shipped.tokens("threads") == shipped.tokens("serial")
 
 
 def test_one_setting_puts_a_pipeline_on_the_gpu() -> None:
@@ -49,11 +49,10 @@ def test_one_setting_puts_a_pipeline_on_the_gpu() -> None:
 
 
 def test_memory_of_the_gpu_does_not_grow(gpu: torch.device) -> None:
-    config = pipeline("async_eagle3_grammar", depth=3)
-    assert len(device_ops(config)) >= 5
+    shipped = Shipped(gpu, pipeline("async_eagle3_grammar", depth=3))
     allocated = []
     for _ in range(4):
-        shipped_tokens(gpu, config, "cuda")
+        shipped.tokens("cuda")
         torch.cuda.synchronize(gpu)
         allocated.append(torch.cuda.memory_allocated(gpu))
     assert max(allocated[1:]) - min(allocated[1:]) < 1 << 20

@@ -1,0 +1,183 @@
+"""Time to first token under Poisson arrivals: synchronous, pipelined, and pipelined just in time.
+
+Requests come from another thread, at the same times for every side, at a share (*load*) of what the
+synchronous loop serves with all rows busy. All sides run on CUDA streams with graphs; only depth and
+admission differ. Every request writes its stored text (`steering.py`), whatever the batch it is in,
+so that tokens are equal although rounding depends on the batch.
+
+    python -m benchmarks.gpu.ttft [--model 8b] [--load 0.3 0.6] [--toy]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from stepweave.models.causal_lm import CausalLM
+from stepweave.requests.request import Request
+from stepweave.requests.table import RequestTable
+
+from ..ttft import Latencies, poisson
+from . import steering
+from .cube import RATES, Cell, Workload
+from .networks import SIZES, TOY, fuse, random_model
+from .session import Session, alternate, begin, spread
+from .traces import make
+from .workbench import Noting, Pipeline, Served, engine, replayed, serve
+
+SIDES = {
+    "synchronous": Pipeline(1),
+    "depth 2, eager": Pipeline(2),
+    "depth 2, just in time": Pipeline(2, just_in_time=True),
+}
+CELL = Cell(2, speculates=False, structured=False)
+FEWEST = 4
+
+
+def feeding(arrivals: Sequence[float]) -> Callable[[RequestTable, Sequence[Request]], list[float]]:
+    """Submit each request at its time after the start, from a thread of its own."""
+
+    def feed(table: RequestTable, requests: Sequence[Request]) -> list[float]:
+        sent = [0.0] * len(requests)
+
+        def send() -> None:
+            began = time.perf_counter()
+            try:
+                for index, (one, at) in enumerate(zip(requests, arrivals, strict=True)):
+                    time.sleep(max(0.0, began + at - time.perf_counter()))
+                    sent[index] = time.perf_counter()
+                    table.submit(one)
+            finally:
+                table.close()
+
+        table.open()
+        threading.Thread(target=send, name="feeder").start()
+        return sent
+
+    return feed
+
+
+def _enough(arrivals: list[float]) -> list[float]:
+    """Quantiles need a few: where chance gave none, they come at once."""
+    return arrivals if len(arrivals) >= FEWEST else [0.0] * FEWEST
+
+
+def latencies(served: Served) -> Latencies:
+    """Times to first token and between tokens, µs."""
+    between = [gap * 1e6 for gap in served.gaps_s]
+    return Latencies.of([each * 1e6 for each in served.first_s], between)
+
+
+def measure(session: Session) -> dict[str, Any]:
+    given = session.options
+    size = TOY if session.toy else SIZES[given.model]
+    network = random_model(size, session.device, session.dtype)
+    if not session.toy and given.fuse:
+        fuse(network)
+    model = CausalLM.wrap(network, invariant=False)
+    rows = given.rows
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "traces.safetensors"
+        schemas = ("choice",) if session.toy else ("person",)
+        traces = make(schemas, 2 if session.toy else 8, size.vocab, len(RATES), RATES)
+        traces.save(path)
+        work = Workload(rows, 2 * rows, 24 if session.toy else given.prompt, traces, path, size.vocab)
+        engines = {
+            name: engine(
+                Pipeline(side.depth, steered=path, just_in_time=side.just_in_time),
+                model,
+                Noting(session.executor(graphs=not session.toy)),
+                rows=rows,
+                context=work.context,
+                budget=2 * work.prompt + rows,
+            )
+            for name, side in SIDES.items()
+        }
+
+        def run(name: str, arrivals: Sequence[float] | None) -> Served:
+            count = work.count if arrivals is None else len(arrivals)
+            wanted = Workload(rows, count, work.prompt, traces, path, size.vocab)
+            feed = None if arrivals is None else feeding(arrivals)
+            served = serve(engines[name], wanted.requests(CELL), feed=feed)
+            wanted.check(CELL, served)
+            return served
+
+        rate = 0.0
+        for name in engines:
+            for _ in range(1 if session.toy else 2):
+                run(name, None)
+            if name == "synchronous":
+                rate = work.count / run(name, None).seconds
+        return _by_load(session, rate, run, engines)
+
+
+def _by_load(
+    session: Session,
+    rate: float,
+    run: Callable[[str, Sequence[float] | None], Served],
+    engines: dict[str, Any],
+) -> dict[str, Any]:
+    given = session.options
+    found: dict[str, Any] = {"served_per_s": rate, "tokens_equal": True, "loads": {}}
+    for number, load in enumerate(given.load):
+        times: dict[int, list[float]] = {}
+
+        def arrivals(turn: int, load: float = load, times: dict[int, list[float]] = times) -> Any:
+            if turn not in times:
+                times[turn] = _enough(poisson(load * rate, given.seconds, turn))
+            return times[turn]
+
+        turns = {name: iter(range(1 << 20)) for name in SIDES}
+        sides = {
+            name: (lambda name=name: latencies(run(name, arrivals(next(turns[name])))))
+            for name in SIDES
+        }
+        for name in SIDES:
+            run(name, arrivals(-1))  # shapes of this load
+        until = session.until((number + 1) / len(given.load))
+        runs = alternate(sides, rounds=given.rounds, until=until)
+        part: dict[str, Any] = {}
+        for name, each in runs.items():
+            over = [a.over(b) for a, b in zip(each, runs["synchronous"], strict=True)]
+            part[name] = {
+                "mean_us": spread([one.mean for one in each]),
+                "over_synchronous": {
+                    figure: spread([one[figure] for one in over]) for figure in over[0]
+                },
+                "graphs": replayed(engines[name].executor),
+            }
+            ratio = part[name]["over_synchronous"]
+            session.say(
+                f"load {load}: {name:22} first token after "
+                f"{part[name]['mean_us']['median'] / 1e3:8.2f} ms; of the synchronous: mean "
+                f"{ratio['mean']['median']:.3f}, p90 {ratio['p90']['median']:.3f}, between tokens "
+                f"{ratio['gap']['median']:.3f}"
+            )
+        found["loads"][str(load)] = part
+        session.save(found)
+    return found
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", choices=sorted(SIZES), default="8b")
+    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--prompt", type=int, default=310)
+    parser.add_argument("--load", type=float, nargs="+", default=[0.3, 0.6])
+    parser.add_argument("--seconds", type=float, default=6.0, help="of arrivals in a run")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-fuse", dest="fuse", action="store_false", help="compile nothing")
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    session = begin("ttft", __doc__, argv, options, minutes=4)
+    with steering.installed():
+        return measure(session)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""A score and its token as one integer, so that the best token is a maximum in any order.
+
+    bits 63 … 32   the score as an integer of the same order; NaN above all numbers, -0 as 0
+    bits 31 … 0    2^31 - 1 - token, so that of equal scores the lowest token wins
+
+That is the order of `torch.argmax`. A maximum does not depend on how the tokens are divided among
+programs, so neither does the choice: the number of splits may follow the batch.
+
+Shapes: L lines of logits, V tokens, P splits of a line. Keys are `[L, P]` int64.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .choice import processors
+
+TILE = 1024
+"""Tokens that a program looks at together."""
+
+MOST_SPLITS = 64
+"""Keys of a line, at most: one load of a program."""
+
+
+def splits_for(lines: int, vocab: int, device: torch.device) -> int:
+    """Programs for each of `lines`: enough to occupy the device, at most one for every tile."""
+    wanted = -(-4 * processors(device) // lines)
+    return max(1, min(wanted, triton.cdiv(vocab, TILE), MOST_SPLITS))
+
+
+def contiguous_lines(scores: Tensor) -> Tensor:
+    """`scores[L, V]` such that the tokens of a line lie side by side, without a copy if they do."""
+    return scores if scores.stride(-1) == 1 else scores.contiguous()
+
+
+def checked_bits(bits: Tensor, logits: Tensor) -> Tensor:
+    """`bits`, which mask `logits[L, V]`, with the words of a line side by side.
+
+    Raises:
+        ValueError: shapes or dtype do not fit: a kernel would read past a mask, which is open.
+    """
+    wanted = (logits.shape[0], triton.cdiv(logits.shape[1], 32))
+    if bits.dtype != torch.int32 or bits.shape != wanted:
+        raise ValueError(
+            f"a mask of logits {tuple(logits.shape)} is int32 {wanted}, not {bits.dtype} "
+            f"{tuple(bits.shape)}"
+        )
+    return bits if bits.stride(-1) == 1 else bits.contiguous()
+
+
+def tokens_of(keys: Tensor) -> Tensor:
+    """The best token `[L]` int64 of each line of `keys[L, P]`."""
+    tokens = keys.new_empty(len(keys))
+    _tokens[(len(keys),)](keys, tokens, keys.shape[1], MOST=MOST_SPLITS, num_warps=1)
+    return tokens
+
+
+@triton.jit(do_not_specialize=["splits"])
+def _tokens(keys, tokens, splits, MOST: tl.constexpr):
+    """Program (line)."""
+    line = tl.program_id(0).to(tl.int64)
+    tl.store(tokens + line, token_of(best_key(keys, line, splits, MOST)))
+
+
+@triton.jit
+def best_key(keys, line, splits, MOST: tl.constexpr):
+    """The best of a line's keys."""
+    split = tl.arange(0, MOST)
+    return tl.max(tl.load(keys + line * splits + split, mask=split < splits, other=-(2**63)), 0)
+
+
+@triton.jit
+def token_of(key):
+    return 0x7FFFFFFF - (key & 0x7FFFFFFF)
+
+
+@triton.jit
+def key_of(order, token):
+    """Keys from scores as integers, see `order_of`, and their tokens."""
+    return (order.to(tl.int64) << 32) | (0x7FFFFFFF - token).to(tl.int64)
+
+
+@triton.jit
+def order_of(score, inside):
+    """float32 as int32 in the order of argmax; below every number where not `inside`."""
+    bits = (score + 0.0).to(tl.int32, bitcast=True)  # -0 + 0 is 0
+    # As integers, floats of one sign are in order; below 0 in the opposite one.
+    order = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    order = tl.where(score != score, 0x7FFFFFFF, order)  # above that of inf
+    return tl.where(inside, order, -0x80000000)  # below that of -inf
+
+
+@triton.jit
+def score_of(key):
+    """The float32 that a key was made of."""
+    order = (key >> 32).to(tl.int32)
+    return (order ^ ((order >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def better(best, at, order, token):
+    """`best` and `at`, lane by lane, after a tile of higher tokens: equals stay what they were."""
+    wins = order > best
+    return tl.where(wins, order, best), tl.where(wins, token, at)
+
+
+@triton.jit
+def masked_scores(logits, bits, line, token, inside, line_stride, bits_stride, HAS_BITS):
+    """A tile of a line's logits as float32, -inf where its mask has a 0; NaN stays NaN."""
+    score = tl.load(logits + line * line_stride + token, mask=inside, other=float("-inf"))
+    score = score.to(tl.float32)
+    if HAS_BITS:
+        word = tl.load(bits + line * bits_stride + token // 32, mask=inside, other=0)
+        closed = ((word >> (token % 32)) & 1) == 0
+        score = tl.where(closed & (score == score), float("-inf"), score)
+    return score

@@ -1,0 +1,91 @@
+"""Logits relative to the best one, divided by the temperature: what the filters start from.
+
+Two reads and one write of the logits, where torch needs some ten passes: the best token, a line
+that has only it, the difference, the quotient.
+
+Shapes: L lines of logits, V tokens, P splits of a line (`keys.py`).
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .choice import current
+from .choose import best
+from .keys import (
+    MOST_SPLITS,
+    TILE,
+    best_key,
+    checked_bits,
+    contiguous_lines,
+    masked_scores,
+    score_of,
+    token_of,
+)
+from .noise import EXACT
+
+
+def scaled(logits: Tensor, temperature: Tensor, bits: Tensor | None = None) -> Tensor:
+    """`(logits - best) / temperature` `[L, V]` float32 of the masked `logits[L, V]`.
+
+    Where `temperature[L]` is 0: 0 at the first best token and -inf elsewhere, to which filters do
+    nothing. `bits[L, V / 32]` int32 as in `structured.bitmask`.
+    """
+    lines, vocab = logits.shape
+    logits = contiguous_lines(logits)
+    bits = None if bits is None else checked_bits(bits, logits)
+    out = logits.new_empty(lines, vocab, dtype=torch.float32)
+    with current(logits.device):
+        keys = best(logits, bits)
+        _scale[(lines, triton.cdiv(vocab, TILE))](
+            logits,
+            logits if bits is None else bits,
+            keys,
+            temperature,
+            out,
+            vocab,
+            keys.shape[1],
+            logits.stride(0),
+            0 if bits is None else bits.stride(0),
+            temperature.stride(0),
+            HAS_BITS=bits is not None,
+            TILE=TILE,
+            MOST=MOST_SPLITS,
+            **EXACT,
+        )
+    return out
+
+
+@triton.jit(
+    do_not_specialize=["splits", "bits_stride", "temperature_stride"],
+    do_not_specialize_on_alignment=["temperature"],
+)
+def _scale(
+    logits,
+    bits,
+    keys,
+    temperature,
+    out,
+    vocab,
+    splits,
+    line_stride,
+    bits_stride,
+    temperature_stride,
+    HAS_BITS: tl.constexpr,
+    TILE: tl.constexpr,
+    MOST: tl.constexpr,
+):
+    """Program (line, tile)."""
+    line = tl.program_id(0).to(tl.int64)
+    token = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    inside = token < vocab
+    score = masked_scores(logits, bits, line, token, inside, line_stride, bits_stride, HAS_BITS)
+    best_of_line = best_key(keys, line, splits, MOST)
+    given = tl.load(temperature + line * temperature_stride)
+    if given > 0:
+        divisor = tl.zeros([TILE], tl.float32) + given.to(tl.float32)
+        score = tl.div_rn(score - score_of(best_of_line), divisor)
+    else:
+        score = tl.where(token == token_of(best_of_line), 0.0, float("-inf"))
+    tl.store(out + line * vocab + token, score, mask=inside)

@@ -1,0 +1,74 @@
+"""Draft windows verified by drafter-invariant coupling, from scores or straight from the logits.
+
+The whole of `policies.acceptance.coupled`, and the mask, the temperature and min-p before it, in
+two launches if all rows are greedy and three if some draw; each but the last reads the logits once
+and writes a few keys per line. Nothing of the size of the logits is written.
+
+Shapes: S rows, windows of W = k + 1 places, V tokens.
+"""
+
+from torch import Tensor
+
+from ..noise import Purpose
+from . import choose, settle
+from .choice import current
+
+
+def coupled_scores(
+    target: Tensor,
+    drafts: Tensor,
+    valid: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    greedy: Tensor,
+    *,
+    any_random: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Tokens `[S, W]` and counts `[S]` of `acceptance.coupled` for `target[S, W, V]`."""
+    rows, places, vocab = target.shape
+    flat = target.reshape(rows * places, vocab)
+    with current(target.device):
+        if any_random:
+            keys = choose.draw_keys(flat, seeds, positions, greedy, Purpose.TARGET, places)
+        else:
+            keys = choose.best(flat)
+        return settle.keep_equal(keys, drafts, valid)
+
+
+def coupled(
+    logits: Tensor,
+    bits: Tensor | None,
+    drafts: Tensor,
+    valid: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    temperature: Tensor,
+    *,
+    min_p: Tensor | None = None,
+    forced: Tensor | None = None,
+    any_random: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Tokens `[S, W]` and counts `[S]` of `logits[S, W, V]`, as `acceptance.coupled` gives them for
+    `filtered_log_probs(…, normalized=False)` of the masked logits without top-k and top-p.
+
+    `bits[S, W, V / 32]` int32, None for no mask; `temperature[S]`; `min_p[S]`, None if no row uses
+    it. A row whose `forced[S]` is not negative gives that token alone. See `Acceptance`.
+    """
+    rows, places, vocab = logits.shape
+    flat = logits.reshape(rows * places, vocab)
+    masks = None if bits is None else bits.reshape(rows * places, -1)
+    with current(logits.device):
+        if any_random:
+            keys = choose.sample_keys(
+                flat,
+                masks,
+                temperature,
+                min_p,
+                seeds,
+                positions,
+                Purpose.TARGET,
+                places,
+            )
+        else:
+            keys = choose.best(flat, masks)
+        return settle.keep_equal(keys, drafts, valid, forced)

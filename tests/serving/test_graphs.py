@@ -1,0 +1,114 @@
+"""Captured graphs under the whole engine, as tapes on a CPU: the tokens of the serial loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepweave import LLM, SamplingParams
+from stepweave.configs.load import shipped
+from stepweave.executors.capture import Counts
+from stepweave.executors.recorded_calls import RecordedCalls
+from stepweave.policies.buckets import powers_of_two, rounded_up
+from stepweave.requests.request import RequestOutput
+from stepweave.structured.grammar import GrammarSpec
+
+PROMPTS = [
+    "Write a short story about a fox named Ida.",
+    "Ada is 41 and lives in Oslo.",
+    "Hello",
+    "The cat",
+    "Once upon a time there was",
+]
+GREEDY = SamplingParams(max_tokens=40)
+SCHEMA = GrammarSpec.from_request({"regex": "[a-z]{1,9}( [a-z]{1,9}){2,6}"})
+
+
+def told(outputs: list[RequestOutput]) -> list[tuple[object, ...]]:
+    return [
+        (out.token_ids, out.finish_reason, out.error, out.drafted, out.accepted) for out in outputs
+    ]
+
+
+def taped(name: str, **overrides: str) -> tuple[LLM, RecordedCalls]:
+    """A pipeline whose steps are rounded up, and captured as tapes."""
+    llm = LLM(pipeline=name, overrides=overrides)
+    device = RecordedCalls(graphs=True)
+    llm.engine.executor = device
+    llm.engine.machine.buckets = powers_of_two(llm.engine.limits.max_rows)
+    return llm, device
+
+
+def counts(device: RecordedCalls) -> list[Counts]:
+    assert device.captures is not None
+    return list(device.captures.counts.values())
+
+
+def params_for(name: str) -> list[SamplingParams]:
+    params = [
+        GREEDY,
+        replace(GREEDY, temperature=0.9, top_p=0.9, seed=3),
+        replace(GREEDY, repetition_penalty=1.3),
+        replace(GREEDY, max_tokens=9, logprobs=2),
+        GREEDY,
+    ]
+    if "grammar" in name or name == "quickstart":
+        params[1] = replace(params[1], structured_outputs=SCHEMA)
+        params[4] = replace(GREEDY, structured_outputs=SCHEMA)
+    return params
+
+
+RUNNABLE = [name for name in shipped() if "abstract" not in name and name != "base"]
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_replayed_steps_give_the_tokens_and_counts_of_the_serial_loop(name: str) -> None:
+    plain = LLM(pipeline=name, overrides={"executor": "serial", "depth": "1"})
+    mixed = params_for(name)
+    expected = [told(plain.generate(PROMPTS, params)) for params in ([GREEDY] * 5, mixed)]
+    llm, device = taped(name)
+    for params, wanted in zip(([GREEDY] * 5, mixed), expected, strict=True):
+        for _ in range(2):
+            assert told(llm.generate(PROMPTS, params)) == wanted
+    assert all(each.replayed > 0 for each in counts(device)), device.captures.notes()  # type: ignore[union-attr]
+
+
+def test_after_warming_up_steady_steps_are_replayed() -> None:
+    llm, device = taped("quickstart", **{"scheduler.max_rows": "4"})
+    seen: list[tuple[int, int]] = []
+    llm.warm_up(lambda done, of, what: seen.append((done, of)))
+    assert seen == [(done, 9) for done in range(10)], "three kinds, of 4, 2 and 1 rows"
+    assert llm.summary()["tokens"] == 0, "nobody asked for these"
+    before = [(each.captured, each.eager.get("first of its shape", 0)) for each in counts(device)]
+    params = [GREEDY, replace(GREEDY, structured_outputs=SCHEMA), GREEDY]
+    replayed = [each.replayed for each in counts(device)]
+    outputs = llm.generate(PROMPTS[:3], params)
+    plain = LLM(pipeline="quickstart", overrides={"executor": "serial"})
+    assert told(outputs) == told(plain.generate(PROMPTS[:3], params))
+    after = [(each.captured, each.eager.get("first of its shape", 0)) for each in counts(device)]
+    assert after == before, "nothing new had to be captured"
+    assert all(each.replayed > was for each, was in zip(counts(device), replayed, strict=True))
+
+
+def test_notes_say_what_was_not_replayed() -> None:
+    llm, _ = taped("async")
+    llm.generate(PROMPTS[:1], GREEDY)
+    notes = llm.summary()["notes"]
+    assert len(notes) == 3
+    assert all("steps not replayed" in note for note in notes)
+    assert LLM(pipeline="async").summary()["notes"] == []
+
+
+def test_a_batch_is_rounded_up_to_the_next_size() -> None:
+    assert powers_of_two(1) == (1,)
+    assert powers_of_two(8) == (1, 2, 4, 8)
+    assert powers_of_two(12) == (1, 2, 4, 8, 12)
+    assert [rounded_up(rows, (1, 2, 4, 12)) for rows in (1, 3, 4, 5, 12, 13)] == [
+        1,
+        4,
+        4,
+        12,
+        12,
+        None,
+    ]

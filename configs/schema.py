@@ -298,6 +298,12 @@ class PipelineConfig(_Part):
         return self
 
     @property
+    def captured(self) -> bool:
+        """Whether graphs are captured. The sizes of an unpadded drafter are not the host's to fix."""
+        static = self.speculation is None or self.speculation.padded
+        return self.executor == "cuda" and self.graphs and static
+
+    @property
     def device(self) -> str:
         """Where the model is to lie: `cpu`, or a GPU."""
         if self.model.device != "auto":

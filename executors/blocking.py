@@ -16,7 +16,7 @@ from ..graph.node import Node, Op, OpContext
 from ..graph.plan import Plan
 from .cuda import Cuda, NoCuda
 from .report import RunReport
-from .run import EXECUTORS, Executor
+from .run import Executor, executor_named
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,14 @@ class Blocking:
 
 
 def executor_on(device: torch.device, name: str) -> Executor:
-    """The executor called `name`, as it runs where data lie on `device`."""
+    """The executor called `name`, as it runs where data lie on `device`.
+
+    Raises `StepweaveError` for a name that is none.
+    """
+    executor = executor_named(name)
     if device.type != "cuda":
-        return EXECUTORS[name]
-    return Cuda(device) if name == "cuda" else Blocking(EXECUTORS[name], device)
+        return executor
+    return Cuda(device) if name == "cuda" else Blocking(executor, device)
 
 
 def device_called(name: str) -> torch.device:

@@ -47,6 +47,13 @@ EXECUTORS: Mapping[str, Executor] = MappingProxyType(
 )
 
 
+def executor_named(name: str) -> Executor:
+    """Raises `StepweaveError` for a name that is none."""
+    if name not in EXECUTORS:
+        raise StepweaveError(f"there is no executor {name!r}{did_you_mean(name, EXECUTORS)}")
+    return EXECUTORS[name]
+
+
 def run(
     plan: Plan,
     *,
@@ -69,11 +76,7 @@ def run(
     whose cause is a `ContractViolation`; the report's `unused` lists what ops declared in vain.
     """
     if isinstance(executor, str):
-        if executor not in EXECUTORS:
-            raise StepweaveError(
-                f"there is no executor {executor!r}{did_you_mean(executor, EXECUTORS)}"
-            )
-        executor = EXECUTORS[executor]
+        executor = executor_named(executor)
     if steps is not None and steps < 0:
         raise StepweaveError(f"a run cannot have {steps} steps")
     if check == "off":

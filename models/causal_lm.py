@@ -80,7 +80,8 @@ class CausalLM:
         model.requires_grad_(False)
         undo_invariant(model)
         compiled.undo(model)
-        if invariant or (self.device.type == "cpu" and compile == "off"):
+        grouped = compile != "off" and self.dtype != torch.float64
+        if invariant or (self.device.type == "cpu" and not grouped):
             _plain_experts(model)
         with torch.no_grad():
             expected = self._own_logits()
@@ -512,7 +513,8 @@ def _refuse(model: PreTrainedModel, config: Any) -> None:
 def _plain_experts(model: PreTrainedModel) -> None:
     """Multiply by experts one after another: grouped products are neither invariant nor float64.
 
-    That asks the device which experts were hit, so off the CPU it is done only if asked for.
+    That asks the device which experts were hit, so off the CPU it is done only if asked for; and
+    the answer decides what is done next, which cannot be compiled.
     """
     if getattr(model, "_can_set_experts_implementation", bool)():
         model.set_experts_implementation("eager")

@@ -19,6 +19,7 @@ and they are no CUDA graphs: whoever runs the step captures those, on streams of
 import itertools
 import logging
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -91,7 +92,12 @@ class CompiledLayers:
         # A model may have more kinds of layers than torch expects of one function.
         limit = max(settings.recompile_limit, 2 * self._layers)
         try:
-            with settings.patch(recompile_limit=limit, specialize_float=True):
+            with (
+                settings.patch(recompile_limit=limit, specialize_float=True),
+                warnings.catch_warnings(),
+            ):
+                # Some layers ask a cached function about versions, which is as good when traced.
+                warnings.filterwarnings("ignore", "Dynamo detected a call to a `functools.lru_c")
                 yield
         except ModelError:
             raise
@@ -99,8 +105,8 @@ class CompiledLayers:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             why = " ".join(lines[:2]).rstrip(".") or type(error).__name__
             raise CompileFailed(
-                f"{self.name}: {self.backend} could not compile its layers: {why}. Run it as it is, "
-                'with compile "off"'
+                f"{self.name}: {self.backend} could not compile its layers: {why}. Run it as it "
+                'is, with compile "off"'
             ) from error
         self.seconds = time.perf_counter() - start
         self._warm = self.graphs

@@ -6,7 +6,8 @@ The meaning of the pipeline is a serial program in one fixed cyclic order:
 
 Depth D only says where `schedule` stands in it: after commit(i−D) and before commit(i−D+1). So
 D = 1 is the synchronous loop and D ≥ 2 is asynchronous scheduling, with no second code path. An
-offset o means that in iteration t the node acts on step t − o.
+offset o means that in iteration t the node acts on step t − o. Where device work is captured and no
+mask has to come from the host, commit(i−1) stands last: what it does touches nothing of step i.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def listing(shape: Shape) -> list[tuple[str, int]]:
     commit = ("commit", 1)
     if shape.depth == 1:
         return [commit, ("schedule", 0), *head, *tail]
+    if shape.captured and not shape.structured:
+        head, tail = [*head, *tail], []  # no host work parts the launches: one graph can hold them
     if shape.depth == 2:
         return [("schedule", 0), *head, commit, *tail]
     return [*head, ("schedule", 2 - shape.depth), commit, *tail]

@@ -32,6 +32,8 @@ class Shape:
     draws: bool = False  # drafts are drawn, and verified against what they were drawn from
     padded: bool = True  # the drafter's shapes do not depend on how many drafts were accepted
 
+    captured: bool = False  # runs of device ops are captured, and launched as one
+
     @property
     def table_rows(self) -> int:
         """Of tables by device row: the last is for lines of a step that stand for no request."""
@@ -110,6 +112,9 @@ class NodeKind:
                     line=spec.line,
                 )
         wiring = {parameter: parse_read(text) for parameter, text in spec.reads.items()}
+        host = tuple(_rewire(op, wiring, spec.host_cost_us) for op in node.host)
+        if spec.shape.captured and node.device:
+            host = tuple(map(_free_if_bare, host))
         node = replace(
             node,
             kind=self.name,
@@ -119,7 +124,7 @@ class NodeKind:
             allow_sync=spec.allow_sync or node.allow_sync,
             line=spec.line,
             stream=(spec.stream or node.stream) if node.device else None,
-            host=tuple(_rewire(op, wiring, spec.host_cost_us) for op in node.host),
+            host=host,
             device=tuple(_rewire(op, wiring, spec.device_cost_us) for op in node.device),
         )
         return replace(built, node=node)
@@ -153,6 +158,12 @@ def _rewire(op: Op, wiring: Mapping[str, Read], cost_us: float | None) -> Op:
     names = {old: new.name for old, new in renamed.items() if old != new.name}
     run = _renaming(op.run, names) if names and op.run is not None else op.run
     return replace(op, reads=reads, run=run, cost_us=op.cost_us if cost_us is None else cost_us)
+
+
+def _free_if_bare(op: Op) -> Op:
+    """A launch that does nothing else: a replayed graph has launched its ops already."""
+    bare = not op.reads and not op.writes and op.run is None and op.cost_us is None
+    return replace(op, cost_us=0.0) if bare else op
 
 
 def _renaming(run: Run, names: Mapping[str, str]) -> Run:

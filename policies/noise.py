@@ -19,6 +19,8 @@ from math import log as _log
 import torch
 from torch import Tensor
 
+from .kernels import active
+
 
 class Purpose(IntEnum):
     """What a number is drawn for; draws for different purposes are independent."""
@@ -97,6 +99,10 @@ def uniform(seeds: Tensor, positions: Tensor, purpose: Purpose | int | Tensor) -
     """`[L]` float32 in [0, 1): multiples of 2^-24, so `uniform < p` has probability p to 2^-24,
     never holds for p = 0 and always for p = 1. Arguments as for `random_words`.
     """
+    if active(seeds.device):
+        from .kernels import uniform as kernel
+
+        return kernel.uniform(seeds, positions, purpose)
     words = random_words(seeds, positions, purpose, 1)[:, 0]
     return (words >> 8).to(torch.float32) * 2.0**-24
 

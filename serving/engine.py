@@ -170,13 +170,15 @@ class Engine:
         """The captured segments, and what became of their steps."""
         return getattr(self._cuda or self.executor, "captures", None)
 
-    def _runner(self) -> str | Executor:
+    def runner(self) -> Executor:
+        """What runs the plan where the model lies. Raises `StepweaveError` for an unknown name."""
         if self.executor == "cuda":
             if self._cuda is None:  # it keeps the graphs, from run to run
                 self._cuda = Cuda(self.model.device, graphs=self.graphs)
             return self._cuda
-        known = isinstance(self.executor, str) and self.executor in EXECUTORS
-        return executor_on(self.model.device, str(self.executor)) if known else self.executor
+        if isinstance(self.executor, str):
+            return executor_on(self.model.device, self.executor)
+        return self.executor
 
     def _refuse_other_devices(self) -> None:
         device = self.model.device
@@ -201,7 +203,7 @@ class Engine:
             try:
                 return run(
                     self.plan,
-                    executor=self._runner(),
+                    executor=self.runner(),
                     states=states,
                     trace=trace,
                     watchdog_s=self.watchdog_s,

@@ -44,15 +44,10 @@ def load_engine(config: PipelineConfig) -> Engine:
         prefix_cache=scheduler.prefix_cache,
         admission=scheduler.admission,
         executor=config.executor,
-        graphs=config.executor == "cuda" and config.graphs and _static(speculation),
+        graphs=config.captured,
         check=config.check,
         torch_threads=config.torch_threads,
     )
-
-
-def _static(speculation: SpeculationConfig | None) -> bool:
-    """Whether the sizes of a step are the host's to choose: an unpadded drafter's are not."""
-    return speculation is None or speculation.padded
 
 
 def _drafter(

@@ -31,6 +31,7 @@ def shape_of(config: PipelineConfig) -> Shape:
         max_rows=config.scheduler.max_rows,
         token_budget=config.scheduler.token_budget,
         structured=config.structured is not None,
+        captured=config.captured,
     )
     speculation = config.speculation
     if speculation is None:

@@ -19,7 +19,7 @@ from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
 from ..executors.profile import Spread, op_times, spreads, step_times
 from ..executors.report import RunReport
-from ..executors.run import EXECUTORS, Executor
+from ..executors.run import Executor
 from ..graph.compile import plan_for
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
@@ -86,7 +86,7 @@ def profile(
     scheduler = config.scheduler.model_copy(update={"max_rows": max(rows)})
     config = config.model_copy(update={"scheduler": scheduler, "check": "off"})
     llm = LLM(pipeline=config)
-    recording = _Recording(EXECUTORS[config.executor])
+    recording = _Recording(llm.engine.runner())
     llm.engine.executor = recording
     sizes = [_Size(count, lines) for count in rows]
     try:

@@ -34,7 +34,7 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.serving.engine import Engine
 
 from . import steering
-from .cube import RATES, Cell, Workload
+from .cube import TOKENS_PER_STEP, Cell, K, Workload
 from .networks import DRAFTER, SIZES, TOY, TOY_DRAFTER, fuse, random_model
 from .session import Session, alternate, begin, ratios, spread
 from .traces import MIXED, make
@@ -115,7 +115,7 @@ def measure(session: Session) -> dict[str, Any]:
         path = Path(folder) / "traces.safetensors"
         schemas = ("choice",) if session.toy else MIXED
         count = 2 if session.toy else 16
-        traces = make(schemas, count, size.vocab, len(RATES), RATES, threads=8)
+        traces = make(schemas, count, size.vocab, K, TOKENS_PER_STEP, threads=8)
         traces.save(path)
         prompt = 24 if session.toy else given.prompt
         requests = given.requests or (3 * rows if session.toy else 6 * rows)
@@ -151,7 +151,7 @@ def _measured(session: Session, engines: dict[str, Engine], work: Workload) -> d
     }
     found = alternate(sides, rounds=session.options.rounds, until=session.until(0.8))
     result: dict[str, Any] = {
-        "acceptance": f"synthetic, rates {RATES} by place",
+        "acceptance": f"synthetic, {TOKENS_PER_STEP} tokens a step, {K} drafts",
         "rows": work.rows,
         "requests": work.count,
         "jitter_ms": JITTER_S * 1e3,

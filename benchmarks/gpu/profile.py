@@ -30,7 +30,7 @@ from stepweave.graph.segments import Segment, segments
 from stepweave.models.causal_lm import CausalLM
 
 from . import steering
-from .cube import RATES, Cell, Workload
+from .cube import TOKENS_PER_STEP, Cell, K, Workload
 from .networks import DRAFTER, SIZES, TOY, TOY_DRAFTER, Size, fuse, random_model
 from .session import Session, alternate, begin, machine
 from .traces import MIXED, make
@@ -89,8 +89,8 @@ def profile(session: Session, size: Size, small: Size) -> tuple[CostsFile, dict[
             ("choice",) if session.toy else MIXED,
             2 if session.toy else 16,
             size.vocab,
-            len(RATES),
-            RATES,
+            K,
+            TOKENS_PER_STEP,
         )
         traces.save(path)
         for rows in given.rows:
@@ -157,7 +157,7 @@ def costs_file(
             "date": date.today().isoformat(),
             "notes": [
                 "decode steps with all rows busy; every row has a grammar and 3 drafts",
-                f"acceptance synthetic, rates {RATES} by place; {fused}",
+                f"acceptance synthetic, {TOKENS_PER_STEP} tokens a step; {fused}",
                 f"drafter: {small.name}, {small.weight_bytes() / 1e9:.1f} GB a pass in bfloat16",
                 "host ops without what they spend launching",
             ],
@@ -166,7 +166,9 @@ def costs_file(
             "ops": {
                 op: {
                     "rows": {
-                        str(rows): _point(each[op]) for rows, (each, _) in found.items() if op in each
+                        str(rows): _point(each[op])
+                        for rows, (each, _) in found.items()
+                        if op in each
                     }
                 }
                 for op in ops

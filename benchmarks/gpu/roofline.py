@@ -374,7 +374,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=64, help="decoded for each row")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--peers", nargs="*", choices=["generate", "static", "batch"],
+        "--peers",
+        nargs="*",
+        choices=["generate", "static", "batch"],
         default=["generate", "static", "batch"],
     )
     parser.add_argument("--no-fuse", dest="fuse", action="store_false", help="compile nothing")

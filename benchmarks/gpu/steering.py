@@ -119,9 +119,7 @@ def build_draft(spec: NodeSpec, machine: Machine) -> Built:
     return drafter(spec, propose, states=("draft_kv",))
 
 
-def _replaced(
-    tables: Tables, sample: SampleRows, sampled: Sampled, found: Proposal
-) -> Proposal:
+def _replaced(tables: Tables, sample: SampleRows, sampled: Sampled, found: Proposal) -> Proposal:
     rows, places = found.tokens.shape
     first = sample.base + sampled.counts + 1
     tokens, wrong, right = (

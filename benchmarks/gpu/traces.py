@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
@@ -26,6 +27,8 @@ from stepweave.structured.xgrammar_backend import XGrammarBackend
 
 from .networks import EOS
 from .vocabulary import encode, tokenizer
+
+Bools = npt.NDArray[np.bool_]
 
 SYLLABLES = ("ka", "lo", "mi", "ren", "sta", "tor", "vel", "nu", "bra", "dis")
 
@@ -60,7 +63,9 @@ def choice(rng: random.Random) -> dict[str, Any]:
 
 def forty(rng: random.Random) -> dict[str, Any]:
     return {
-        f"field_{i}": _name(rng, 1) if i % 4 == 0 else rng.choice((True, False, rng.randint(0, 99)))
+        f"field_{i}": _name(rng, 1)
+        if i % 4 == 0
+        else rng.choice((True, False, rng.randint(0, 99)))
         if i % 4 == 1
         else rng.randint(0, 9999)
         for i in range(40)
@@ -76,9 +81,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "person": _object(
         {"name": STRING, "age": INTEGER, "city": STRING, "job": STRING, "about": STRING}
     ),
-    "choice": _object(
-        {"label": {"enum": ["positive", "negative", "neutral"]}, "score": INTEGER}
-    ),
+    "choice": _object({"label": {"enum": ["positive", "negative", "neutral"]}, "score": INTEGER}),
     "forty": _object(
         {
             f"field_{i}": (STRING, {"type": ["boolean", "integer"]}, INTEGER, INTEGER)[i % 4]
@@ -124,15 +127,24 @@ class Traces:
         """By the rule alone: the drafts before the first wrong one are kept, and one more token."""
         length = self.lengths[index]
         right = self.right[index] | (self.wrong[index] == self.tokens[index])[:, None]
-        at, steps, accepted = 1, 0, 0  # the prompt's step gave the first token
-        while at < length:
-            kept = 0
-            while kept < k and bool(right[min(at + kept, len(right) - 1), kept]):
-                kept += 1
-            steps += 1
-            accepted += min(kept, length - at)
-            at += kept + 1
+        steps, accepted = _followed(right.tolist(), length, k)
         return Expected(self.tokens[index, :length].tolist(), steps, accepted)
+
+
+def _followed(right: Sequence[Sequence[bool]], length: int, k: int) -> tuple[int, int]:
+    """Decode steps and accepted drafts of a text of so many tokens."""
+    at, steps, accepted = 1, 0, 0  # the prompt's step gave the first token
+    while at < length:
+        kept = 0
+        while kept < k and right[min(at + kept, len(right) - 1)][kept]:
+            kept += 1
+        steps += 1
+        accepted += min(kept, length - at)
+        at += kept + 1
+    return steps, accepted
+
+
+Dial = float | Sequence[float] | Callable[[int, int, int], bool]
 
 
 def make(
@@ -140,14 +152,15 @@ def make(
     count: int,
     vocab: int,
     k: int,
-    rates: Sequence[float] | Callable[[int, int, int], bool],
+    dial: Dial,
     *,
     threads: int = 2,
 ) -> Traces:
     """`count` traces, of these schemas in turn.
 
-    `rates[j]` is the share of right drafts at place j of a window; or a function says for each
-    (trace, output position, place) whether it is right.
+    `dial`: how many tokens a decode step is to give on average, as near as one share of right
+    drafts comes to it; or that share for each place of a window; or a function that says of each
+    (trace, output position, place) whether the draft is right.
     """
     backend = XGrammarBackend(tokenizer(vocab), vocab, (EOS,), compile_threads=threads)
     compiled = {
@@ -164,16 +177,32 @@ def make(
         rows.append(trace)
         others.append(_wrong(compiled[name], trace, vocab, rng))
     longest = max(map(len, rows)) + k + 1
-    right = np.zeros((count, longest, k), dtype=bool)
-    for at in np.ndindex(*right.shape):
-        right[at] = rates(*at) if callable(rates) else rng.random() < rates[at[2]]
-    return Traces(
-        tokens=_padded(rows, longest),
-        wrong=_padded(others, longest),
-        right=torch.from_numpy(right),
-        lengths=tuple(map(len, rows)),
-        grammars=tuple(grammars),
-    )
+    tokens, wrong = _padded(rows, longest), _padded(others, longest)
+    lengths = tuple(map(len, rows))
+    right = _right(dial, (tokens == wrong).numpy(), lengths, k)
+    return Traces(tokens, wrong, torch.from_numpy(right), lengths, tuple(grammars))
+
+
+def _right(dial: Dial, forced: Bools, lengths: Sequence[int], k: int) -> Bools:
+    """`[N, L, k]`; where `forced[N, L]`, a draft is right whatever the dial says."""
+    shape = (*forced.shape, k)
+    if callable(dial):
+        return np.array([dial(*at) for at in np.ndindex(*shape)], dtype=bool).reshape(shape)
+    drawn = np.random.default_rng(0).random(shape)
+    if not isinstance(dial, float | int):
+        return np.asarray(drawn < np.asarray(dial), dtype=bool)
+    low, high = 0.0, 1.0
+    for _ in range(12):
+        middle = (low + high) / 2
+        right = (drawn < middle) | forced[..., None]
+        steps = sum(
+            _followed(row.tolist(), length, k)[0]
+            for row, length in zip(right, lengths, strict=True)
+        )
+        low, high = (
+            (middle, high) if (sum(lengths) - len(lengths)) / steps < dial else (low, middle)
+        )
+    return np.asarray(drawn < high, dtype=bool)
 
 
 def _wrong(

@@ -24,7 +24,7 @@ from stepweave.requests.table import RequestTable
 
 from ..ttft import Latencies, poisson
 from . import steering
-from .cube import RATES, Cell, Workload
+from .cube import TOKENS_PER_STEP, Cell, K, Workload
 from .networks import SIZES, TOY, fuse, random_model
 from .session import Session, alternate, begin, spread
 from .traces import make
@@ -84,9 +84,11 @@ def measure(session: Session) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "traces.safetensors"
         schemas = ("choice",) if session.toy else ("person",)
-        traces = make(schemas, 2 if session.toy else 8, size.vocab, len(RATES), RATES)
+        traces = make(schemas, 2 if session.toy else 8, size.vocab, K, TOKENS_PER_STEP)
         traces.save(path)
-        work = Workload(rows, 2 * rows, 24 if session.toy else given.prompt, traces, path, size.vocab)
+        work = Workload(
+            rows, 2 * rows, 24 if session.toy else given.prompt, traces, path, size.vocab
+        )
         engines = {
             name: engine(
                 Pipeline(side.depth, steered=path, just_in_time=side.just_in_time),

@@ -1,6 +1,6 @@
 """A tokenizer of real size, made from nothing: the same on every machine.
 
-Bytes, numbers of up to three digits, the pieces that JSON is written in, and made-up
+Bytes, numbers of up to three digits, what JSON is written with, usual names of fields, and made-up
 words with and without a space before them fill it up. What a mask costs depends on how many tokens
 may stand in a string, and how they share their beginnings; both are like those of a trained
 vocabulary, its frequencies are not.
@@ -27,6 +27,11 @@ JSON_PIECES = (
     *('{"', '":', '":"', '","', '"}', '"},', '"],', '["', '":[', '":{', "},{", "true", "false"),
     *(',"', '"]', "null", "},", "],", '":[{"', '":-', "}}", "]}"),
 )
+NAMES = (
+    *("name", "age", "city", "job", "about", "label", "score", "field", "title", "summary"),
+    *("text", "id", "type", "value", "date", "item", "list", "key", "count", "price", "email"),
+    *("positive", "negative", "neutral", "address", "number", "status", "user", "data", "code"),
+)
 
 
 def pieces(count: int) -> list[str]:
@@ -35,6 +40,7 @@ def pieces(count: int) -> list[str]:
     found = dict.fromkeys(
         [
             *JSON_PIECES,
+            *NAMES,
             *(f"{number}" for number in range(10, 100)),
             *(f"{number:03}" for number in range(1000)),
             *(" " * length for length in range(2, 17)),

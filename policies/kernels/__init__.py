@@ -3,6 +3,7 @@
     choice.py   where they run
     keys.py     a score and its token as one integer, so that the best is a maximum; masks
     noise.py    the Gumbel noise of `policies.noise`, bit for bit, where it is used
+    uniform.py  a number per draw, for rules that keep drafts at random
     choose.py   the best token, or a draw: one read of the logits each, nothing written back
     settle.py   which drafts of a window are kept, and the token after them
     verify.py   both of them: windows of drafts straight from the logits

@@ -283,7 +283,7 @@ def _draw(
             if HAS_MIN_P:
                 cut = tl.load(log_min_p + row * min_p_stride)
                 score = tl.where(score < cut, float("-inf"), score)
-            lifted = inside & ((score > least) | (score != score))
+            lifted = inside & (score > least)
             if random and tl.max(lifted.to(tl.int32), 0) > 0:
                 score += gumbel(seed, position, why, tile * TILE, TILE)
             top, at = better(top, at, order_of(score, inside), token)

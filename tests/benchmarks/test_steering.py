@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from benchmarks.gpu import steering
 from benchmarks.gpu.networks import EOS, TOY, TOY_DRAFTER, random_model
-from benchmarks.gpu.traces import SCHEMAS, Traces, make
+from benchmarks.gpu.traces import SCHEMAS, Dial, Traces, make
 from benchmarks.gpu.vocabulary import decode, encode, pieces, tokenizer
 from benchmarks.gpu.workbench import Pipeline, Served, engine, prompts, request, serve
 from stepweave.executors.run import EXECUTORS
@@ -22,13 +22,11 @@ from stepweave.graph.errors import GraphError
 from stepweave.models.causal_lm import CausalLM
 
 K, COUNT, REQUESTS = 3, 3, 5
-Right = Sequence[float] | Callable[[int, int, int], bool]
-
-DIALS: dict[str, Right] = {
+DIALS: dict[str, Dial] = {
     "none": (0.0, 0.0, 0.0),
     "all": (1.0, 1.0, 1.0),
     "first": lambda trace, position, place: place == 0,
-    "every third position wrong": lambda trace, position, place: position % 3 != 0,
+    "odd positions wrong": lambda trace, position, place: position % 2 == 0,
 }
 
 
@@ -82,9 +80,7 @@ def run(
         drafter=models[1],
     )
     requests = [
-        request(
-            uid, prompt, 60, TOY.vocab, traces=traces, structured=structured, window=1 + k
-        )
+        request(uid, prompt, 60, TOY.vocab, traces=traces, structured=structured, window=1 + k)
         for uid, prompt in enumerate(prompts(REQUESTS, 16, TOY.vocab))
     ]
     return serve(made, requests)
@@ -151,7 +147,7 @@ def test_dials_differ_in_what_is_accepted(
 def test_overlap_offers_and_accepts_the_same_drafts_with_and_without_a_grammar(
     models: tuple[CausalLM, CausalLM], stored: Callable[[str], tuple[Traces, Path]]
 ) -> None:
-    traces, path = stored("every third position wrong")
+    traces, path = stored("odd positions wrong")
     for structured in (True, False):
         one, other = (
             run(models, traces, path, depth=depth, structured=structured) for depth in (1, 2)
@@ -200,16 +196,23 @@ def test_texts_follow_their_schema_and_wrong_drafts_are_legal_and_wrong(schema: 
         assert matcher.accept(token)
         different += token != wrong
     assert matcher.terminated
-    assert different > 0.6 * len(tokens)
+    assert different > 0.3 * len(tokens)
+
+
+def test_a_number_dials_the_tokens_of_a_step() -> None:
+    traces = make(("person", "bounded"), 4, TOY.vocab, K, 2.25)
+    expected = [traces.expected(index, K) for index in range(4)]
+    tokens = sum(len(each.tokens) - 1 for each in expected)
+    assert tokens / sum(each.steps for each in expected) == pytest.approx(2.25, abs=0.05)
 
 
 def test_the_vocabulary_has_its_size_and_spells_what_it_is_given() -> None:
     assert len(tokenizer(TOY.vocab)) == TOY.vocab
     assert pieces(3000)[:500] == pieces(500)
-    text = '{"name": "Stator Velmi", "age": 63, "x": [1, 20, 999]}'
+    text = '{"name": "Stator Velmi", "age": 63, "city": [1, 20, 999]}'
     ids = encode(text, TOY.vocab)
     assert decode(ids, TOY.vocab) == text
-    assert len(ids) < 0.7 * len(text)
+    assert len(ids) < 0.75 * len(text)
 
 
 @pytest.mark.usefixtures("_kinds")

@@ -50,14 +50,16 @@ def test_deferred_streams_compute_what_the_serial_program_computes(part: int) ->
 
 def guarded(slots: int | None = 1) -> Plan:
     """A host writes one pinned slot, a stream copies it: the next write has to wait."""
-    seen: list[object] = []
+    seen: list[object] = []  # of the run that is under way
 
     def stage(ctx: OpContext) -> None:
         ctx.write("staging", ctx.step)
 
     def copy(ctx: OpContext) -> None:
+        if ctx.step == 0:
+            seen.clear()
         seen.append((ctx.step, ctx.read("staging")))
-        ctx.write("copied", seen)
+        ctx.write("copied", list(seen))
 
     node = Node(
         "copy",

@@ -88,6 +88,7 @@ def sampled(seed: int, rule: str, *, greedy: bool, masked: bool, edit: str) -> l
         temperature.zero_()
     drafts = torch.randint(-1, VOCAB, (rows, k), generator=g)
     drafts[torch.rand(rows, k, generator=g) < 0.7] = 9
+    drafts[1] = 9
     base = torch.tensor([4, 9, CONTEXT - 2, 5, 6])
     fields = torch.stack([EXTREMES[:rows], torch.randint(0, 4, (rows,), generator=g)], dim=1)
     one = torch.ones(rows, dtype=torch.int64)
@@ -97,8 +98,8 @@ def sampled(seed: int, rule: str, *, greedy: bool, masked: bool, edit: str) -> l
         base=base,
         first=one,
         drafts=drafts,
-        valid=torch.randint(0, k + 1, (rows,), generator=g),
-        forced=torch.tensor([-1, -1, -1, 8, -1]) if seed % 2 else None,
+        valid=torch.tensor([2, 2, 1, 0, 2]),
+        forced=torch.tensor([-1, 8, -1, -1, -1]) if seed % 2 else None,
         draft_limit=one * k,
         logit_index=torch.arange(rows * (k + 1)).view(rows, k + 1),
         seeds=fields[:, 0],  # a column, as in a step
@@ -122,7 +123,7 @@ def sampled(seed: int, rule: str, *, greedy: bool, masked: bool, edit: str) -> l
     if masked:
         bits = masks(seed, rows * (k + 1), VOCAB).view(rows, k + 1, -1)
         bits[:2] = -1
-        mask = Mask(bits, torch.randint(0, k + 1, (rows,), generator=g))
+        mask = Mask(bits, torch.tensor([2, 2, 2, 2, 1]))
     rules: dict[str, Any] = {**ACCEPTANCE, "synthetic": synthetic([0.5])}
     machine = Machine(acceptance_or_none=rules[rule], vocab_size=VOCAB)
     q = torch.randn(7, k, VOCAB, generator=g).log_softmax(dim=-1) if rule == "rejection" else None

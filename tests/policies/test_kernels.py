@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stepweave.policies.acceptance import coupled
 from stepweave.policies.kernels.choice import KernelsUnavailable
-from stepweave.policies.noise import _gumbel_from_words, gumbel
+from stepweave.policies.noise import _gumbel_from_words, gumbel, uniform
 from stepweave.policies.sampling import draw, filtered_log_probs
 from stepweave.structured.bitmask import apply_bitmask
 from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
@@ -97,6 +97,17 @@ def test_noise_has_the_bits_of_the_reference(interpreted: Interpreter, purpose: 
     )
     expected = gumbel(EXTREMES, positions, purpose, vocab)
     assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 300])
+def test_uniform_numbers_have_the_bits_of_the_reference(
+    interpreted: Interpreter, count: int
+) -> None:
+    seeds, positions = (EXTREMES.repeat(40)[:count] for _ in range(2))
+    positions = positions.flip(0)
+    for purpose in (1, torch.arange(count) % 4):
+        found = interpreted("stepweave.policies.noise:uniform", seeds, positions, purpose)
+        assert torch.equal(found, uniform(seeds, positions, purpose))
 
 
 def test_noise_of_the_words_at_the_ends_is_exact_and_within_its_bounds(
@@ -188,6 +199,18 @@ def test_improbable_tokens_win_as_often_as_in_the_reference(interpreted: Interpr
     expected = draw(x - 7.5, seeds, positions, temperature == 0, purpose)
     assert torch.equal(tokens, expected)
     assert 0 < int((expected == 5).sum()) < lines
+
+
+def test_min_p_cuts_what_is_below_it_and_not_what_is_at_it(interpreted: Interpreter) -> None:
+    lines = 24
+    x = torch.full((lines, 50), -0.7)
+    x[:, 3] = 0.0
+    x[:, 7] = torch.tensor(0.5).log()
+    half, key = torch.full((lines,), 0.5), torch.arange(lines)
+    found = interpreted(f"{KERNELS}.choose:sample", x, 2 * half, half, key, key, 0)
+    assert set(found.tolist()) == {3, 7}
+    allowed = x.masked_fill(x < x[:, 7:8], -INF)
+    assert torch.equal(found, draw(allowed, key, key, half < 0, 0))
 
 
 @pytest.mark.parametrize("masked", [False, True])

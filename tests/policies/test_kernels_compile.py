@@ -25,6 +25,7 @@ from stepweave.policies.kernels import (  # noqa: E402
     mask,
     scale,
     settle,
+    uniform,
     verify,
 )
 
@@ -34,6 +35,7 @@ KERNELS = [
     (choose, "_draw"),
     (keys, "_tokens"),
     (settle, "_keep_equal"),
+    (uniform, "_uniform"),
     (mask, "_apply"),
     (scale, "_scale"),
     (hand_on, "_hand_on"),
@@ -96,6 +98,7 @@ def test_every_kernel_compiles_and_rounds_each_operation_by_itself(
     choose.draw(flat, lines, lines, lines == 0, lines)
     mask.apply_bitmask(flat, masks)
     scale.scaled(flat, torch.ones(S * W).double(), masks)
+    uniform.uniform(lines, lines, 1)
     table = torch.zeros(9, dtype=torch.int64)
     hand_on.hand_on(drafts, rows, rows, rows, torch.zeros(9, 8, dtype=torch.int32), table, table)
     assert {name: len(recorder.ptx) for name, recorder in recorders.items()} == {
@@ -103,6 +106,7 @@ def test_every_kernel_compiles_and_rounds_each_operation_by_itself(
         "_draw": 3,
         "_tokens": 1,
         "_keep_equal": 2,
+        "_uniform": 1,
         "_apply": 1,
         "_scale": 1,
         "_hand_on": 1,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stepweave.policies.acceptance import coupled
-from stepweave.policies.noise import gumbel
+from stepweave.policies.noise import gumbel, uniform
 from stepweave.policies.sampling import draw
 from stepweave.structured.bitmask import apply_bitmask
 from tests.policies import kernel_cases
@@ -40,6 +40,11 @@ def test_noise_has_the_bits_of_the_cpu(vocab: int) -> None:
     assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
     there = gumbel(*on_device(EXTREMES, EXTREMES.flip(0)), 0, vocab).cpu()
     assert torch.equal(there.view(torch.int32), expected.view(torch.int32))
+
+
+def test_uniform_numbers_have_the_bits_of_the_cpu() -> None:
+    found = uniform(*on_device(EXTREMES, EXTREMES.flip(0)), 1)
+    assert torch.equal(found.cpu(), uniform(EXTREMES, EXTREMES.flip(0), 1))
 
 
 @pytest.mark.parametrize("lines", [1, 6, 300])

@@ -1,0 +1,51 @@
+"""What capturing changes in the plan: without a grammar, nothing of the host parts a step."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepweave.cli.planned import planned
+from stepweave.configs.load import load_config
+from stepweave.configs.schema import PipelineConfig
+from stepweave.graph.segments import segments
+
+
+def cut(name: str, **settings: str) -> list[str]:
+    plan = planned(name, {"executor": "cuda", **settings})
+    return [str(segment) for segment in segments(plan)]
+
+
+@pytest.mark.parametrize("depth", ["1", "2", "3"])
+def test_without_a_grammar_the_whole_step_is_one_graph(depth: str) -> None:
+    whole = ["compute: prepare_inputs → forward → sample", "copy: d2h_copy"]
+    assert cut("async", depth=depth) == whole
+    drafting = [whole[0], "compute: draft", whole[1]]  # the copy begins once tokens are sampled
+    assert cut("async_speculation", depth=depth) == drafting
+
+
+def test_a_mask_from_the_host_parts_the_step_in_two() -> None:
+    assert cut("async_eagle3_grammar") == [
+        "compute: prepare_inputs → forward",
+        "compute: bitmask → sample → draft",
+        "copy: d2h_copy",
+    ]
+
+
+@pytest.mark.parametrize("name", ["async", "async_speculation", "async_eagle3_grammar"])
+def test_the_period_stays_that_of_the_device_and_the_waits_are_two(name: str) -> None:
+    plan, plain = planned(name, {"executor": "cuda"}), planned(name)
+    assert plan.period_us == plain.period_us
+    assert len(plan.waits) == len(plain.waits) == 2
+    assert all(plan.graph.vertices[op].side == "device" for op, _ in plan.critical_cycle)
+
+
+def test_an_unpadded_drafter_is_not_captured_nor_is_anything_where_graphs_are_off() -> None:
+    def config(**settings: str) -> PipelineConfig:
+        found = load_config("async_speculation", {"executor": "cuda", **settings})
+        assert isinstance(found, PipelineConfig)
+        return found
+
+    assert config().captured
+    assert not config(graphs="false").captured
+    assert not config(**{"speculation.padded": "false"}).captured
+    assert not config(executor="threads").captured

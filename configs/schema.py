@@ -235,6 +235,10 @@ class PipelineConfig(_Part):
         description="With executor cuda: capture runs of device ops as CUDA graphs, and round decode "
         "steps up to few sizes for them. Other executors run every step as it is.",
     )
+    nvtx: bool = Field(
+        default=False,
+        description="With executor cuda: name each op `node/step` for profilers such as Nsight.",
+    )
     torch_threads: int | None = Field(
         default=None, ge=1, le=1024, description="Threads inside a torch operation; null: torch's."
     )

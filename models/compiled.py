@@ -160,7 +160,7 @@ class _Region:
     run: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        held = kwargs.get(self.keyword)
+        held: Any = kwargs.get(self.keyword)
         batch = getattr(held, "paged", held)
         if not isinstance(batch, AttentionBatch) or torch._C._len_torch_dispatch_stack() > 0:
             return type(self.layer).forward(self.layer, *args, **kwargs)
@@ -232,14 +232,11 @@ def _guarded(guards: Sequence[Any]) -> list[bool]:
 
 
 def _layer_idx(layer: nn.Module) -> int:
-    found = {
-        module.layer_idx
-        for module in layer.modules()
-        if isinstance(getattr(module, "layer_idx", None), int)
-    }
+    indices = [getattr(module, "layer_idx", None) for module in layer.modules()]
+    found = {index for index in indices if isinstance(index, int)}
     if len(found) != 1:
         raise CompileFailed(
             f"{type(layer).__name__} has the layer indices {sorted(found)}; to be compiled it "
             "needs exactly one"
         )
-    return int(found.pop())
+    return found.pop()

@@ -85,13 +85,13 @@ class Part(nn.Module):
     @property
     def weight(self) -> Tensor:
         """`[out, in]`, a view."""
-        return self.product.weight.split(self.product.sizes)[self.index]
+        return torch.split(self.product.weight, self.product.sizes)[self.index]
 
     @property
     def bias(self) -> Tensor | None:
         """`[out]`, a view."""
         bias = self.product.bias
-        return None if bias is None else bias.split(self.product.sizes)[self.index]
+        return None if bias is None else torch.split(bias, self.product.sizes)[self.index]
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., out]` of `x[..., in]`: columns of the product, not contiguous."""
@@ -105,7 +105,7 @@ class Product(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self.sizes = tuple(sizes)
+        self.sizes = list(sizes)
         self._input: Tensor | None = None
         self._results: tuple[Tensor, ...] = ()
         self._fetched: tuple[int, ...] = ()
@@ -114,7 +114,8 @@ class Product(nn.Module):
         """Part `index` of the product with `x`, computed with the others if `x` is new."""
         if self._input is not x or index in self._fetched:
             out = F.linear(x, self.weight, self.bias)
-            self._input, self._results, self._fetched = x, out.split(self.sizes, dim=-1), ()
+            self._input, self._results = x, torch.split(out, self.sizes, dim=-1)
+            self._fetched = ()
         result = self._results[index]
         self._fetched = (*self._fetched, index)
         if len(self._fetched) == len(self.sizes):  # what is kept no longer would hold memory
@@ -124,10 +125,10 @@ class Product(nn.Module):
 
 def _parts(maps: Sequence[nn.Linear]) -> list[Part]:
     with torch.no_grad():
-        weight = torch.cat([each.weight for each in maps])
+        weights: list[Tensor] = [each.weight for each in maps]
         biases = [each.bias for each in maps if each.bias is not None]
         product = Product(
-            weight, torch.cat(biases) if biases else None, [len(each.weight) for each in maps]
+            torch.cat(weights), torch.cat(biases) if biases else None, [*map(len, weights)]
         )
     return [Part(product, index).train(maps[0].training) for index in range(len(maps))]
 

@@ -14,7 +14,7 @@ from ..executors.capture import Captures
 from ..executors.cuda import Cuda
 from ..executors.errors import NodeFailure, UndeclaredAccess
 from ..executors.report import RunReport
-from ..executors.run import EXECUTORS, Executor, run
+from ..executors.run import Executor, run
 from ..graph.errors import GraphError, StepweaveError
 from ..graph.plan import Plan
 from ..graph.pools import reuse_distance
@@ -77,6 +77,7 @@ class Engine:
     admission: Literal["eager", "just_in_time"] = "eager"
     executor: ExecutorName | Executor = "serial"
     graphs: bool = False  # round decode steps up to few sizes, and have executor cuda capture them
+    nvtx: bool = False  # name ops for profilers, where the executor is cuda
     torch_threads: int | None = None
     check: Literal["off", "strict"] = "off"
     watchdog_s: float | None = 600.0  # a long prompt on a slow machine is slow, not stuck
@@ -174,7 +175,7 @@ class Engine:
         """What runs the plan where the model lies. Raises `StepweaveError` for an unknown name."""
         if self.executor == "cuda":
             if self._cuda is None:  # it keeps the graphs, from run to run
-                self._cuda = Cuda(self.model.device, graphs=self.graphs)
+                self._cuda = Cuda(self.model.device, ranges=self.nvtx, graphs=self.graphs)
             return self._cuda
         if isinstance(self.executor, str):
             return executor_on(self.model.device, self.executor)

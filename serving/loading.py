@@ -45,6 +45,7 @@ def load_engine(config: PipelineConfig) -> Engine:
         admission=scheduler.admission,
         executor=config.executor,
         graphs=config.captured,
+        nvtx=config.nvtx,
         check=config.check,
         torch_threads=config.torch_threads,
     )

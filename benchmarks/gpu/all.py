@@ -35,13 +35,18 @@ JOBS = (
         "cube",
         0.27,
         ("--concurrency", "10", "100", "--rounds", "4", "--stress"),
-        ("--concurrency", "2", "--rounds", "1"),
+        ("--concurrency", "2", "--rounds", "1", "--no-compile"),
     ),
-    Job("roofline", 0.29, (), ("--batch", "2", "--rounds", "1", "--tokens", "10", "--no-fuse")),
-    Job("gap", 0.13, (), ("--rows", "2", "--rounds", "1")),
-    Job("profile", 0.15, (), ("--rows", "2", "--rounds", "1")),
+    Job("roofline", 0.29, (), ("--batch", "2", "--rounds", "1", "--tokens", "10", "--no-compile")),
+    Job("gap", 0.13, (), ("--rows", "2", "--rounds", "1", "--no-compile")),
+    Job("profile", 0.15, (), ("--rows", "2", "--rounds", "1", "--no-compile")),
     Job("interpreter", 0.04, (), ("--steps", "20", "--rounds", "1")),
-    Job("ttft", 0.12, (), ("--rows", "2", "--load", "0.5", "--seconds", "0.2", "--rounds", "1")),
+    Job(
+        "ttft",
+        0.12,
+        (),
+        (*("--rows", "2", "--rounds", "1", "--no-compile"), "--load", "0.5", "--seconds", "0.2"),
+    ),
 )
 
 

@@ -1,12 +1,12 @@
 """Asynchronous scheduling × speculation × grammars: all eight, on the same requests.
 
-Every side writes the same stored texts (`steering.py`), so its tokens can be checked, and drafts are
-right as often as gives 2.25 tokens a step: **synthetic acceptance**, real compute. A side counts only if each request gave
-its text to the last token; accepted drafts must be exactly those that the rule foretells, and drafts
-offered and accepted must be equal with and without overlap. *Sync* is the same graph at depth 1 on
-the same executor, with the same CUDA graphs. TPOT: mean over requests of (last − first token) /
-(tokens − 1); ITL: between what a request gets and what it gets next; E2E: the whole run, prompts
-included. All sides pay for the steering, a pass over the logits.
+Every side writes the same stored texts (`steering.py`), so its tokens can be checked, and drafts
+are right as often as gives 2.25 tokens a step: **synthetic acceptance**, real compute. A side
+counts only if each request gave its text to the last token; accepted drafts must be exactly those
+that the rule foretells, and drafts offered and accepted must be equal with and without overlap.
+*Sync* is the same graph at depth 1 on the same executor, with the same CUDA graphs. TPOT: mean over
+requests of (last − first token) / (tokens − 1); ITL: between what a request gets and what it gets
+next; E2E: the whole run, prompts included. All sides pay for the steering, a pass over the logits.
 
     python -m benchmarks.gpu.cube [--model 8b] [--concurrency 10 100] [--stress] [--toy]
 """
@@ -18,6 +18,7 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.serving.engine import Engine
 
 from . import steering
-from .networks import DRAFTER, SIZES, TOY, TOY_DRAFTER, fuse, random_model
+from .networks import DRAFTER, SIZES, TOY, TOY_DRAFTER, random_model, served
 from .session import Session, alternate, begin, ratios, spread
 from .traces import MIXED, STRESS, Traces, make
 from .workbench import (
@@ -44,7 +45,7 @@ from .workbench import (
 K, TOKENS_PER_STEP = 3, 2.25  # as of vLLM with an EAGLE-3 head of Llama-3.1-8B
 
 COMPARED = {
-    # What each ratio is of: (slower side, faster side), figure. Targets are beside it in the README.
+    # What each ratio is of: the side above, the side below, and the figure.
     "speculation, with async and grammar: TPOT": ("async, grammar", "async, spec, grammar", "tpot"),
     "speculation, with async and grammar: E2E": ("async, grammar", "async, spec, grammar", "e2e"),
     "async, with speculation and grammar: E2E": (
@@ -161,7 +162,7 @@ class Bench:
                 self.run(cell)
         for executor in self.executors.values():
             forget_counts(executor)
-        sides = {cell.name: (lambda cell=cell: self.run(cell)) for cell in CELLS}
+        sides = {cell.name: partial(self.run, cell) for cell in CELLS}
         found = alternate(sides, rounds=rounds, until=until)
         return {
             "corners": {
@@ -240,10 +241,7 @@ def measure(session: Session) -> dict[str, Any]:
         "parts": {},
     }
     networks = [random_model(each, session.device, session.dtype) for each in (size, small)]
-    if given.fuse and not session.toy:
-        for each in networks:
-            fuse(each)
-    model, drafter = (CausalLM.wrap(each, invariant=False) for each in networks)
+    model, drafter = (served(each, compiled=given.compile) for each in networks)
     mixed = ("choice",) if session.toy else MIXED
     parts = [(f"concurrency {rows}", mixed, rows) for rows in given.concurrency]
     if given.stress:
@@ -280,7 +278,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", type=int, default=310, help="tokens of a prompt, on average")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--stress", action="store_true", help="also strings of bounded length")
-    parser.add_argument("--no-fuse", dest="fuse", action="store_false", help="compile nothing")
+    parser.add_argument(
+        "--no-compile", dest="compile", action="store_false", help="run layers as they are"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The gap between consecutive device work, with and without jitter of the host; the period foretold.
+"""The gap between consecutive device work, with and without host jitter; the period foretold.
 
 Asynchronous scheduling, speculation and a grammar on every row. Timing events on the stream that
 computes say when each device op began and ended; the gap is what lies between one's end and the
@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,11 @@ from stepweave.executors import simulate
 from stepweave.executors.profile import op_times, step_times
 from stepweave.executors.report import OpEvent, RunReport
 from stepweave.graph.plan import Plan
-from stepweave.models.causal_lm import CausalLM
 from stepweave.serving.engine import Engine
 
 from . import steering
 from .cube import TOKENS_PER_STEP, Cell, K, Workload
-from .networks import DRAFTER, SIZES, TOY, TOY_DRAFTER, fuse, random_model
+from .networks import DRAFTER, SIZES, TOY, TOY_DRAFTER, random_model, served
 from .session import Session, alternate, begin, ratios, spread
 from .traces import MIXED, make
 from .workbench import Noting, Pipeline, Served, engine, forget_counts, full_steps, replayed, serve
@@ -46,7 +46,7 @@ JITTER_S = 1e-3
 
 
 def gaps(events: Sequence[OpEvent], steps: set[int]) -> tuple[list[float], float]:
-    """Seconds between consecutive ops of the stream within runs of these steps; their whole time."""
+    """Seconds between consecutive ops of the stream within these steps, and their whole time."""
     ordered = sorted(
         (event for event in events if event.actor == COMPUTE and event.step in steps),
         key=lambda event: (event.start_s, event.end_s),
@@ -106,10 +106,7 @@ def measure(session: Session) -> dict[str, Any]:
     given = session.options
     size, small = (TOY, TOY_DRAFTER) if session.toy else (SIZES[given.model], DRAFTER)
     networks = [random_model(each, session.device, session.dtype) for each in (size, small)]
-    if not session.toy and given.fuse:
-        for each in networks:
-            fuse(each)
-    model, drafter = (CausalLM.wrap(each, invariant=False) for each in networks)
+    model, drafter = (served(each, compiled=given.compile) for each in networks)
     rows = given.rows
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "traces.safetensors"
@@ -145,7 +142,7 @@ def _measured(session: Session, engines: dict[str, Engine], work: Workload) -> d
             run(name, trace=False)
         forget_counts(engines[name].executor)
     sides = {
-        f"{name}, {how}": (lambda name=name, how=how: run(name, trace=how == "traced"))
+        f"{name}, {how}": partial(run, name, trace=how == "traced")
         for name in engines
         for how in ("traced", "untraced")
     }
@@ -193,7 +190,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int)
     parser.add_argument("--prompt", type=int, default=310)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--no-fuse", dest="fuse", action="store_false", help="compile nothing")
+    parser.add_argument(
+        "--no-compile", dest="compile", action="store_false", help="run layers as they are"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

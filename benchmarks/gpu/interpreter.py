@@ -16,6 +16,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -87,9 +88,9 @@ class Streams:
 
     def __init__(self, session: Session) -> None:
         self.toy = session.toy
-        self.compute, self.copy = (
-            (None, None) if self.toy else (torch.cuda.Stream(), torch.cuda.Stream())
-        )
+        made: Any = torch.cuda
+        self.compute: Any = None if self.toy else made.Stream()
+        self.copy: Any = None if self.toy else made.Stream()
 
     def on(self, stream: Any) -> Any:
         return nullcontext() if self.toy else torch.cuda.stream(stream)
@@ -97,7 +98,8 @@ class Streams:
     def record(self, stream: Any) -> Any:
         if self.toy:
             return None
-        event = torch.cuda.Event(blocking=True)
+        made: Any = torch.cuda.Event
+        event = made(blocking=True)
         event.record(stream)
         return event
 
@@ -145,10 +147,10 @@ def measure(session: Session) -> dict[str, Any]:
             return perf_counter() - began
 
         def running(plan: Plan, steps: int, executor: Any = executor) -> Callable[[], float]:
-            return lambda: timed(lambda: run(plan, executor=executor, steps=steps))
+            return partial(timed, partial(run, plan, executor=executor, steps=steps))
 
         sides: dict[str, Callable[[], float]] = {
-            "by hand": lambda body=body: timed(lambda: by_hand(session, body, steps)),
+            "by hand": partial(timed, partial(by_hand, session, body, steps)),
             "plan": running(plan, steps),
             "every edge": running(naive, steps),
             "plan, no steps": running(plan, 0),

@@ -5,15 +5,13 @@ Speed does not depend on what the weights say, only on their number and shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
-from transformers.models.llama import modeling_llama
+
+from stepweave.models.causal_lm import CausalLM
 
 EOS = 0
 
@@ -75,13 +73,11 @@ def random_model(
         pad_token_id=EOS,
     )
     with torch.device(device):
-        model: Any = AutoModelForCausalLM.from_config(
-            config, dtype=dtype, attn_implementation="sdpa"
-        )
+        make: Any = AutoModelForCausalLM
+        model: PreTrainedModel = make.from_config(config, dtype=dtype, attn_implementation="sdpa")
     model.train(False)
     model.requires_grad_(False)
-    made: PreTrainedModel = model
-    return made
+    return model
 
 
 def twin(model: PreTrainedModel, size: Size) -> PreTrainedModel:
@@ -92,37 +88,6 @@ def twin(model: PreTrainedModel, size: Size) -> PreTrainedModel:
     return other
 
 
-def fuse(model: Any) -> None:
-    """Compile what lies between the attentions and the big products, piece by piece, in place.
-
-    Norms, the MLP and the rotary embedding: the same code in every layer, so each is compiled once,
-    and no piece contains a layer's number or the cache. Shapes are dynamic, or each prompt length
-    would be compiled anew.
-    """
-    compiled = _rotary()
-    for layer in model.model.layers:
-        for piece in (layer.input_layernorm, layer.post_attention_layernorm, layer.mlp):
-            piece.compile(dynamic=True)
-        attention = layer.self_attn
-        attention.forward = MethodType(
-            _with_global(type(attention).forward, "apply_rotary_pos_emb", compiled), attention
-        )
-    model.model.norm.compile(dynamic=True)
-
-
-@cache
-def _rotary() -> Callable[..., Any]:
-    return torch.compile(modeling_llama.apply_rotary_pos_emb, dynamic=True)
-
-
-def _with_global(function: Any, name: str, value: object) -> FunctionType:
-    """The same function, for which one global name means something else."""
-    if name not in function.__globals__:
-        raise LookupError(f"{function.__qualname__} uses no {name}: another release of the library")
-    return FunctionType(
-        function.__code__,
-        {**function.__globals__, name: value},
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
+def served(model: PreTrainedModel, *, compiled: bool) -> CausalLM:
+    """The model on our paged cache; its layers compiled and its projections merged, or not."""
+    return CausalLM.wrap(model, invariant=False, compile="layer" if compiled else "off")

@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -27,14 +28,14 @@ from stepweave.executors import capture, simulate
 from stepweave.executors.profile import Spread, op_times, spreads, step_times
 from stepweave.graph.plan import Plan
 from stepweave.graph.segments import Segment, segments
-from stepweave.models.causal_lm import CausalLM
+from stepweave.serving.engine import Engine
 
 from . import steering
 from .cube import TOKENS_PER_STEP, Cell, K, Workload
-from .networks import DRAFTER, SIZES, TOY, TOY_DRAFTER, Size, fuse, random_model
+from .networks import DRAFTER, SIZES, TOY, TOY_DRAFTER, Size, random_model, served
 from .session import Session, alternate, begin, machine
 from .traces import MIXED, make
-from .workbench import Noting, Pipeline, engine, full_steps, serve
+from .workbench import Noting, Pipeline, Served, engine, full_steps, serve
 
 CELL = Cell(2, True, True)
 
@@ -76,10 +77,7 @@ def profile(session: Session, size: Size, small: Size) -> tuple[CostsFile, dict[
     """One model at all batch sizes."""
     given = session.options
     networks = [random_model(each, session.device, session.dtype) for each in (size, small)]
-    if not session.toy and given.fuse:
-        for each in networks:
-            fuse(each)
-    model, drafter = (CausalLM.wrap(each, invariant=False) for each in networks)
+    model, drafter = (served(each, compiled=given.compile) for each in networks)
     found: dict[int, tuple[dict[str, Spread], Spread]] = {}
     checks: dict[str, Any] = {}
     prompt = 24 if session.toy else given.prompt
@@ -106,16 +104,16 @@ def profile(session: Session, size: Size, small: Size) -> tuple[CostsFile, dict[
             )
             for _ in range(1 if session.toy else 3):
                 serve(made, work.requests(CELL))
-            run = {"": lambda made=made, work=work: serve(made, work.requests(CELL), trace=True)}
+            run = {"": partial(_traced, made, work)}
             runs = alternate(run, rounds=given.rounds, until=session.until(0.9))[""]
             ops: dict[str, list[float]] = defaultdict(list)
             periods: list[float] = []
-            for served in runs:
-                work.check(CELL, served)
-                full = full_steps(served.report, rows)
-                for op, times in op_times(served.report.events, full).items():
+            for one in runs:
+                work.check(CELL, one)
+                full = full_steps(one.report, rows)
+                for op, times in op_times(one.report.events, full).items():
                     ops[op] += times
-                periods += step_times(served.report.events, full)
+                periods += step_times(one.report.events, full)
             found[rows] = spreads(ops), Spread.of(periods)
             checks[str(rows)] = _checked(made.plan, *found[rows])
             session.say(
@@ -123,6 +121,10 @@ def profile(session: Session, size: Size, small: Size) -> tuple[CostsFile, dict[
                 f"predicted {checks[str(rows)]['predicted_us']:.0f}"
             )
     return costs_file(session, size, small, found), checks
+
+
+def _traced(made: Engine, work: Workload) -> Served:
+    return serve(made, work.requests(CELL), trace=True)
 
 
 def _checked(plan: Plan, ops: dict[str, Spread], period: Spread) -> dict[str, float]:
@@ -143,14 +145,14 @@ def costs_file(
     found: dict[int, tuple[dict[str, Spread], Spread]],
 ) -> CostsFile:
     about = machine(session.device)
+    device = f"{about['device']} (a rehearsal: no measurement)" if session.toy else about["device"]
     ops = dict.fromkeys(op for each, _ in found.values() for op in each)
-    fused = "compiled norms, MLPs and rotary embeddings" if session.options.fuse else "not compiled"
+    fused = "layers compiled" if session.options.compile else "layers as they are"
     return CostsFile.model_validate(
         {
             "version": 1,
             "basis": "measured",
-            "describes": f"{size.name}-shaped, random weights, {session.dtype}, on {about['device']}"
-            + (" (a rehearsal: no measurement)" if session.toy else ""),
+            "describes": f"{size.name}-shaped, random weights, {session.dtype}, on {device}",
             "device": about["device"],
             "executor": "cuda, depth 2, each device op a CUDA graph",
             "versions": {k: about[k] for k in ("python", "torch", "transformers", "xgrammar")},
@@ -208,7 +210,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", type=int, default=310)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--costs", type=Path, help="folder for the profiles")
-    parser.add_argument("--no-fuse", dest="fuse", action="store_false", help="compile nothing")
+    parser.add_argument(
+        "--no-compile", dest="compile", action="store_false", help="run layers as they are"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 """Decoding against what the memory allows, and against `generate` and `generate_batch`.
 
 A Llama-shaped model with random weights in bfloat16. A step has to read the weights (the embedding
-table apart) and the keys and values of its rows; by the *measured* bandwidth of a copy that gives the
-floor of a step, and the share of it that a side reaches. Ours: eager, with CUDA graphs, and with
-graphs on a model whose norms, MLPs and rotary embeddings are compiled (`networks.fuse`).
+table apart) and the keys and values of its rows; by the *measured* bandwidth of a copy that gives
+the floor of a step, and the share of it that a side reaches. Ours: eager, with CUDA graphs, and with
+graphs on a model whose layers are compiled and whose projections are merged.
 transformers: `generate` as it comes, with a static cache and torch.compile, and `generate_batch`
 with the options that are in the result. Time per step is taken between tokens, prompts left out.
 
-In bfloat16 two implementations differ in the last bits, and greedy tokens with them where two logits
-are near. So the first difference of each side is reported, and how far apart its two tokens are in
+In bfloat16 two implementations differ in the last bits, and greedy tokens with them where two
+logits are near. So the first difference of each side is reported, and how far apart its two tokens are in
 the logits of one plain pass over the text before it: a side is *equal within tolerance* if that gap
 is at most 2⁻⁶ of the largest logit for bfloat16, 10⁻⁴ for float32.
 
@@ -33,13 +33,15 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from stepweave.models.causal_lm import CausalLM
 
-from .networks import EOS, SIZES, TOY, Size, fuse, random_model, twin
+from .networks import EOS, SIZES, TOY, Size, random_model, served, twin
 from .session import Session, alternate, begin, spread
 from .workbench import BLOCK, Pipeline, engine, forget_counts, replayed, request, serve
 
 FIRST = 4  # tokens that do not count: the first steps of a shape
 TOLERANCE = {torch.bfloat16: 2.0**-6, torch.float32: 1e-4}
 Ids = list[list[int]]
+_CONFIG: Any = GenerationConfig
+_EVENT: Any = torch.cuda.Event
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Side:
     executor: object | None = None
 
 
-class Clock(StoppingCriteria):  # type: ignore[misc]
+class Clock(StoppingCriteria):
     """Stops nothing: it notes when `generate` has its next token."""
 
     def __init__(self, synchronize: Callable[[], None]) -> None:
@@ -89,7 +91,7 @@ def _copied(device: torch.device, size: int) -> float:
             target.copy_(source)
             times.append(perf_counter() - began)
             continue
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (_EVENT(enable_timing=True) for _ in range(2))
         start.record()
         target.copy_(source)
         end.record()
@@ -129,6 +131,7 @@ def ours(session: Session, model: CausalLM, work: Work, *, graphs: bool, about: 
         rows=work.batch,
         context=work.prompt + work.tokens + BLOCK,
         budget=min(8192, max(256, work.batch * work.prompt)),
+        graphs=graphs,
     )
 
     def run() -> Decoded:
@@ -150,7 +153,7 @@ def ours(session: Session, model: CausalLM, work: Work, *, graphs: bool, about: 
 
 def generate(session: Session, model: Any, work: Work, *, static: bool) -> Side:
     options: dict[str, Any] = {"cache_implementation": "static"} if static else {}
-    config = GenerationConfig(
+    config = _CONFIG(
         do_sample=False,
         max_new_tokens=work.tokens,
         min_new_tokens=None,
@@ -191,7 +194,7 @@ def generate_batch(session: Session, model: Any, work: Work) -> Side:
     wanted["num_blocks"] = work.batch * -(-(work.prompt + work.tokens) // page) + 8
     wanted = {name: value for name, value in wanted.items() if name in known}
 
-    config = GenerationConfig(
+    config = _CONFIG(
         do_sample=False,
         max_new_tokens=work.tokens,
         eos_token_id=-1,
@@ -247,7 +250,7 @@ def compare(
 def sides_of(
     session: Session,
     model: CausalLM,
-    fused: CausalLM | None,
+    compiled: CausalLM | None,
     peer: PreTrainedModel,
     work: Work,
     peers: Sequence[str],
@@ -256,9 +259,9 @@ def sides_of(
         "ours, eager": ours(session, model, work, graphs=False, about="CUDA streams, depth 2"),
         "ours, graphs": ours(session, model, work, graphs=True, about="and CUDA graphs"),
     }
-    if fused is not None:
-        about = "and norms, MLPs and rotary embeddings compiled"
-        found["ours, graphs, compiled"] = ours(session, fused, work, graphs=True, about=about)
+    if compiled is not None:
+        about = "and layers compiled, projections merged"
+        found["ours, graphs, compiled"] = ours(session, compiled, work, graphs=True, about=about)
     if "generate" in peers:
         found["generate"] = generate(session, peer, work, static=False)
     if "static" in peers:
@@ -333,18 +336,14 @@ def measure(session: Session) -> dict[str, Any]:
     for size in sizes:
         plain = random_model(size, session.device, session.dtype)
         peer = twin(plain, size)
-        model = CausalLM.wrap(twin(plain, size), invariant=False)
-        fused = None
-        if given.fuse:
-            hf = twin(plain, size)
-            fuse(hf)
-            fused = CausalLM.wrap(hf, invariant=False)
+        model = served(twin(plain, size), compiled=False)
+        compiled = served(twin(plain, size), compiled=True) if given.compile else None
         for batch in given.batch:
             if found["parts"] and session.over:
                 session.say(f"{size.name}, batch {batch}: no time left")
                 continue
             work = Work(size, batch, 16 if session.toy else given.prompt, given.tokens)
-            sides = sides_of(session, model, fused, peer, work, given.peers)
+            sides = sides_of(session, model, compiled, peer, work, given.peers)
             number = len(found["parts"]) + 1
             floor = work.floor_s(per_s, session.dtype.itemsize)
             part = measure_batch(
@@ -356,7 +355,7 @@ def measure(session: Session) -> dict[str, Any]:
             session.save(found)
             del sides
             _release()
-        del plain, peer, model, fused
+        del plain, peer, model, compiled
         _release()
     return found
 
@@ -379,7 +378,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         choices=["generate", "static", "batch"],
         default=["generate", "static", "batch"],
     )
-    parser.add_argument("--no-fuse", dest="fuse", action="store_false", help="compile nothing")
+    parser.add_argument(
+        "--no-compile", dest="compile", action="store_false", help="compile no layers of ours"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

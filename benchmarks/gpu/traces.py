@@ -89,7 +89,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         }
     ),
     "bounded": _object(
-        dict.fromkeys(("title", "summary", "text"), {"type": "string", "maxLength": 300})
+        {name: {"type": "string", "maxLength": 300} for name in ("title", "summary", "text")}
     ),
 }
 TEXTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {

@@ -1,7 +1,7 @@
 """Time to first token under Poisson arrivals: synchronous, pipelined, and pipelined just in time.
 
-Requests come from another thread, at the same times for every side, at a share (*load*) of what the
-synchronous loop serves with all rows busy. All sides run on CUDA streams with graphs; only depth and
+Requests come from another thread, at the same times for every side, at a share (*load*) of what
+the synchronous loop serves with all rows busy. All sides run on CUDA streams with graphs; only depth and
 admission differ. Every request writes its stored text (`steering.py`), whatever the batch it is in,
 so that tokens are equal although rounding depends on the batch.
 
@@ -15,17 +15,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stepweave.models.causal_lm import CausalLM
 from stepweave.requests.request import Request
 from stepweave.requests.table import RequestTable
 
 from ..ttft import Latencies, poisson
 from . import steering
 from .cube import TOKENS_PER_STEP, Cell, K, Workload
-from .networks import SIZES, TOY, fuse, random_model
+from .networks import SIZES, TOY, random_model, served
 from .session import Session, alternate, begin, spread
 from .traces import make
 from .workbench import Noting, Pipeline, Served, engine, replayed, serve
@@ -77,9 +78,7 @@ def measure(session: Session) -> dict[str, Any]:
     given = session.options
     size = TOY if session.toy else SIZES[given.model]
     network = random_model(size, session.device, session.dtype)
-    if not session.toy and given.fuse:
-        fuse(network)
-    model = CausalLM.wrap(network, invariant=False)
+    model = served(network, compiled=given.compile)
     rows = given.rows
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "traces.safetensors"
@@ -97,6 +96,7 @@ def measure(session: Session) -> dict[str, Any]:
                 rows=rows,
                 context=work.context,
                 budget=2 * work.prompt + rows,
+                graphs=not session.toy,
             )
             for name, side in SIDES.items()
         }
@@ -105,9 +105,9 @@ def measure(session: Session) -> dict[str, Any]:
             count = work.count if arrivals is None else len(arrivals)
             wanted = Workload(rows, count, work.prompt, traces, path, size.vocab)
             feed = None if arrivals is None else feeding(arrivals)
-            served = serve(engines[name], wanted.requests(CELL), feed=feed)
-            wanted.check(CELL, served)
-            return served
+            one = serve(engines[name], wanted.requests(CELL), feed=feed)
+            wanted.check(CELL, one)
+            return one
 
         rate = 0.0
         for name in engines:
@@ -118,29 +118,42 @@ def measure(session: Session) -> dict[str, Any]:
         return _by_load(session, rate, run, engines)
 
 
+@dataclass
+class Arrivals:
+    """Times of arrival, others in each round and the same for each side."""
+
+    rate: float
+    seconds: float
+    turns: dict[str, int] = field(default_factory=dict)
+
+    def of(self, turn: int) -> list[float]:
+        return _enough(poisson(self.rate, self.seconds, turn))
+
+    def next(self, side: str) -> list[float]:
+        self.turns[side] = self.turns.get(side, -1) + 1
+        return self.of(self.turns[side])
+
+
+Run = Callable[[str, Sequence[float] | None], Served]
+
+
+def _one(run: Run, name: str, arrivals: Arrivals) -> Latencies:
+    return latencies(run(name, arrivals.next(name)))
+
+
 def _by_load(
     session: Session,
     rate: float,
-    run: Callable[[str, Sequence[float] | None], Served],
+    run: Run,
     engines: dict[str, Any],
 ) -> dict[str, Any]:
     given = session.options
     found: dict[str, Any] = {"served_per_s": rate, "tokens_equal": True, "loads": {}}
     for number, load in enumerate(given.load):
-        times: dict[int, list[float]] = {}
-
-        def arrivals(turn: int, load: float = load, times: dict[int, list[float]] = times) -> Any:
-            if turn not in times:
-                times[turn] = _enough(poisson(load * rate, given.seconds, turn))
-            return times[turn]
-
-        turns = {name: iter(range(1 << 20)) for name in SIDES}
-        sides = {
-            name: (lambda name=name: latencies(run(name, arrivals(next(turns[name])))))
-            for name in SIDES
-        }
+        arrivals = Arrivals(load * rate, given.seconds)
+        sides = {name: partial(_one, run, name, arrivals) for name in SIDES}
         for name in SIDES:
-            run(name, arrivals(-1))  # shapes of this load
+            run(name, arrivals.of(-1))  # shapes of this load
         until = session.until((number + 1) / len(given.load))
         runs = alternate(sides, rounds=given.rounds, until=until)
         part: dict[str, Any] = {}
@@ -172,7 +185,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--load", type=float, nargs="+", default=[0.3, 0.6])
     parser.add_argument("--seconds", type=float, default=6.0, help="of arrivals in a run")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--no-fuse", dest="fuse", action="store_false", help="compile nothing")
+    parser.add_argument(
+        "--no-compile", dest="compile", action="store_false", help="run layers as they are"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

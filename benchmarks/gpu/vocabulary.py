@@ -99,7 +99,8 @@ def encode(text: str, vocab: int) -> list[int]:
 
 
 def decode(tokens: Sequence[int], vocab: int) -> str:
-    text: str = tokenizer(vocab).decode(
+    text = tokenizer(vocab).decode(
         list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
     )
+    assert isinstance(text, str)
     return text

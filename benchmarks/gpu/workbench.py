@@ -6,6 +6,7 @@ import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -53,8 +54,12 @@ def engine(
     context: int,
     budget: int,
     drafter: CausalLM | None = None,
+    graphs: bool = True,
 ) -> Engine:
-    """For `rows` requests at once, each of at most `context` tokens."""
+    """For `rows` requests at once, each of at most `context` tokens.
+
+    `graphs`: the executor captures, so steps are rounded up to few sizes.
+    """
     k = pipeline.draft_tokens
     shape = Shape(
         depth=pipeline.depth,
@@ -79,6 +84,7 @@ def engine(
         limits,
         drafter=drafter if k else None,
         executor=executor,
+        graphs=graphs,
         admission="just_in_time" if pipeline.just_in_time else "eager",
     )
 
@@ -157,9 +163,7 @@ class Served:
     def gaps_s(self) -> list[float]:
         """Between what one request got and what it got next."""
         return [
-            after - before
-            for times in self.settled
-            for (before, _), (after, _) in zip(times, times[1:], strict=False)
+            after - before for times in self.settled for (before, _), (after, _) in pairwise(times)
         ]
 
     @property

@@ -26,7 +26,7 @@ MOST_SPLITS = 64
 def splits_for(lines: int, vocab: int, device: torch.device) -> int:
     """Programs for each of `lines`: enough to occupy the device, at most one for every tile."""
     wanted = -(-4 * processors(device) // lines)
-    return max(1, min(wanted, triton.cdiv(vocab, TILE), MOST_SPLITS))
+    return max(1, min(wanted, -(-vocab // TILE), MOST_SPLITS))
 
 
 def contiguous_lines(scores: Tensor) -> Tensor:

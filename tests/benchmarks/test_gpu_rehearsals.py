@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -172,7 +173,7 @@ def test_all_shares_out_the_time_and_goes_on_after_a_failure(
         failed = "benchmarks.gpu.roofline" in line
         return type("Ended", (), {"returncode": 3 if failed else 0})()
 
-    monkeypatch.setattr(every.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     assert every.main(["--minutes", "28", "--out", str(tmp_path / "out")]) == 1
     assert [line[2] for line, _ in begun] == [f"benchmarks.gpu.{job.name}" for job in every.JOBS]
     assert len(begun) == len(SCRIPTS)
@@ -198,7 +199,7 @@ def test_a_twin_has_the_same_weights_in_the_same_memory() -> None:
     model = random_model(TOY, torch.device("cpu"), torch.float32)
     other = twin(model, TOY)
     ids = torch.arange(1, 9)[None]
-    assert torch.equal(model(input_ids=ids).logits, other(input_ids=ids).logits)  # type: ignore[operator]
+    assert torch.equal(model(input_ids=ids).logits, other(input_ids=ids).logits)
     pairs = zip(model.parameters(), other.parameters(), strict=True)
     assert all(a.data_ptr() == b.data_ptr() for a, b in pairs)
 

@@ -16,8 +16,8 @@ from benchmarks.gpu.networks import EOS, TOY, TOY_DRAFTER, random_model
 from benchmarks.gpu.traces import SCHEMAS, Dial, Traces, make
 from benchmarks.gpu.vocabulary import decode, encode, pieces, tokenizer
 from benchmarks.gpu.workbench import Pipeline, Served, engine, prompts, request, serve
-from stepweave.executors.run import EXECUTORS
 from stepweave.executors.recorded_calls import RecordedCalls
+from stepweave.executors.run import EXECUTORS
 from stepweave.graph.errors import GraphError
 from stepweave.models.causal_lm import CausalLM
 

@@ -111,7 +111,7 @@ def test_on_a_gpu_host_executors_wait_behind_each_device_op_and_cuda_does_not() 
 
 def test_an_executor_of_ones_own_is_taken_as_it_is() -> None:
     engine = tiny_on(torch.device("cpu"), TinyConfig(), own := Deferred(1))
-    assert engine._runner() is own
+    assert engine.runner() is own
 
 
 def test_what_torch_refuses_on_a_gpu_is_reported_as_a_hidden_wait() -> None:

@@ -18,11 +18,11 @@ from stepweave.models.merging import Part, merge
 from stepweave.models.testing import FAMILIES, PagedRows, tiny_model
 
 
-class Products(TorchDispatchMode):
+class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts matrix products with a weight."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(
@@ -70,7 +70,7 @@ def test_what_is_merged_is_fewer_products_and_the_old_weights_are_gone() -> None
     ids = torch.arange(9)[None]
 
     def products() -> int:
-        with torch.no_grad(), Products() as seen:
+        with torch.no_grad(), (seen := Products()):
             model(ids)
         return seen.count
 

@@ -83,22 +83,23 @@ def sampled(seed: int, rule: str, *, greedy: bool, masked: bool, edit: str) -> l
     rows, k = 5, 2
     logits = torch.randn(rows, k + 1, VOCAB, generator=g) * 3
     logits[..., 9] += 9
+    logits[1:3, :, 9] += 11
     temperature = torch.tensor([0.0, 0.7, 1.0, 1.3, 0.0], dtype=torch.float64)
     if greedy:
         temperature.zero_()
     drafts = torch.randint(-1, VOCAB, (rows, k), generator=g)
     drafts[torch.rand(rows, k, generator=g) < 0.7] = 9
-    drafts[1] = 9
+    drafts[1:3] = 9
     base = torch.tensor([4, 9, CONTEXT - 2, 5, 6])
     fields = torch.stack([EXTREMES[:rows], torch.randint(0, 4, (rows,), generator=g)], dim=1)
     one = torch.ones(rows, dtype=torch.int64)
     sample = SampleRows(
         lines=torch.arange(rows),
-        rows=torch.tensor([3, 0, 6, 5, 1]),
+        rows=torch.tensor([3, 0, 4, 5, 1]),
         base=base,
         first=one,
         drafts=drafts,
-        valid=torch.tensor([2, 2, 1, 0, 2]),
+        valid=torch.tensor([2, 2, 2, 0, 2]),
         forced=torch.tensor([-1, 8, -1, -1, -1]) if seed % 2 else None,
         draft_limit=one * k,
         logit_index=torch.arange(rows * (k + 1)).view(rows, k + 1),
@@ -122,7 +123,7 @@ def sampled(seed: int, rule: str, *, greedy: bool, masked: bool, edit: str) -> l
     mask = None
     if masked:
         bits = masks(seed, rows * (k + 1), VOCAB).view(rows, k + 1, -1)
-        bits[:2] = -1
+        bits[:3] = -1
         mask = Mask(bits, torch.tensor([2, 2, 2, 2, 1]))
     rules: dict[str, Any] = {**ACCEPTANCE, "synthetic": synthetic([0.5])}
     machine = Machine(acceptance_or_none=rules[rule], vocab_size=VOCAB)

@@ -60,6 +60,16 @@ def _spaced(where: Mark, written: str) -> list[str]:
     return [f"{first + (last - first) * step / (steps - 1):.6g}" for step in range(steps)]
 
 
+def _refuse_bare_names(plain: Planned, sweeps: Sequence[Sweep]) -> None:
+    """A node, op or value is no setting: say what of it is to change."""
+    graph = plain.plan.graph
+    for each in sweeps:
+        node = each.key in graph.vertices or each.key in {node.name for node in graph.nodes}
+        if node or each.key in graph.values:
+            meant = f"scale.{each.key}" if node else f"slots.{each.key}"
+            raise ConfigError.at(Mark(f"--sweep {each.key}"), f"did you mean {meant!r}?")
+
+
 def swept(
     base: Replanner,
     plain: Planned,
@@ -73,6 +83,7 @@ def swept(
         raise ConfigError.at(Mark(str(output)), "a sweep is written as .svg, .csv or .json")
     if len(sweeps) > 2:
         raise ConfigError.at(Mark("--sweep"), "two sweeps make a table; more have no place in one")
+    _refuse_bare_names(plain, sweeps)
     points = [
         _point(base, plain, change, sweeps, values)
         for values in product(*(sweep.values for sweep in sweeps))

@@ -126,7 +126,7 @@ class Product(nn.Module):
 def _parts(maps: Sequence[nn.Linear]) -> list[Part]:
     with torch.no_grad():
         weights: list[Tensor] = [each.weight for each in maps]
-        biases = [each.bias for each in maps if each.bias is not None]
+        biases: list[Tensor] = [each.bias for each in maps if each.bias is not None]
         product = Product(
             torch.cat(weights), torch.cat(biases) if biases else None, [*map(len, weights)]
         )

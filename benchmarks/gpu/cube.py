@@ -268,6 +268,7 @@ def measure(session: Session) -> dict[str, Any]:
             show(session, title, part)
             session.save(found)
             del bench
+            session.release()
     return found
 
 

@@ -147,7 +147,7 @@ def costs_file(
     about = machine(session.device)
     device = f"{about['device']} (a rehearsal: no measurement)" if session.toy else about["device"]
     ops = dict.fromkeys(op for each, _ in found.values() for op in each)
-    fused = "layers compiled" if session.options.compile else "layers as they are"
+    layers = "layers compiled" if session.options.compile else "layers as they are"
     return CostsFile.model_validate(
         {
             "version": 1,
@@ -159,7 +159,7 @@ def costs_file(
             "date": date.today().isoformat(),
             "notes": [
                 "decode steps with all rows busy; every row has a grammar and 3 drafts",
-                f"acceptance synthetic, {TOKENS_PER_STEP} tokens a step; {fused}",
+                f"acceptance synthetic, {TOKENS_PER_STEP} tokens a step; {layers}",
                 f"drafter: {small.name}, {small.weight_bytes() / 1e9:.1f} GB a pass in bfloat16",
                 "host ops without what they spend launching",
             ],
@@ -200,6 +200,7 @@ def measure(session: Session) -> dict[str, Any]:
         write_costs(file, path, "Written by `python -m benchmarks.gpu.profile`.")
         result["files"].append(path.name)
         session.say(f"written to {path}")
+        session.release()
         session.save(result)
     return result
 

@@ -2,15 +2,16 @@
 
 A Llama-shaped model with random weights in bfloat16. A step has to read the weights (the embedding
 table apart) and the keys and values of its rows; by the *measured* bandwidth of a copy that gives
-the floor of a step, and the share of it that a side reaches. Ours: eager, with CUDA graphs, and with
-graphs on a model whose layers are compiled and whose projections are merged.
-transformers: `generate` as it comes, with a static cache and torch.compile, and `generate_batch`
-with the options that are in the result. Time per step is taken between tokens, prompts left out.
+the floor of a step, and the share of it that a side reaches. Ours: eager, with CUDA graphs, and
+with graphs on a model whose layers are compiled and whose projections are merged. transformers:
+`generate` as it comes, with a static cache and torch.compile (for batches up to `--static-up-to`,
+since each takes a minute to compile), and `generate_batch` with the options that are in the result.
+Time per step is taken between tokens, prompts left out.
 
 In bfloat16 two implementations differ in the last bits, and greedy tokens with them where two
-logits are near. So the first difference of each side is reported, and how far apart its two tokens are in
-the logits of one plain pass over the text before it: a side is *equal within tolerance* if that gap
-is at most 2⁻⁶ of the largest logit for bfloat16, 10⁻⁴ for float32.
+logits are near. So the first difference of each side is reported, and how far apart its two tokens
+are in the logits of one plain pass over the text before it: a side is *equal within tolerance* if
+that gap is at most 2⁻⁶ of the largest logit for bfloat16, 10⁻⁴ for float32.
 
     python -m benchmarks.gpu.roofline [--models 1b 8b] [--batch 1 8 32 128] [--toy]
 """
@@ -18,7 +19,6 @@ is at most 2⁻⁶ of the largest logit for bfloat16, 10⁻⁴ for float32.
 from __future__ import annotations
 
 import argparse
-import gc
 import inspect
 import statistics
 import warnings
@@ -213,6 +213,9 @@ def generate_batch(session: Session, model: Any, work: Work) -> Side:
                 progress_bar=False,
             )
         rows = sorted(found.items(), key=lambda item: int(item[0].rsplit("_", 1)[1]))
+        failed = next((row.error for _, row in rows if row.error), None)
+        if failed is not None:
+            raise RuntimeError(failed)
         times = [row.timestamps[FIRST:] for _, row in rows]
         steps = [(at[-1] - at[0]) / (len(at) - 1) for at in times]
         return Decoded(statistics.median(steps), [list(row.generated_tokens) for _, row in rows])
@@ -264,7 +267,7 @@ def sides_of(
         found["ours, graphs, compiled"] = ours(session, compiled, work, graphs=True, about=about)
     if "generate" in peers:
         found["generate"] = generate(session, peer, work, static=False)
-    if "static" in peers:
+    if "static" in peers and work.batch <= session.options.static_up_to:
         found["generate, static, compiled"] = generate(session, peer, work, static=True)
     if "batch" in peers:
         found["generate_batch"] = generate_batch(session, peer, work)
@@ -336,6 +339,8 @@ def measure(session: Session) -> dict[str, Any]:
     for size in sizes:
         plain = random_model(size, session.device, session.dtype)
         peer = twin(plain, size)
+        for about in (peer.generation_config, peer.config):
+            about.eos_token_id = None  # as for ours: every row decodes to its last token
         model = served(twin(plain, size), compiled=False)
         compiled = served(twin(plain, size), compiled=True) if given.compile else None
         for batch in given.batch:
@@ -354,16 +359,10 @@ def measure(session: Session) -> dict[str, Any]:
             show(session, work, part)
             session.save(found)
             del sides
-            _release()
+            session.release()
         del plain, peer, model, compiled
-        _release()
+        session.release()
     return found
-
-
-def _release() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -372,6 +371,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", type=int, default=128, help="tokens of each prompt")
     parser.add_argument("--tokens", type=int, default=64, help="decoded for each row")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--static-up-to", type=int, default=8, metavar="BATCH")
     parser.add_argument(
         "--peers",
         nargs="*",

@@ -7,6 +7,7 @@ but no number of it means anything. It is labelled so, and never written to `res
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import platform
 import statistics
@@ -68,6 +69,12 @@ class Session:
     def synchronize(self) -> None:
         if not self.toy:
             torch.cuda.synchronize()
+
+    def release(self) -> None:
+        """Give back the memory of what is no longer used, cycles included."""
+        gc.collect()
+        if not self.toy:
+            torch.cuda.empty_cache()
 
     def say(self, text: str) -> None:
         label = f"[{REHEARSAL}] " if self.toy else ""

@@ -1,9 +1,9 @@
 """Time to first token under Poisson arrivals: synchronous, pipelined, and pipelined just in time.
 
 Requests come from another thread, at the same times for every side, at a share (*load*) of what
-the synchronous loop serves with all rows busy. All sides run on CUDA streams with graphs; only depth and
-admission differ. Every request writes its stored text (`steering.py`), whatever the batch it is in,
-so that tokens are equal although rounding depends on the batch.
+the synchronous loop serves with all rows busy. All sides run on CUDA streams with graphs; only
+depth and admission differ. Every request writes its stored text (`steering.py`), whatever the batch
+it is in, so that tokens are equal although rounding depends on the batch.
 
     python -m benchmarks.gpu.ttft [--model 8b] [--load 0.3 0.6] [--toy]
 """

@@ -32,7 +32,7 @@ def of_words(words: Tensor) -> Tensor:
     return out
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _tiles(seeds, positions, purpose, out, vocab, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
     line, first = tl.program_id(0), tl.program_id(1) * TILE
     why = tl.full([], 0, tl.int64) + purpose
@@ -41,7 +41,7 @@ def _tiles(seeds, positions, purpose, out, vocab, TILE: tl.constexpr):  # type: 
     tl.store(out + line * vocab + token, drawn, mask=token < vocab)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _of_words(words, out, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.arange(0, SIZE)
     tl.store(out + at, _from_words(tl.load(words + at).to(tl.uint32).to(tl.float32)))

@@ -23,7 +23,7 @@ from stepweave.policies.kernels import choose, mask, scale, verify
 VOCAB = 128256
 
 
-def on_device(*given: Tensor) -> list[Tensor]:
+def on_device(*given: Tensor) -> Any:
     return [x.cuda() for x in given]
 
 
@@ -35,15 +35,16 @@ def test_they_are_used() -> None:
 
 @pytest.mark.parametrize("vocab", [VOCAB, 1001])
 def test_noise_has_the_bits_of_the_cpu(vocab: int) -> None:
-    found = kernel_cases.noise(*on_device(EXTREMES, EXTREMES.flip(0)), 0, vocab).cpu()
-    expected = gumbel(EXTREMES, EXTREMES.flip(0), 0, vocab)
-    assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
-    there = gumbel(*on_device(EXTREMES, EXTREMES.flip(0)), 0, vocab).cpu()
-    assert torch.equal(there.view(torch.int32), expected.view(torch.int32))
+    seeds, positions = on_device(EXTREMES, EXTREMES.flip(0))
+    expected = gumbel(EXTREMES, EXTREMES.flip(0), 0, vocab).view(torch.int32)
+    for function in (kernel_cases.noise, gumbel):
+        found = function(seeds, positions, 0, vocab).cpu()
+        assert torch.equal(found.view(torch.int32), expected)
 
 
 def test_uniform_numbers_have_the_bits_of_the_cpu() -> None:
-    found = uniform(*on_device(EXTREMES, EXTREMES.flip(0)), 1)
+    seeds, positions = on_device(EXTREMES, EXTREMES.flip(0))
+    found = uniform(seeds, positions, 1)
     assert torch.equal(found.cpu(), uniform(EXTREMES, EXTREMES.flip(0), 1))
 
 
@@ -59,7 +60,8 @@ def test_the_best_token_and_the_mask_are_those_of_the_cpu(lines: int) -> None:
 def test_draws_are_those_of_the_cpu() -> None:
     x = logits(8, 8, VOCAB)
     greedy = torch.arange(8) % 3 == 0
-    found = choose.draw(*on_device(x, EXTREMES, EXTREMES, greedy), 3)
+    on_gpu, seeds, where = on_device(x, EXTREMES, greedy)
+    found = choose.draw(on_gpu, seeds, seeds, where, 3)
     assert torch.equal(found.cpu(), draw(x, EXTREMES, EXTREMES, greedy, 3))
 
 

@@ -8,6 +8,7 @@ hold up every launch after it. Checking mode finds such a body, on a CPU as well
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -57,15 +58,25 @@ class CudaRecording:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """Other threads may use the device meanwhile: only this one's calls are recorded."""
-        self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        """Other threads may use the device meanwhile: only this one's calls are recorded.
+
+        The garbage collector rests: were it to free a graph or a cached block now, that call would
+        end the capture.
+        """
+        collects = gc.isenabled()
+        gc.disable()
         try:
-            yield
-        except BaseException:
-            with suppress(RuntimeError):  # the capture is invalid already, and is thrown away
-                self._graph.capture_end()
-            raise
-        self._graph.capture_end()
+            self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                yield
+            except BaseException:
+                with suppress(RuntimeError):  # the capture is invalid already, and is thrown away
+                    self._graph.capture_end()
+                raise
+            self._graph.capture_end()
+        finally:
+            if collects:
+                gc.enable()
         self._graph.replay()  # a capture does nothing yet
 
     def replay(self) -> None:
@@ -130,6 +141,7 @@ class CudaStreams:
 
     gpu: torch.device
     ranges: bool
+    known: dict[str, torch.cuda.Stream]  # of earlier runs: memory belongs to the stream it is of
     pools: Pools
     defers: bool = field(default=True, init=False)
     _streams: dict[str, CudaStream] = field(default_factory=dict, init=False)
@@ -138,10 +150,12 @@ class CudaStreams:
         """They begin after what the calling thread has on its current stream, such as caches."""
         before = torch.cuda.current_stream(self.gpu)
         for name in streams:
-            priority = -1 if name in urgent else 0  # lower goes first
-            stream = torch.cuda.Stream(  # type: ignore[no-untyped-call]
-                self.gpu, priority=priority
-            )
+            if name not in self.known:
+                priority = -1 if name in urgent else 0  # lower goes first
+                self.known[name] = torch.cuda.Stream(  # type: ignore[no-untyped-call]
+                    self.gpu, priority=priority
+                )
+            stream = self.known[name]
             stream.wait_stream(before)
             self._streams[name] = CudaStream(stream, self.ranges, self.pools)
         return self._streams
@@ -173,6 +187,7 @@ class Cuda:
     ranges: bool = False
     graphs: bool = False
     captures: Captures | None = field(default=None, init=False)
+    _known: dict[str, torch.cuda.Stream] = field(default_factory=dict, init=False, repr=False)
     _pools: Pools = field(default_factory=dict, init=False, repr=False)
 
     def __call__(
@@ -196,7 +211,7 @@ class Cuda:
             self.captures, self._pools = Captures(plan), {}
         with torch.cuda.device(gpu):
             return run_on(
-                CudaStreams(gpu, self.ranges, self._pools),
+                CudaStreams(gpu, self.ranges, self._known, self._pools),
                 plan,
                 steps=steps,
                 states=states,

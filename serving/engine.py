@@ -175,7 +175,9 @@ class Engine:
         """What runs the plan where the model lies. Raises `StepweaveError` for an unknown name."""
         if self.executor == "cuda":
             if self._cuda is None:  # it keeps the graphs, from run to run
-                self._cuda = Cuda(self.model.device, ranges=self.nvtx, graphs=self.graphs)
+                self._cuda = Cuda(
+                    self.model.device, ranges=self.nvtx, graphs=self.graphs and self.check == "off"
+                )
             return self._cuda
         if isinstance(self.executor, str):
             return executor_on(self.model.device, self.executor)

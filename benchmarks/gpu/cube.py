@@ -194,12 +194,16 @@ def _figures(runs: Sequence[Served]) -> dict[str, Any]:
 
 
 def _ratio(found: dict[str, list[Served]], slow: str, fast: str, figure: str) -> dict[str, float]:
-    of = {
-        "tpot": lambda run: run.tpot_s,
-        "e2e": lambda run: run.seconds,
-        "step": lambda run: statistics.median(run.gaps_s),
-    }[figure]
-    return ratios([of(run) for run in found[slow]], [of(run) for run in found[fast]])
+    return ratios(*([_figure(run, figure) for run in found[side]] for side in (slow, fast)))
+
+
+def _figure(run: Served, name: str) -> float:
+    match name:
+        case "tpot":
+            return run.tpot_s
+        case "e2e":
+            return run.seconds
+    return statistics.median(run.gaps_s)
 
 
 def checked(part: dict[str, Any]) -> dict[str, Any]:

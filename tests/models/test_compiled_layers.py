@@ -181,13 +181,16 @@ def test_a_layer_that_the_compiler_refuses_is_refused_when_it_is_loaded() -> Non
         CausalLM.wrap(model, invariant=False, compile="layer")
 
 
-def test_a_layer_that_needs_a_graph_for_other_batches_is_refused() -> None:
+def test_a_layer_that_needs_a_graph_for_other_batches_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     model: Any = tiny_model(num_hidden_layers=1)
     layer = model.model.layers[0].mlp
     own = layer.forward
     layer.forward = lambda x: own(x) if x.shape[1] != 9 else own(x) * 1.0
     with pytest.raises(CompileFailed, match="compiled again for another number of tokens"):
         CausalLM.wrap(model, invariant=False, compile="layer", merge=False)
+    assert "LlamaForCausalLM: compiling a layer again, while it serves" in caplog.messages
 
 
 def test_a_layer_that_does_not_attend_is_refused_by_name_compiled_or_not(llama: CausalLM) -> None:

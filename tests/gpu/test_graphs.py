@@ -1,0 +1,50 @@
+"""Captured graphs on a GPU: the tokens of the same steps run as usual, nothing captured later."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stepweave import LLM, SamplingParams
+from stepweave.executors.cuda import Cuda
+from tests.device.pipelines import SHIPPED, prompts
+
+
+def graphs(name: str, depth: int = 2) -> LLM:
+    overrides = {"executor": "cuda", "model.invariant": "false", "depth": str(depth)}
+    return LLM(pipeline=name, overrides=overrides)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_replayed_steps_give_what_they_give_as_usual(name: str, gpu: torch.device) -> None:
+    llm = graphs(name)
+    llm.warm_up()
+    lines = prompts(llm.config, most=24)
+    found = [[out.to_json() for out in llm.generate(lines)] for _ in range(2)]
+    captures = llm.engine.captures
+    assert captures is not None
+    assert all(counts.replayed > 0 for counts in captures.counts.values()), captures.notes()
+    llm.engine.executor = Cuda(gpu)
+    assert [[out.to_json() for out in llm.generate(lines)] for _ in range(2)] == found
+
+
+def test_after_warming_up_nothing_is_captured_any_more() -> None:
+    llm = graphs("async_eagle3_grammar")
+    llm.warm_up()
+    captures = llm.engine.captures
+    assert captures is not None
+    before = {segment: counts.captured for segment, counts in captures.counts.items()}
+    assert all(before.values()), captures.notes()
+    llm.generate(["Write a short story about a fox."] * 3, SamplingParams(max_tokens=64))
+    assert {segment: counts.captured for segment, counts in captures.counts.items()} == before
+
+
+def test_graphs_do_not_hold_memory_for_each_run(gpu: torch.device) -> None:
+    llm = graphs("quickstart", depth=3)
+    llm.warm_up()
+    allocated = []
+    for _ in range(4):
+        llm.generate(["Write a short story about a fox."] * 4, SamplingParams(max_tokens=32))
+        torch.cuda.synchronize(gpu)
+        allocated.append(torch.cuda.memory_allocated(gpu))
+    assert max(allocated[1:]) - min(allocated[1:]) < 1 << 20

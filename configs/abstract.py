@@ -61,8 +61,8 @@ class AbstractPhase(_Part):
     """A part of an op, so that an access can end before the op does."""
 
     name: Name = Field(description="Names the op: `node.host.name`.")
-    reads: tuple[ReadText, ...] = Field(default=(), max_length=256)
-    writes: tuple[Name, ...] = Field(default=(), max_length=256)
+    reads: tuple[ReadText, ...] = Field(default=(), max_length=256, description="As of an op.")
+    writes: tuple[Name, ...] = Field(default=(), max_length=256, description="As of an op.")
     cost_us: Microseconds | None = Field(default=None, description="Duration in µs.")
 
 
@@ -98,7 +98,7 @@ def _op(
 class AbstractNode(_Part):
     """A unit of work in a step."""
 
-    name: Name
+    name: Name = Field(description="Of the node; ops are called `name.host` and `name.device`.")
     kind: Literal["abstract"] = Field(default="abstract", description="Has no implementation.")
     actor: Name = Field(
         default="driver", description="The host thread that runs it, or launches its device op."
@@ -114,8 +114,8 @@ class AbstractNode(_Part):
         default=None, description="The device op may start this long after its launch began."
     )
     allow_sync: bool = Field(default=False, description="Its ops may wait for the device.")
-    host: AbstractOp | None = None
-    device: AbstractOp | None = None
+    host: AbstractOp | None = Field(default=None, description="What it does on its host thread.")
+    device: AbstractOp | None = Field(default=None, description="What it does on its stream.")
     _line: int | None = PrivateAttr(default=None)
 
     def node(self) -> Node:
@@ -136,7 +136,9 @@ class AbstractNode(_Part):
 class AbstractValue(_Part):
     """A datum written anew in each step."""
 
-    place: Literal["host", "pinned", "device"] = "host"
+    place: Literal["host", "pinned", "device"] = Field(
+        default="host", description="`pinned` is host memory that a stream can reach."
+    )
     storage: Literal["slots", "fresh"] | None = Field(
         default=None,
         description="Static buffers, or allocated anew in each step (the default on the host).",
@@ -165,7 +167,7 @@ class AbstractValue(_Part):
 class AbstractState(_Part):
     """A datum changed in place across steps."""
 
-    name: Name
+    name: Name = Field(description="A state that is only a name may stand without this key.")
     _line: int | None = PrivateAttr(default=None)
 
 
@@ -197,14 +199,18 @@ class AbstractGraph(_Part):
             AbstractValue,
             BeforeValidator(_mapping_or_nothing, json_schema_input_type=AbstractValue | None),
         ],
-    ] = Field(default_factory=dict, max_length=4096)
+    ] = Field(
+        default_factory=dict,
+        max_length=4096,
+        description="By name: what is written anew in each step.",
+    )
     states: tuple[
         Annotated[
             AbstractState,
             BeforeValidator(_state_by_name, json_schema_input_type=str | AbstractState),
         ],
         ...,
-    ] = Field(default=(), max_length=4096)
+    ] = Field(default=(), max_length=4096, description="What is changed in place across steps.")
     nodes: tuple[AbstractNode, ...] = Field(
         min_length=1, max_length=MAX_NODES, description="In reference order."
     )

@@ -43,11 +43,13 @@ class StructuredOutputs(_Part):
 
     json_schema: Any = Field(default=None, alias="json", description="A JSON Schema.")
     json_object: bool | None = Field(default=None, description="Any JSON object.")
-    regex: str | None = Field(default=None, max_length=65_536)
+    regex: str | None = Field(default=None, max_length=65_536, description="A regular expression.")
     grammar: str | None = Field(
         default=None, max_length=262_144, description="EBNF whose first rule is `root`."
     )
-    choice: tuple[Choice, ...] | None = Field(default=None, max_length=4096)
+    choice: tuple[Choice, ...] | None = Field(
+        default=None, max_length=4096, description="One of these texts."
+    )
     structural_tag: dict[str, Any] | None = Field(
         default=None, description="Free text in which tags open structured parts."
     )
@@ -86,44 +88,78 @@ class PromptLine(_Part):
         str | None,
         BeforeValidator(_number_as_text, json_schema_input_type=str | int | None),
     ] = Field(default=None, max_length=256, description="Its place in the list if not given.")
-    prompt: Text | None = None
-    messages: tuple[Message, ...] | None = Field(default=None, min_length=1, max_length=1024)
-    max_tokens: int | None = Field(default=None, ge=1, le=1 << 20)
-    temperature: float | None = Field(default=None, ge=0, le=100, allow_inf_nan=False)
-    top_p: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
+    prompt: Text | None = Field(default=None, description="A text; or `messages`.")
+    messages: tuple[Message, ...] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1024,
+        description="Turns, put through the model's chat template.",
+    )
+    max_tokens: int | None = Field(default=None, ge=1, le=1 << 20, description="128 if not given.")
+    temperature: float | None = Field(
+        default=None, ge=0, le=100, allow_inf_nan=False, description="0, greedy, if not given."
+    )
+    top_p: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Draw from the smallest set of tokens of this probability; 1: off.",
+    )
     top_k: int | None = Field(default=None, ge=0, le=1 << 24, description="0: all tokens.")
     min_p: float | None = Field(
         default=None, ge=0, lt=1, description="Least probability, as a share of the best token's."
     )
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(default=None, gt=0, le=100)
+    presence_penalty: float | None = Field(
+        default=None, ge=-2, le=2, description="For tokens that the output has."
+    )
+    frequency_penalty: float | None = Field(
+        default=None, ge=-2, le=2, description="For each time that the output has a token."
+    )
+    repetition_penalty: float | None = Field(
+        default=None, gt=0, le=100, description="For tokens of prompt and output; 1: off."
+    )
     logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
         default=None, max_length=512, description="Added to the logits of token ids."
     )
     bad_words: tuple[StopString, ...] = Field(
         default=(), max_length=128, description="Texts that the output must not contain."
     )
-    min_tokens: int | None = Field(default=None, ge=0, le=1 << 20)
+    min_tokens: int | None = Field(
+        default=None, ge=0, le=1 << 20, description="No end before so many tokens."
+    )
     n: int | None = Field(default=None, ge=1, le=128, description="Completions.")
     logprobs: int | None = Field(
         default=None, ge=0, le=32, description="Alternatives listed beside each output token."
     )
-    prompt_logprobs: int | None = Field(default=None, ge=0, le=32)
+    prompt_logprobs: int | None = Field(
+        default=None, ge=0, le=32, description="The same for the tokens of the prompt."
+    )
     draft_tokens: int | None = Field(
         default=None, ge=0, le=16, description="Drafts per step, at most; 0: no speculation."
     )
     priority: int | None = Field(
         default=None, ge=-(1 << 31), le=1 << 31, description="Lower runs first."
     )
-    seed: int | None = Field(default=None, ge=0, lt=1 << 63)
+    seed: int | None = Field(
+        default=None,
+        ge=0,
+        lt=1 << 63,
+        description="0 if not given; completion number i has seed + i.",
+    )
     stop: Annotated[
         tuple[StopString, ...],
         BeforeValidator(_one_as_many, json_schema_input_type=str | tuple[StopString, ...]),
-    ] = Field(default=(), max_length=16)
-    stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(), max_length=32)
+    ] = Field(
+        default=(), max_length=16, description="Texts that end the output, which stops before them."
+    )
+    stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        default=(), max_length=32, description="Tokens that end the output."
+    )
     ignore_eos: bool = Field(default=False, description="Go on to max_tokens.")
-    structured_outputs: StructuredOutputs | None = None
+    structured_outputs: StructuredOutputs | None = Field(
+        default=None, description="The grammar that the output must follow."
+    )
 
     @model_validator(mode="after")
     def _prompt_or_messages(self) -> PromptLine:

@@ -182,7 +182,7 @@ class SchedulerConfig(_Part):
 class NodeConfig(_Part):
     """A node of the decode step: what differs from its kind's defaults, or a node of its own."""
 
-    name: Name
+    name: Name = Field(description="Of the node.")
     kind: Name | None = Field(
         default=None, description="A registered kind; the node's name if not given."
     )
@@ -193,7 +193,12 @@ class NodeConfig(_Part):
         default=None, description="The host thread that runs it, or launches its device op."
     )
     stream: Name | None = Field(default=None, description="Where its device op runs.")
-    offset: int | None = Field(default=None, ge=-MAX_DISTANCE, le=MAX_DISTANCE)
+    offset: int | None = Field(
+        default=None,
+        ge=-MAX_DISTANCE,
+        le=MAX_DISTANCE,
+        description="For a node of your own: in iteration t it acts on step t − offset.",
+    )
     reads: dict[Name, ReadText] = Field(
         default_factory=dict,
         max_length=256,
@@ -232,8 +237,8 @@ class PipelineConfig(_Part):
     )
     graphs: bool = Field(
         default=True,
-        description="With executor cuda: capture runs of device ops as CUDA graphs, and round decode "
-        "steps up to few sizes for them. Other executors run every step as it is.",
+        description="With executor cuda: capture runs of device ops as CUDA graphs, and round "
+        "decode steps up to few sizes for them. Other executors run every step as it is.",
     )
     nvtx: bool = Field(
         default=False,
@@ -303,7 +308,7 @@ class PipelineConfig(_Part):
 
     @property
     def captured(self) -> bool:
-        """Whether graphs are captured. The sizes of an unpadded drafter are not the host's to fix."""
+        """Whether graphs are captured: not where sizes depend on what was accepted."""
         static = self.speculation is None or self.speculation.padded
         return self.executor == "cuda" and self.graphs and static
 

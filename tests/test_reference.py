@@ -107,11 +107,6 @@ def test_every_key_of_every_config_is_in_a_table() -> None:
             assert f"| `{key}` |" in text, f"{model}.{key}"
 
 
-def test_a_meaning_is_written_by_hand_only_where_the_schema_has_none(writer: ModuleType) -> None:
-    for model, key in writer.keys.SAID:
-        assert "description" not in json_schema()["$defs"][model]["properties"][key], (model, key)
-
-
 def test_every_public_name_is_listed_once() -> None:
     listed = [
         name

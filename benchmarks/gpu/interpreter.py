@@ -78,7 +78,7 @@ def every_edge(plan: Plan) -> Plan:
         source, target = vertices[edge.source], vertices[edge.target]
         if source.side == "host" and target.launch is not None:
             target = vertices[target.launch]
-        if False:
+        if source.actor != target.actor:
             waits[Wait(edge.source, target.name, edge.distance)] = None
     return replace(plan, waits=tuple(waits))
 

@@ -11,36 +11,6 @@ from sections.markdown import first_sentence, table
 
 from stepweave.configs.schema import json_schema
 
-# Where the schema says nothing of a key because its name says all there is to say.
-SAID = {
-    ("NodeConfig", "name"): "Of the node.",
-    ("NodeConfig", "offset"): "For a node of your own: in iteration t it acts on step t − offset.",
-    ("AbstractNode", "name"): "Of the node; ops are called `name.host` and `name.device`.",
-    ("AbstractNode", "host"): "What it does on its host thread.",
-    ("AbstractNode", "device"): "What it does on its stream.",
-    ("AbstractPhase", "reads"): "As of an op.",
-    ("AbstractPhase", "writes"): "As of an op.",
-    ("AbstractValue", "place"): "`pinned` is host memory that a stream can reach.",
-    ("AbstractState", "name"): "A state that is only a name may stand without this key.",
-    ("AbstractGraph", "values"): "By name: what is written anew in each step.",
-    ("AbstractGraph", "states"): "What is changed in place across steps.",
-    ("PromptLine", "prompt"): "A text; or `messages`.",
-    ("PromptLine", "messages"): "Turns, put through the model's chat template.",
-    ("PromptLine", "max_tokens"): "128 if not given.",
-    ("PromptLine", "temperature"): "0, greedy, if not given.",
-    ("PromptLine", "top_p"): "Draw from the smallest set of tokens of this probability; 1: off.",
-    ("PromptLine", "presence_penalty"): "For tokens that the output has.",
-    ("PromptLine", "frequency_penalty"): "For each time that the output has a token.",
-    ("PromptLine", "repetition_penalty"): "For tokens of prompt and output; 1: off.",
-    ("PromptLine", "min_tokens"): "No end before so many tokens.",
-    ("PromptLine", "prompt_logprobs"): "The same for the tokens of the prompt.",
-    ("PromptLine", "seed"): "0 if not given; completion number i has seed + i.",
-    ("PromptLine", "stop"): "Texts that end the output, which stops before them.",
-    ("PromptLine", "stop_token_ids"): "Tokens that end the output.",
-    ("PromptLine", "structured_outputs"): "The grammar that the output must follow.",
-    ("StructuredOutputs", "regex"): "A regular expression.",
-    ("StructuredOutputs", "choice"): "One of these texts.",
-}
 SECTIONS = ("model", "speculation", "structured", "scheduler", "nodes")  # have a table of their own
 
 
@@ -59,15 +29,15 @@ def keys(model: str) -> str:
             f"`{key}`",
             kind_of(said).removesuffix(" or `null`"),  # the default says so
             _default(said, key in definition.get("required", ())),
-            _meaning(model, key, said),
+            _meaning(said),
         )
         for key, said in definition["properties"].items()
     ]
     return table(("key", "what", "default", "meaning"), rows)
 
 
-def _meaning(model: str, key: str, said: Mapping[str, Any]) -> str:
-    text = said.get("description") or SAID.get((model, key))
+def _meaning(said: Mapping[str, Any]) -> str:
+    text = said.get("description")
     if text is None:  # a part with a class of its own, which says what it is
         parts = [part for part in said.get("anyOf", [said]) if "$ref" in part]
         text = first_sentence(schema()[_named(parts[0])]["description"])

@@ -44,7 +44,8 @@ class SampleRows:
     or −1; None if no row has one. `draft_limit[S]`: drafts that the row may be offered for its next
     window, at most `draft_width` in all rows. `step[S]`: the number of the step. The rest are the
     requests' sampling parameters; `prompt[S]` makes an absolute position an output position.
-    `greedy`: the host knows that nothing is drawn at random; `structured`: that some row has a
+    `greedy`: the host knows that nothing is drawn at random; `ranked`: that top-k or top-p may cut
+    some row's tokens; `structured`: that some row has a
     grammar; `longest`: that no row has more tokens. `logprobs`: alternatives wanted beside each
     token, −1 for none at all.
     """
@@ -72,6 +73,7 @@ class SampleRows:
     greedy: bool
     structured: bool
     logprobs: int
+    ranked: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,7 @@ def _sample_rows(
         draft_width=staged.draft_width,
         longest=staged.longest,
         greedy=staged.greedy,
+        ranked=staged.ranked,
         structured=staged.structured,
         logprobs=staged.logprobs,
     )

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..graph.node import Node, Op, OpContext, Read, Value
 from ..models.attention import AttentionBatch
 from ..models.paged_cache import PagedCache
+from ..policies.kernels import runs_on
 from ..policies.noise import Purpose
 from ..policies.sampling import draw, filtered_log_probs
 from .kept import Spans, keeping
@@ -223,11 +224,22 @@ def _choose(
     """
     if not (draws or machine.couples_drafts) or (sample.greedy and not draws):
         return logits.argmax(dim=-1), None
-    log_probs = filtered_log_probs(
-        logits, sample.temperature, sample.top_k, sample.top_p, min_p=sample.min_p
-    )
     purpose = Purpose.DRAFT if draws else Purpose.TARGET
-    token = draw(
-        log_probs, sample.seeds, positions - sample.prompt, sample.temperature <= 0, purpose
+    at = positions - sample.prompt
+    if not (draws or sample.ranked) and runs_on(logits):
+        from ..policies.kernels import choose
+
+        token = choose.sample(logits, sample.temperature, sample.min_p, sample.seeds, at, purpose)
+        return token, None
+    log_probs = filtered_log_probs(
+        logits,
+        sample.temperature,
+        sample.top_k,
+        sample.top_p,
+        min_p=sample.min_p,
+        any_top_k=sample.ranked,
+        any_top_p=sample.ranked,
+        normalized=draws,
     )
+    token = draw(log_probs, sample.seeds, at, sample.temperature <= 0, purpose)
     return token, log_probs if draws else None

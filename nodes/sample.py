@@ -98,12 +98,12 @@ def draw(
             # Where a grammar cuts depends on what was drawn. To judge that draft too, which has
             # no probability left, draws its successor from the residual, as it must be.
             judged = torch.minimum(rows.valid, mask.valid + 1)
-    if by_kernel and rows.greedy and machine.acceptance is coupled:
+    if by_kernel and machine.acceptance is coupled and (rows.greedy or not rows.ranked):
         verified = _straight(rows, edited, bits, judged)
     else:
         if bits is not None:
             edited = _masked(edited, bits, in_place=edited is not logits)
-        scores = edited if rows.greedy else _filtered(rows, edited)
+        scores = edited if rows.greedy else _filtered(machine, rows, edited)
         verified = _forced(rows, _verified(machine, rows, scores, judged, draft_log_probs))
     tokens, counts = verified.tokens, verified.counts
     logprobs = None
@@ -124,8 +124,9 @@ def _straight(rows: SampleRows, logits: Tensor, bits: Tensor | None, judged: Ten
         rows.seeds,
         rows.base + 1 - rows.prompt,
         rows.temperature,
+        min_p=rows.min_p,
         forced=rows.forced,
-        any_random=False,
+        any_random=not rows.greedy,
     )
     return Verified(tokens, counts)
 
@@ -139,8 +140,12 @@ def _masked(logits: Tensor, bits: Tensor, *, in_place: bool) -> Tensor:
     return apply_bitmask(flat, masks, in_place=in_place).view_as(logits)
 
 
-def _filtered(rows: SampleRows, logits: Tensor) -> Tensor:
-    """The log-probabilities `[S, W, V]` that the requests ask for."""
+def _filtered(machine: Machine, rows: SampleRows, logits: Tensor) -> Tensor:
+    """The log-probabilities `[S, W, V]` that the requests ask for.
+
+    Where they are only drawn from, they are not normalized: rounding there would differ from that
+    of a draw straight from the logits, and a row's tokens must not depend on its company.
+    """
     count, width, vocab = logits.shape
 
     def each_place(setting: Tensor) -> Tensor:
@@ -152,6 +157,9 @@ def _filtered(rows: SampleRows, logits: Tensor) -> Tensor:
         each_place(rows.top_k),
         each_place(rows.top_p),
         min_p=each_place(rows.min_p),
+        any_top_k=rows.ranked,
+        any_top_p=rows.ranked,
+        normalized=machine.acceptance is not coupled,
     ).view(count, width, vocab)
 
 

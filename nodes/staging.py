@@ -136,6 +136,7 @@ class Staging:
             ),
             forced=any(row.forced >= 0 for row in batch.sampling),
             greedy=batch.all_greedy,
+            ranked=batch.any_ranked,
             penalized=any(row.request.params.penalized for row in batch.sampling),
             structured=batch.structured,
             logprobs=batch.logprobs,
@@ -255,8 +256,8 @@ class StagedStep:
     may be offered. `decodes` rows lie before the prefill rows. `prefix`, `prompt`, `biases`,
     `bans`, `words`: lines in use of the buffers of that name. `longest`: no row has more tokens.
     `forced`: some row's next token is known. `greedy`: no sampling row draws at random.
-    `structured`: some row must not be sampled without its mask. `logprobs`, `prompt_logprobs`:
-    alternatives wanted beside a token, −1 for none at all.
+    `ranked`: top-k or top-p cut some row. `structured`: some row must not be sampled without its
+    mask. `logprobs`, `prompt_logprobs`: alternatives wanted beside a token, −1 for none at all.
     """
 
     staging: Staging
@@ -275,6 +276,7 @@ class StagedStep:
     longest: int
     forced: bool
     greedy: bool
+    ranked: bool
     penalized: bool
     structured: bool
     logprobs: int

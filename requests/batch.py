@@ -115,6 +115,12 @@ class StepBatch:
         return all(row.request.params.temperature == 0 for row in self.sampling)
 
     @cached_property
+    def any_ranked(self) -> bool:
+        """Whether top-k or top-p cut some row's tokens, for which they must be ranked."""
+        every = (row.request.params for row in self.sampling)
+        return any(p.temperature > 0 and (p.top_k > 0 or p.top_p < 1) for p in every)
+
+    @cached_property
     def structured(self) -> bool:
         """Whether any row that yields tokens has a grammar."""
         return any(row.yields and row.request.grammar is not None for row in self.sampling)

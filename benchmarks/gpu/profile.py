@@ -35,7 +35,7 @@ from .cube import TOKENS_PER_STEP, Cell, K, Workload
 from .networks import DRAFTER, SIZES, TOY, TOY_DRAFTER, Size, random_model, served
 from .session import Session, alternate, begin, machine
 from .traces import MIXED, make
-from .workbench import Noting, Pipeline, Served, engine, full_steps, serve
+from .workbench import Noting, Pipeline, Served, engine, full_steps, replayed, serve
 
 CELL = Cell(2, True, True)
 
@@ -116,6 +116,7 @@ def profile(session: Session, size: Size, small: Size) -> tuple[CostsFile, dict[
                 periods += step_times(one.report.events, full)
             found[rows] = spreads(ops), Spread.of(periods)
             checks[str(rows)] = _checked(made.plan, *found[rows])
+            checks[str(rows)]["graphs"] = replayed(made.executor)
             session.say(
                 f"{size.name}, {rows} rows: {checks[str(rows)]['period_us']:.0f} µs per step, "
                 f"predicted {checks[str(rows)]['predicted_us']:.0f}"
@@ -127,14 +128,14 @@ def _traced(made: Engine, work: Workload) -> Served:
     return serve(made, work.requests(CELL), trace=True)
 
 
-def _checked(plan: Plan, ops: dict[str, Spread], period: Spread) -> dict[str, float]:
+def _checked(plan: Plan, ops: dict[str, Spread], period: Spread) -> dict[str, Any]:
     costs = {op: ops[op].p50 if op in ops else 0.0 for op in plan.graph.vertices}
     predicted = simulate(plan, steps=200, costs=costs).period_us
     return {
         "period_us": period.p50,
         "predicted_us": predicted,
         "overhead_us": period.p50 - predicted,
-        "samples": float(period.samples),
+        "samples": period.samples,
     }
 
 

@@ -104,6 +104,7 @@ def test_the_gap_is_measured_with_and_without_jitter_and_nothing_waits(
         assert positive(held[name]["period_us"])
         assert positive(held[name]["predicted_over_measured"])
         assert held[name]["steps"]["median"] > 2
+        assert held[name]["graphs"]["replayed_share"] > 0.3
     assert held["waiting_calls"]["count"] == 0
     assert held["tokens_equal"] is True
 
@@ -114,6 +115,9 @@ def test_the_profile_is_a_costs_file_that_loads(
     held = rehearse("profile", "--costs", str(tmp_path))
     (file,) = held["files"]
     costs = load_costs(tmp_path / file)
+    (check,) = held["checks"]["toy"].values()
+    assert check["graphs"]["replayed_share"] > 0.3
+    assert all("→" not in segment for segment in check["graphs"]["segments"])
     assert costs.file.basis == "measured"
     assert "rehearsal" in costs.file.describes
     assert {"forward.device", "steer.device", "bitmask.host", "draft.device"} <= set(costs.file.ops)

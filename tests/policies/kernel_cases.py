@@ -5,6 +5,7 @@ Each function makes its input from a seed, so that both sides get the same.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -77,8 +78,20 @@ def verified(seed: int, *, any_random: bool, width: int = 3) -> list[Tensor]:
     return [target, drafts, valid, EXTREMES, EXTREMES.flip(0), greedy]
 
 
-def sampled(seed: int, rule: str, *, greedy: bool, masked: bool, edit: str) -> list[Tensor]:
-    """All that `sample` leaves behind in a step of 5 rows with windows of 3."""
+def sampled(
+    seed: int,
+    rule: str,
+    *,
+    greedy: bool,
+    masked: bool,
+    edit: str,
+    ranks: bool = True,
+    ranked: bool = True,
+) -> list[Tensor]:
+    """All that `sample` leaves behind in a step of 5 rows with windows of 3.
+
+    `ranks`: some use top-k or top-p; `ranked`: the step is told so.
+    """
     g = generator(seed)
     rows, k = 5, 2
     logits = torch.randn(rows, k + 1, VOCAB, generator=g) * 3
@@ -117,7 +130,10 @@ def sampled(seed: int, rule: str, *, greedy: bool, masked: bool, edit: str) -> l
         greedy=greedy,
         structured=masked,
         logprobs=2 if seed % 2 else -1,
+        ranked=ranked,
     )
+    if not ranks:
+        sample = replace(sample, top_k=0 * one, top_p=one.double())
     history = History(7, CONTEXT)
     tails = Tails(torch.arange(7), torch.arange(7) * 10)
     mask = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -274,6 +275,24 @@ def test_a_step_samples_the_same_with_and_without_kernels(
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
             assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+@pytest.mark.parametrize("edit", ["none", "bans"])
+def test_a_row_is_sampled_the_same_beside_rows_with_top_k(
+    interpreted: Interpreter, rule: str, edit: str
+) -> None:
+    how = {"greedy": False, "masked": True, "edit": edit, "ranks": False}
+    found = [
+        sampled(0, rule, **how, ranked=ranked)
+        for ranked in (True, False)
+        for sampled in (
+            kernel_cases.sampled,
+            partial(interpreted, "tests.policies.kernel_cases:sampled"),
+        )
+    ]
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))
 
 
 def test_drafting_and_filtering_use_them_too(interpreted: Interpreter) -> None:

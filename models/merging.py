@@ -4,8 +4,9 @@ A small batch reads every weight once and computes next to nothing, so a product
 its weights are in coming; several small ones each leave the memory idle at their start and end.
 Their weights are laid end to end, and what was one map is a view of its rows: nothing is stored
 twice. The model's own code goes on calling its maps one by one. The first that is called computes
-all of them, and the others find theirs, as long as they are given the same tensor; with another
-one they compute anew, so code that calls them otherwise is slower and not wrong.
+all of them, and the others find theirs, as long as they are given the same tensor, which nobody
+writes to in between; with another one, or asked twice, they compute anew. So code that calls them
+otherwise is slower and not wrong.
 """
 
 from collections import Counter

@@ -38,7 +38,17 @@ from .cube import TOKENS_PER_STEP, Cell, K, Workload
 from .networks import DRAFTER, SIZES, TOY, TOY_DRAFTER, random_model, served
 from .session import Session, alternate, begin, ratios, spread
 from .traces import MIXED, make
-from .workbench import Noting, Pipeline, Served, engine, forget_counts, full_steps, replayed, serve
+from .workbench import (
+    Noting,
+    Pipeline,
+    Served,
+    engine,
+    forget_counts,
+    full_steps,
+    replayed,
+    serve,
+    with_launches,
+)
 
 CELL = Cell(2, True, True)
 COMPUTE = "compute"
@@ -66,7 +76,8 @@ def analysed(plan: Plan, report: RunReport, rows: int) -> dict[str, float]:
     between, whole = gaps(report.events, full)
     if not between:
         raise RuntimeError("no two steps in a row had all rows decoding: give more requests")
-    medians = {op: statistics.median(each) for op, each in op_times(report.events, full).items()}
+    times = op_times(with_launches(plan, report.events), full)
+    medians = {op: statistics.median(each) for op, each in times.items()}
     periods = step_times(report.events, full)
     costs = {op: medians.get(op, 0.0) for op in plan.graph.vertices}
     foretold = simulate(plan, steps=200, costs=costs).period_us

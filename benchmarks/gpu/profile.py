@@ -3,8 +3,8 @@
 The pipeline of the cube with everything on runs traced at several batch sizes; steps in which all
 rows decode count. Each device op is a CUDA graph of its own here, where a run would replay several
 as one: a time per op is what a plan needs, and the launch of a graph more per op is what it costs.
-Host ops are timed in the same runs, but what they spend launching is not in them: it is part of
-`overhead_us` in the result, the time per step that the plan does not foretell.
+Host ops are timed in the same runs, with what they spend launching as far as it can be told from
+waiting; `overhead_us` in the result is the time per step that the plan does not foretell.
 
     python -m benchmarks.gpu.profile [--models 8b 1b] [--rows 1 8 32] [--costs DIR] [--toy]
 """
@@ -35,7 +35,7 @@ from .cube import TOKENS_PER_STEP, Cell, K, Workload
 from .networks import DRAFTER, SIZES, TOY, TOY_DRAFTER, Size, random_model, served
 from .session import Session, alternate, begin, machine
 from .traces import MIXED, make
-from .workbench import Noting, Pipeline, Served, engine, full_steps, replayed, serve
+from .workbench import Noting, Pipeline, Served, engine, full_steps, replayed, serve, with_launches
 
 CELL = Cell(2, True, True)
 
@@ -111,7 +111,8 @@ def profile(session: Session, size: Size, small: Size) -> tuple[CostsFile, dict[
             for one in runs:
                 work.check(CELL, one)
                 full = full_steps(one.report, rows)
-                for op, times in op_times(one.report.events, full).items():
+                events = with_launches(made.plan, one.report.events)
+                for op, times in op_times(events, full).items():
                     ops[op] += times
                 periods += step_times(one.report.events, full)
             found[rows] = spreads(ops), Spread.of(periods)
@@ -162,7 +163,7 @@ def costs_file(
                 "decode steps with all rows busy; every row has a grammar and 3 drafts",
                 f"acceptance synthetic, {TOKENS_PER_STEP} tokens a step; {layers}",
                 f"drafter: {small.name}, {small.weight_bytes() / 1e9:.1f} GB a pass in bfloat16",
-                "host ops without what they spend launching",
+                "host ops with what they spend launching, but for a last one before a wait",
             ],
             "batch": max(found),
             "period_us": {str(rows): _point(period) for rows, (_, period) in found.items()},

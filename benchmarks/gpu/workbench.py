@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from stepweave.executors.capture import Captures
-from stepweave.executors.report import RunReport
+from stepweave.executors.report import OpEvent, RunReport
 from stepweave.executors.run import Executor
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.plan import Plan
@@ -264,6 +264,32 @@ def full_steps(report: RunReport, rows: int) -> set[int]:
         for step, batch in enumerate(batches)
         if len(batch.rows) == rows and all(row.decodes for row in batch.rows)
     }
+
+
+def with_launches(plan: Plan, events: Sequence[OpEvent]) -> list[OpEvent]:
+    """The same, but host ops that launch end when they have launched.
+
+    What launching takes the host is noted nowhere: it lies between the op and the next one of its
+    thread. Where that one waits for something, it cannot be told from the wait and is left out.
+    """
+    vertices = plan.graph.vertices
+    launching = {vertex.launch for vertex in vertices.values() if vertex.launch is not None}
+    waiting = {wait.target for wait in plan.waits}
+    threads: dict[str, list[OpEvent]] = {}
+    found = []
+    for event in sorted(events, key=lambda event: event.start_s):
+        if vertices[event.op].side == "host":
+            threads.setdefault(event.actor, []).append(event)
+        else:
+            found.append(event)
+    for each in threads.values():
+        for one, other in pairwise([*each, None]):
+            assert one is not None, "only the last has none after it"
+            if other is not None and one.op in launching and other.op not in waiting:
+                found.append(one._replace(end_s=max(one.end_s, other.start_s)))
+            else:
+                found.append(one)
+    return found
 
 
 def replayed(executor: object) -> dict[str, Any]:

@@ -15,6 +15,8 @@ import torch
 from benchmarks.gpu import all as every
 from benchmarks.gpu import cube, gap, interpreter, profile, roofline, session, ttft
 from benchmarks.gpu.networks import SIZES, TOY, random_model, twin
+from benchmarks.gpu.workbench import with_launches
+from benchmarks.interpreter import decode_step
 from stepweave.configs.costs import load_costs
 from stepweave.executors.report import OpEvent
 
@@ -224,3 +226,25 @@ def test_gaps_are_counted_between_ops_of_steps_that_count() -> None:
     assert found == [0.5, 0.0, 0.25]
     assert whole == pytest.approx((2.0 - 1.0) + (3.0 - 2.0) + (11.0 - 10.0))
     assert gap.gaps(events, {0})[0] == [0.5]
+
+
+def test_launching_is_counted_with_the_op_that_launches_unless_the_next_one_waits() -> None:
+    plan = decode_step(lambda *inputs: 0)
+    assert {wait.target for wait in plan.waits} == {"d2h_copy.device", "commit.host"}
+    events = [
+        OpEvent("schedule.host", 5, "driver", 0.0, 1.0),
+        OpEvent("forward.host", 5, "driver", 2.0, 3.0),
+        OpEvent("forward.device", 5, "compute", 3.5, 9.0),
+        OpEvent("sample.host", 5, "driver", 4.0, 4.25),
+        OpEvent("d2h_copy.host", 5, "driver", 5.0, 6.0),
+        OpEvent("commit.host", 4, "driver", 8.0, 9.0),
+    ]
+    ends = {event.op: event.end_s for event in with_launches(plan, events)}
+    assert ends == {
+        "schedule.host": 1.0,  # launches nothing
+        "forward.host": 4.0,
+        "forward.device": 9.0,
+        "sample.host": 5.0,
+        "d2h_copy.host": 6.0,  # what follows waits
+        "commit.host": 9.0,
+    }

@@ -17,9 +17,10 @@ from benchmarks.gpu.traces import SCHEMAS, Dial, Traces, make
 from benchmarks.gpu.vocabulary import decode, encode, pieces, tokenizer
 from benchmarks.gpu.workbench import Pipeline, Served, engine, prompts, request, serve
 from stepweave.executors.recorded_calls import RecordedCalls
-from stepweave.executors.run import EXECUTORS
+from stepweave.executors.run import EXECUTORS, Executor
 from stepweave.graph.errors import GraphError
 from stepweave.models.causal_lm import CausalLM
+from tests.device.emulated import DEVICE, Pinning, Placed
 
 K, COUNT, REQUESTS = 3, 3, 5
 DIALS: dict[str, Dial] = {
@@ -68,12 +69,12 @@ def run(
     depth: int,
     k: int = K,
     structured: bool = True,
-    executor: str = "threads",
+    executor: Executor = EXECUTORS["threads"],
 ) -> Served:
     made = engine(
         Pipeline(depth, k, structured, path),
         models[0],
-        EXECUTORS[executor],
+        executor,
         rows=2,
         context=128,
         budget=64,
@@ -181,6 +182,24 @@ def test_a_captured_run_writes_the_same_texts(
         assert served.tokens == [traces.expected(uid, K).tokens for uid in range(2)]
     assert executor.captures is not None
     assert sum(counts.replayed for counts in executor.captures.counts.values()) > 0
+
+
+@pytest.mark.usefixtures("_kinds")
+def test_the_nodes_ask_a_gpu_nothing_and_touch_no_host_memory(
+    stored: Callable[[str], tuple[Traces, Path]],
+) -> None:
+    traces, path = stored("first")
+    with Pinning() as pinning:
+        there = tuple(
+            CausalLM.wrap(
+                random_model(size, torch.device("cpu"), torch.float32).to(DEVICE),  # type: ignore[arg-type]
+                invariant=False,
+            )
+            for size in (TOY, TOY_DRAFTER)
+        )
+        executor = Placed(EXECUTORS["serial"], pinning)
+        served = run((there[0], there[1]), traces, path, depth=2, executor=executor)
+    assert served.tokens == [traces.expected(uid % COUNT, K).tokens for uid in range(REQUESTS)]
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)

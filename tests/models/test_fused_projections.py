@@ -103,6 +103,9 @@ def test_parts_called_in_any_order_are_right_and_keep_nothing_afterwards() -> No
     product = parts[0].product
     assert product._input is None
     assert product._results == ()
+    before = parts[0](x)
+    x.neg_()
+    assert not torch.equal(parts[0](x), before), "asked again, it computes again"
 
 
 def plain_maps() -> dict[str, nn.Module]:

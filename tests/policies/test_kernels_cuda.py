@@ -15,6 +15,7 @@ from stepweave.structured.bitmask import apply_bitmask
 from tests.policies import kernel_cases
 from tests.policies.kernel_cases import EXTREMES, logits, masks
 
+pytestmark = pytest.mark.gpu
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 

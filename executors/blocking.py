@@ -7,13 +7,14 @@ program runs on the same GPU, which is the reference for what streams compute th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from ..graph.node import Node, Op, OpContext
+from ..graph.node import Op, OpContext
 from ..graph.plan import Plan
+from ..graph.step_graph import Vertex
+from .asked import Asked
 from .cuda import Cuda, NoCuda
 from .report import RunReport
 from .run import Executor, executor_named
@@ -26,39 +27,19 @@ class Blocking:
     executor: Executor
     gpu: torch.device
 
-    def __call__(
-        self,
-        plan: Plan,
-        *,
-        steps: int | None,
-        states: Mapping[str, object],
-        keep: Sequence[str],
-        trace: bool,
-        watchdog_s: float | None,
-    ) -> RunReport:
-        nodes = tuple(self._waiting(node) for node in plan.graph.nodes)
-        return self.executor(
-            replace(plan, graph=replace(plan.graph, nodes=nodes)),
-            steps=steps,
-            states=states,
-            keep=keep,
-            trace=trace,
-            watchdog_s=watchdog_s,
-        )
+    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
+        return self.executor(replace(plan, graph=plan.graph.with_ops(self._awaited)), asked)
 
-    def _waiting(self, node: Node) -> Node:
-        return replace(node, device=tuple(map(self._awaited, node.device)))
-
-    def _awaited(self, op: Op) -> Op:
-        body = op.run
-        if body is None:
-            return op
+    def _awaited(self, vertex: Vertex) -> Op:
+        body = vertex.op.run
+        if body is None or vertex.side == "host":
+            return vertex.op
 
         def run(context: OpContext) -> None:
             body(context)
             torch.cuda.synchronize(self.gpu)
 
-        return replace(op, run=run)
+        return replace(vertex.op, run=run)
 
 
 def executor_on(device: torch.device, name: str) -> Executor:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from operator import itemgetter
@@ -25,6 +25,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ..graph.plan import Plan, Wait
+from .asked import Asked
 from .context import Context, Memory
 from .device import Device, Event, Moment, Stream
 from .errors import DeviceFailure, NodeFailure, StuckWait
@@ -47,25 +48,20 @@ Run = Callable[[Context], None]
 def run_on(
     device: Device,
     plan: Plan,
-    *,
-    steps: int | None,
-    states: Mapping[str, object],
-    keep: Sequence[str],
-    trace: bool,
-    watchdog_s: float | None,
+    asked: Asked,
     captures: Captures | None = None,
 ) -> RunReport:
     """Run the plan on one worker thread per host actor, and one stream per device actor."""
     program = Program.of(plan)
     contexts: list[Context] = []
-    frontier = Frontier(steps, tail=program.tail, ahead=program.ahead, ops=contexts)
+    frontier = Frontier(asked.steps, tail=program.tail, ahead=program.ahead, ops=contexts)
     sizes = {name: _cells_needed(plan, name, program) for name in plan.graph.values}
     buffers = {} if captures is None else captures.buffers
-    memory = Memory.of(plan.graph, sizes, states, keep, frontier, buffers)
+    memory = Memory.of(plan.graph, sizes, asked.states, asked.keep, frontier, buffers)
     contexts.extend(memory.contexts.values())
-    crew = Crew(plan, program, frontier, memory, device, trace, captures)
+    crew = Crew(plan, program, frontier, memory, device, asked.trace, captures)
     try:
-        crew.work(watchdog_s)
+        crew.work(asked.watchdog_s)
     finally:
         contexts.clear()  # they and the frontier refer to each other: let buffers go at once
     return RunReport(

@@ -19,6 +19,7 @@ import torch
 
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
+from .asked import Asked
 from .capture import Captures
 from .crew import run_on
 from .device import Event, Moment
@@ -190,16 +191,7 @@ class Cuda:
     _known: dict[str, torch.cuda.Stream] = field(default_factory=dict, init=False, repr=False)
     _pools: Pools = field(default_factory=dict, init=False, repr=False)
 
-    def __call__(
-        self,
-        plan: Plan,
-        *,
-        steps: int | None,
-        states: Mapping[str, object],
-        keep: Sequence[str],
-        trace: bool,
-        watchdog_s: float | None,
-    ) -> RunReport:
+    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
         """Raises `NoCuda` where torch sees no GPU."""
         if not torch.cuda.is_available():
             raise NoCuda(
@@ -213,10 +205,6 @@ class Cuda:
             return run_on(
                 CudaStreams(gpu, self.ranges, self._known, self._pools),
                 plan,
-                steps=steps,
-                states=states,
-                keep=keep,
-                trace=trace,
-                watchdog_s=watchdog_s,
+                asked,
                 captures=self.captures,
             )

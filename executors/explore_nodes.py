@@ -9,7 +9,7 @@ accesses met, or that no declared ones did.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
+from .asked import Asked
 from .context import Memory
 from .errors import NodeFailure
 from .explore_interleaving import Course, Interleaving
@@ -73,27 +74,18 @@ class Interleaved:
     early: bool | None = None
     runs: list[Ran] = field(default_factory=list)
 
-    def __call__(
-        self,
-        plan: Plan,
-        *,
-        steps: int | None,
-        states: Mapping[str, object],
-        keep: Sequence[str],
-        trace: bool,
-        watchdog_s: float | None,
-    ) -> RunReport:
+    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
         """As any executor. A deadlock is found at once, so nothing is watched."""
         course = Course.of(plan)
         ran = Ran()
         self.runs.append(ran)
-        frontier = Frontier(steps, tail=course.tail, ahead=1 << 60)
+        frontier = Frontier(asked.steps, tail=course.tail, ahead=1 << 60)
         sizes = {name: _cells_needed(plan, name, course) for name in plan.graph.values}
-        memory = Memory.of(plan.graph, sizes, states, keep, frontier)
+        memory = Memory.of(plan.graph, sizes, asked.states, asked.keep, frontier)
         events: list[OpEvent] = []
         origin = perf_counter()
-        nodes = _Nodes(plan, memory, frontier, self._moments(), trace, origin, events)
-        run = Interleaving(course, steps, nodes, strict=False)
+        nodes = _Nodes(plan, memory, frontier, self._moments(), asked.trace, origin, events)
+        run = Interleaving(course, asked.steps, nodes, strict=False)
         nodes.run = run
         seed = self.seed + len(self.runs) - 1
         schedule = self.schedule or Priorities(seed, course.actors, EVENTS)

@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..graph.plan import Plan
+from .asked import Asked
 from .crew import run_on
 from .device import Event, Moment, Recording
 from .report import RunReport
@@ -118,16 +119,7 @@ class RecordedCalls:
         host = threading.current_thread().name.removeprefix("stepweave-")
         self.calls.append(Call(host, kind, stream, work, of))
 
-    def __call__(
-        self,
-        plan: Plan,
-        *,
-        steps: int | None,
-        states: Mapping[str, object],
-        keep: Sequence[str],
-        trace: bool,
-        watchdog_s: float | None,
-    ) -> RunReport:
+    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
         if self.graphs and (self.captures is None or self.captures.plan is not plan):
             from .capture import Captures
 
@@ -135,10 +127,6 @@ class RecordedCalls:
         return run_on(
             self,
             plan,
-            steps=steps,
-            states=states,
-            keep=keep,
-            trace=trace,
-            watchdog_s=watchdog_s,
+            asked,
             captures=self.captures,
         )

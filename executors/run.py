@@ -9,37 +9,21 @@ from typing import Literal, Protocol
 
 from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.plan import Plan
+from .asked import Asked
 from .report import RunReport
 from .serial import run_serial
 from .threads import run_threads
 
 
 class Executor(Protocol):
-    def __call__(
-        self,
-        plan: Plan,
-        *,
-        steps: int | None,
-        states: Mapping[str, object],
-        keep: Sequence[str],
-        trace: bool,
-        watchdog_s: float | None,
-    ) -> RunReport: ...
+    def __call__(self, plan: Plan, asked: Asked) -> RunReport: ...
 
 
-def run_cuda(
-    plan: Plan,
-    *,
-    steps: int | None,
-    states: Mapping[str, object],
-    keep: Sequence[str],
-    trace: bool,
-    watchdog_s: float | None,
-) -> RunReport:
+def run_cuda(plan: Plan, asked: Asked) -> RunReport:
     """Run on the current GPU's streams. `Cuda` is this executor with options."""
     from .cuda import Cuda  # with torch, which the others do without
 
-    return Cuda()(plan, steps=steps, states=states, keep=keep, trace=trace, watchdog_s=watchdog_s)
+    return Cuda()(plan, asked)
 
 
 EXECUTORS: Mapping[str, Executor] = MappingProxyType(
@@ -79,21 +63,13 @@ def run(
         executor = executor_named(executor)
     if steps is not None and steps < 0:
         raise StepweaveError(f"a run cannot have {steps} steps")
+    asked = Asked(steps, states, keep, trace, watchdog_s)
     if check == "off":
-        return executor(
-            plan, steps=steps, states=states, keep=keep, trace=trace, watchdog_s=watchdog_s
-        )
+        return executor(plan, asked)
     from .strict import Strict  # with torch, which a graph of plain functions does without
     from .watch import watched_exits
 
     strict = Strict(plan.graph, states, keep)
     with watched_exits():
-        report = executor(
-            replace(plan, graph=strict.graph),
-            steps=steps,
-            states=states,
-            keep=keep,
-            trace=trace,
-            watchdog_s=watchdog_s,
-        )
+        report = executor(replace(plan, graph=strict.graph), asked)
     return replace(report, unused=strict.unused())

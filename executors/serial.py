@@ -8,12 +8,13 @@ before it is written is no serial program, though it may have a plan: it is refu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from time import perf_counter
 
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph, Vertex
+from .asked import Asked
 from .context import Memory
 from .frontier import Frontier
 from .instructions import Desk, interpret
@@ -21,22 +22,14 @@ from .report import OpEvent, RunReport
 from .trace import timed
 
 
-def run_serial(
-    plan: Plan,
-    *,
-    steps: int | None,
-    states: Mapping[str, object],
-    keep: Sequence[str],
-    trace: bool,
-    watchdog_s: float | None,
-) -> RunReport:
+def run_serial(plan: Plan, asked: Asked) -> RunReport:
     """Run in the reference order on the calling thread. Nothing waits, so nothing is watched."""
     graph = plan.graph
     _refuse_reads_before_writes(graph)
     offsets = [vertex.offset for vertex in graph.vertices.values()] or [0]
-    frontier = Frontier(steps, tail=max(offsets), ahead=1 << 60)
+    frontier = Frontier(asked.steps, tail=max(offsets), ahead=1 << 60)
     sizes = {name: _cells_needed(graph, name, plan.slots.get(name)) for name in graph.values}
-    memory = Memory.of(graph, sizes, states, keep, frontier)
+    memory = Memory.of(graph, sizes, asked.states, asked.keep, frontier)
     events: list[OpEvent] = []
     desk = Desk()
     origin = perf_counter()
@@ -47,7 +40,7 @@ def run_serial(
                 memory,
                 frontier,
                 desk,
-                run=timed(context.vertex, origin, events) if trace else context.vertex.op.run,
+                run=timed(context.vertex, origin, events) if asked.trace else context.vertex.op.run,
             ),
             context.vertex.offset,
         )

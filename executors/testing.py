@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from ..graph.node import Node, Op, OpContext, Run
+from ..graph.node import Op, OpContext, Run
 from ..graph.plan import Plan
-from ..graph.step_graph import StepGraph
+from ..graph.step_graph import StepGraph, Vertex
 
 
 @dataclass
@@ -31,7 +31,9 @@ def recording(graph: StepGraph, around: Callable[[str, Run], Run] | None = None)
     They write texts, so values need no buffers: a graph that was built without a model will do.
     """
 
-    def record(op_name: str, op: Op) -> Op:
+    def record(vertex: Vertex) -> Op:
+        op_name, op = vertex.name, vertex.op
+
         def run(ctx: OpContext) -> None:
             seen = [
                 (str(read), ctx.read(str(read)))
@@ -48,16 +50,8 @@ def recording(graph: StepGraph, around: Callable[[str, Run], Run] | None = None)
 
         return replace(op, run=around(op_name, run) if around else run)
 
-    def record_all(node: Node) -> Node:
-        return replace(
-            node,
-            host=tuple(map(record, node.op_names("host"), node.host)),
-            device=tuple(map(record, node.op_names("device"), node.device)),
-        )
-
     return replace(
-        graph,
-        nodes=tuple(map(record_all, graph.nodes)),
+        graph.with_ops(record),
         values={name: replace(value, allocate=None) for name, value in graph.values.items()},
     )
 

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from ..graph.plan import Plan
+from .asked import Asked
 from .crew import run_on
 from .report import RunReport
 from .workers import Workers
 
 
-def run_threads(
-    plan: Plan,
-    *,
-    steps: int | None,
-    states: Mapping[str, object],
-    keep: Sequence[str],
-    trace: bool,
-    watchdog_s: float | None,
-) -> RunReport:
+def run_threads(plan: Plan, asked: Asked) -> RunReport:
     """Run the plan on one worker thread per actor."""
     return run_on(
         Workers(),
         plan,
-        steps=steps,
-        states=states,
-        keep=keep,
-        trace=trace,
-        watchdog_s=watchdog_s,
+        asked,
     )

@@ -18,6 +18,7 @@ from random import Random
 from time import perf_counter
 
 from ..graph.plan import Plan
+from .asked import Asked
 from .context import Memory
 from .errors import StuckWait
 from .frontier import Frontier
@@ -40,19 +41,10 @@ class Virtual:
     def __post_init__(self) -> None:
         object.__setattr__(self, "random", Random(self.seed))
 
-    def __call__(
-        self,
-        plan: Plan,
-        *,
-        steps: int | None,
-        states: Mapping[str, object],
-        keep: Sequence[str],
-        trace: bool,
-        watchdog_s: float | None,
-    ) -> RunReport:
+    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
         """Run on the calling thread. A deadlock is found at once, so nothing is watched."""
         program = Program.of(plan)
-        frontier = Frontier(steps, tail=program.tail, ahead=1 << 60)
+        frontier = Frontier(asked.steps, tail=program.tail, ahead=1 << 60)
         carries = [read.carry for v in plan.graph.vertices.values() for read in v.op.reads]
         fresh = program.ahead + max(carries, default=0) + 1
         sizes = {
@@ -60,7 +52,7 @@ class Virtual:
             for name, value in plan.graph.values.items()
             for slots in (plan.slots.get(name),)
         }
-        memory = Memory.of(plan.graph, sizes, states, keep, frontier)
+        memory = Memory.of(plan.graph, sizes, asked.states, asked.keep, frontier)
         events: list[OpEvent] = []
         origin = perf_counter()
         desk = Desk()
@@ -70,7 +62,7 @@ class Virtual:
                 memory,
                 frontier,
                 desk,
-                run=timed(vertex, origin, events) if trace else vertex.op.run,
+                run=timed(vertex, origin, events) if asked.trace else vertex.op.run,
             )
             for name, vertex in plan.graph.vertices.items()
         }

@@ -16,6 +16,7 @@ from random import Random
 from time import perf_counter
 
 from ..graph.plan import Plan
+from .asked import Asked
 from .crew import run_on
 from .device import CannotCapture, Event, Moment, Recording
 from .report import RunReport
@@ -124,22 +125,9 @@ class Deferred:
 
     seed: int = 0
 
-    def __call__(
-        self,
-        plan: Plan,
-        *,
-        steps: int | None,
-        states: Mapping[str, object],
-        keep: Sequence[str],
-        trace: bool,
-        watchdog_s: float | None,
-    ) -> RunReport:
+    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
         return run_on(
             VirtualStreams(Random(self.seed)),
             plan,
-            steps=steps,
-            states=states,
-            keep=keep,
-            trace=trace,
-            watchdog_s=watchdog_s,
+            asked,
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -58,6 +58,16 @@ class StepGraph:
         )
         validate(graph)
         return graph
+
+    def with_ops(self, change: Callable[[Vertex], Op]) -> StepGraph:
+        """The same graph with other functions behind its ops: what `change` gives for each."""
+
+        def changed(node: Node) -> Node:
+            host = tuple(change(self.vertices[name]) for name in node.op_names("host"))
+            device = tuple(change(self.vertices[name]) for name in node.op_names("device"))
+            return replace(node, host=host, device=device)
+
+        return replace(self, nodes=tuple(map(changed, self.nodes)))
 
     @cached_property
     def vertices(self) -> Mapping[str, Vertex]:

@@ -25,9 +25,9 @@ from .paths import (
     closure,
     ordered,
     weight,
-    without_each,
     with_empty,
     within,
+    without_each,
 )
 from .plan import Protected, Wait
 from .requirements import Gate, Requirement, gate, launch_order

@@ -171,6 +171,12 @@ class Engine:
         """The captured segments, and what became of their steps."""
         return getattr(self._cuda or self.executor, "captures", None)
 
+    def notes(self) -> list[str]:
+        """What is not as somebody might think: merged or skipped weights, steps not replayed."""
+        drafter = [] if self.drafter is None else self.drafter.notes
+        captured = [] if self.captures is None else self.captures.notes()
+        return [*self.model.notes, *drafter, *captured]
+
     def runner(self) -> Executor:
         """What runs the plan where the model lies. Raises `StepweaveError` for an unknown name."""
         if self.executor == "cuda":

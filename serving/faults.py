@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..graph.node import Node, Op, OpContext, Run
+from ..graph.node import Op, OpContext, Run
 from ..graph.plan import Plan
+from ..graph.step_graph import Vertex
 from ..structured.backend import CompiledGrammar, Matcher
 from ..structured.bitmask import Words
 from ..structured.grammar import GrammarSpec
@@ -33,25 +34,16 @@ Allocating = Callable[[str], None]
 def with_faults(plan: Plan, around: Around, allocating: Allocating | None = None) -> Plan:
     """The same plan, with its ops run through `around`. Orders, waits and slots are kept."""
 
-    def wrapped(name: str, op: Op) -> Op:
-        run = op.run or _nothing
-        return replace(op, run=lambda ctx: around(name, ctx, run))
-
-    def node(each: Node) -> Node:
-        host = zip(each.op_names("host"), each.host, strict=True)
-        device = zip(each.op_names("device"), each.device, strict=True) if each.device else ()
-        return replace(
-            each,
-            host=tuple(wrapped(name, op) for name, op in host),
-            device=tuple(wrapped(name, op) for name, op in device),
-        )
+    def wrapped(vertex: Vertex) -> Op:
+        run = vertex.op.run or _nothing
+        return replace(vertex.op, run=lambda ctx: around(vertex.name, ctx, run))
 
     graph = plan.graph
     values = dict(graph.values)
     for name, value in graph.values.items():
         if allocating is not None and value.allocate is not None:
             values[name] = replace(value, allocate=_guarded(name, value.allocate, allocating))
-    return replace(plan, graph=replace(graph, nodes=tuple(map(node, graph.nodes)), values=values))
+    return replace(plan, graph=replace(graph.with_ops(wrapped), values=values))
 
 
 def _nothing(ctx: OpContext) -> None:

@@ -205,7 +205,7 @@ class LLM:
             "depth": self.config.depth,
             "waits": len(plan.waits),
             "slots": dict(plan.slots),
-            "notes": [] if self.engine.captures is None else self.engine.captures.notes(),
+            "notes": self.engine.notes(),
             **self._synthetic,
         }
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from operator import attrgetter
-from typing import Any
 
 from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
+from ..executors.asked import Asked
 from ..executors.profile import Spread, op_times, spreads, step_times
 from ..executors.report import RunReport
 from ..executors.run import Executor
@@ -65,8 +65,8 @@ class _Recording:
     executor: Executor
     reports: list[RunReport] = field(default_factory=list)
 
-    def __call__(self, plan: Plan, *, trace: bool, keep: Sequence[str], **asked: Any) -> RunReport:
-        report = self.executor(plan, trace=True, keep=(*keep, BATCH), **asked)
+    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
+        report = self.executor(plan, replace(asked, trace=True, keep=(*asked.keep, BATCH)))
         self.reports.append(report)
         return report
 

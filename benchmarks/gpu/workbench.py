@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from stepweave.executors.asked import Asked
 from stepweave.executors.capture import Captures
 from stepweave.executors.report import OpEvent, RunReport
 from stepweave.executors.run import Executor
@@ -231,10 +232,10 @@ class Noting:
         found: Captures | None = getattr(self.executor, "captures", None)
         return found
 
-    def __call__(self, plan: Plan, *, keep: Sequence[str], **asked: Any) -> RunReport:
+    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
         if self.delay is not None:
             _, plan = self._plans.setdefault(id(plan), (plan, _delayed(plan, self.delay)))
-        return self.executor(plan, keep=(*keep, BATCH), **asked)
+        return self.executor(plan, replace(asked, keep=(*asked.keep, BATCH)))
 
 
 def _delayed(plan: Plan, delay: Callable[[], None]) -> Plan:

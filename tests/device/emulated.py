@@ -16,7 +16,7 @@ What is asked is read off torch's own schemas and tags, not off the names that c
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -26,10 +26,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from stepweave.executors.asked import Asked
 from stepweave.executors.report import RunReport
 from stepweave.executors.run import Executor
-from stepweave.graph.node import Node, Op, OpContext
+from stepweave.graph.node import Op, OpContext
 from stepweave.graph.plan import Plan
+from stepweave.graph.step_graph import Vertex
 
 Side = Literal["host", "device"]
 
@@ -345,42 +347,18 @@ class Placed:
     executor: Executor
     pinning: Pinning
 
-    def __call__(
-        self,
-        plan: Plan,
-        *,
-        steps: int | None,
-        states: Mapping[str, object],
-        keep: Sequence[str],
-        trace: bool,
-        watchdog_s: float | None,
-    ) -> RunReport:
-        nodes = tuple(self._placed(node) for node in plan.graph.nodes)
+    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
         with self.pinning:
-            return self.executor(
-                replace(plan, graph=replace(plan.graph, nodes=nodes)),
-                steps=steps,
-                states=states,
-                keep=keep,
-                trace=trace,
-                watchdog_s=watchdog_s,
-            )
+            return self.executor(replace(plan, graph=plan.graph.with_ops(self._placed)), asked)
 
-    def _placed(self, node: Node) -> Node:
-        return replace(
-            node,
-            host=tuple(self._on(op, "host") for op in node.host),
-            device=tuple(self._on(op, "device") for op in node.device),
-        )
-
-    def _on(self, op: Op, where: Side) -> Op:
-        body = op.run
+    def _placed(self, vertex: Vertex) -> Op:
+        op, body = vertex.op, vertex.op.run
         if body is None:
             return op
 
         def run(context: OpContext) -> None:
-            with side(where):
-                if where == "host":
+            with side(vertex.side):
+                if vertex.side == "host":
                     body(context)
                 else:
                     with DeviceOp(self.pinning):

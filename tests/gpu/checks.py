@@ -12,11 +12,12 @@ import torch
 from stepweave import LLM
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
+from stepweave.executors.asked import Asked
 from stepweave.executors.report import OpEvent, RunReport
 from stepweave.executors.run import Executor
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
-from stepweave.graph.step_graph import StepGraph
+from stepweave.graph.step_graph import StepGraph, Vertex
 from tests.device.pipelines import (
     DRAFTERS,
     Told,
@@ -38,22 +39,19 @@ class Surrounded:
     executor: Executor
     around: Around
 
-    def __call__(self, plan: Plan, **asked: Any) -> RunReport:
-        nodes = tuple(
-            replace(node, device=tuple(map(self._within, node.op_names("device"), node.device)))
-            for node in plan.graph.nodes
-        )
-        return self.executor(replace(plan, graph=replace(plan.graph, nodes=nodes)), **asked)
+    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
+        return self.executor(replace(plan, graph=plan.graph.with_ops(self._within)), asked)
 
-    def _within(self, name: str, op: Op) -> Op:
-        body = op.run
+    def _within(self, vertex: Vertex) -> Op:
+        if vertex.side == "host":
+            return vertex.op
 
         def run(context: OpContext) -> None:
-            with self.around(name):
-                if body is not None:
-                    body(context)
+            with self.around(vertex.name):
+                if vertex.op.run is not None:
+                    vertex.op.run(context)
 
-        return replace(op, run=run)
+        return replace(vertex.op, run=run)
 
 
 def held_up(op: str, wait: Callable[[], None]) -> Around:

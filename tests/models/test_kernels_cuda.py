@@ -15,6 +15,7 @@ from stepweave.models.testing import FAMILIES, PagedRows, own_greedy, tiny_model
 from tests.models.paged_oracle import Batch, randomized
 
 pytestmark = pytest.mark.gpu
+
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 

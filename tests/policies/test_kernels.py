@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -282,7 +283,7 @@ def test_a_step_samples_the_same_with_and_without_kernels(
 def test_a_row_is_sampled_the_same_beside_rows_with_top_k(
     interpreted: Interpreter, rule: str, edit: str
 ) -> None:
-    how = {"greedy": False, "masked": True, "edit": edit, "ranks": False}
+    how: dict[str, Any] = {"greedy": False, "masked": True, "edit": edit, "ranks": False}
     found = [
         sampled(0, rule, **how, ranked=ranked)
         for ranked in (True, False)

@@ -15,11 +15,12 @@ from stepweave.structured.bitmask import apply_bitmask
 from tests.policies import kernel_cases
 from tests.policies.kernel_cases import EXTREMES, logits, masks
 
-pytestmark = pytest.mark.gpu
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
 from stepweave.policies.kernels import choose, mask, scale, verify
+
+pytestmark = pytest.mark.gpu
 
 VOCAB = 128256
 

@@ -1,0 +1,17 @@
+"""What a run is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Asked:
+    """All that an executor is told beside the plan; `run` says what each means."""
+
+    steps: int | None = None  # None: until an op calls `stop`
+    states: Mapping[str, object] = field(default_factory=dict)
+    keep: Sequence[str] = ()  # values whose versions are returned
+    trace: bool = False
+    watchdog_s: float | None = 60.0

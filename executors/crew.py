@@ -122,6 +122,7 @@ class Crew:
         self._traced = trace
         self._events: list[OpEvent] = []
         self._stamps: list[tuple[str, int, Moment, Moment]] = []
+        self._launched: dict[tuple[str, int], float] = {}  # when a host op had launched its own
         self.tokens: dict[Wait, Tokens] = {
             wait: SimpleQueue() for task in self.tasks.values() for wait in task.waits
         }
@@ -156,7 +157,13 @@ class Crew:
             OpEvent(op, step, self.actor_of[op], start() - self.origin, end() - self.origin)
             for op, step, start, end in self._stamps
         ]
-        return [*self._events, *stamped]
+        return [
+            *(
+                event._replace(end_s=self._launched.get((event.op, event.step), event.end_s))
+                for event in self._events
+            ),
+            *stamped,
+        ]
 
     # --- before the run: each op's calls, with all look-ups done ---
 
@@ -243,14 +250,19 @@ class Crew:
         launches = [self._launch_one(op, task.stream, memory) for op in task.launches]
         if not launches:
             return None
-        if len(launches) == 1:
+        if len(launches) == 1 and not (self._traced and self.device.defers):
             return launches[0]
 
         def launch(step: int) -> None:
             for one in launches:
                 one(step)
 
-        return launch
+        def launch_and_note(step: int) -> None:
+            launch(step)
+            self._launched[task.op, step] = perf_counter() - self.origin
+
+        # Where a launch calls the bodies, it is a host op's own work, and often most of it.
+        return launch_and_note if self._traced and self.device.defers else launch
 
     def _launch_one(self, op: str, actor: str | None, memory: Memory) -> Callable[[int], None]:
         assert actor is not None, "what launches has a stream"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from dataclasses import replace
 
@@ -188,3 +189,23 @@ def test_a_real_pipeline_on_deferred_streams_gives_the_serial_tokens(name: str) 
         llm.engine.executor = Deferred(seed)
         found = [output.token_ids for output in llm.generate(prompts, params)]
         assert found == expected, f"seed {seed}"
+
+
+def test_a_traced_host_op_ends_when_it_has_launched_its_own() -> None:
+    """On streams that work at once the launch is where the bodies are called."""
+
+    def slow(ctx: OpContext) -> None:
+        time.sleep(0.02)
+        ctx.write("x", ctx.step)
+
+    nodes = [
+        Node("make", (Op(),), (Op(writes=("x",), run=slow),), stream="compute"),
+        Node("use", (Op((Read("x"),)),)),
+    ]
+    plan = compile_plan(StepGraph.build(nodes, [Value("x", "pinned")], order="keep"))
+    events = run(plan, executor=RecordedCalls(), steps=3, trace=True).events
+    spans = {(event.op, event.step): (event.start_s, event.end_s) for event in events}
+    for step in range(3):
+        start, end = spans["make.host", step]
+        assert end - start >= 0.02
+        assert start <= spans["make.device", step][0] <= spans["make.device", step][1] <= end

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from .graph import graph_app
-from .options import Config, Costs, Rows, Settings
+from .options import Config, Costs, MaxTokens, PromptsFile, PromptTexts, Rows, Settings
 from .reporting import Exit, one_line_errors
 
 
@@ -88,20 +88,13 @@ def check(
 @app.command()
 def run(
     config: Config,
-    prompt: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="A prompt; may be repeated.")
-    ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.jsonl", help="Requests, one JSON object per line."),
-    ] = None,
+    prompt: PromptTexts = None,
+    prompts: PromptsFile = None,
     schema: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="JSON Schema that answers to --prompt must follow."),
     ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(min=1, max=1 << 20, help="For every request.")
-    ] = None,
+    max_tokens: MaxTokens = None,
     settings: Settings = None,
     json: Annotated[
         bool, typer.Option("--json", help="One JSON object per request, then a summary.")
@@ -141,16 +134,9 @@ def profile(
     rounds: Annotated[
         int, typer.Option(min=1, max=1000, help="Timed rounds per batch size; one more warms up.")
     ] = 3,
-    prompt: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="A prompt; may be repeated.")
-    ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.jsonl", help="Requests, one JSON object per line."),
-    ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(min=1, max=1 << 20, help="For every request.")
-    ] = None,
+    prompt: PromptTexts = None,
+    prompts: PromptsFile = None,
+    max_tokens: MaxTokens = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Default: CONFIG.costs.yaml, here."),
@@ -251,16 +237,9 @@ def trace(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The same as a page of its own.")
     ] = None,
-    prompt: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="A prompt; may be repeated.")
-    ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.jsonl", help="Requests, one JSON object per line."),
-    ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(min=1, max=1 << 20, help="For every request.")
-    ] = None,
+    prompt: PromptTexts = None,
+    prompts: PromptsFile = None,
+    max_tokens: MaxTokens = None,
     steps: Annotated[
         int, typer.Option(min=1, max=10_000, help="Steps simulated of an abstract graph.")
     ] = 40,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,3 +26,10 @@ Rows = Annotated[
     int | None,
     typer.Option(min=1, max=1 << 20, help="Batch size at which --costs is read; else the file's."),
 ]
+PromptTexts = Annotated[
+    list[str] | None, typer.Option(metavar="TEXT", help="A prompt; may be repeated.")
+]
+PromptsFile = Annotated[
+    Path | None, typer.Option(metavar="FILE.jsonl", help="Requests, one JSON object per line.")
+]
+MaxTokens = Annotated[int | None, typer.Option(min=1, max=1 << 20, help="For every request.")]

@@ -61,7 +61,7 @@ def run(
     from .results import print_json, print_text
 
     llm = LLM(pipeline=config)
-    if llm.engine.machine.buckets:
+    if config.captured:
         with _warming_up() as on_warm_up:
             llm.warm_up(on_warm_up)
     started = perf_counter()

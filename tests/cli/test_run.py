@@ -69,6 +69,7 @@ class PretendedLLM:
             "depth": self.pipeline.depth,
             "waits": 2,
             "slots": {},
+            "notes": [],
         }
 
 
@@ -115,7 +116,7 @@ def test_json_is_an_object_per_request_and_a_summary() -> None:
     assert [each["text"] for each in found] == ["a b", "c"]
     assert list(last["summary"])[:10] == [
         *("tokens", "steps", "drafted", "accepted", "seconds", "tokens_per_second"),
-        *("executor", "depth", "waits", "slots"),
+        *("executor", "depth", "waits", "slots", "notes"),
     ]
     assert last["summary"]["equal_to_synchronous"] is None
 

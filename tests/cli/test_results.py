@@ -16,6 +16,7 @@ SUMMARY = {
     "waits": 2,
     "drafted": 0,
     "accepted": 0,
+    "notes": ["a segment: 1 of 9 steps not replayed"],
     "equal_to_synchronous": None,
 }
 
@@ -28,7 +29,8 @@ def test_every_completion_is_shown_and_every_warning(capsys: pytest.CaptureFixtu
     warned = RequestOutput("w", "q", "three", (7,), "stop", warnings=("uniqueItems is ignored",))
     print_text([several, warned], SUMMARY)
     shown = capsys.readouterr().out
-    for text in ("one", "two", "three", "tale/0", "tale/1", "warning: uniqueItems is ignored"):
+    said = ("warning: uniqueItems is ignored", "note: a segment: 1 of 9 steps not replayed")
+    for text in ("one", "two", "three", "tale/0", "tale/1", *said):
         assert text in shown
     assert "SYNTHETIC" not in shown
 

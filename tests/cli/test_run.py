@@ -114,7 +114,7 @@ def test_json_is_an_object_per_request_and_a_summary() -> None:
         *("id", "prompt", "text", "token_ids", "finish_reason", "drafted", "accepted"),
     ]
     assert [each["text"] for each in found] == ["a b", "c"]
-    assert list(last["summary"])[:10] == [
+    assert list(last["summary"])[:11] == [
         *("tokens", "steps", "drafted", "accepted", "seconds", "tokens_per_second"),
         *("executor", "depth", "waits", "slots", "notes"),
     ]

@@ -45,7 +45,7 @@ INSTALLS = re.compile(
     r"python3 -m venv \.venv"
     r"|(\.venv/bin/)?pip install( -q)?( -c constraints\.txt)?( -e)? (\.|\"\.\[dev\]\")"
     r"|pip install --no-deps (\.|\./\S+)"
-    r"|\.venv/bin/python -m pytest"
+    r"|\.venv/bin/python -m pytest( -n 2)?"
 )
 
 

@@ -294,7 +294,7 @@ class Crew:
                 launcher.wait = None
                 if of_device and event is not None:
                     stream.wait(event)
-            stream.run(partial(work, step), f"{node}/{step}")
+            stream.run(work, step, node)
             if signals:
                 event = stream.record()
                 for put in signals:

@@ -93,13 +93,13 @@ class CudaStream:
         self.origin: tuple[torch.cuda.Event, float] | None = None
         self._ranges = ranges
 
-    def run(self, work: Callable[[], None], name: str) -> None:
+    def run(self, work: Callable[[int], None], step: int, node: str) -> None:
         with torch.cuda.stream(self.stream):
             if self._ranges:
-                with _range(name):
-                    work()
+                with _range(f"{node}/{step}"):
+                    work(step)
             else:
-                work()
+                work(step)
 
     def record(self) -> CudaEvent:
         return CudaEvent(self.stream)

@@ -4,10 +4,10 @@ Three calls on a stream and one on an event are the whole interface, so that eve
 (which event is recorded when, who waits for it, in which order the calls are made) is the same
 code on a GPU, on worker threads and on streams of a virtual clock, and is tested without a GPU.
 
-    stream.run(work)      enqueue work; its body is called here or later, never out of order
-    stream.record()       an event: all work that the stream has been given so far is done
-    stream.wait(event)    what the stream is given from now on runs after the event
-    event.synchronize()   block the calling host thread until then
+    stream.run(work, step, node)   enqueue work(step); called here or later, never out of order
+    stream.record()                an event: all work that the stream has been given so far is done
+    stream.wait(event)             what the stream is given from now on runs after the event
+    event.synchronize()            block the calling host thread until then
 
 As on a CUDA stream, an event must have been recorded before anybody can wait for it, and work
 given to a stream may still be going on when the call returns.
@@ -45,8 +45,8 @@ class Event(Protocol):
 class Stream(Protocol):
     """A queue of work that a device does in order."""
 
-    def run(self, work: Callable[[], None], name: str) -> None:
-        """Enqueue `work`. `name` says what it is, `node/step`, to profilers and in errors."""
+    def run(self, work: Callable[[int], None], step: int, node: str) -> None:
+        """Enqueue `work(step)`. To profilers it is called `node/step`."""
 
     def record(self) -> Event: ...
 

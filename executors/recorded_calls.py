@@ -63,10 +63,10 @@ class RecordedStream:
     device: RecordedCalls
     last: str | None = None
 
-    def run(self, work: Callable[[], None], name: str) -> None:
-        self.device.note("run", self.name, name, self.name)
-        self.last = name
-        work()
+    def run(self, work: Callable[[int], None], step: int, node: str) -> None:
+        self.last = f"{node}/{step}"
+        self.device.note("run", self.name, self.last, self.name)
+        work(step)
 
     def record(self) -> RecordedEvent:
         self.device.note("record", self.name, self.last, self.name)

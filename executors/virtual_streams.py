@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from time import perf_counter
 
@@ -45,8 +46,8 @@ class VirtualStream:
     device: VirtualStreams
     items: deque[Item] = field(default_factory=deque)
 
-    def run(self, work: Callable[[], None], name: str) -> None:
-        self.device.give(self, work)
+    def run(self, work: Callable[[int], None], step: int, node: str) -> None:
+        self.device.give(self, partial(work, step))
 
     def record(self) -> VirtualEvent:
         event = VirtualEvent(self.device)

@@ -11,26 +11,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from time import perf_counter
+from typing import Any
 
 from .device import CannotCapture, Event, Moment, Recording
+
+Item = tuple[Callable[[Any], object], object]  # to be called with that
 
 
 class WorkerEvent:
     """Set once, by the worker that comes to it."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_lock", "_pending")
 
-    def __init__(self) -> None:
+    def __init__(self, pending: set[WorkerEvent]) -> None:
         self._lock = threading.Lock()
         self._lock.acquire()
+        self._pending = pending
+        pending.add(self)
 
-    def set(self) -> None:
+    def set(self, _: object = None) -> None:
+        self._pending.discard(self)
         try:  # noqa: SIM105 - `suppress` takes longer than the hand-over
             self._lock.release()
         except RuntimeError:
             pass  # set already, by an abort
 
-    def synchronize(self) -> None:
+    def synchronize(self, _: object = None) -> None:
         self._lock.acquire()
         self.set()  # free again, for the next who waits
 
@@ -39,32 +45,26 @@ class WorkerStream:
     """A thread that does what is put on its queue, in order."""
 
     def __init__(self, name: str, pending: set[WorkerEvent]) -> None:
-        self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._pending = pending
         self.thread = threading.Thread(target=self._work, name=f"stepweave-{name}", daemon=True)
         self.thread.start()
 
-    def run(self, work: Callable[[], None], name: str) -> None:
-        self._queue.put(work)
+    def run(self, work: Callable[[int], None], step: int, node: str) -> None:
+        self._queue.put((work, step))
 
     def record(self) -> WorkerEvent:
-        event = WorkerEvent()
-        pending = self._pending
-        pending.add(event)
-
-        def come_by() -> None:
-            event.set()
-            pending.discard(event)
-
-        self._queue.put(come_by)
+        event = WorkerEvent(self._pending)
+        self._queue.put((event.set, None))
         return event
 
     def wait(self, event: Event) -> None:
-        self._queue.put(event.synchronize)
+        assert isinstance(event, WorkerEvent), "streams wait for their own device's events"
+        self._queue.put((event.synchronize, None))
 
     def stamp(self) -> Moment:
         at: list[float] = []
-        self._queue.put(lambda: at.append(perf_counter()))
+        self._queue.put((lambda _: at.append(perf_counter()), None))
         return lambda: at[0]
 
     def recording(self, pool: str) -> Recording:
@@ -75,8 +75,9 @@ class WorkerStream:
 
     def _work(self) -> None:
         get = self._queue.get
-        while (work := get()) is not None:
-            work()
+        while (item := get()) is not None:
+            work, argument = item
+            work(argument)
 
 
 @dataclass

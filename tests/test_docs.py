@@ -183,7 +183,7 @@ def test_the_readmes_first_two_bash_blocks_are_the_two_commands() -> None:
     first, second = [b.text for b in blocks(ROOT / "README.md") if b.language == "bash"][:2]
     install = "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt "
     assert first == f"{install}. && .venv/bin/stepweave run configs/quickstart.yaml\n"
-    assert second == f'{install}-e ".[dev]" && .venv/bin/python -m pytest\n'
+    assert second == f'{install}-e ".[dev]" && .venv/bin/python -m pytest -n 2\n'
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 from collections.abc import Mapping
 
 from ..graph.plan import Plan
-from ..views.dot import dot
+from ..views.files import Drawing, drawn
 from ..views.lanes import lanes
-from ..views.mermaid import mermaid
 from .planned import planned
 
 
@@ -31,17 +29,11 @@ def show(
 
 
 def _drawn(plan: Plan, form: str, steps: int, width: int | None, color: bool | None) -> str:
-    match form:
-        case "dot":
-            return dot(plan)
-        case "mermaid":
-            return mermaid(plan)
-        case "json":
-            return json.dumps(plan.to_json(), indent=2)
-        case _:
-            columns = width or max(60, shutil.get_terminal_size((100, 24)).columns)
-            painted = _wants_color() if color is None else color
-            return lanes(plan, steps=steps, width=columns, color=painted)
+    if form != "lanes":
+        return str(drawn(plan, form, Drawing())).rstrip("\n")
+    columns = width or max(60, shutil.get_terminal_size((100, 24)).columns)
+    painted = _wants_color() if color is None else color
+    return lanes(plan, steps=steps, width=columns, color=painted)
 
 
 def _wants_color() -> bool:

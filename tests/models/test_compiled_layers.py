@@ -21,6 +21,7 @@ from stepweave.models.eagle import EagleHead
 from stepweave.models.errors import AttentionNotCalled, CompileFailed, ModelError
 from stepweave.models.testing import PagedRows, own_greedy, tiny_eagle, tiny_model
 from stepweave.serving.testing import tiny_pair
+from tests.models.ragged import passes
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,15 +36,6 @@ def traced_only() -> Iterator[None]:
 def graphs(model: CausalLM | EagleHead) -> int:
     assert model._compiled is not None
     return model._compiled.graphs
-
-
-def passes(model: CausalLM) -> list[Tensor]:
-    """Prompts, windows with masked tokens and single tokens, in ragged company."""
-    rows = PagedRows(model)
-    found = rows.feed(("a", range(20)), ("b", [5, 3, 90]))
-    found += rows.feed(("a", [7]), ("b", [8]))
-    found += rows.feed(("c", range(60, 73)), ("a", [1, 2, 3]), ("b", [4]), masked=2)
-    return [*found, *rows.feed(("c", [11]))]
 
 
 def close(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:

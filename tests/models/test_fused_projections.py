@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import ModelError
 from stepweave.models.merging import Part, merge
-from stepweave.models.testing import FAMILIES, PagedRows, tiny_model
+from stepweave.models.testing import FAMILIES, tiny_model
+from tests.models.ragged import passes
 
 
 class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -33,15 +34,6 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 KINDS = ("weight", "bias")
-
-
-def passes(model: CausalLM) -> list[Tensor]:
-    """Prompts, windows with masked tokens and single tokens of three requests."""
-    rows = PagedRows(model)
-    found = rows.feed(("a", range(20)), ("b", [5, 3, 90]))
-    found += rows.feed(("a", [7]), ("b", [8]))
-    found += rows.feed(("c", range(60, 73)), ("a", [1, 2, 3]), ("b", [4]), masked=2)
-    return [*found, *rows.feed(("c", [11]))]
 
 
 def weight_bytes(model: nn.Module) -> int:

@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-triton: Any = pytest.importorskip("triton", reason="Triton has builds for Linux only")
+pytest.importorskip("triton", reason="Triton has builds for Linux only")
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
-from triton.runtime.jit import mangle_type  # noqa: E402
-
-from stepweave.policies.kernels import (  # noqa: E402
+from stepweave.policies.kernels import (
     choose,
     hand_on,
     keys,
@@ -28,8 +23,8 @@ from stepweave.policies.kernels import (  # noqa: E402
     uniform,
     verify,
 )
+from tests.models.triton_recorder import Recorder
 
-OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
 KERNELS = [
     (choose, "_best"),
     (choose, "_draw"),
@@ -43,42 +38,14 @@ KERNELS = [
 S, W, V = 2, 3, 128256
 
 
-class Recorder:
-    """Stands in for a kernel and compiles what it would launch."""
-
-    def __init__(self, kernel: Any) -> None:
-        self.kernel, self.ptx = kernel, list[str]()
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        assert all(isinstance(size, int) and size > 0 for size in grid)
-        return self._compile
-
-    def _compile(self, *args: Any, **kwargs: Any) -> None:
-        options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
-        given = {**dict(zip(self.kernel.arg_names, args, strict=False)), **kwargs}
-        assert set(given) == set(self.kernel.arg_names)
-        constant = {p.name for p in self.kernel.params if p.is_constexpr}
-        types = {n: "constexpr" if n in constant else mangle_type(given[n]) for n in given}
-        aligned = {
-            (i,): [["tt.divisibility", 16]]
-            for i, name in enumerate(self.kernel.arg_names)
-            if name in ("logits", "scores", "line_stride", "vocab")
-        }
-        source = ASTSource(
-            self.kernel,
-            {name: types[name] for name in self.kernel.arg_names},
-            {name: given[name] for name in constant},
-            attrs=aligned,
-        )
-        compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-        assert "cubin" in compiled.asm
-        self.ptx.append(compiled.asm["ptx"])
+def aligned(name: str, kind: str) -> bool:
+    return name in ("logits", "scores", "line_stride", "vocab")
 
 
 @pytest.fixture
 def recorders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Recorder]:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # compile anew each time
-    made = {name: Recorder(getattr(module, name)) for module, name in KERNELS}
+    made = {name: Recorder(getattr(module, name), aligned) for module, name in KERNELS}
     for module, name in KERNELS:
         monkeypatch.setattr(module, name, made[name])
     return made
@@ -101,7 +68,7 @@ def test_every_kernel_compiles_and_rounds_each_operation_by_itself(
     uniform.uniform(lines, lines, 1)
     table = torch.zeros(9, dtype=torch.int64)
     hand_on.hand_on(drafts, rows, rows, rows, torch.zeros(9, 8, dtype=torch.int32), table, table)
-    assert {name: len(recorder.ptx) for name, recorder in recorders.items()} == {
+    assert {name: len(recorder.compiled) for name, recorder in recorders.items()} == {
         "_best": 3,
         "_draw": 3,
         "_tokens": 1,
@@ -112,8 +79,8 @@ def test_every_kernel_compiles_and_rounds_each_operation_by_itself(
         "_hand_on": 1,
     }
     for name in ("_draw", "_scale"):
-        for ptx in recorders[name].ptx:
+        for ptx in (each.asm["ptx"] for each in recorders[name].compiled):
             assert not re.search(r"\bfma|\.ftz|\.approx|div\.full", ptx), name
             assert "div.rn.f32" in ptx
-    assert "ld.global.v4.b32" in recorders["_best"].ptx[0]  # four tokens at a time
-    assert "ld.global.v4.b32" in recorders["_draw"].ptx[0]
+    assert "ld.global.v4.b32" in recorders["_best"].compiled[0].asm["ptx"]  # four tokens at a time
+    assert "ld.global.v4.b32" in recorders["_draw"].compiled[0].asm["ptx"]

@@ -1,0 +1,52 @@
+"""Compiles what a Triton kernel would launch, for a GPU that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+triton: Any = pytest.importorskip("triton", reason="Triton has builds for Linux only")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+from triton.runtime.jit import mangle_type  # noqa: E402
+
+OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
+
+
+class Recorder:
+    """Stands in for a kernel. `aligned(name, type)`: which arguments are multiples of 16."""
+
+    def __init__(
+        self, kernel: Any, aligned: Callable[[str, str], bool], capability: int = 90
+    ) -> None:
+        self.kernel, self.aligned = kernel, aligned
+        self.target = GPUTarget("cuda", capability, 32)
+        self.compiled: list[Any] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        assert all(isinstance(size, int) and size > 0 for size in grid)
+        return self._compile
+
+    def _compile(self, *args: Any, **kwargs: Any) -> None:
+        options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+        names = self.kernel.arg_names
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        assert set(given) == set(names)
+        constant = {p.name for p in self.kernel.params if p.is_constexpr}
+        types = {n: "constexpr" if n in constant else mangle_type(given[n]) for n in given}
+        source = ASTSource(
+            self.kernel,
+            {name: types[name] for name in names},
+            {name: given[name] for name in constant},
+            attrs={
+                (i,): [["tt.divisibility", 16]]
+                for i, name in enumerate(names)
+                if self.aligned(name, types[name])
+            },
+        )
+        compiled = triton.compile(source, target=self.target, options=options)
+        assert "cubin" in compiled.asm
+        self.compiled.append(compiled)

@@ -79,8 +79,9 @@ def compiled(config: PipelineConfig, machine: Machine | None = None) -> Plan:
 
 
 def synchronous(config: PipelineConfig) -> PipelineConfig:
-    """The same pipeline as the plain serial loop: what every other run must equal."""
-    return config.model_copy(update={"depth": 1, "executor": "serial"})
+    """The same pipeline as the plain serial loop, on the same device: what every run must equal."""
+    model = config.model.model_copy(update={"device": config.device})
+    return config.model_copy(update={"depth": 1, "executor": "serial", "model": model})
 
 
 def _keeps_its_place(node: NodeConfig) -> None:

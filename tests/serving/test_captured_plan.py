@@ -8,6 +8,7 @@ from stepweave.cli.planned import planned
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
 from stepweave.graph.segments import segments
+from stepweave.serving.pipeline import synchronous
 
 
 def cut(name: str, **settings: str) -> list[str]:
@@ -37,6 +38,15 @@ def test_the_period_stays_that_of_the_device_and_the_waits_are_two(name: str) ->
     assert plan.period_us == plain.period_us
     assert len(plan.waits) == len(plain.waits) == 2
     assert all(plan.graph.vertices[op].side == "device" for op, _ in plan.critical_cycle)
+
+
+def test_what_a_run_on_a_gpu_must_equal_runs_there_too() -> None:
+    config = load_config("async", {"executor": "cuda"})
+    assert isinstance(config, PipelineConfig)
+    plain = synchronous(config)
+    assert (plain.executor, plain.depth, plain.device) == ("serial", 1, "cuda")
+    assert not plain.captured
+    assert synchronous(config.model_copy(update={"executor": "threads"})).device == "cpu"
 
 
 def test_an_unpadded_drafter_is_not_captured_nor_is_anything_where_graphs_are_off() -> None:

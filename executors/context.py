@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.node import Read, Value
+from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph, Vertex
 from .errors import UndeclaredAccess
 from .frontier import BEFORE_ALL, Frontier
@@ -171,6 +172,24 @@ class Context:
         op = self.vertex.op
         named = {read.name for read in op.reads} | set(op.writes)
         return named - set(self._reads) - set(self._writes)
+
+
+def cells_in_flight(plan: Plan, ahead: int) -> dict[str, int]:
+    """K for a value with slots; for a fresh one, as many versions as can be in flight.
+
+    `ahead`: how many steps an op may be before another.
+    """
+    carries: dict[str, int] = {}
+    for vertex in plan.graph.vertices.values():
+        for read in vertex.op.reads:
+            carries[read.name] = max(read.carry, carries.get(read.name, 0))
+    return {
+        name: slots
+        if value.storage == "slots" and slots is not None
+        else ahead + carries.get(name, 0) + 1
+        for name, value in plan.graph.values.items()
+        for slots in (plan.slots.get(name),)
+    }
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from ..graph.plan import Plan, Wait
 from .asked import Asked
-from .context import Context, Memory
+from .context import Context, Memory, cells_in_flight
 from .device import Device, Event, Moment, Stream
 from .errors import DeviceFailure, NodeFailure, StuckWait
 from .frontier import Aborted, Frontier
@@ -55,7 +55,7 @@ def run_on(
     program = Program.of(plan)
     contexts: list[Context] = []
     frontier = Frontier(asked.steps, tail=program.tail, ahead=program.ahead, ops=contexts)
-    sizes = {name: _cells_needed(plan, name, program) for name in plan.graph.values}
+    sizes = cells_in_flight(plan, program.ahead)
     buffers = {} if captures is None else captures.buffers
     memory = Memory.of(plan.graph, sizes, asked.states, asked.keep, frontier, buffers)
     contexts.extend(memory.contexts.values())
@@ -70,17 +70,6 @@ def run_on(
         events=tuple(sorted(crew.events(), key=lambda event: event.start_s)),
         seconds=perf_counter() - crew.origin,
     )
-
-
-def _cells_needed(plan: Plan, name: str, program: Program) -> int:
-    """K for a value with slots; for a fresh one, as many versions as can be in flight."""
-    slots = plan.slots.get(name)
-    if slots is not None and plan.graph.values[name].storage == "slots":
-        return slots
-    carries = [
-        read.carry for v in plan.graph.vertices.values() for read in v.op.reads if read.name == name
-    ]
-    return program.ahead + max(carries, default=0) + 1
 
 
 def urgent_streams(program: Program) -> frozenset[str]:

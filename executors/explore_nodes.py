@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
 from .asked import Asked
-from .context import Memory
+from .context import Memory, cells_in_flight
 from .errors import NodeFailure
 from .explore_interleaving import Course, Interleaving
 from .explore_schedules import Held, Priorities, Replay, Schedule
@@ -80,7 +80,7 @@ class Interleaved:
         ran = Ran()
         self.runs.append(ran)
         frontier = Frontier(asked.steps, tail=course.tail, ahead=1 << 60)
-        sizes = {name: _cells_needed(plan, name, course) for name in plan.graph.values}
+        sizes = cells_in_flight(plan, course.ahead)
         memory = Memory.of(plan.graph, sizes, asked.states, asked.keep, frontier)
         events: list[OpEvent] = []
         origin = perf_counter()
@@ -259,14 +259,3 @@ def _holds(plan: Plan, failure: Failure) -> Iterator[Held]:
     for step in range(SIMPLE_STEPS):
         for op in ops:
             yield Held(op, step)
-
-
-def _cells_needed(plan: Plan, name: str, course: Course) -> int:
-    """K for a value with slots; for a fresh one, as many versions as can be in flight."""
-    slots = plan.slots.get(name)
-    if slots is not None and plan.graph.values[name].storage == "slots":
-        return slots
-    carries = [
-        read.carry for v in plan.graph.vertices.values() for read in v.op.reads if read.name == name
-    ]
-    return course.ahead + max(carries, default=0) + 1

@@ -19,7 +19,7 @@ from time import perf_counter
 
 from ..graph.plan import Plan
 from .asked import Asked
-from .context import Memory
+from .context import Memory, cells_in_flight
 from .errors import StuckWait
 from .frontier import Frontier
 from .instructions import Desk, Perform, Program, Task, interpret
@@ -45,13 +45,7 @@ class Virtual:
         """Run on the calling thread. A deadlock is found at once, so nothing is watched."""
         program = Program.of(plan)
         frontier = Frontier(asked.steps, tail=program.tail, ahead=1 << 60)
-        carries = [read.carry for v in plan.graph.vertices.values() for read in v.op.reads]
-        fresh = program.ahead + max(carries, default=0) + 1
-        sizes = {
-            name: slots if value.storage == "slots" and slots is not None else fresh
-            for name, value in plan.graph.values.items()
-            for slots in (plan.slots.get(name),)
-        }
+        sizes = cells_in_flight(plan, program.ahead)
         memory = Memory.of(plan.graph, sizes, asked.states, asked.keep, frontier)
         events: list[OpEvent] = []
         origin = perf_counter()

@@ -17,20 +17,10 @@ from stepweave.models.testing import tiny_model
 from stepweave.requests.request import SamplingParams
 from stepweave.serving import testing
 from stepweave.serving.testing import TinyConfig, fitted, tiny_engine, tiny_requests
-from stepweave.structured.grammar import GrammarSpec
+from tests.device.pipelines import DRAFTERS, REGEX
 
-REGEX = GrammarSpec.from_request({"regex": "[a-z]{2,9}( [0-9]{1,3}){0,2}"})
-
-DRAFTERS = {
-    "none": TinyConfig(),
-    "draft model": TinyConfig(draft_tokens=2),
-    "draft model, unpadded": TinyConfig(draft_tokens=2, padded=False),
-    "draft model, rejection": TinyConfig(draft_tokens=2, acceptance="rejection"),
-    "eagle": TinyConfig(draft_tokens=2, method="eagle"),
-    "eagle, unpadded": TinyConfig(draft_tokens=2, method="eagle", padded=False),
-    "eagle3": TinyConfig(draft_tokens=2, method="eagle3"),
-    "eagle3, rejection": TinyConfig(draft_tokens=2, method="eagle3", acceptance="rejection"),
-    "ngram": TinyConfig(draft_tokens=2, method="ngram"),
+EVERY = {
+    **DRAFTERS,
     "ngram, rejection": TinyConfig(draft_tokens=2, method="ngram", acceptance="rejection"),
 }
 
@@ -64,11 +54,11 @@ def unchecked(config: TinyConfig) -> Tokens:
     return served(config)
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", EVERY)
 @pytest.mark.parametrize("structured", [False, True], ids=["free", "structured"])
 def test_no_node_does_what_it_did_not_declare(drafter: str, structured: bool) -> None:
     """The serial loop at depth 1, unchecked, is the reference."""
-    config = replace(DRAFTERS[drafter], structured=structured)
+    config = replace(EVERY[drafter], structured=structured)
     for depth, executor in ((1, "serial"), (2, "threads"), (3, "threads")):
         checked = replace(
             config,
@@ -99,7 +89,7 @@ def test_the_real_drafter_with_the_bug_of_a_real_engine_is_caught(
     executor: Literal["serial", "threads"],
 ) -> None:
     """It counted positions on in place, in the metadata that the main model had got too."""
-    engine = tiny_engine(replace(DRAFTERS["draft model"], executor=executor, check="strict"))
+    engine = tiny_engine(replace(EVERY["draft model"], executor=executor, check="strict"))
     plan = engine.plan
     drafts = plan.graph.vertices["draft.device"].op.run
     assert drafts is not None

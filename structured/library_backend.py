@@ -8,8 +8,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from .cache import ByteCache
 from .compiler_process import CompilerPool, CompilerProcess
 from .grammar import GrammarError, GrammarSpec, MatcherFailure
-from .json_schema import SchemaRules, check_sources
 from .matcher import MaskShape, reason
+from .reading import Library, read
 
 CACHE_BYTES: Final = 64 * 1024 * 1024
 
@@ -28,14 +28,14 @@ class LibraryBackend(ABC, Generic[G]):
     def __init__(
         self,
         shape: MaskShape,
-        rules: SchemaRules,
+        library: Library,
         *,
         strict: bool,
         cache_bytes: int,
         processes: list[CompilerProcess],
     ) -> None:
         self._shape = shape
-        self._rules = rules
+        self._library: Library = library
         self._strict = strict
         self._cache: ByteCache[GrammarSpec, G] = ByteCache(cache_bytes)
         self._processes = CompilerPool(processes) if processes else None
@@ -51,9 +51,10 @@ class LibraryBackend(ABC, Generic[G]):
         """See `GrammarBackend.compile`. Equal specs are compiled once while they stay cached."""
         if (kept := self._cache.get(spec)) is not None:
             return kept
-        warnings = check_sources(spec, self._rules, strict=self._strict)
+        reading = read(spec, self._library)
+        given = reading.exactly() if self._strict else reading.spec
         try:
-            compiled, size = self._make(spec, warnings)
+            compiled, size = self._make(given, reading.unenforced)
         except MatcherFailure as error:
             raise GrammarError(f"{spec.kind}: no output can satisfy it ({error})") from error
         except GrammarError as error:

@@ -18,7 +18,6 @@ from .backend import Window, WindowFiller
 from .bitmask import Words, allows_any
 from .compiler_process import CompilerProcess
 from .grammar import GrammarSpec, MatcherFailure
-from .json_schema import LLGUIDANCE
 from .library_backend import CACHE_BYTES, LibraryBackend
 from .llguidance_compile import compile_grammar, grammar_for, library, make_tokenizer
 from .matcher import DEAD_END, LibraryMatcher, MaskShape
@@ -96,7 +95,7 @@ class LLGuidanceBackend(LibraryBackend["LLGrammar"]):
                 for _ in range(compile_processes)
             ]
         super().__init__(
-            shape, LLGUIDANCE, strict=strict, cache_bytes=cache_bytes, processes=processes
+            shape, "llguidance", strict=strict, cache_bytes=cache_bytes, processes=processes
         )
         self._any_whitespace = any_whitespace
         self._tokenizer = make_tokenizer(tokens, special, stops)

@@ -13,7 +13,6 @@ from .backend import Window, WindowFiller
 from .bitmask import Words, allows_any, row_allowing, words
 from .compiler_process import CompilerProcess
 from .grammar import GrammarError, GrammarSpec, MatcherFailure
-from .json_schema import XGRAMMAR
 from .library_backend import CACHE_BYTES, LibraryBackend
 from .matcher import DEAD_END, LibraryMatcher, MaskShape
 from .vocabulary import tokenizer_info
@@ -82,7 +81,7 @@ class XGrammarBackend(LibraryBackend["XGrammar"]):
                 for _ in range(compile_processes)
             ]
         super().__init__(
-            shape, XGRAMMAR, strict=strict, cache_bytes=cache_bytes, processes=processes
+            shape, "xgrammar", strict=strict, cache_bytes=cache_bytes, processes=processes
         )
         self._any_whitespace = any_whitespace
         # Compact JSON holds no control character anywhere, strings included.

@@ -116,13 +116,13 @@ def run(
       stepweave run async --prompts requests.jsonl --json --set scheduler.max_rows=4
       stepweave run quickstart --compare --set depth=3
     """
+    from .planned import runnable
     from .requested import requested
-    from .run import pipeline
     from .run import run as run_pipeline
     from .settings import overrides
 
     changed = overrides(settings) | ({"check": "strict"} if strict else {})
-    loaded = pipeline(config, changed)
+    loaded = runnable(config, changed)
     lines = requested(loaded, prompt or (), prompts, schema, max_tokens)
     raise Exit(run_pipeline(loaded, lines, as_json=json, compare=compare))
 
@@ -153,14 +153,14 @@ def profile(
       stepweave profile async_eagle --prompts requests.jsonl --rows 1,16 -o eagle.yaml
       stepweave profile quickstart --set executor=serial --rows 4 --rounds 5
     """
+    from .planned import runnable
     from .profile import batch_sizes, output_path
     from .profile import profile as run_profile
     from .requested import requested
-    from .run import pipeline
     from .settings import overrides
 
     sizes, path = batch_sizes(rows), output_path(config, output, force)
-    loaded = pipeline(config, overrides(settings))
+    loaded = runnable(config, overrides(settings))
     lines = requested(loaded, prompt or (), prompts, None, max_tokens)
     run_profile(loaded, lines, name=config, rows=sizes, rounds=rounds, path=path, as_json=json)
 

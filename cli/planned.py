@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ..configs.abstract import AbstractGraph
 from ..configs.costs import Costs, OpTimes, load_costs
@@ -14,6 +15,9 @@ from ..graph.errors import GraphError, StepweaveError, UnsoundPlan, did_you_mean
 from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph
 from ..graph.verify import verify
+
+if TYPE_CHECKING:
+    from ..configs.schema import PipelineConfig
 
 
 class Refused(StepweaveError):
@@ -67,7 +71,28 @@ def planned_with(
     name: str, overrides: Mapping[str, str] | None, costs: Costs | None, rows: int | None
 ) -> Planned:
     """The same, of a costs file that is loaded already; and what it was made of."""
+    return plan_of(load(name, overrides), overrides, costs, rows)
+
+
+def runnable(name: str, overrides: Mapping[str, str]) -> PipelineConfig:
+    """The config of something that can run.
+
+    Its plan is made and proved as well, though the engine makes its own: what cannot run is refused
+    before a model is loaded, or a library that could. Raises `ConfigError` or `Refused`.
+    """
     loaded = load(name, overrides)
+    if isinstance(loaded.config, AbstractGraph):
+        raise ConfigError.at(
+            Mark(name), "is an abstract graph, with no code to run: use `check` or `graph show`"
+        )
+    plan_of(loaded, overrides, None, None)
+    return loaded.config
+
+
+def plan_of(
+    loaded: Loaded, overrides: Mapping[str, str] | None, costs: Costs | None, rows: int | None
+) -> Planned:
+    """The plan of a config that is loaded already."""
     try:
         graph = _graph(loaded)
         times = costs.of(graph, rows=rows, window=_window(loaded)) if costs else None

@@ -12,9 +12,6 @@ from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ..configs.abstract import AbstractGraph
-from ..configs.errors import ConfigError, Mark
-from ..configs.load import load_config
 from .reporting import INTERRUPTED, UNSOUND, say
 
 if TYPE_CHECKING:
@@ -41,16 +38,6 @@ class Comparison:
     def speed_ratio(self) -> float:
         """How many times faster than the synchronous loop: the median of paired runs."""
         return median(self.ratios[1:] or self.ratios)
-
-
-def pipeline(name: str, overrides: dict[str, str]) -> PipelineConfig:
-    """The config of something that can run."""
-    config = load_config(name, overrides)
-    if isinstance(config, AbstractGraph):
-        raise ConfigError.at(
-            Mark(name), "is an abstract graph, with no code to run: use `check` or `graph show`"
-        )
-    return config
 
 
 def run(

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from ..configs.abstract import AbstractGraph
 from ..configs.errors import ConfigError, Mark
-from ..configs.load import load_config
+from ..configs.load import load
 from ..executors.measured import measured
 from ..graph.errors import StepweaveError
 from ..views.perfetto import write_perfetto
 from ..views.timeline_page import timeline_page
 from ..views.traced import Trace
-from .planned import planned
+from .planned import plan_of
 from .reporting import INTERRUPTED, UNSOUND, say
 from .trace_summary import summary
 from .wrapping import columns
@@ -56,13 +56,14 @@ def trace(name: str, overrides: Mapping[str, str], prompts: Prompts, asked: Aske
     """Run or simulate, write, print. 1 if a request failed, 130 after Ctrl-C."""
     for path in (asked.output, asked.html):
         _refuse_unwritable(path)
-    config = load_config(name, overrides)
+    loaded = load(name, overrides)
+    config, plan = loaded.config, plan_of(loaded, overrides, None, None).plan
     if isinstance(config, AbstractGraph):
         if prompts.given:
             raise ConfigError.at(
                 Mark(name), "is an abstract graph: it is simulated, and takes no prompts"
             )
-        found, code = Trace.simulation(planned(name, overrides), asked.steps), 0
+        found, code = Trace.simulation(plan, asked.steps), 0
     else:
         found, code = _run(config, prompts, asked)
     _write(found, asked, name)
@@ -74,11 +75,12 @@ def trace(name: str, overrides: Mapping[str, str], prompts: Prompts, asked: Aske
 
 
 def _run(config: PipelineConfig, prompts: Prompts, asked: Asked) -> tuple[Trace, int]:
-    from ..serving.llm import LLM, Interrupted
     from .requested import requested
     from .run import cancelled_by_ctrl_c, progress_bar
 
     lines = requested(config, prompts.texts, prompts.file, None, prompts.max_tokens)
+    from ..serving.llm import LLM, Interrupted  # only now: it takes seconds
+
     llm = LLM(pipeline=config)
     try:
         with cancelled_by_ctrl_c(llm) as interrupted:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..graph.node import Node, Op, OpContext, Read, Value
+from ..graph.node import OpContext
 from ..requests.batch import ScheduledRow, StepBatch
 from ..structured.backend import Matcher, fill_batch
 from ..structured.bitmask import ALL_ALLOWED, words
 from .d2h_copy import HostDrafts
-from .kind import Built, NodeKind, NodeSpec
+from .kind import Shape
 from .machine import Machine
 from .tails import GENERATION
 from .transfer import CPU, packed, pinned, upload
@@ -117,53 +117,25 @@ class Mask:
     valid: Tensor
 
 
-def build(spec: NodeSpec, machine: Machine) -> Built:
-    shape = spec.shape
-    speculates = shape.draft_tokens > 0
-
-    def fill(ctx: OpContext) -> None:
-        batch: StepBatch = ctx.read("batch")
-        drafts: HostDrafts | None = ctx.read("host_drafts") if speculates else None
-        table: MatcherTable = ctx.state("matchers")
-        if not batch.structured:
-            return  # none: nothing in this step is masked
-        held = ctx.buffer("mask_host")
-        buffer: MaskBuffer = held.buffer if isinstance(held, FilledMask) else held
-        ctx.write("mask_host", buffer.fill(batch, table, drafts))
-
-    def copy(ctx: OpContext) -> None:
-        filled: FilledMask | None = ctx.read("mask_host")
-        if filled is None:
-            return
-        with torch.inference_mode():
-            device = machine.device
-            ctx.write("mask", Mask(upload(filled.bits, device), upload(filled.valid, device)))
-
-    reads = [Read("batch"), Read("matchers")] + ([Read("host_drafts", 1)] if speculates else [])
-    mask_bytes = 131072 // 8 * shape.max_rows * (shape.draft_tokens + 1)
-    return Built(
-        Node(
-            spec.name,
-            host=(Op(reads=tuple(reads), writes=("matchers", "mask_host"), run=fill),),
-            device=(Op(reads=(Read("mask_host"),), writes=("mask",), run=copy),),
-            stream="compute",
-        ),
-        values=(
-            Value(
-                "mask_host",
-                "pinned",
-                "slots",
-                nbytes=mask_bytes,
-                allocate=lambda: MaskBuffer(
-                    shape.max_rows, shape.draft_tokens + 1, machine.vocab_size, machine.device
-                ),
-            ),
-            Value("mask", "device", "slots", nbytes=mask_bytes),
-        ),
-        states=("matchers",),
-    )
+def new_buffer(machine: Machine, shape: Shape) -> MaskBuffer:
+    return MaskBuffer(shape.max_rows, shape.draft_tokens + 1, machine.vocab_size, machine.device)
 
 
-KIND = NodeKind(
-    "bitmask", "fill grammar masks per draft position; cut drafts that break them", build
-)
+def fill(shape: Shape, ctx: OpContext) -> None:
+    batch: StepBatch = ctx.read("batch")
+    drafts: HostDrafts | None = ctx.read("host_drafts") if shape.draft_tokens > 0 else None
+    table: MatcherTable = ctx.state("matchers")
+    if not batch.structured:
+        return  # none: nothing in this step is masked
+    held = ctx.buffer("mask_host")
+    buffer: MaskBuffer = held.buffer if isinstance(held, FilledMask) else held
+    ctx.write("mask_host", buffer.fill(batch, table, drafts))
+
+
+def copy(machine: Machine, ctx: OpContext) -> None:
+    filled: FilledMask | None = ctx.read("mask_host")
+    if filled is None:
+        return
+    with torch.inference_mode():
+        device = machine.device
+        ctx.write("mask", Mask(upload(filled.bits, device), upload(filled.valid, device)))

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..graph.node import Node, Op, OpContext, Read, Value
+from ..graph.node import OpContext
 from ..requests.batch import StepBatch
 from ..requests.request import Request
 from ..requests.table import RequestTable
 from .bitmask import MatcherTable
 from .d2h_copy import HostSampled
-from .kind import Built, NodeKind, NodeSpec
-from .machine import Machine
 from .transfer import packed
 
 
@@ -129,47 +127,19 @@ def _take_in(table: RequestTable, each: Settled) -> str:
     return text
 
 
-def build(spec: NodeSpec, machine: Machine) -> Built:
-    structured = spec.shape.structured
-
-    def run_advance(ctx: OpContext) -> None:
-        batch: StepBatch = ctx.read("batch")
-        sampled: HostSampled | None = ctx.read("host_sampled")
-        table: RequestTable = ctx.state("requests")
-        table.paced(batch, ctx.waited_s)
-        matchers: MatcherTable | None = ctx.state("matchers") if structured else None
-        for row in batch.rows:
-            table.settle(row)
-        for uid in table.take_ended():
-            if matchers is not None:
-                matchers.drop(uid)
-        ctx.write("settled", advance(batch, sampled, matchers))
-
-    def run_finish(ctx: OpContext) -> None:
-        finish(ctx.state("requests"), ctx.read("settled"))
-
-    states = ("requests", "matchers") if structured else ("requests",)
-    return Built(
-        Node(
-            spec.name,
-            host=(
-                Op(
-                    reads=(Read("batch"), Read("host_sampled"), *map(Read, states)),
-                    writes=(*states, "settled"),
-                    phase="advance",
-                    run=run_advance,
-                ),
-                Op(
-                    reads=(Read("settled"), Read("requests")),
-                    writes=("requests",),
-                    phase="finish",
-                    run=run_finish,
-                ),
-            ),
-        ),
-        values=(Value("settled"),),
-        states=states,
-    )
+def run_advance(structured: bool, ctx: OpContext) -> None:
+    batch: StepBatch = ctx.read("batch")
+    sampled: HostSampled | None = ctx.read("host_sampled")
+    table: RequestTable = ctx.state("requests")
+    table.paced(batch, ctx.waited_s)
+    matchers: MatcherTable | None = ctx.state("matchers") if structured else None
+    for row in batch.rows:
+        table.settle(row)
+    for uid in table.take_ended():
+        if matchers is not None:
+            matchers.drop(uid)
+    ctx.write("settled", advance(batch, sampled, matchers))
 
 
-KIND = NodeKind("commit", "settle tokens, advance grammars, stream text, end requests", build)
+def run_finish(ctx: OpContext) -> None:
+    finish(ctx.state("requests"), ctx.read("settled"))

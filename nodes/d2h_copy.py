@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..graph.node import Node, Op, OpContext, Read, Value
+from ..graph.node import OpContext
 from ..policies.logprobs import Logprobs
-from ..requests.request import MAX_LOGPROBS, TokenLogprob
-from .kind import Built, NodeKind, NodeSpec, Shape
+from ..requests.limits import MAX_LOGPROBS
+from ..requests.request import TokenLogprob
+from .kind import Shape
 from .machine import Machine
 from .sample import Sampled
 from .tails import DraftTable
@@ -110,58 +111,24 @@ class HostDrafts:
         )
 
 
-def build(spec: NodeSpec, machine: Machine) -> Built:
-    shape = spec.shape
-    # Drafts are wanted on the host only to be checked against grammars.
-    with_drafts = shape.draft_tokens > 0 and shape.structured
-
-    def run(ctx: OpContext) -> None:
-        sampled: Sampled | None = ctx.read("sampled")
-        with torch.inference_mode():
-            if sampled is not None:
-                host: HostSampled = ctx.buffer("host_sampled")
-                host.copy(sampled)
-                ctx.write("host_sampled", host)
-            if with_drafts:
-                drafts: DraftTable = ctx.read("drafts")
-                on_host: HostDrafts = ctx.buffer("host_drafts")
-                download(drafts.tokens, on_host.tokens)
-                download(drafts.tags, on_host.tags)
-                ctx.write("host_drafts", on_host)
-
-    reads = [Read("sampled")] + ([Read("drafts")] if with_drafts else [])
-    writes = ["host_sampled"] + (["host_drafts"] if with_drafts else [])
-    logprob_bytes = 12 * (MAX_LOGPROBS + 1)
-    lines = shape.max_rows * (shape.draft_tokens + 1) + shape.token_budget
-    values = [
-        Value(
-            "host_sampled",
-            "pinned",
-            "slots",
-            nbytes=8 * shape.max_rows * (shape.draft_tokens + 3) + logprob_bytes * lines,
-            allocate=lambda: HostSampled.empty(shape, machine.device),
-        )
-    ]
-    if with_drafts:
-        values.append(
-            Value(
-                "host_drafts",
-                "pinned",
-                "slots",
-                nbytes=8 * shape.max_rows * (shape.draft_tokens + 2),
-                initial=HostDrafts.empty(shape, machine.device),
-                allocate=lambda: HostDrafts.empty(shape, machine.device),
-            )
-        )
-    return Built(
-        Node(
-            spec.name,
-            host=(Op(),),
-            device=(Op(reads=tuple(reads), writes=tuple(writes), run=run),),
-            stream="copy",
-        ),
-        values=tuple(values),
-    )
+def new_sampled(machine: Machine, shape: Shape) -> HostSampled:
+    return HostSampled.empty(shape, machine.device)
 
 
-KIND = NodeKind("d2h_copy", "copy sampled tokens and drafts to pinned host memory", build)
+def new_drafts(machine: Machine, shape: Shape) -> HostDrafts:
+    return HostDrafts.empty(shape, machine.device)
+
+
+def run(with_drafts: bool, ctx: OpContext) -> None:
+    sampled: Sampled | None = ctx.read("sampled")
+    with torch.inference_mode():
+        if sampled is not None:
+            host: HostSampled = ctx.buffer("host_sampled")
+            host.copy(sampled)
+            ctx.write("host_sampled", host)
+        if with_drafts:
+            drafts: DraftTable = ctx.read("drafts")
+            on_host: HostDrafts = ctx.buffer("host_drafts")
+            download(drafts.tokens, on_host.tokens)
+            download(drafts.tags, on_host.tags)
+            ctx.write("host_drafts", on_host)

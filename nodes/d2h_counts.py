@@ -9,44 +9,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..graph.node import Node, Op, OpContext, Read, Value
-from .kind import Built, NodeKind, NodeSpec
+from ..graph.node import OpContext
 from .machine import Machine
 from .sample import Sampled
 from .transfer import download, pinned
 
 
-def build(spec: NodeSpec, machine: Machine) -> Built:
-    rows = spec.shape.max_rows
-
-    def run(ctx: OpContext) -> None:
-        sampled: Sampled | None = ctx.read("sampled")
-        if sampled is None:
-            return
-        counts: Tensor = ctx.buffer("host_counts")
-        with torch.inference_mode():
-            download(sampled.counts, counts[: len(sampled.counts)])
-        ctx.write("host_counts", counts)
-
-    return Built(
-        Node(
-            spec.name,
-            host=(Op(),),
-            device=(Op(reads=(Read("sampled"),), writes=("host_counts",), run=run),),
-            stream="copy",
-        ),
-        values=(
-            Value(
-                "host_counts",
-                "pinned",
-                "slots",
-                nbytes=8 * rows,
-                allocate=lambda: pinned(rows, device=machine.device),
-            ),
-        ),
-    )
+def new_counts(machine: Machine, rows: int) -> Tensor:
+    return pinned(rows, device=machine.device)
 
 
-KIND = NodeKind(
-    "d2h_counts", "copy the number of sampled tokens to the host, for the drafter", build
-)
+def run(ctx: OpContext) -> None:
+    sampled: Sampled | None = ctx.read("sampled")
+    if sampled is None:
+        return
+    counts: Tensor = ctx.buffer("host_counts")
+    with torch.inference_mode():
+        download(sampled.counts, counts[: len(sampled.counts)])
+    ctx.write("host_counts", counts)

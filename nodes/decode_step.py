@@ -78,10 +78,9 @@ def decode_step(
     """Build the decode step's graph.
 
     `overrides` replace what the default listing says of a node (its offset and shape stay);
-    `extra` nodes are inserted after the node that they name. An empty machine will do to check
-    the graph. Raises `GraphError`.
+    `extra` nodes are inserted after the node that they name. Without a machine the graph can be
+    checked, but not run. Raises `GraphError`.
     """
-    machine = machine or Machine()
     shape = _with_what_the_drafter_needs(shape, overrides or {})
     specs: list[NodeSpec] = []
     for node, offset in listing(shape):

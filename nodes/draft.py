@@ -17,10 +17,10 @@ from ..models.attention import AttentionBatch
 from ..models.paged_cache import PagedCache
 from ..requests.batch import StepBatch
 from .kept import Kept
-from .kind import Built, DrafterNeeds, NodeKind, NodeSpec
+from .kind import Shape
 from .machine import Machine
 from .prepare_inputs import Inputs, slots_of
-from .proposal import FirstPass, Proposal, chain, drafter
+from .proposal import FirstPass, Proposal, chain
 from .sample import Sampled
 from .transfer import upload
 
@@ -95,7 +95,7 @@ def propose_with_model(
     )
 
 
-def _not_fed_yet(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]]:
+def not_fed_yet(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]]:
     """Of a row's last two tokens, the first is new to the drafter only if all drafts were kept."""
     return [
         (2 * index, 2) if row.decodes and counts[index] == row.queries else (2 * index + 1, 1)
@@ -103,23 +103,12 @@ def _not_fed_yet(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int
     ]
 
 
-def build(spec: NodeSpec, machine: Machine) -> Built:
-    shape = spec.shape
-
-    def propose(ctx: OpContext, inputs: Inputs, sampled: Sampled | None) -> Proposal | None:
-        cache: PagedCache = ctx.state("draft_kv")
-        follow_prompts(machine, inputs, cache)
-        if inputs.sample is None or sampled is None:
-            return None
-        kept = None if shape.padded else ctx.read("kept")
-        return propose_with_model(machine, inputs, sampled, cache, kept, draws=shape.draws)
-
-    return drafter(spec, propose, states=("draft_kv",), spans=_not_fed_yet)
-
-
-KIND = NodeKind(
-    "draft",
-    "propose k tokens per row with a smaller causal LM",
-    build,
-    drafter=DrafterNeeds(draws=True),
-)
+def propose(
+    machine: Machine, shape: Shape, ctx: OpContext, inputs: Inputs, sampled: Sampled | None
+) -> Proposal | None:
+    cache: PagedCache = ctx.state("draft_kv")
+    follow_prompts(machine, inputs, cache)
+    if inputs.sample is None or sampled is None:
+        return None
+    kept = None if shape.padded else ctx.read("kept")
+    return propose_with_model(machine, inputs, sampled, cache, kept, draws=shape.draws)

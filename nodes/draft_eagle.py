@@ -14,15 +14,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..graph.node import OpContext, Read
+from ..graph.node import OpContext
 from ..models.attention import AttentionBatch
 from ..models.paged_cache import PagedCache
 from ..requests.batch import StepBatch
 from .kept import Kept
-from .kind import Built, DrafterNeeds, NodeKind, NodeSpec
+from .kind import Shape
 from .machine import Machine
 from .prepare_inputs import Inputs
-from .proposal import FirstPass, Proposal, chain, drafter
+from .proposal import FirstPass, Proposal, chain
 from .sample import Sampled
 from .transfer import upload
 
@@ -97,7 +97,7 @@ def propose_with_head(
     )
 
 
-def _settled_lines(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]]:
+def settled_lines(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]]:
     """The tokens of each row whose next token is known: a window's accepted ones."""
     spans: list[tuple[int, int]] = []
     at = sampled = 0
@@ -109,23 +109,10 @@ def _settled_lines(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, i
     return spans
 
 
-def build(spec: NodeSpec, machine: Machine) -> Built:
-    shape = spec.shape
-
-    def propose(ctx: OpContext, inputs: Inputs, sampled: Sampled | None) -> Proposal | None:
-        cache: PagedCache = ctx.state("draft_kv")
-        hidden: Tensor = ctx.read("hidden")
-        kept = None if shape.padded else ctx.read("kept")
-        return propose_with_head(machine, inputs, sampled, hidden, cache, kept, draws=shape.draws)
-
-    return drafter(
-        spec, propose, reads=(Read("hidden"),), states=("draft_kv",), spans=_settled_lines
-    )
-
-
-KIND = NodeKind(
-    "draft_eagle",
-    "propose k tokens per row with an EAGLE or EAGLE-3 head on the target's features",
-    build,
-    drafter=DrafterNeeds(features=True, draws=True),
-)
+def propose(
+    machine: Machine, shape: Shape, ctx: OpContext, inputs: Inputs, sampled: Sampled | None
+) -> Proposal | None:
+    cache: PagedCache = ctx.state("draft_kv")
+    hidden: Tensor = ctx.read("hidden")
+    kept = None if shape.padded else ctx.read("kept")
+    return propose_with_head(machine, inputs, sampled, hidden, cache, kept, draws=shape.draws)

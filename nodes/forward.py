@@ -4,61 +4,36 @@ from __future__ import annotations
 
 import torch
 
-from ..graph.node import Node, Op, OpContext, Read, Value
+from ..graph.node import OpContext
 from ..models.attention import AttentionBatch
-from .kind import Built, NodeKind, NodeSpec
+from .kind import Shape
 from .machine import Machine
 from .prepare_inputs import Inputs
 
 
-def build(spec: NodeSpec, machine: Machine) -> Built:
-    shape = spec.shape
-
-    def run(ctx: OpContext) -> None:
-        inputs: Inputs | None = ctx.read("inputs")
-        cache = ctx.state("kv")
-        if inputs is None:
-            return
-        batch = AttentionBatch(
-            query_lens=inputs.query_lens,
-            block_tables=inputs.blocks,
-            positions=inputs.positions,
-            slots=inputs.slots,
-            cache=cache,
-        )
-        sample, prompt = inputs.sample, inputs.prompt
-        wanted = [] if sample is None else [sample.logit_index.flatten()]
-        if prompt is not None:
-            wanted.append(prompt.lines)
-        lines = torch.cat(wanted) if wanted else inputs.ids.new_empty(0)
-        with torch.inference_mode():
-            logits, hidden = machine.model.forward(inputs.ids, batch, lines)
-            if sample is not None:
-                index = sample.logit_index
-                ctx.write("logits", logits[: index.numel()].view(*index.shape, -1))
-            if prompt is not None:
-                ctx.write("prompt_logits", logits[len(logits) - len(prompt.lines) :])
-        if shape.features:
-            ctx.write("hidden", hidden)
-
-    writes = ["kv", "logits", "prompt_logits"] + (["hidden"] if shape.features else [])
-    logits_bytes = 4 * 131072 * shape.max_rows * (shape.draft_tokens + 1)
-    values = [
-        Value("logits", "device", "slots", nbytes=logits_bytes),
-        Value("prompt_logits", "device", "slots", nbytes=4 * 131072 * shape.token_budget),
-    ]
-    if shape.features:
-        values.append(Value("hidden", "device", "slots", nbytes=2 * 12288 * shape.token_budget))
-    return Built(
-        Node(
-            spec.name,
-            host=(Op(),),
-            device=(Op(reads=(Read("inputs"), Read("kv")), writes=tuple(writes), run=run),),
-            stream="compute",
-        ),
-        values=tuple(values),
-        states=("kv",),
+def run(machine: Machine, shape: Shape, ctx: OpContext) -> None:
+    inputs: Inputs | None = ctx.read("inputs")
+    cache = ctx.state("kv")
+    if inputs is None:
+        return
+    batch = AttentionBatch(
+        query_lens=inputs.query_lens,
+        block_tables=inputs.blocks,
+        positions=inputs.positions,
+        slots=inputs.slots,
+        cache=cache,
     )
-
-
-KIND = NodeKind("forward", "run the target model; logits [S, W, V] of the sampling rows", build)
+    sample, prompt = inputs.sample, inputs.prompt
+    wanted = [] if sample is None else [sample.logit_index.flatten()]
+    if prompt is not None:
+        wanted.append(prompt.lines)
+    lines = torch.cat(wanted) if wanted else inputs.ids.new_empty(0)
+    with torch.inference_mode():
+        logits, hidden = machine.model.forward(inputs.ids, batch, lines)
+        if sample is not None:
+            index = sample.logit_index
+            ctx.write("logits", logits[: index.numel()].view(*index.shape, -1))
+        if prompt is not None:
+            ctx.write("prompt_logits", logits[len(logits) - len(prompt.lines) :])
+    if shape.features:
+        ctx.write("hidden", hidden)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from ..graph.node import Op, OpContext, Read, Value
+from ..graph.node import OpContext
 from ..requests.batch import StepBatch
-from .kind import NodeSpec
-from .transfer import pinned
+from .transfer import CPU, pinned
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +38,16 @@ Spans = Callable[[StepBatch, Sequence[int]], list[tuple[int, int]]]
 """The spans to keep, given the tokens that each sampling row got."""
 
 
-def keeping(spec: NodeSpec, spans: Spans) -> tuple[tuple[Op, ...], tuple[Value, ...]]:
-    """The host op of an unpadded drafter, and the value that it fills."""
-    shape = spec.shape
+def new_lines(most: int, device: torch.device | None) -> Tensor:
+    return pinned(most, device=device or CPU)
 
-    def run(ctx: OpContext) -> None:
-        batch: StepBatch = ctx.read("batch")
-        counts: Tensor | None = ctx.read("host_counts")
-        if not batch:
-            return
-        held = ctx.buffer("kept")
-        buffer: Tensor = held.buffer if isinstance(held, Kept) else held
-        known = [] if counts is None else counts.numpy()[: len(batch.sampling)].tolist()
-        ctx.write("kept", Kept.of(spans(batch, known), buffer))
 
-    most = max(shape.token_budget, 2 * shape.max_rows)
-    value = Value(
-        "kept",
-        "pinned",
-        "slots",
-        nbytes=8 * most,
-        allocate=lambda: pinned(most, device=spec.device),
-    )
-    return (Op(reads=(Read("batch"), Read("host_counts")), writes=("kept",), run=run),), (value,)
+def run(spans: Spans, ctx: OpContext) -> None:
+    batch: StepBatch = ctx.read("batch")
+    counts: Tensor | None = ctx.read("host_counts")
+    if not batch:
+        return
+    held = ctx.buffer("kept")
+    buffer: Tensor = held.buffer if isinstance(held, Kept) else held
+    known = [] if counts is None else counts.numpy()[: len(batch.sampling)].tolist()
+    ctx.write("kept", Kept.of(spans(batch, known), buffer))

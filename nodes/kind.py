@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import GraphError, did_you_mean
 from ..graph.node import Node, Op, OpContext, Read, Run, Value
+from .later import op_for_a_run, value_for_a_run
 from .machine import Machine
-from .transfer import CPU
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class NodeSpec:
     launch_latency_us: float | None = None
     allow_sync: bool = False
     line: int | None = None
-    device: torch.device = CPU  # where its values of storage `device` lie: the machine's
+    device: torch.device | None = None  # the machine's; None in a graph that is only checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,11 @@ class NodeKind:
     options: tuple[str, ...] = ()  # keys that `options` of a spec may have
     drafter: DrafterNeeds | None = None  # for kinds that can stand as `draft`
 
-    def __call__(self, spec: NodeSpec, machine: Machine) -> Built:
-        """Build the node, then apply wiring and cost hints, which are the same for every kind."""
+    def __call__(self, spec: NodeSpec, machine: Machine | None = None) -> Built:
+        """Build the node, then apply wiring and cost hints, which are the same for every kind.
+
+        With a machine it can run; without one the code of its ops is not even imported.
+        """
         for key in spec.options:
             if key not in self.options:
                 raise GraphError(
@@ -100,7 +104,10 @@ class NodeKind:
                     code="SW-OPTION",
                     line=spec.line,
                 )
-        built = self.build(replace(spec, device=machine.device), machine)
+        if machine is None:
+            built = self.build(spec, Machine())
+        else:
+            built = _for_a_run(self.build(replace(spec, device=machine.device), machine))
         node = built.node
         parameters = {read.name for op in (*node.host, *node.device) for read in op.reads}
         for parameter in spec.reads:
@@ -128,6 +135,13 @@ class NodeKind:
             device=tuple(_rewire(op, wiring, spec.device_cost_us) for op in node.device),
         )
         return replace(built, node=node)
+
+
+def _for_a_run(built: Built) -> Built:
+    node = built.node
+    host, device = (tuple(map(op_for_a_run, ops)) for ops in (node.host, node.device))
+    values = tuple(map(value_for_a_run, built.values))
+    return replace(built, node=replace(node, host=host, device=device), values=values)
 
 
 def parse_read(text: str) -> Read:

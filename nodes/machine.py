@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 if TYPE_CHECKING:
+    import torch
+
     from ..models.causal_lm import CausalLM
     from ..models.eagle import EagleHead
     from ..policies.acceptance import Acceptance
@@ -44,6 +44,8 @@ class Machine:
     @property
     def device(self) -> torch.device:
         """Where device ops find their data: that of the model; the CPU without one."""
+        import torch
+
         return self.model_or_none.device if self.model_or_none else torch.device("cpu")
 
     @property

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..graph.node import Node, Op, OpContext, Read, Value
+from ..graph.node import OpContext
 from ..models.paged_cache import SCRATCH_BLOCK
 from ..requests.batch import StepBatch
 from ..requests.table import Limits
 from .edits import Edits
 from .history import History
-from .kind import Built, NodeKind, NodeSpec
+from .kind import Shape
 from .machine import Machine
 from .staging import (
     DECODES,
@@ -221,53 +221,27 @@ def _prompt_lines(staged: StagedStep, device: torch.device) -> PromptLines:
     return PromptLines(asked[:, 0], asked[:, 1], staged.prompt_logprobs)
 
 
-def build(spec: NodeSpec, machine: Machine) -> Built:
-    shape = spec.shape
-    speculates = shape.draft_tokens > 0
-
-    def stage(ctx: OpContext) -> None:
-        batch: StepBatch = ctx.read("batch")
-        if not batch:
-            return
-        staged = ctx.buffer("staging")
-        staging: Staging = staged.staging if isinstance(staged, StagedStep) else staged
-        ctx.write("staging", staging.fill(batch))
-
-    def run(ctx: OpContext) -> None:
-        staged = ctx.read("staging")
-        tails, drafts = ctx.read("tails"), ctx.read("drafts") if speculates else None
-        history: History = ctx.state("history")
-        if staged is not None:
-            with torch.inference_mode():
-                ctx.write(
-                    "inputs",
-                    prepare(staged, tails, drafts, history, machine.limits, machine.vocab_size),
-                )
-
-    reads = [Read("staging"), Read("tails", 1), Read("history")]
-    if speculates:
-        reads.append(Read("drafts", 1))
-    return Built(
-        Node(
-            spec.name,
-            host=(Op(reads=(Read("batch"),), writes=("staging",), run=stage),),
-            device=(Op(reads=tuple(reads), writes=("inputs", "history"), run=run),),
-            stream="compute",
-        ),
-        values=(
-            Value(
-                "staging",
-                "pinned",
-                "slots",
-                nbytes=40 * shape.token_budget + 2048 * shape.max_rows,
-                allocate=lambda: Staging(machine.limits, machine.device),
-            ),
-            Value("inputs", "device", "slots", nbytes=48 * shape.token_budget),
-        ),
-        states=("history",),
-    )
+def new_staging(machine: Machine) -> Staging:
+    return Staging(machine.limits, machine.device)
 
 
-KIND = NodeKind(
-    "prepare_inputs", "stage the batch and build model inputs from the device hand-off", build
-)
+def stage(ctx: OpContext) -> None:
+    batch: StepBatch = ctx.read("batch")
+    if not batch:
+        return
+    staged = ctx.buffer("staging")
+    staging: Staging = staged.staging if isinstance(staged, StagedStep) else staged
+    ctx.write("staging", staging.fill(batch))
+
+
+def run(machine: Machine, shape: Shape, ctx: OpContext) -> None:
+    staged = ctx.read("staging")
+    tails = ctx.read("tails")
+    drafts = ctx.read("drafts") if shape.draft_tokens > 0 else None
+    history: History = ctx.state("history")
+    if staged is not None:
+        with torch.inference_mode():
+            ctx.write(
+                "inputs",
+                prepare(staged, tails, drafts, history, machine.limits, machine.vocab_size),
+            )

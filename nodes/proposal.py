@@ -12,18 +12,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..graph.node import Node, Op, OpContext, Read, Value
+from ..graph.node import OpContext
 from ..models.attention import AttentionBatch
 from ..models.paged_cache import PagedCache
 from ..policies.kernels import runs_on
 from ..policies.noise import Purpose
 from ..policies.sampling import draw, filtered_log_probs
-from .kept import Spans, keeping
-from .kind import Built, NodeSpec
 from .machine import Machine
 from .prepare_inputs import Inputs, SampleRows, slots_of
 from .sample import Sampled
 from .tails import DraftTable
+from .transfer import CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,65 +41,27 @@ Propose = Callable[[OpContext, Inputs, Sampled | None], Proposal | None]
 """Offers drafts for a step's sampling rows. None if there are no such rows, or no drafts at all."""
 
 
-def drafter(
-    spec: NodeSpec,
-    propose: Propose,
-    *,
-    reads: tuple[Read, ...] = (),
-    states: tuple[str, ...] = (),
-    spans: Spans | None = None,
-) -> Built:
-    """The node around `propose`: it reads `inputs` and `sampled`, and publishes `drafts`.
+def no_drafts(rows: int, k: int, device: torch.device | None) -> DraftTable:
+    return DraftTable.empty(rows, k, device or CPU)
 
-    `reads` and `states` are what this drafter touches besides. `spans` says which lines of its
-    first pass are real; without padding it also reads `kept`, which is made of them.
-    """
-    shape = spec.shape
-    rows, k = shape.table_rows, shape.draft_tokens
-    host: tuple[Op, ...] = (Op(),)
-    values: tuple[Value, ...] = ()
-    if spans is not None and not shape.padded:
-        host, values = keeping(spec, spans)
-        reads = (*reads, Read("kept"))
 
-    def run(ctx: OpContext) -> None:
-        inputs: Inputs | None = ctx.read("inputs")
-        sampled: Sampled | None = ctx.read("sampled")
-        before: DraftTable = ctx.read("drafts")
-        proposal = None
-        if inputs is not None:
-            with torch.inference_mode():
-                proposal = propose(ctx, inputs, sampled)
-                sample = inputs.sample
-                if sample is not None:
-                    if proposal is not None and proposal.log_probs is not None:
-                        drawn_from: Tensor = ctx.state("draft_probs")
-                        n = proposal.tokens.shape[1]
-                        drawn_from[:, :n].index_copy_(0, sample.rows, proposal.log_probs)
-                    before = publish(before, sample, proposal)
-        ctx.write("drafts", before)
-
-    touched = states + (("draft_probs",) if shape.draws else ())
-    every = (Read("inputs"), Read("sampled"), Read("drafts", 1), *reads, *map(Read, touched))
-    return Built(
-        Node(
-            spec.name,
-            host=host,
-            device=(Op(reads=every, writes=("drafts", *touched), run=run),),
-            stream="compute",
-        ),
-        values=(
-            Value(
-                "drafts",
-                "device",
-                "slots",
-                nbytes=8 * rows * (k + 2),
-                initial=DraftTable.empty(rows, k, spec.device),
-            ),
-            *values,
-        ),
-        states=touched,
-    )
+def run(propose: Propose, ctx: OpContext) -> None:
+    """Publish what `propose` offers; rows that it is not asked for keep their drafts."""
+    inputs: Inputs | None = ctx.read("inputs")
+    sampled: Sampled | None = ctx.read("sampled")
+    before: DraftTable = ctx.read("drafts")
+    proposal = None
+    if inputs is not None:
+        with torch.inference_mode():
+            proposal = propose(ctx, inputs, sampled)
+            sample = inputs.sample
+            if sample is not None:
+                if proposal is not None and proposal.log_probs is not None:
+                    drawn_from: Tensor = ctx.state("draft_probs")
+                    n = proposal.tokens.shape[1]
+                    drawn_from[:, :n].index_copy_(0, sample.rows, proposal.log_probs)
+                before = publish(before, sample, proposal)
+    ctx.write("drafts", before)
 
 
 def publish(before: DraftTable, sample: SampleRows, proposal: Proposal | None) -> DraftTable:

@@ -39,7 +39,7 @@ def known_kinds() -> tuple[str, ...]:
 def kind(name: str) -> NodeKind:
     """The kind of that name. Raises `GraphError` with the nearest right name."""
     if name in _BUILT_IN:
-        found = import_module(f".{name}", __package__).KIND
+        found = import_module(f".kinds.{name}", __package__).KIND
         assert isinstance(found, NodeKind)
         return found
     for point in entry_points(group=GROUP):

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from ..graph.errors import StepweaveError
-from ..graph.node import Node, Op, OpContext, Read, Value
+from ..graph.node import OpContext
 from ..policies.acceptance import Verified, coupled
 from ..policies.kernels import active, runs_on
 from ..policies.logprobs import Logprobs, token_logprobs
 from ..policies.sampling import filtered_log_probs
 from .history import History
-from .kind import Built, NodeKind, NodeSpec
+from .kind import Shape
 from .machine import Machine
 from .prepare_inputs import Inputs, PromptLines, SampleRows
 from .tails import Tails
@@ -226,62 +226,27 @@ def hand_on(tails: Tails, rows: SampleRows, sampled: Sampled, history: History) 
     )
 
 
-def build(spec: NodeSpec, machine: Machine) -> Built:
-    shape = spec.shape
+def first_tails(machine: Machine, shape: Shape) -> Tails:
+    return Tails.empty(shape.table_rows, machine.device)
 
-    def run(ctx: OpContext) -> None:
-        inputs: Inputs | None = ctx.read("inputs")
-        logits, prompt_logits = ctx.read("logits"), ctx.read("prompt_logits")
-        mask = ctx.read("mask") if shape.structured else None
-        probs = ctx.state("draft_probs") if shape.draws else None
-        history: History = ctx.state("history")
-        tails: Tails = ctx.read("tails")
-        if inputs is None or (inputs.sample is None and inputs.prompt is None):
+
+def run(machine: Machine, shape: Shape, ctx: OpContext) -> None:
+    inputs: Inputs | None = ctx.read("inputs")
+    logits, prompt_logits = ctx.read("logits"), ctx.read("prompt_logits")
+    mask = ctx.read("mask") if shape.structured else None
+    probs = ctx.state("draft_probs") if shape.draws else None
+    history: History = ctx.state("history")
+    tails: Tails = ctx.read("tails")
+    if inputs is None or (inputs.sample is None and inputs.prompt is None):
+        ctx.write("tails", tails)
+        return
+    with torch.inference_mode():
+        prompt = None if inputs.prompt is None else of_prompt(inputs.prompt, prompt_logits)
+        if inputs.sample is None:
+            none = inputs.ids.new_empty(0)
+            ctx.write("sampled", Sampled(none[:, None], none, none, prompt=prompt))
             ctx.write("tails", tails)
             return
-        with torch.inference_mode():
-            prompt = None if inputs.prompt is None else of_prompt(inputs.prompt, prompt_logits)
-            if inputs.sample is None:
-                none = inputs.ids.new_empty(0)
-                ctx.write("sampled", Sampled(none[:, None], none, none, prompt=prompt))
-                ctx.write("tails", tails)
-                return
-            sampled = draw(machine, inputs.sample, logits, mask, history, probs)
-            ctx.write("sampled", replace(sampled, prompt=prompt))
-            ctx.write("tails", hand_on(tails, inputs.sample, sampled, history))
-
-    reads = [
-        Read("inputs"),
-        Read("logits"),
-        Read("prompt_logits"),
-        Read("tails", 1),
-        Read("history"),
-    ]
-    if shape.structured:
-        reads.append(Read("mask"))
-    if shape.draws:
-        reads.append(Read("draft_probs"))
-    return Built(
-        Node(
-            spec.name,
-            host=(Op(),),
-            device=(Op(reads=tuple(reads), writes=("sampled", "tails", "history"), run=run),),
-            stream="compute",
-        ),
-        values=(
-            Value(
-                "sampled", "device", "slots", nbytes=8 * shape.max_rows * (shape.draft_tokens + 3)
-            ),
-            Value(
-                "tails",
-                "device",
-                "slots",
-                nbytes=16 * shape.max_rows,
-                initial=Tails.empty(shape.table_rows, machine.device),
-            ),
-        ),
-        states=("history", "draft_probs") if shape.draws else ("history",),
-    )
-
-
-KIND = NodeKind("sample", "mask, verify the draft window, draw the next token", build)
+        sampled = draw(machine, inputs.sample, logits, mask, history, probs)
+        ctx.write("sampled", replace(sampled, prompt=prompt))
+        ctx.write("tails", hand_on(tails, inputs.sample, sampled, history))

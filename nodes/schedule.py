@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..graph.node import Node, Op, OpContext, Read, Value
+from ..graph.node import OpContext
 from ..policies.buckets import rounded_up
 from ..requests.batch import StepBatch
 from ..requests.table import RequestTable
-from .kind import Built, NodeKind, NodeSpec
 from .machine import Machine
 
 
@@ -22,20 +21,11 @@ def in_bucket(batch: StepBatch, machine: Machine) -> StepBatch:
     return replace(batch, padding=size - len(batch.rows))
 
 
-def build(spec: NodeSpec, machine: Machine) -> Built:
-    def schedule(ctx: OpContext) -> None:
-        """Publish the batch; when nothing runs, waits or is in flight, let this be the last."""
-        table: RequestTable = ctx.state("requests")
-        table.pace()
-        batch = table.schedule(ctx.step)
-        if not batch and table.idle:
-            ctx.stop()
-        ctx.write("batch", in_bucket(batch, machine) if machine.buckets else batch)
-
-    op = Op(reads=(Read("requests"),), writes=("requests", "batch"), run=schedule)
-    return Built(Node(spec.name, host=(op,)), values=(Value("batch"),), states=("requests",))
-
-
-KIND = NodeKind(
-    "schedule", "choose the rows of a step; grant device rows and KV blocks, or preempt", build
-)
+def schedule(machine: Machine, ctx: OpContext) -> None:
+    """Publish the batch; when nothing runs, waits or is in flight, let this be the last."""
+    table: RequestTable = ctx.state("requests")
+    table.pace()
+    batch = table.schedule(ctx.step)
+    if not batch and table.idle:
+        ctx.stop()
+    ctx.write("batch", in_bucket(batch, machine) if machine.buckets else batch)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..requests.batch import ScheduledRow, StepBatch
-from ..requests.request import (
+from ..requests.limits import (
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
     MAX_BIASES,

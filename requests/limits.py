@@ -1,8 +1,23 @@
-"""The sizes that the scheduler, the buffers and the cache agree on."""
+"""The sizes that the scheduler, the buffers, the cache and requests agree on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+MAX_LOGPROBS = 32
+"""Most alternatives a request may ask for beside each token."""
+
+MAX_BIASES = 512
+"""Most tokens a request may give a bias: what the staging buffers hold for each row."""
+
+MAX_STOP_TOKENS = 64
+"""Most stop tokens of a request, end of sequence included."""
+
+MAX_BAD_WORDS = 256
+"""Most token sequences a request may forbid; a word can take two, with and without a space."""
+
+MAX_BAD_WORD_TOKENS = 16
+"""Longest forbidden sequence, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from ..policies.counts import InFlight, Optimistic, Settled
 from ..policies.stopping import StopChecker
 from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarSpec
+from .limits import MAX_BIASES, MAX_LOGPROBS, MAX_STOP_TOKENS
 
 FinishReason = Literal["stop", "length", "error", "cancelled"]
 Phase = Literal["waiting", "running", "preempted", "done"]
@@ -21,22 +22,6 @@ class RequestError(StepweaveError):
     """A request cannot be served; its neighbours are not affected."""
 
     code = "SW-REQUEST"
-
-
-MAX_LOGPROBS = 32
-"""Most alternatives a request may ask for beside each token."""
-
-MAX_BIASES = 512
-"""Most tokens a request may give a bias: what the staging buffers hold for each row."""
-
-MAX_STOP_TOKENS = 64
-"""Most stop tokens of a request, end of sequence included."""
-
-MAX_BAD_WORDS = 256
-"""Most token sequences a request may forbid; a word can take two, with and without a space."""
-
-MAX_BAD_WORD_TOKENS = 16
-"""Longest forbidden sequence, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,8 @@ from ..configs.prompts import PromptLine, prompt_of
 from ..configs.schema import PipelineConfig
 from ..models.tokenizer import StreamDecoder, load_tokenizer
 from ..policies.stopping import StopChecker
-from ..requests.request import (
-    MAX_BAD_WORD_TOKENS,
-    MAX_BAD_WORDS,
-    MAX_STOP_TOKENS,
-    Request,
-    RequestError,
-    SamplingParams,
-)
+from ..requests.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_STOP_TOKENS
+from ..requests.request import Request, RequestError, SamplingParams
 from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarError, GrammarSpec
 from .engine import Engine, EngineError

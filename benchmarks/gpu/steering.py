@@ -29,10 +29,11 @@ from torch import Tensor
 from stepweave.graph.errors import GraphError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.nodes.draft import follow_prompts, propose_with_model
+from stepweave.nodes.drafter import drafter
 from stepweave.nodes.kind import Built, DrafterNeeds, NodeKind, NodeSpec
 from stepweave.nodes.machine import Machine
 from stepweave.nodes.prepare_inputs import Inputs, SampleRows
-from stepweave.nodes.proposal import Proposal, drafter
+from stepweave.nodes.proposal import Proposal
 from stepweave.nodes.registry import kind as known
 from stepweave.nodes.sample import Sampled
 

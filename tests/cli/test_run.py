@@ -218,8 +218,8 @@ def test_an_engine_that_is_broken_off_gives_what_it_has() -> None:
 
 def test_ctrl_c_before_the_engine_is_up_is_one_line() -> None:
     code = (
-        "import os, signal, stepweave.cli.run as run\n"
-        "run.load_config = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+        "import os, signal, stepweave.cli.planned as planned\n"
+        "planned.load = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
         "from stepweave.cli.main import main\nmain()"
     )
     done = subprocess.run(

@@ -16,9 +16,10 @@ from stepweave.graph.node import OpContext
 from stepweave.graph.verify import verify
 from stepweave.nodes import registry
 from stepweave.nodes.decode_step import decode_step
+from stepweave.nodes.drafter import drafter
 from stepweave.nodes.kind import DrafterNeeds, NodeKind, NodeSpec, Shape
 from stepweave.nodes.prepare_inputs import Inputs
-from stepweave.nodes.proposal import Proposal, drafter
+from stepweave.nodes.proposal import Proposal
 from stepweave.nodes.sample import Sampled
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.serving.engine import Engine

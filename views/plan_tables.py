@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ..graph.plan import Plan, Wait
 from .drawn import critical_cycle, slot_words
-from .svg import clipped, flowed, text, text_width
+from .svg import clipped, flowed, legend_lines, text, text_width
+from .time_axis import STRETCHED
 from .words import across, later
 
 _LEADS, _LINE, _APART = 70, 16, 10  # width of the first column; of lines and tables
@@ -33,10 +34,9 @@ def tables(
         cells, y = _slot_cells(plan, column, room, y + _APART + _LINE)
         parts += cells
     y += _APART
-    for line in flowed("", _legend(plan, stretched), right - left, 12, " "):
-        y += _LINE
-        parts.append(text(left, y, line, class_="muted"))
-    return parts, y
+    legend = flowed("", _legend(plan, stretched), right - left, 12, " ")
+    parts += legend_lines(legend, left, y + _LINE)
+    return parts, y + _LINE * len(legend)
 
 
 def _flows(plan: Plan, key: Mapping[str, str], room: float) -> Iterator[tuple[str, Iterable[str]]]:
@@ -80,4 +80,4 @@ def _legend(plan: Plan, stretched: bool) -> Iterator[str]:
     yield "Dotted: orderings that need no wait, each drawn once."
     yield "Outlined: the cycle that sets the period."
     if stretched:
-        yield "The time axis is stretched where ops would be too short to see."
+        yield STRETCHED

@@ -173,6 +173,11 @@ def flowed(
     return [*lines, line] if line else lines
 
 
+def legend_lines(lines: Iterable[str], x: float, y: float) -> list[str]:
+    """How to read a drawing, from y down. A page finds these lines by their class."""
+    return [text(x, y + 16 * k, line, class_="muted legend") for k, line in enumerate(lines)]
+
+
 def tip(view: str, colour: str) -> str:
     """An arrow head in one of the colours; its id is `VIEW-tip-COLOUR`."""
     return tag(

@@ -11,7 +11,7 @@ from ..graph.plan import Edge, Plan
 from ..graph.timetable import arcs
 from .drawn import ghost_edges, ghost_title, short, summary, wait_label, wait_title
 from .routing import LABEL_SIZE, Link, Rect, Routed, route
-from .svg import clipped, document, flowed, number, tag, text, text_width, title
+from .svg import clipped, document, flowed, legend_lines, number, tag, text, text_width, title
 from .words import later
 
 MARGIN, TOP, LEAST_WIDTH = 14, 62, 640
@@ -70,7 +70,7 @@ def dag_svg(plan: Plan, *, title: str | None = None) -> str:
         *_lines(drawn, laid),
         *_nodes(plan, names, laid),
         *_labels(drawn, laid),
-        *(text(MARGIN, bottom + 16 * k, line) for k, line in enumerate(legend)),
+        *legend_lines(legend, MARGIN, bottom),
     ]
     return document("dag", heading, width, bottom + 16 * len(legend), parts, RULES)
 

@@ -13,6 +13,8 @@ from .drawn import carries, ghost_edges, ghost_title, summary, wait_label, wait_
 from .label_rows import Note, place_notes
 from .lane_names import LEAST, Label, lane_heights, op_labels, written
 from .plan_tables import tables
+from .ruler import RULES as RULER_RULES
+from .ruler import ruler
 from .svg import clipped, document, number, step_class, tag, text, text_width, title
 from .time_axis import TimeAxis, time_axis
 
@@ -99,14 +101,14 @@ def lanes_svg(plan: Plan, *, steps: int = 3, title: str | None = None) -> str:
         text(MARGIN, 28, clipped(heading, 16, width - 2 * MARGIN, bold=True), size=16, bold=True),
         text(MARGIN, 48, clipped(summary(plan), 13, width - 2 * MARGIN), size=13, class_="muted"),
         *_grounds(sheet, width),
-        *_borders(sheet, bottom),
+        *ruler(times, axis, steps, bottom - 4),
         *_ghosts(sheet),
         *_boxes(sheet),
         *_waits(sheet),
         *_note_texts(sheet, notes, placed),
         *below,
     ]
-    return document("lanes", heading, width, end + 12, parts, RULES)
+    return document("lanes", heading, width, end + 12, parts, RULES + RULER_RULES)
 
 
 def _axis(times: Timetable, steps: int, left: float) -> TimeAxis:
@@ -315,16 +317,3 @@ def _grounds(sheet: _Sheet, width: float) -> Iterator[str]:
         name = clipped(actor, 13, 150, bold=True)
         yield text(MARGIN, top + height / 2, name, size=13, bold=True)
         yield text(MARGIN, top + height / 2 + 14, kind, size=11, class_="muted")
-
-
-def _borders(sheet: _Sheet, bottom: float) -> Iterator[str]:
-    """Where each step begins."""
-    first, reached = min(sheet.times.starts.values()), 0.0
-    for step in range(sheet.steps):
-        at = step * sheet.times.period_us
-        x = sheet.axis.x(first + at)
-        yield tag("line", class_="rule", x1=x, y1=74, x2=x, y2=bottom - 4)
-        words = f"step {step} · {at:,.0f} µs"
-        if x >= reached:
-            yield text(x, 70, words, size=11, class_="muted")
-            reached = x + text_width(words, 11) + 8

@@ -8,8 +8,21 @@ from dataclasses import dataclass
 from ..graph.plan import Edge, Plan
 from ..graph.timetable import Timetable, timetable
 from .drawn import summary, wait_title
-from .svg import clipped, document, flowed, number, step_class, tag, text, text_width, title
-from .time_axis import TimeAxis, time_axis
+from .ruler import RULES as RULER_RULES
+from .ruler import ruler
+from .svg import (
+    clipped,
+    document,
+    flowed,
+    legend_lines,
+    number,
+    step_class,
+    tag,
+    text,
+    text_width,
+    title,
+)
+from .time_axis import STRETCHED, TimeAxis, time_axis
 
 WIDTH, MARGIN, NAMES = 1200, 14, 330
 LEAST, BAR, STACKED, APART, SMALL = 5.0, 22, 13, 8, 11
@@ -83,15 +96,15 @@ def slots_svg(plan: Plan, *, steps: int = 4, title: str | None = None) -> str:
     parts = [
         text(MARGIN, 28, clipped(heading, 16, width - 2 * MARGIN, bold=True), size=16, bold=True),
         text(MARGIN, 48, clipped(summary(plan), 13, width - 2 * MARGIN), size=13, class_="muted"),
-        *_borders(times, axis, steps, y + 6),
+        *ruler(times, axis, steps, y + 6),
     ]
     for row, top in zip(rows, tops, strict=True):
         parts += _named(plan, row, top, width)
         parts += _bars(times, axis, row, accesses[row.value], top)
     for row, top in zip(rows, tops, strict=True):
         parts += _guards(plan, times, axis, row, top, steps)
-    parts += [text(MARGIN, y + 28 + 16 * k, line) for k, line in enumerate(legend)]
-    return document("slots", heading, width, y + 28 + 16 * len(legend), parts, RULES)
+    parts += legend_lines(legend, MARGIN, y + 28)
+    return document("slots", heading, width, y + 28 + 16 * len(legend), parts, RULES + RULER_RULES)
 
 
 def _accesses(plan: Plan, value: str) -> list[_Access]:
@@ -153,18 +166,6 @@ def _axis(times: Timetable, rows: Sequence[_Row], steps: int) -> tuple[TimeAxis,
     room = (WIDTH - left - MARGIN) * max(1.0, steps / 5)
     axis = time_axis(times, first, last, left=left, room=room, least=LEAST)
     return axis, axis.x(last) + MARGIN
-
-
-def _borders(times: Timetable, axis: TimeAxis, steps: int, bottom: float) -> Iterator[str]:
-    first, reached = min(times.starts.values()), 0.0
-    for step in range(steps):
-        at = step * times.period_us
-        x = axis.x(first + at)
-        yield tag("line", class_="rule", x1=x, y1=74, x2=x, y2=bottom)
-        words = f"step {step} · {at:,.0f} µs"
-        if x >= reached:
-            yield text(x, 70, words, size=11, class_="muted")
-            reached = x + text_width(words, 11) + 8
 
 
 def _named(plan: Plan, row: _Row, top: float, width: float) -> Iterator[str]:
@@ -315,4 +316,4 @@ def _legend(axis: TimeAxis, guarded: bool) -> Iterator[str]:
     if guarded:
         yield "Red: a wait that keeps a slot from being overwritten too early."
     if axis.stretched:
-        yield "The time axis is stretched where ops would be too short to see."
+        yield STRETCHED

@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 
 from ..graph.timetable import Timetable
 
+STRETCHED = "Zigzag on the ruler: time is stretched there, where ops would be too short to see."
 _CLOCK_SHARE = 0.3  # of the axis, at least, goes by the clock alone
 
 
@@ -24,7 +25,31 @@ class TimeAxis:
     reached: tuple[float, ...]  # x at each instant, from 0
     origin: float  # the µs at which x is `left`
     left: float
-    stretched: bool
+    scale: float  # x per µs where the axis is not stretched
+
+    @property
+    def stretched(self) -> bool:
+        return any(self._wider(slope) for slope in self.slopes)
+
+    def stretches(self, end: float) -> list[tuple[float, float, float]]:
+        """From where to where (in µs) time is stretched between `origin` and `end`, and how much.
+
+        The last number is how many times as wide a µs is there on average. Neighbours are one.
+        """
+        period, found = self.instants[-1], list[tuple[float, float, float]]()
+        for turn in range(int(self.origin // period), int(end // period) + 1):
+            for slope, (a, b) in zip(self.slopes, pairwise(self.instants), strict=True):
+                start, stop = max(turn * period + a, self.origin), min(turn * period + b, end)
+                if not self._wider(slope) or stop <= start:
+                    continue
+                if found and start <= found[-1][1] + period * 1e-9:
+                    start = found.pop()[0]
+                wider = (self.x(stop) - self.x(start)) / (self.scale * (stop - start))
+                found.append((start, stop, wider))
+        return found
+
+    def _wider(self, slope: float) -> bool:
+        return slope > self.scale * 1.02
 
     def x(self, us: float) -> float:
         return self.left + self._along(us) - self._along(self.origin)
@@ -53,8 +78,7 @@ def time_axis(
         slopes = tuple(max(scale, need) for need in needs)
         parts = zip(slopes, pairwise(instants), strict=True)
         reached = tuple(accumulate((slope * (b - a) for slope, (a, b) in parts), initial=0.0))
-        stretched = any(need > scale * 1.02 for need in needs)
-        return TimeAxis(instants, slopes, reached, origin, left, stretched)
+        return TimeAxis(instants, slopes, reached, origin, left, scale)
 
     room = max(room, (axis(0.0).x(end) - left) / (1 - _CLOCK_SHARE))
     low, high = 0.0, room / max(end - origin, period * 1e-9)

@@ -191,6 +191,7 @@ const KEYS = {
 };
 
 function pressed(event) {
+  hideTip();
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if ($("help").open) {
     if (event.key === "?") $("help").close();
@@ -252,13 +253,15 @@ function listen() {
   for (const view of VIEWS) $(`tab-${view}`).addEventListener("click", () => go({ view }));
   stage.addEventListener("click", (event) => {
     if (stage.classList.contains("dragged")) return;
-    const g = event.target.closest(HOOKS);
+    const g = pointed(event.target);
     if (g) choose(g);
     else if (state.kind) go({ kind: null, name: null });
   });
   stage.addEventListener("pointermove", hover);
-  stage.addEventListener("pointerleave", () => ($("tip").hidden = true));
-  stage.addEventListener("pointerdown", () => ($("tip").hidden = true));
+  for (const moved of ["pointerleave", "pointerdown", "wheel"])
+    stage.addEventListener(moved, hideTip, { passive: true });
+  addEventListener("scroll", hideTip, { passive: true });
+  addEventListener("blur", hideTip);
   $("toggle-ghosts").addEventListener("click", KEYS.g);
   $("toggle-critical").addEventListener("click", KEYS.c);
   $("focus-up").addEventListener("click", KEYS.u);
@@ -281,7 +284,7 @@ function listen() {
     history.replaceState(null, "", address(state));
     stage.scrollIntoView({ block: "nearest" });
   });
-  new ResizeObserver(() => VIEWS.forEach(place)).observe(stage);
+  new ResizeObserver(resized).observe(stage);
 }
 
 root.classList.add("js");

@@ -313,11 +313,15 @@ function tipLines(g) {
   return [name, ...edges.slice(0, 2).map((k) => data.requirements[k].needed)];
 }
 
+function hideTip() {
+  $("tip").hidden = true;
+}
+
 function hover(event) {
   const g =
     event.pointerType === "touch" || stage.classList.contains("dragged")
       ? null
-      : event.target.closest?.(HOOKS);
+      : pointed(event.target);
   const tip = $("tip");
   tip.hidden = !g;
   if (!g) return;

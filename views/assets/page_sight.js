@@ -1,31 +1,66 @@
 // The third part: where each drawing lies on the stage and how large it is; panning and zooming.
 
-const [READABLE, LARGEST] = [0.85, 1.25]; // scales at which a drawing may be shown at first
+const [READABLE, LARGEST] = [0.6, 1.25]; // scales at which a drawing may be shown at first
 const size = (view) => drawings[view].viewBox.baseVal;
 const sight = Object.fromEntries(
   VIEWS.map((view) => [view, { scale: 0, x: 0, y: 0, touched: false }]),
 );
 
-/** The scale at which all of a drawing fits. */
-function whole(view, width = stage.clientWidth) {
-  return Math.min(width / size(view).width, stage.clientHeight / size(view).height);
+const narrow = matchMedia("(max-width: 900px)"); // as in page.css
+
+/** How high the stage may be: on a narrow page it is only as high as its drawing. */
+function room() {
+  return narrow.matches ? Math.round(innerHeight * 0.62) : stage.clientHeight;
 }
 
-/** At first as large as it fits, but not too small to read; the details may cover a part. */
+/** The scale at which all of a drawing fits. */
+function whole(view) {
+  return Math.min(stage.clientWidth / size(view).width, room() / size(view).height);
+}
+
+/** How far down the boxes of a drawing reach, in its own units. */
+function reach(view) {
+  const boxes = [...drawings[view].querySelectorAll("g.op, g.version")];
+  return Math.max(...boxes.map((g) => g.getBBox()).map((box) => box.y + box.height));
+}
+
+const reaches = Object.fromEntries(VIEWS.map((view) => [view, reach(view)]));
+
+/**
+ * At first as large as it fits beside the details. All lanes fit; where the drawing is too wide
+ * to be read whole, its first steps do.
+ */
 function place(view) {
   const at = sight[view];
   if (!at.touched) {
-    const width = stage.parentElement.clientWidth;
-    at.scale = Math.min(Math.max(whole(view, width), READABLE), LARGEST);
-    centre(view, width);
+    const lanes = room() / (reaches[view] + 12);
+    const readable = view === "lanes" ? Math.min(READABLE, lanes) : READABLE;
+    at.scale = Math.min(Math.max(whole(view), readable), LARGEST);
+    centre(view, stage.clientWidth);
   }
   drawn(view);
+}
+
+/** On a narrow page what follows the drawing begins where the drawing ends. */
+function fold() {
+  const at = sight[state.view];
+  if (!at.touched)
+    stage.style.setProperty("--drawn", `${size(state.view).height * at.scale + at.y}px`);
+}
+
+/** The room for the drawings changed: the window did, or the details opened or closed. */
+function resized() {
+  hideTip();
+  VIEWS.forEach(place);
+  fold();
+  const chosen = sheets[state.view].querySelector("g.selected");
+  if (chosen && sight[state.view].touched) bringIntoSight(chosen);
 }
 
 function centre(view, width) {
   const at = sight[view];
   at.x = Math.max(0, (width - size(view).width * at.scale) / 2);
-  at.y = Math.max(0, Math.min(16, stage.clientHeight - size(view).height * at.scale));
+  at.y = Math.max(0, Math.min(16, room() - size(view).height * at.scale));
 }
 
 function drawn(view) {

@@ -19,6 +19,7 @@ const marked = [...stage.querySelectorAll(HOOKS)];
 const labels = VIEWS.flatMap((view) =>
   [...drawings[view].querySelectorAll(NOTES)].map((text) => labelled(view, text)),
 );
+const arrowOf = new Map(labels.map(({ text, arrows }) => [text, arrows[0]]));
 
 let state = { view: "dag", kind: null, name: null, step: null, focus: null };
 let critical = false;
@@ -33,6 +34,12 @@ function labelled(view, text) {
     return same && (step === undefined || g.dataset.step === undefined || g.dataset.step === step);
   });
   return { text, arrows };
+}
+
+/** What a pointer is over: an element of a drawing; for a label the arrow that it names. */
+function pointed(target) {
+  const g = target.closest?.(`${HOOKS}, ${NOTES}`) ?? null;
+  return g && g.matches(NOTES) ? (arrowOf.get(g) ?? null) : g;
 }
 
 function edgesOf(g) {
@@ -88,6 +95,7 @@ function select(kind, name, step = null) {
 
 function show(next) {
   state = next;
+  hideTip(); // it may describe what is no longer under the pointer
   for (const view of VIEWS) {
     const current = view === state.view;
     sheets[view].classList.toggle("current", current);
@@ -102,6 +110,9 @@ function show(next) {
   details();
   const chosen = sheets[state.view].querySelector("g.selected");
   place(state.view);
+  fold();
+  const legend = drawings[state.view].querySelectorAll("text.legend");
+  $("legend").textContent = [...legend].map((line) => line.textContent).join(" ");
   if (chosen) bringIntoSight(chosen);
 }
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from types import MappingProxyType
 
-FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"
+FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans Condensed', sans-serif"
 STEP_COLOURS = 6  # then they repeat
 LIGHT = {
     "bg": "#ffffff",

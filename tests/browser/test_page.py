@@ -170,6 +170,54 @@ def test_two_fingers_zoom(at: Callable[..., Any]) -> None:
     assert scale(driver) == pytest.approx(2 * start, rel=0.1)
 
 
+LANES_OUTSIDE = """
+const stage = document.getElementById("stage").getBoundingClientRect();
+return [...document.querySelectorAll("#sheet-lanes g.op")]
+  .filter((g) => { const box = g.getBoundingClientRect();
+    return box.bottom > stage.bottom || box.top < stage.top; })
+  .map((g) => g.dataset.actor);
+"""
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (1280, 560), (390, 800)])
+def test_the_first_view_shows_every_lane(
+    open_page: OpenPage, pipeline: str, width: int, height: int
+) -> None:
+    driver = open_page(page_of(pipeline), fragment="view=lanes", width=width, height=height)
+    assert driver.execute_script(LANES_OUTSIDE) == []
+    if width > 900:
+        box = driver.find_element(By.CSS_SELECTOR, "#sheet-lanes svg.view").rect
+        assert box["width"] <= width
+
+
+def test_the_drawing_is_fitted_again_when_the_details_open_and_close(
+    at: Callable[..., Any],
+) -> None:
+    driver = at("view=lanes")
+    first = scale(driver)
+    click(driver, "#sheet-lanes g.op[data-op='draft.device'][data-step='2']")
+    stage = driver.find_element(By.ID, "stage").rect
+    box = driver.find_element(By.CSS_SELECTOR, "#sheet-lanes svg.view").rect
+    assert stage["width"] < 1000 < box["width"] / scale(driver)
+    assert box["x"] + box["width"] <= stage["x"] + stage["width"] + 1
+    click(driver, "#panel-close")
+    assert scale(driver) == pytest.approx(first)
+
+
+def test_a_view_that_was_moved_by_hand_is_left_where_it_is(at: Callable[..., Any]) -> None:
+    driver = at("view=lanes")
+    press(driver, "+", "+")
+    zoomed = scale(driver)
+    driver.execute_script("location.hash = '#view=lanes&op=draft.device&step=2'")
+    driver.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0]))")
+    assert details(driver).startswith("draft.device")
+    assert scale(driver) == zoomed
+    op = "#sheet-lanes g.op[data-op='draft.device'][data-step='2']"
+    box, stage = (driver.find_element(By.CSS_SELECTOR, each).rect for each in (op, "#stage"))
+    assert box["x"] + box["width"] <= stage["x"] + stage["width"]
+
+
 # --- selecting and reading ------------------------------------------------------------------------
 
 
@@ -193,7 +241,7 @@ def test_a_click_on_an_op_tells_its_accesses_waits_and_requirements(at: Callable
     assert " → ".join(op for op, _ in before[0].witness) in text.replace(" @+1", "")
     assert drawn(driver, "g.selected") == {"d2h_copy.device"}
     assert "op=d2h_copy.device" in place(driver)
-    assert scale(driver) == size, "opening the details must not move what one looks at"
+    assert scale(driver) < size, "the details take room, and the drawing fits beside them"
     assert driver.execute_script(
         "getSelection().selectAllChildren(document.getElementById('details'));"
         "return getSelection().toString()"
@@ -276,6 +324,47 @@ def test_links_in_the_details_and_the_tables_select(at: Callable[..., Any]) -> N
     driver.find_element(By.LINK_TEXT, "Tables").click()
     assert driver.execute_script("return scrollY") > 300
     assert place(driver) == "#view=lanes&wait=0"
+
+
+@pytest.mark.parametrize("view", ["lanes", "dag"])
+def test_a_click_on_the_label_of_a_wait_selects_that_wait(
+    at: Callable[..., Any], view: str
+) -> None:
+    driver = at(f"view={view}")
+    for index in ("1", "0"):
+        label = f"#sheet-{view} text.wait-words[data-wait='{index}']"
+        click(driver, label)
+        assert place(driver) == f"#view={view}&wait={index}"
+        assert details(driver).startswith(f"Wait {int(index) + 1}")
+        assert drawn(driver, "g.selected", "wait") == {index}
+
+
+def test_a_click_on_the_label_of_data_selects_its_requirements(at: Callable[..., Any]) -> None:
+    driver = at("view=dag")
+    click(driver, "#sheet-dag text.data-words[data-edges]")
+    assert "requirement=" in place(driver)
+
+
+HIDDEN = "return document.getElementById('tip').hidden"
+
+
+@pytest.mark.parametrize("then", ["2", "wheel", Keys.ENTER, "scroll", "t"])
+def test_a_tooltip_does_not_outlast_what_it_is_about(at: Callable[..., Any], then: str) -> None:
+    driver = at()
+    op = driver.find_element(By.CSS_SELECTOR, "#sheet-dag g.op[data-op='forward.device']")
+    ActionChains(driver).move_to_element(op).perform()
+    assert not driver.execute_script(HIDDEN)
+    box = op.rect
+    if then == "wheel":
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        wheel = {"type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": -300}
+        driver.execute_cdp_cmd("Input.dispatchMouseEvent", wheel)
+    elif then == "scroll":
+        driver.execute_script("scrollTo(0, 400)")
+        driver.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0]))")
+    else:
+        press(driver, then)
+    assert driver.execute_script(HIDDEN)
 
 
 @pytest.mark.parametrize(
@@ -570,6 +659,28 @@ def test_paper_has_all_drawings_and_the_waits_on_white(at: Callable[..., Any], w
         "return [...document.querySelectorAll('.dim')].map(g => getComputedStyle(g).opacity)"
     )
     assert set(opacities) == {"1"}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_phone_has_a_legend_right_under_the_drawing_and_no_dead_space(
+    at: Callable[..., Any], view: str
+) -> None:
+    driver = at(f"view={view}", width=390)
+    legend = driver.find_element(By.ID, "legend")
+    assert "Outlined: the cycle" in legend.text or "A bar: one version" in legend.text
+    spots = driver.execute_script(
+        "const box = (e) => e.getBoundingClientRect();"
+        "const svg = box(document.querySelector('.sheet.current svg.view'));"
+        "const [stage, legend, table] = ['stage', 'legend', 'table-waits']"
+        ".map((id) => box(document.getElementById(id)));"
+        "return [Math.min(svg.bottom, stage.bottom), stage.bottom, legend.top, legend.bottom,"
+        " table.top]"
+    )
+    drawing, stage, top, bottom, table = spots
+    assert stage - drawing <= 20
+    assert top - stage <= 2
+    assert table - bottom <= 40
+    assert driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
 
 
 @pytest.mark.parametrize("width", [1280, 800, 390])

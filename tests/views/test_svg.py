@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -175,7 +176,10 @@ def test_a_drawing_stands_alone(view: str, plan: Plan) -> None:
 @pytest.mark.parametrize("view", VIEWS)
 def test_numbers_have_at_most_one_decimal(view: str, plan: Plan) -> None:
     body = VIEWS[view](plan).split("</style>")[1]
-    assert re.findall(r"\d\.\d\d|\de[-+]?\d| -0[ \"]", re.sub(r"<text.*?</text>", "", body)) == []
+    assert (
+        re.findall(r"\d\.\d\d|\de[-+]?\d| -0[ \"]", re.sub(r"<(text|title).*?</\1>", "", body))
+        == []
+    )
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -217,6 +221,34 @@ def test_a_step_looks_like_the_next(plan: Plan) -> None:
         box = next(rect_box(rect) for rect in op.iter(f"{SVG}rect"))
         widths.setdefault(op.attrib["data-op"], set()).add(box.right - box.left)
     assert all(max(each) - min(each) < 0.21 and min(each) > 16 for each in widths.values())
+
+
+def test_the_ruler_marks_just_where_a_microsecond_is_drawn_wider_than_elsewhere() -> None:
+    for name, each in shipped_plans():
+        root, times = parsed(lanes_svg(each)), timetable(each)
+        marks = [path_ends(g) for g in groups(root, "stretch")]
+        drawn = []  # of each box: its ends, and how wide a microsecond is in it
+        for op in groups(root, "op"):
+            box = next(rect_box(rect) for rect in op.iter(f"{SVG}rect"))
+            lasts = times.ends[op.attrib["data-op"]] - times.starts[op.attrib["data-op"]]
+            drawn.append((box.left, box.right, (box.right - box.left) / lasts))
+
+        def meets(mark: tuple[float, float], left: float, right: float) -> bool:
+            return mark[0] < right - 1 and left + 1 < mark[1]
+
+        plain = [px for left, right, px in drawn if not any(meets(m, left, right) for m in marks)]
+        if plain:
+            assert max(plain) < min(plain) * 1.05, f"{name}: a stretch has no mark"
+            for mark in marks:
+                wide = max(px for left, right, px in drawn if meets(mark, left, right))
+                assert wide > 1.02 * min(plain), f"{name}: a mark has no stretch"
+
+
+def path_ends(g: Any) -> tuple[float, float]:
+    """From where to where a zigzag runs."""
+    path = next(g.iter(f"{SVG}path")).attrib["d"]
+    left = float(path[1:].split()[0])
+    return left, left + sum(float(part.split()[0]) for part in path.split("l")[1:])
 
 
 @pytest.mark.parametrize("draw", [lanes_svg, dag_svg])

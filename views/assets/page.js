@@ -226,7 +226,7 @@ function choose(g) {
 
 /** What can be read by hovering can be read by a screen reader, and thin lines can be hit. */
 function prepare() {
-  for (const g of stage.querySelectorAll(HOOKS)) {
+  for (const g of stage.querySelectorAll(TOLD)) {
     const title = g.querySelector(":scope > title");
     g.setAttribute("aria-label", title?.textContent ?? "");
     title?.remove(); // or the browser would show a second tooltip

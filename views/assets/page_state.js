@@ -8,6 +8,7 @@ const VIEWS = ["dag", "lanes", "slots"];
 const KINDS = ["op", "wait", "requirement", "value", "state", "actor"];
 const HOOKS = "g.op, g.wait, g.ghost, g.data, g.order, g.launch, g.version, g.access";
 const NOTES = "text.wait-words, text.ghost-words, text.data-words"; // labels of arrows
+const TOLD = `${HOOKS}, g.stretch`; // what a tooltip tells something about
 const ARROWS = "g.wait, g.ghost, g.data, g.order, g.launch";
 
 const $ = (id) => document.getElementById(id);
@@ -38,7 +39,7 @@ function labelled(view, text) {
 
 /** What a pointer is over: an element of a drawing; for a label the arrow that it names. */
 function pointed(target) {
-  const g = target.closest?.(`${HOOKS}, ${NOTES}`) ?? null;
+  const g = target.closest?.(`${TOLD}, ${NOTES}`) ?? null;
   return g && g.matches(NOTES) ? (arrowOf.get(g) ?? null) : g;
 }
 

@@ -214,7 +214,7 @@
     hatch = pen.createPattern(tile, "repeat");
     return hatch;
   };
-  const FONT = "12px Helvetica, Arial, 'Liberation Sans', sans-serif";
+  const FONT = "12px Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans Condensed', sans-serif";
   const fitted = (pen, texts, room) => texts.find((text) => pen.measureText(text).width <= room);
 
   let waiting = false;
@@ -288,7 +288,7 @@
     }
   };
   const title = (pen, text, y) => {
-    pen.font = "600 11px Helvetica, Arial, 'Liberation Sans', sans-serif";
+    pen.font = "600 11px Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans Condensed', sans-serif";
     pen.fillStyle = colour.muted;
     pen.fillText(text.toUpperCase(), 10, y + TITLE / 2 + 1);
     pen.font = FONT;

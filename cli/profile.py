@@ -11,8 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..configs.costs import CostsFile, write_costs
+from ..configs.costs import CostsFile, costs_text
 from ..configs.errors import ConfigError, Mark
+from .output import place, save
 from .reporting import say
 
 if TYPE_CHECKING:
@@ -39,9 +40,8 @@ def batch_sizes(text: str) -> tuple[int, ...]:
 def output_path(name: str, given: Path | None, force: bool) -> Path:
     """Where the file goes. Raises `ConfigError` if it would replace something unasked."""
     path = given or Path(f"{Path(name).name.removesuffix('.yaml')}.costs.yaml")
-    if path.is_dir() or not path.parent.is_dir():
-        raise ConfigError.at(Mark(str(path)), "cannot be written: no such folder, or a folder")
-    if path.exists() and not force:
+    place(path)
+    if path.is_file() and not force:
         raise ConfigError.at(
             Mark(str(path)), "exists: add --force to replace it, or choose --output"
         )
@@ -66,7 +66,7 @@ def profile(
         say(f"{count} row{'s' * (count != 1)}: {what}")
 
     found = profiled(config, lines, rows=rows, rounds=rounds, on_round=on_round)
-    write_costs(_file(config, name, found), path, f"Written by `stepweave profile {name}`.")
+    save(path, costs_text(_file(config, name, found), f"Written by `stepweave profile {name}`."))
     print(json.dumps(_json(name, path, found)) if as_json else _text(path, found), end="\n")
 
 

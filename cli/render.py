@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from ..configs.errors import ConfigError, Mark
-from ..views.files import Drawing, drawn, form_of, place, save
+from ..views.files import Drawing, drawn, form_of
+from .output import place, save
 from .planned import planned
 from .reporting import say
 
@@ -39,7 +39,8 @@ def render(
         return
     save(output, content)
     what = f"{chosen}, {drawing.view}" if chosen in ("svg", "png") else chosen
-    say(f"wrote {output} ({what}, {Path(output).stat().st_size:,} bytes)")
+    size = len(content.encode() if isinstance(content, str) else content)
+    say(f"wrote {output} ({what}, {size:,} bytes)")
 
 
 def _form(output: str) -> str:

@@ -15,6 +15,7 @@ from ..configs.abstract import AbstractGraph
 from ..configs.costs import Costs, load_costs, shipped_costs
 from ..configs.errors import ConfigError, Mark
 from ..views.timeline_lanes import timeline_lanes
+from .output import place, save
 from .planned import costs_named
 from .reporting import say
 from .settings import overrides as read_settings
@@ -57,7 +58,8 @@ def simulate(
         if other is not None:
             print(f"\n{_text(other)}\n{_ratio(found, other)}", end="")
     if form is not None and output is not None:
-        _write(output, form(found))
+        save(output, form(found))
+        say(f"written to {output}")
 
 
 def _beside(found: Simulation, other: Simulation) -> dict[str, Any]:
@@ -240,12 +242,5 @@ def _form(path: Path | None) -> Callable[[Simulation], str] | None:
         raise ConfigError.at(
             Mark(f"--output {path}"), f"the ending must be one of {', '.join(_FORMS)}"
         )
+    place(path)
     return _FORMS[path.suffix]
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError.at(Mark(str(path)), f"cannot be written: {error.strerror}") from error
-    say(f"written to {path}")

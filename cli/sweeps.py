@@ -18,6 +18,7 @@ from ..graph.whatif import Point, bound_by, outcome, speedup
 from ..views.plot import Sample, Series, chart, plot_svg
 from .change import Change, Replanner
 from .cycle_letters import Letters
+from .output import place, save
 from .planned import Planned
 from .wrapping import columns, paragraph, table
 
@@ -81,6 +82,8 @@ def swept(
     """Print the plan of every value of the sweeps, and write them to a file if one is named."""
     if output is not None and output.suffix not in (".svg", ".csv", ".json"):
         raise ConfigError.at(Mark(str(output)), "a sweep is written as .svg, .csv or .json")
+    if output is not None:
+        place(output)
     if len(sweeps) > 2:
         raise ConfigError.at(Mark("--sweep"), "two sweeps make a table; more have no place in one")
     _refuse_bare_names(plain, sweeps)
@@ -95,7 +98,7 @@ def swept(
         "sweep": [point.to_json(plain.plan) for point in points],
     }
     if output is not None:
-        _write(output, _file(output.suffix, base, plain.plan, sweeps, points, found))
+        save(output, _file(output.suffix, base, plain.plan, sweeps, points, found))
     if as_json:
         print(json.dumps(found))
     else:
@@ -224,10 +227,3 @@ def _csv(plain: Plan, sweeps: Sequence[Sweep], points: Sequence[Point]) -> str:
         row = (point.plan.period_us, gain, len(point.plan.waits), bound_by(point.plan))
         writer.writerow([*point.values, *row])
     return text.getvalue()
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError.at(Mark(str(path)), f"cannot be written: {error.strerror}") from error

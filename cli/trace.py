@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from ..graph.errors import StepweaveError
 from ..views.perfetto import write_perfetto
 from ..views.timeline_page import timeline_page
 from ..views.traced import Trace
+from .output import place, save, writing
 from .planned import plan_of
 from .reporting import INTERRUPTED, UNSOUND, say
 from .trace_summary import summary
@@ -55,7 +55,8 @@ class Prompts:
 def trace(name: str, overrides: Mapping[str, str], prompts: Prompts, asked: Asked) -> int:
     """Run or simulate, write, print. 1 if a request failed, 130 after Ctrl-C."""
     for path in (asked.output, asked.html):
-        _refuse_unwritable(path)
+        if path is not None:
+            place(path)
     loaded = load(name, overrides)
     config, plan = loaded.config, plan_of(loaded, overrides, None, None).plan
     if isinstance(config, AbstractGraph):
@@ -118,27 +119,14 @@ def _traced(llm: LLM, run: Traced, asked: Asked) -> Trace:
     except StepweaveError:
         timeline = measured(llm.plan, run.report, serial=executor == "serial")
         began = run.report.began_s
-        with asked.output.open("w", encoding="utf-8") as stream:
+        with writing(asked.output) as stream:
             write_perfetto(stream, llm.plan, timeline, requests=run.requests, began_s=began)
         say(f"wrote {asked.output}, without the plan beside it")
         raise
 
 
-def _refuse_unwritable(path: Path | None) -> None:
-    """Before anything runs."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise ConfigError.at(Mark(str(path)), "is a folder: name a file")
-    there = path if path.exists() else path.parent
-    if not there.exists():
-        raise ConfigError.at(Mark(str(path)), f"there is no folder {path.parent}")
-    if not os.access(there, os.W_OK):
-        raise ConfigError.at(Mark(str(path)), "cannot be written: permission denied")
-
-
 def _write(found: Trace, asked: Asked, name: str) -> None:
-    with asked.output.open("w", encoding="utf-8") as stream:
+    with writing(asked.output) as stream:
         write_perfetto(
             stream,
             found.plan,
@@ -151,5 +139,5 @@ def _write(found: Trace, asked: Asked, name: str) -> None:
     say(f"wrote {asked.output}: open it at ui.perfetto.dev, or in chrome://tracing")
     if asked.html is not None:
         page = timeline_page(found, title=name, steps=asked.steps_shown)
-        asked.html.write_text(page, encoding="utf-8")
+        save(asked.html, page)
         say(f"wrote {asked.html}")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
-import tempfile
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -265,18 +263,9 @@ def _find(name: str) -> Path:
     raise ConfigError.at(Mark(name), f"no such costs file or shipped profile{near}", "SW-NO-FILE")
 
 
-def write_costs(file: CostsFile, path: Path, heading: str = "") -> None:
-    """Write the file whole or not at all; nobody ever reads half of it."""
-    text = "".join(f"# {line}\n" for line in heading.splitlines()) + to_yaml(file)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        Path(name).chmod(0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+def costs_text(file: CostsFile, heading: str = "") -> str:
+    """A costs file as text, `heading` as comments above it."""
+    return "".join(f"# {line}\n" for line in heading.splitlines()) + to_yaml(file)
 
 
 def to_yaml(file: CostsFile) -> str:

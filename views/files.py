@@ -1,10 +1,8 @@
-"""A plan written to a file, in the form that the file's extension names."""
+"""What a file that shows a plan holds: the form that its extension names."""
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,31 +84,3 @@ def _svg(plan: Plan, drawing: Drawing) -> str:
         "slots": lambda: slots_svg(plan, steps=drawing.steps or 4, title=drawing.title),
     }
     return views[drawing.view]()
-
-
-def place(path: str) -> Path:
-    """Where a file is to be. Raises `ConfigError` for a directory, or a place in none."""
-    target = Path(path)
-    if target.is_dir():
-        raise ConfigError.at(Mark(path), "is a directory; name a file in it")
-    if not target.parent.is_dir():
-        raise ConfigError.at(Mark(path), f"there is no directory {str(target.parent)!r}; make it")
-    return target
-
-
-def save(path: str, content: str | bytes) -> None:
-    """Write the file whole or not at all. Raises `ConfigError` where it cannot be written."""
-    target = place(path)
-    data = content.encode() if isinstance(content, str) else content
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            Path(name).chmod(0o644)
-            os.replace(name, target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise ConfigError.at(Mark(path), f"cannot be written: {error.strerror}") from error

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from stepweave.configs.costs import SHIPPED, CostsFile, write_costs
+from stepweave.cli.output import save
+from stepweave.configs.costs import SHIPPED, CostsFile, costs_text
 from stepweave.executors import capture, simulate
 from stepweave.executors.profile import Spread, op_times, spreads, step_times
 from stepweave.graph.plan import Plan
@@ -199,7 +200,7 @@ def measure(session: Session) -> dict[str, Any]:
         with each_op_alone():
             file, result["checks"][size.name] = profile(session, size, small)
         path = folder / f"{device_name(session)}_{name}.yaml"
-        write_costs(file, path, "Written by `python -m benchmarks.gpu.profile`.")
+        save(path, costs_text(file, "Written by `python -m benchmarks.gpu.profile`."))
         result["files"].append(path.name)
         session.say(f"written to {path}")
         session.release()

@@ -123,7 +123,7 @@ def test_a_request_that_fails_is_told() -> None:
     [
         (("quickstart", "--rows", "1,many"), "write batch sizes"),
         (("quickstart", "--rows", "0"), "write batch sizes"),
-        (("quickstart", "-o", "nowhere/it.yaml"), "no such folder"),
+        (("quickstart", "-o", "nowhere/it.yaml"), "there is no directory 'nowhere'"),
         (("abstract_decode",), "is an abstract graph"),
         (("async",), "none given"),
         (("quickstart", "-o", "taken.yaml"), "exists: add --force"),

@@ -157,7 +157,7 @@ def test_each_ending_gives_a_file_of_its_kind(files: Path) -> None:
         (("async", "--costs", "all", "--compare", "depth=1"), "drop --compare"),
         (("async", "--compare", "depth"), "dotted.key=value"),
         (("asinc",), "did you mean 'async'?"),
-        (("async", "-o", "nowhere/out.txt"), "cannot be written"),
+        (("async", "-o", "nowhere/out.txt"), "there is no directory"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(

@@ -92,8 +92,8 @@ def test_a_run_that_is_too_short_is_written_and_refused(tmp_path: Path) -> None:
         (["async"], 2, "none given: add --prompt"),
         (["abstract_decode", "--prompt", "x"], 2, "takes no prompts"),
         (["abstract_decode", "--steps", "2"], 1, "no steady state: of 2 steps"),
-        (["abstract_decode", "-o", "nowhere/t.json"], 2, "there is no folder nowhere"),
-        (["abstract_decode", "--html", "."], 2, "is a folder"),
+        (["abstract_decode", "-o", "nowhere/t.json"], 2, "there is no directory 'nowhere'"),
+        (["abstract_decode", "--html", "."], 2, "is a directory"),
         (["abstrac_decode"], 2, "did you mean 'abstract_decode'"),
     ],
 )

@@ -179,7 +179,7 @@ def test_a_sweep_is_written_as_svg_csv_and_json(tmp_path: Path) -> None:
         (("--sweep", "rows=1,2"), "is the batch size at which --costs is read"),
         (("-o", "x.svg"), "add --sweep KEY=VALUES"),
         (("--sweep", "depth=1,2", "-o", "x.pdf"), "written as .svg, .csv or .json"),
-        (("--sweep", "depth=1,2", "-o", "no/such/x.svg"), "cannot be written"),
+        (("--sweep", "depth=1,2", "-o", "no/such/x.svg"), "there is no directory"),
         (("--sweep", "depth=1", "--sweep", "depth=2", "--sweep", "depth=3"), "two sweeps"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Plans as files: every form by its extension, whole or not at all."""
+"""Plans as files: every form by its extension."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stepweave.graph.compile import compile_plan
 from stepweave.graph.plan import Plan
 from stepweave.views import png as png_file
 from stepweave.views.dot import dot
-from stepweave.views.files import EXTENSIONS, VIEWS, Drawing, drawn, form_of, save
+from stepweave.views.files import EXTENSIONS, VIEWS, Drawing, drawn, form_of
 from stepweave.views.mermaid import mermaid
 from stepweave.views.svg import LIGHT
 from stepweave.views.svg_dag import dag_svg
@@ -64,37 +64,6 @@ def test_texts_are_those_of_the_terminal(plan: Plan) -> None:
     assert drawn(plan, "dot", Drawing()) == dot(plan)
     assert drawn(plan, "mermaid", Drawing()) == mermaid(plan)
     assert json.loads(drawn(plan, "json", Drawing())) == plan.to_json()
-
-
-def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
-    path = tmp_path / "plan.svg"
-    path.write_text("old")
-    save(str(path), "new µ")
-    assert path.read_bytes() == "new µ".encode()
-    assert [each.name for each in tmp_path.iterdir()] == ["plan.svg"]
-
-
-def test_a_write_that_fails_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "plan.svg"
-    path.write_text("old")
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.replace", full)
-    with pytest.raises(ConfigError, match=r"plan\.svg: cannot be written: No space left"):
-        save(str(path), b"new")
-    assert path.read_text() == "old"
-    assert [each.name for each in tmp_path.iterdir()] == ["plan.svg"]
-
-
-def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no directory '.*nowhere'; make it"):
-        save(str(tmp_path / "nowhere" / "plan.svg"), "")
-    with pytest.raises(ConfigError, match="is a directory; name a file in it"):
-        save(str(tmp_path), "")
 
 
 @pytest.fixture

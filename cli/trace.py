@@ -115,7 +115,9 @@ def _traced(llm: LLM, run: Traced, asked: Asked) -> Trace:
     """A run that is too short to judge is written all the same."""
     executor = llm.config.executor
     try:
-        return Trace.of(llm.plan, run.report, requests=run.requests, executor=executor)
+        return Trace.of(
+            llm.plan, run.report, requests=run.requests, counts=run.steps, executor=executor
+        )
     except StepweaveError:
         timeline = measured(llm.plan, run.report, serial=executor == "serial")
         began = run.report.began_s

@@ -142,4 +142,24 @@ def run_advance(structured: bool, ctx: OpContext) -> None:
 
 
 def run_finish(ctx: OpContext) -> None:
-    finish(ctx.state("requests"), ctx.read("settled"))
+    table: RequestTable = ctx.state("requests")
+    settled: Sequence[Settled] = ctx.read("settled")
+    if table.log is None:
+        return finish(table, settled)
+    drafted, accepted, tokens = _counted(settled)
+    tokens -= sum(len(each.tokens) for each in settled)  # `advance` took them in already
+    finish(table, settled)
+    now = _counted(settled)
+    table.log.steps.settled(
+        ctx.step, drafted=now[0] - drafted, accepted=now[1] - accepted, tokens=now[2] - tokens
+    )
+
+
+def _counted(settled: Sequence[Settled]) -> tuple[int, int, int]:
+    """Drafts verified and accepted, and tokens, of these requests so far."""
+    requests = [each.request for each in settled]
+    return (
+        sum(request.drafted for request in requests),
+        sum(request.accepted for request in requests),
+        sum(len(request.output_ids) for request in requests),
+    )

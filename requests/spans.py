@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from .request import FinishReason, Request
+from .step_counts import StepCounts
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class RequestLog:
     """What a table notes of its requests while it has this for its `log`."""
 
     def __init__(self) -> None:
+        self.steps = StepCounts()
         self._noted: dict[int, _Noted] = {}
 
     def asked(self, requests: Iterable[Request]) -> None:

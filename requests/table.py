@@ -19,6 +19,7 @@ from .inbox import Inbox
 from .limits import Limits
 from .request import FinishReason, Request
 from .spans import RequestLog
+from .step_counts import StepCount
 
 __all__ = ["Limits", "RequestTable"]
 
@@ -187,7 +188,19 @@ class RequestTable:
             self.steps += 1
         self._uncommitted.append(sum(row.queries for row in rows))
         self._batches.append((step, tuple(row.request for row in rows)))
+        if self.log is not None:
+            self.log.steps.scheduled(self._count(step, len(rows)))
         return StepBatch(step, tuple(rows))
+
+    def _count(self, step: int, rows: int) -> StepCount:
+        running = sum(1 for _ in self._running())
+        return StepCount(
+            step,
+            rows=rows,
+            waiting=len(self.requests) - running,
+            blocks=len(self.blocks.pool.held),
+            blocks_in_all=self.limits.num_blocks,
+        )
 
     @property
     def idle(self) -> bool:

@@ -23,6 +23,7 @@ from ..executors.report import RunReport
 from ..graph.plan import Plan
 from ..requests.request import Request, RequestError, RequestOutput, SamplingParams
 from ..requests.spans import RequestLog, RequestSpan
+from ..requests.step_counts import StepCount
 from ..requests.table import RequestTable
 from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarError
@@ -47,6 +48,7 @@ class Traced:
     outputs: list[RequestOutput]
     report: RunReport
     requests: tuple[RequestSpan, ...] = ()
+    steps: tuple[StepCount, ...] = ()
 
 
 class LLM:
@@ -167,8 +169,10 @@ class LLM:
         finally:
             self._running = None
             running.table.log = None
-        spans = () if log is None else log.spans()
-        return Traced([job.output() for job in jobs], report, spans)
+        outputs = [job.output() for job in jobs]
+        if log is None:
+            return Traced(outputs, report)
+        return Traced(outputs, report, log.spans(), log.steps.all())
 
     def warm_up(self, on_progress: Callable[[int, int, str], None] | None = None) -> None:
         """Capture all graphs that steady decoding needs; nothing, where there are none.

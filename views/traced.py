@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..executors.analysis import Analysis, Cause, analyse
@@ -17,6 +17,7 @@ from .words import protected
 
 if TYPE_CHECKING:
     from ..requests.spans import RequestSpan
+    from ..requests.step_counts import StepCount
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Trace:
     planned_cycle: Cycle | None = None
     replayed_us: float | None = None
     requests: tuple[RequestSpan, ...] = ()
+    counts: tuple[StepCount, ...] = ()
     began_s: float = 0.0
     executor: str = "threads"
 
@@ -40,6 +42,7 @@ class Trace:
         report: RunReport,
         *,
         requests: Sequence[RequestSpan] = (),
+        counts: Sequence[StepCount] = (),
         executor: str = "threads",
     ) -> Trace:
         """Raises `StepweaveError` for a run that was not traced, or is too short to judge."""
@@ -56,6 +59,7 @@ class Trace:
             planned_cycle=cycle(planned),
             replayed_us=replayed_us(plan, run, serial=serial),
             requests=tuple(requests),
+            counts=tuple(counts),
             began_s=report.began_s,
             executor=executor,
         )
@@ -161,6 +165,7 @@ class Trace:
                 "predicted": _cycle(self.planned_cycle) if self.planned is not None else None,
             },
             "requests": [_request(each, self.began_s) for each in self.requests],
+            "counts": [asdict(each) for each in self.counts],
         }
 
 

@@ -81,3 +81,22 @@ def test_a_run_that_is_not_traced_notes_nothing(llm: LLM, monkeypatch: pytest.Mo
         monkeypatch.setattr(RequestLog, name, never)
     assert llm.generate("Hello", SamplingParams(max_tokens=3))[0].error is None
     assert llm._table.log is None
+
+
+def test_the_counts_of_the_steps_add_up_to_those_of_the_outputs() -> None:
+    llm = LLM(pipeline="async_ngram", overrides={"scheduler.max_rows": "2"})
+    prompts = [*PROMPTS, "one two three one two three one two"]
+    traced = llm.traced(prompts, SamplingParams(max_tokens=12, ignore_eos=True))
+    counts, outputs = traced.steps, traced.outputs
+    assert sum(count.tokens for count in counts) == sum(len(o.token_ids) for o in outputs) == 48
+    assert sum(count.drafted for count in counts) == sum(o.drafted for o in outputs) > 0
+    assert sum(count.accepted for count in counts) == sum(o.accepted for o in outputs)
+    by_step = {count.step: count for count in counts}
+    assert list(by_step) == sorted(by_step)
+    for step, count in by_step.items():
+        assert count.rows == sum(step in span.steps for span in traced.requests)
+        assert count.rows <= 2
+        assert count.rows <= count.blocks <= count.blocks_in_all
+        assert count.accepted <= count.drafted
+    assert max(count.waiting for count in counts) == 2
+    llm.close()

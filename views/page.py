@@ -6,72 +6,39 @@ script only moves them about and picks out what one asks for (`assets/page*.js`)
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from html import escape
-from importlib.resources import files
 from string import Template
 from urllib.parse import quote
 
 from ..graph.explain import explain_wait
 from ..graph.plan import Edge, Plan
-from .page_data import embedded, page_data
-from .svg import DARK, LIGHT
+from .html import asset, embedded, palette, policy
+from .page_data import page_data
 from .svg_dag import dag_svg
 from .svg_lanes import lanes_svg
 from .svg_slots import slots_svg
 from .words import across, carried, count, later
 
 SCRIPTS = ("page_state.js", "page_details.js", "page_sight.js", "page.js")  # one, in this order
-# No address is ever asked for anything, and no script runs but the page's own.
-POLICY = (
-    "default-src 'none'; script-src '{script}'; style-src 'unsafe-inline'; "
-    "img-src data:; base-uri 'none'; form-action 'none'"
-)
 
 
 def page(plan: Plan, *, steps: int = 3, title: str | None = None) -> str:
     """One self-contained HTML file. `steps` are drawn; `title` is the name if not the graph's."""
     name = title or plan.graph.name
-    script = "\n".join(map(_asset, SCRIPTS))
-    return Template(_asset("page.html")).substitute(
-        policy=escape(POLICY.format(script=_hash(script))),
+    script = "\n".join(map(asset, SCRIPTS))
+    return Template(asset("page.html")).substitute(
+        policy=policy(script),
         title=escape(name),
         digest=plan.digest[:12],
         facts=escape(_facts(plan)),
-        style=_asset("page.css") + _palette(),
+        style=asset("page.css") + palette(),
         dag=dag_svg(plan, title=f"{name}: the plan as a graph"),
         lanes=lanes_svg(plan, steps=steps, title=f"{name}: the plan in time"),
         slots=slots_svg(plan, title=f"{name}: slots and lifetimes"),
         tables="\n".join(_tables(plan)),
         data=embedded(page_data(plan)),
         script=script,
-    )
-
-
-def _asset(name: str) -> str:
-    return files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    """What a content security policy calls this script."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _palette() -> str:
-    """The colours of the drawings for all of the page, so that one switch changes everything."""
-
-    def colours(palette: dict[str, str]) -> str:
-        return ";".join(f"--sw-{name}:{colour}" for name, colour in palette.items())
-
-    inherited = ";".join(f"--sw-{name}:inherit" for name in LIGHT)
-    return (
-        f":root{{color-scheme:light;{colours(LIGHT)}}}\n"
-        "@media screen and (prefers-color-scheme:dark)"
-        f"{{:root:not([data-theme=light]){{color-scheme:dark;{colours(DARK)}}}}}\n"
-        f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{colours(DARK)}}}}}\n"
-        f"svg.view{{{inherited}}}\n"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from ..graph.events import plan_edges
@@ -41,14 +40,6 @@ def nearest(plan: Plan) -> dict[str, dict[str, int | None]]:
         u: {v: int(paths[i, j] // HOP) if there[i, j] else None for j, v in enumerate(ops)}
         for i, u in enumerate(ops)
     }
-
-
-def embedded(data: Any) -> str:
-    """JSON for a script element: nothing in it ends the element or opens a comment."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    for letter in "<>&\u2028\u2029":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return text
 
 
 def _op(plan: Plan, name: str) -> dict[str, Any]:

@@ -6,18 +6,28 @@ The lanes are drawn on a canvas, only the part that is looked at. Colours are th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib import resources
+from string import Template
 from typing import Any
 
 from ..executors.critical import Cycle, chain
 from ..executors.timeline import Span, Timeline
-from .svg import DARK, LIGHT, STEP_COLOURS
+from ..graph.explain import explain_wait
+from .html import asset, embedded, palette, policy
+from .svg import STEP_COLOURS
 from .traced import Trace
-from .words import protected
+from .words import later, protected
 
+SCRIPTS = (  # one, in this order
+    "timeline_state.js",
+    "timeline_words.js",
+    "timeline_draw.js",
+    "timeline_counts.js",
+    "timeline_waits.js",
+    "timeline_range.js",
+    "timeline.js",
+)
 _TICKS = 10  # times are whole tenths of a µs
 _MOST_CAUSES = 12
 
@@ -28,40 +38,18 @@ def timeline_page(trace: Trace, *, title: str | None = None, steps: int | None =
     A step of 15 ops takes about half a kilobyte. The numbers are those of the whole run.
     """
     name = title or trace.plan.graph.name
-    parts = {
-        "title": escape(name),
-        "style": _palette() + _asset("timeline.css"),
-        "heading": _heading(trace, name),
-        "facts": _facts(trace),
-        "tables": _cycles(trace) + _idle(trace) + _actors(trace) + _ops(trace) + _requests(trace),
-        "data": _embedded(_data(trace, steps)),
-        "script": _asset("timeline.js"),
-    }
-    page = _asset("timeline.html")
-    for key, text in parts.items():
-        before, _, after = page.partition("{{" + key + "}}")
-        page = before + text + after
-    return page
-
-
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _palette() -> str:
-    def rules(colours: dict[str, str]) -> str:
-        return "".join(f"--sw-{name}:{colour};" for name, colour in colours.items())
-
-    dark = rules(DARK)
-    return (
-        f":root{{color-scheme:light dark;{rules(LIGHT)}}}\n"
-        f"@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
+    script = "\n".join(map(asset, SCRIPTS))
+    tables = _cycles, _waits, _idle, _actors, _ops, _requests
+    return Template(asset("timeline.html")).substitute(
+        policy=policy(script),
+        title=escape(name),
+        style=palette() + asset("timeline.css"),
+        heading=_heading(trace, name),
+        facts=_facts(trace),
+        tables="".join(table(trace) for table in tables),
+        data=embedded(_data(trace, steps)),
+        script=script,
     )
-
-
-def _embedded(data: dict[str, Any]) -> str:
-    """JSON that is safe inside a script element."""
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
 # --- numbers ----------------------------------------------------------------------------------
@@ -158,6 +146,23 @@ def _cycles(trace: Trace) -> str:
             f"<div><h3>predicted</h3>{said(trace.planned_cycle)}</div>"
         )
     return f"<section><h2>Critical cycle</h2><div class=cycles>{parts}</div></section>"
+
+
+def _waits(trace: Trace) -> str:
+    """The plan's waits in words; an op that is selected links here."""
+    rows = "".join(
+        f'<tr id="wait-{index}"><td>wait {index}</td><td>{_breakable(wait.target)}</td>'
+        f"<td>{_breakable(wait.source)} {escape(later(wait.distance))}</td><td>"
+        + "".join(f"<p>{escape(line)}</p>" for line in explain_wait(trace.plan, wait).lines())
+        + "</td></tr>"
+        for index, wait in enumerate(trace.plan.waits, start=1)
+    )
+    heads = "".join(f"<th>{head}</th>" for head in ("", "op", "waits for", "why"))
+    none = "" if rows else "<p>None: every ordering follows from the order of an actor's ops.</p>"
+    return (
+        f"<section id=plan-waits><h2>Waits of the plan</h2>{none}<div class=scroll><table><thead>"
+        f"<tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></section>"
+    )
 
 
 def _idle(trace: Trace) -> str:
@@ -265,10 +270,12 @@ def _data(trace: Trace, steps: int | None) -> dict[str, Any]:
         "ticks": _TICKS,
         "steady": [run.steady.start, run.steady.stop],
         "tracks": drawn,
-        "waits": {
-            f"{ops.index(w.source)},{ops.index(w.target)},{w.distance}": protected(w)
+        "period": run.period_us,
+        "waits": [
+            [ops.index(w.source), ops.index(w.target), w.distance, protected(w)]
             for w in trace.plan.waits
-        },
+        ],
+        "counts": _count_data(trace, shown),
         "chain": [ops.index(links[-1].op), links[-1].step] if links else None,
         "requests": [_request_data(r, trace.began_s) for r in trace.requests],
     }
@@ -315,6 +322,13 @@ def _lane(
     if any(late):
         lane["late"] = late
     return lane
+
+
+def _count_data(trace: Trace, steps: range) -> dict[str, Any]:
+    counts = [count for count in trace.counts if count.step in steps]
+    names = ("step", "rows", "waiting", "blocks", "tokens", "drafted", "accepted")
+    columns: dict[str, Any] = {name: [getattr(count, name) for count in counts] for name in names}
+    return {**columns, "blocks_in_all": counts[0].blocks_in_all if counts else 0}
 
 
 def _request_data(request: Any, began_s: float) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stepweave.requests.spans import RequestSpan
+from stepweave.requests.step_counts import StepCount
 from stepweave.views.timeline_page import timeline_page
 from stepweave.views.traced import Trace
 from tests.views.test_timeline_page import as_if_run, plan
@@ -15,7 +16,11 @@ from tests.views.test_timeline_page import as_if_run, plan
 @pytest.fixture
 def trace() -> Trace:
     request = RequestSpan("fox", 99.999, 100.0, 100.001, 100.003, 100.1, 7, 40, "stop", 0, (0, 1))
-    return Trace.of(plan(), as_if_run(plan()), requests=[request])
+    counts = [
+        StepCount(step, 2 + step % 2, 1, 10 + step, 64, tokens=3, drafted=4, accepted=step % 5)
+        for step in range(30)
+    ]
+    return Trace.of(plan(), as_if_run(plan()), requests=[request], counts=counts)
 
 
 @pytest.fixture
@@ -218,3 +223,169 @@ def test_a_run_of_two_thousand_steps_draws_at_once(open_page: Any) -> None:
         "requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - from)))"
     )
     assert took < 2000  # some 20 ms on a free machine
+
+
+# --- waits, counts, measuring, theme --------------------------------------------------------------
+
+
+def in_view(page: Any) -> int:
+    """How many waits have both ends in view, counted from the plan and the run, not the script."""
+    found: int = page.execute_script(
+        """
+        const { waits, ops } = JSON.parse(document.getElementById("data").textContent);
+        const [from, to] = [timeline.view().from, timeline.view().to], names = timeline.lanes();
+        const left = document.getElementById("lanes").clientWidth;
+        let count = 0;
+        names.forEach(({ track }, target) => names.forEach((other, source) => {
+          if (other.track !== track) return;
+          for (const [before, after, distance] of waits)
+            for (let step = 0; step < 40; step++) {
+              const a = timeline.place(source, ops[before], step - distance);
+              const b = timeline.place(target, ops[after], step);
+              const gutter = timeline.pixel(from);
+              if (a && b && a.from <= left && b.to > gutter && b.from <= left) count++;
+            }
+        }));
+        return count;
+        """
+    )
+    return found
+
+
+def test_arrows_show_every_wait_in_view_and_can_be_switched_off(page: Any) -> None:
+    painted(page)
+    arrows = ask(page, "timeline.arrows()")
+    assert arrows == in_view(page) > 0
+    with_arrows = painted(page)
+    page.execute_script("document.getElementById('waits').click()")
+    without = painted(page)
+    assert without != with_arrows
+    assert ask(page, "timeline.arrows()") == 0
+    page.execute_script("document.getElementById('waits').click()")
+    press_lanes(page, "0")
+    painted(page)
+    assert ask(page, "timeline.arrows()") == 0, "over a whole run they would cover the lanes"
+
+
+def press_lanes(page: Any, *names: str) -> None:
+    ask(page, "document.getElementById('lanes').focus()")
+    press(page, *names)
+
+
+def test_a_selected_op_links_to_its_waits_in_the_plan(page: Any, trace: Trace) -> None:
+    place = spot(page, 0, "commit.host", 14)
+    point(page, (place["from"] + place["to"]) / 2, place["y"], click=True)
+    assert "In the plan: " in text(page, "#picked")
+    link = page.find_element("css selector", "#picked a")
+    number = int(link.text.removeprefix("wait "))
+    wait = trace.plan.waits[number - 1]
+    assert "commit.host" in (wait.source, wait.target)
+    link.click()
+    row = text(page, "#plan-waits tr:target")
+    assert wait.source in row
+    assert wait.target in row
+    for protection in wait.protects:
+        assert f"{protection.hazard} {protection.value}".strip() in row
+
+
+def drag(page: Any, start: float, end: float, y: float, *, shift: bool = False) -> None:
+    box = ask(
+        page, "(r => [r.left, r.top])(document.getElementById('lanes').getBoundingClientRect())"
+    )
+    held = {"button": "left", "buttons": 1, "clickCount": 1, "modifiers": 8 if shift else 0}
+    for kind, x in [
+        ("mousePressed", start),
+        ("mouseMoved", (start + end) / 2),
+        ("mouseMoved", end),
+        ("mouseReleased", end),
+    ]:
+        page.execute_cdp_cmd(
+            "Input.dispatchMouseEvent", {"type": kind, "x": box[0] + x, "y": box[1] + y, **held}
+        )
+
+
+def test_a_range_is_measured_by_dragging_and_says_what_is_in_it(page: Any, trace: Trace) -> None:
+    view = ask(page, "timeline.view()")
+    place = spot(page, 1, "forward.device", 14)
+    before = painted(page)
+    drag(page, place["from"], place["to"], place["y"], shift=True)
+    assert ask(page, "timeline.view()") == view, "measuring does not move the lanes"
+    start, end = ask(page, "timeline.range()")
+    span = next(s for s in trace.run.events if (s.op, s.step) == ("forward.device", 14))
+    pixel = (view["to"] - view["from"]) / 1000
+    assert start == pytest.approx(span.start_us, abs=2 * pixel)
+    assert end == pytest.approx(span.end_us, abs=2 * pixel)
+    said = text(page, "#picked")
+    assert f"{(end - start) / trace.run.period_us:.2f} periods of the run" in said
+    assert "compute 100 %" in said
+    assert painted(page) != before
+    press_lanes(page, "ESCAPE")
+    assert ask(page, "timeline.range()") is None
+    ask(page, "document.getElementById('measure').click()")
+    assert ask(page, "document.getElementById('measure').getAttribute('aria-pressed')") == "true"
+    drag(page, place["to"], place["from"], place["y"])
+    low, high = ask(page, "timeline.range()")
+    assert (low, high) == pytest.approx((start, end), abs=3 * pixel)
+
+
+def test_a_range_is_measured_with_keys_from_op_to_op(page: Any, trace: Trace) -> None:
+    place = spot(page, 1, "forward.device", 14)
+    point(page, (place["from"] + place["to"]) / 2, place["y"], click=True)
+    press_lanes(page, "r", "ARROW_RIGHT", "ARROW_RIGHT", "r")
+    last = ask(page, "timeline.selected()")
+    spans = {(s.op, s.step): s for s in trace.run.events}
+    wanted = (spans["forward.device", 14].start_us, spans[last["op"], last["step"]].end_us)
+    assert ask(page, "timeline.range()") == pytest.approx(wanted, abs=0.2)
+
+
+def test_counts_by_step_are_drawn_and_told(page: Any, trace: Trace) -> None:
+    counters = {each["name"]: each["y"] for each in ask(page, "timeline.counters()")}
+    assert list(counters) == ["rows", "cache", "accepted"]
+    place = spot(page, 1, "forward.device", 14)
+    point(page, (place["from"] + place["to"]) / 2, counters["cache"])
+    step = next(
+        count
+        for count in trace.counts
+        if f"step {count.step}\n" in text(page, "#tip") and count.step in (14, 15, 16)
+    )
+    said = text(page, "#tip")
+    assert f"{step.rows} rows, 1 requests without one" in said
+    assert f"{step.blocks} of 64 blocks held" in said
+    assert f"{step.accepted} of 4 drafts accepted" in said
+
+
+def test_a_run_without_counts_draws_none(open_page: Any) -> None:
+    page = open_page(timeline_page(Trace.of(plan(), as_if_run(plan()))))
+    assert ask(page, "timeline.counters()") == []
+
+
+def test_the_theme_and_the_keys_are_switched_as_on_the_page_of_a_plan(page: Any) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light, drawn = ask(page, ground), painted(page)
+    ask(page, "document.getElementById('lanes').focus()")
+    press(page, "t")
+    assert ask(page, ground) != light
+    assert painted(page) != drawn
+    page.find_element("id", "theme").click()
+    assert ask(page, ground) == light
+    press(page, "?")
+    help_ = page.find_element("id", "help")
+    for words in ("measure", "idle time", "whole run", "Esc"):
+        assert words in help_.text
+    press(page, "ESCAPE")
+    assert not help_.is_displayed()
+
+
+@pytest.mark.parametrize("then", ["+", "s", "wheel"])
+def test_a_tooltip_goes_when_what_is_under_the_pointer_changes(page: Any, then: str) -> None:
+    place = spot(page, 1, "forward.device", 14)
+    point(page, (place["from"] + place["to"]) / 2, place["y"])
+    assert not ask(page, "document.getElementById('tip').hidden")
+    if then == "wheel":
+        page.execute_script(
+            "document.getElementById('lanes').dispatchEvent(new WheelEvent('wheel', "
+            "{deltaY: -300, ctrlKey: true, clientX: 500, clientY: 100}))"
+        )
+    else:
+        press_lanes(page, then)
+    assert ask(page, "document.getElementById('tip').hidden")

@@ -18,8 +18,9 @@ from stepweave.graph.node import Node, Op, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.timetable import arcs
+from stepweave.views.html import embedded
 from stepweave.views.page import page
-from stepweave.views.page_data import embedded, nearest, page_data
+from stepweave.views.page_data import nearest, page_data
 from tests.graph.pipelines import decode
 from tests.graph.strategies import examples, plans
 

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from .graph import graph_app
 from .options import Config, Costs, MaxTokens, PromptsFile, PromptTexts, Rows, Settings
 from .reporting import Exit, one_line_errors
+from .signals import raise_on_term
 
 
 class _Verbs(TyperGroup):
@@ -97,7 +98,12 @@ def run(
     max_tokens: MaxTokens = None,
     settings: Settings = None,
     json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per request, then a summary.")
+        bool,
+        typer.Option("--json", help="One JSON object per request as it ends, then a summary."),
+    ] = False,
+    ordered: Annotated[
+        bool,
+        typer.Option("--ordered", help="With --json: all at the end, in the order of the input."),
     ] = False,
     compare: Annotated[
         bool,
@@ -110,7 +116,7 @@ def run(
     """Generate text. Without prompts given, for those of the config.
 
     \b
-    Exit code 1 if a request failed, 130 after Ctrl-C (what was done is printed).
+    Exit code 1 if a request failed, 130 after Ctrl-C, 143 after TERM (what was done is printed).
       stepweave run quickstart
       stepweave run quickstart --prompt "Write a story about a fox named Ida." --max-tokens 80
       stepweave run async --prompts requests.jsonl --json --set scheduler.max_rows=4
@@ -124,7 +130,7 @@ def run(
     changed = overrides(settings) | ({"check": "strict"} if strict else {})
     loaded = runnable(config, changed)
     lines = requested(loaded, prompt or (), prompts, schema, max_tokens)
-    raise Exit(run_pipeline(loaded, lines, as_json=json, compare=compare))
+    raise Exit(run_pipeline(loaded, lines, as_json=json, compare=compare, ordered=ordered))
 
 
 @app.command()
@@ -256,7 +262,7 @@ def trace(
 
     \b
     Without prompts given, for those of the config. An abstract graph is simulated.
-    Exit code 1 if a request failed or there is no steady state, 130 after Ctrl-C.
+    Exit code 1 if a request failed or there is no steady state, 130 after Ctrl-C, 143 after TERM.
       stepweave trace quickstart
       stepweave trace quickstart -o trace.json --html timeline.html --set depth=3
       stepweave trace async --prompts requests.jsonl --max-tokens 64 --json
@@ -309,4 +315,5 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a letter shows its number
             stream.reconfigure(errors="backslashreplace")
+    raise_on_term()
     app()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..configs.errors import ConfigError
 from ..graph.errors import StepweaveError
+from .signals import Terminated
 
 UNSOUND = 1  # the config was understood, and it or a request failed
 USAGE = 2  # the command, a file or a setting is wrong
-INTERRUPTED = 130
+INTERRUPTED = 128 + signal.SIGINT
+TERMINATED = 128 + signal.SIGTERM
 BROKEN_PIPE = 141
 
 
@@ -33,21 +36,34 @@ def one_line_errors(debug: bool) -> Iterator[None]:
     """Turn every exception into a line on stderr and an `Exit`; with `debug`, let it through."""
     try:
         yield
-    except (KeyboardInterrupt, BrokenPipeError, StepweaveError) as error:
+        sys.stdout.flush()  # here, where what goes wrong is told in one line
+    except (KeyboardInterrupt, StepweaveError) as error:
         if debug:
             raise
         raise Exit(_tell(error)) from error
+    except OSError as error:
+        if debug or error.filename is not None:  # standard output is a descriptor, without a name
+            raise
+        raise Exit(_unwritable(error)) from error
 
 
 def _tell(error: BaseException) -> int:
+    if isinstance(error, Terminated):
+        say("terminated")
+        return TERMINATED
     if isinstance(error, KeyboardInterrupt):
         say("interrupted")
         return INTERRUPTED
-    if isinstance(error, BrokenPipeError):
-        # The reader has gone. Python flushes stdout once more on its way out: give it a sink.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
     assert isinstance(error, StepweaveError)
     for line in error.message.splitlines():
         say(f"error: {line}")
     return USAGE if isinstance(error, ConfigError) else UNSOUND
+
+
+def _unwritable(error: OSError) -> int:
+    """Standard output is closed or full. Python flushes it once more at the end: give it a sink."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE  # the reader has gone, as `head` does: nothing to say
+    say(f"error: standard output cannot be written: {error.strerror}")
+    return USAGE

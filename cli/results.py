@@ -10,10 +10,13 @@ if TYPE_CHECKING:
     from ..requests.request import RequestOutput
 
 
-def print_json(outputs: Sequence[RequestOutput], summary: Mapping[str, Any]) -> None:
-    """One object per request, in input order, then the summary."""
-    for output in outputs:
-        print(json.dumps(output.to_json()))
+def write_json(output: RequestOutput) -> None:
+    """A line for one request, at once: a pipe that reads it need not wait for the others."""
+    print(json.dumps(output.to_json()), flush=True)
+
+
+def write_summary(summary: Mapping[str, Any]) -> None:
+    """The last line, on the whole run."""
     print(json.dumps({"summary": summary}), flush=True)
 
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from .reporting import INTERRUPTED, UNSOUND, say
+from .reporting import UNSOUND, say
+from .signals import cancelled_by_signals
 
 if TYPE_CHECKING:
     from ..configs.prompts import PromptLine
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 _MAX_PAIRS = 4  # of timed runs that `--compare` makes, the first of which warms up
 _ENOUGH_SECONDS = 10.0  # of comparing; a long job is compared once
-_ONE_PRESS_SECONDS = 1.0  # a shell may signal the process and its group: still one Ctrl-C
-
-OnProgress = Callable[[int, int], None]  # (requests done, tokens so far)
 
 
 @dataclass
@@ -41,22 +38,32 @@ class Comparison:
 
 
 def run(
-    config: PipelineConfig, lines: Sequence[PromptLine], *, as_json: bool, compare: bool
+    config: PipelineConfig,
+    lines: Sequence[PromptLine],
+    *,
+    as_json: bool,
+    compare: bool,
+    ordered: bool = False,
 ) -> int:
-    """Generate and print; 1 if a request failed, 130 if Ctrl-C ended it early."""
+    """Generate and print; 1 if a request failed, 130 or 143 if Ctrl-C or TERM ended it early.
+
+    As JSON, each output is written as soon as its request has ended; `ordered`: all at the end,
+    in the order of `lines`.
+    """
     from ..serving.llm import LLM, Interrupted
-    from .results import print_json, print_text
+    from .results import print_text, write_json, write_summary
 
     llm = LLM(pipeline=config)
     if config.captured:
         with _warming_up() as on_warm_up:
             llm.warm_up(on_warm_up)
+    at_once = as_json and not ordered
     started = perf_counter()
-    with cancelled_by_ctrl_c(llm) as interrupted, progress_bar(len(lines)) as on_progress:
+    with cancelled_by_signals(llm.cancel) as interruption:
         try:
-            outputs = llm.generate(lines, on_progress=on_progress)
+            outputs = llm.generate(lines, on_output=write_json if at_once else None)
         except Interrupted as early:
-            interrupted.append(perf_counter())
+            interruption.note(signal.SIGINT)
             outputs = early.outputs
     seconds = perf_counter() - started
     summary: dict[str, Any] = {
@@ -64,17 +71,22 @@ def run(
         "equal_to_synchronous": None,
         "speed_ratio": None,
     }
-    if compare and not interrupted:
+    if compare and not interruption:
         found = _compared(llm, config, lines, outputs, seconds)
         summary["equal_to_synchronous"] = found.equal
         summary["speed_ratio"] = round(found.speed_ratio, 3)
-    (print_json if as_json else print_text)(outputs, summary)
-    if interrupted:
+    if as_json:
+        for output in () if at_once else outputs:
+            write_json(output)
+        write_summary(summary)
+    else:
+        print_text(outputs, summary)
+    if interruption:
         done = sum(output.finish_reason in ("stop", "length") for output in outputs)
-        say(f"interrupted: {done} of {len(lines)} requests were done")
-        return INTERRUPTED
+        say(f"{interruption.word}: {done} of {len(lines)} requests were done")
+        return interruption.code
     unequal = summary["equal_to_synchronous"] is False
-    return UNSOUND if unequal or any(output.error for output in outputs) else 0
+    return UNSOUND if unequal or any(output.failed for output in outputs) else 0
 
 
 def _compared(
@@ -104,36 +116,13 @@ def _compared(
 
 def _timed(llm: LLM, lines: Sequence[PromptLine]) -> tuple[Sequence[RequestOutput], float]:
     started = perf_counter()
-    outputs = llm.generate(lines)
+    outputs = llm.generate(lines, progress=False)
     return outputs, perf_counter() - started
 
 
 def _counted(outputs: Sequence[RequestOutput]) -> list[tuple[Any, ...]]:
     """What must not depend on how the plan was run."""
     return [(tuple(o.token_ids), o.text, o.finish_reason, o.drafted, o.accepted) for o in outputs]
-
-
-@contextmanager
-def cancelled_by_ctrl_c(llm: LLM) -> Iterator[list[float]]:
-    """The first Ctrl-C lets generation end soon and in order; a later one ends it where it is.
-
-    Yields when it was interrupted: an empty list if it was not.
-    """
-    interrupted: list[float] = []
-
-    def cancel(number: int, frame: FrameType | None) -> None:
-        now = perf_counter()
-        if not interrupted:
-            interrupted.append(now)
-            llm.cancel()
-        elif now - interrupted[0] > _ONE_PRESS_SECONDS:
-            signal.default_int_handler(number, frame)
-
-    before = signal.signal(signal.SIGINT, cancel)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -154,24 +143,3 @@ def _warming_up() -> Iterator[Callable[[int, int, str], None] | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, of, what: bar.update(task, completed=done, total=of, description=what)
-
-
-@contextmanager
-def progress_bar(total: int) -> Iterator[OnProgress | None]:
-    """On stderr, and only where somebody looks at it."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("generating"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[tokens]} tokens"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total, tokens=0)
-        yield lambda done, tokens: bar.update(task, completed=done, tokens=tokens)

@@ -18,7 +18,7 @@ from ..views.timeline_page import timeline_page
 from ..views.traced import Trace
 from .output import place, save, writing
 from .planned import plan_of
-from .reporting import INTERRUPTED, UNSOUND, say
+from .reporting import UNSOUND, say
 from .trace_summary import summary
 from .wrapping import columns
 
@@ -53,7 +53,7 @@ class Prompts:
 
 
 def trace(name: str, overrides: Mapping[str, str], prompts: Prompts, asked: Asked) -> int:
-    """Run or simulate, write, print. 1 if a request failed, 130 after Ctrl-C."""
+    """Run or simulate, write, print. 1 if a request failed, 130 or 143 if interrupted."""
     for path in (asked.output, asked.html):
         if path is not None:
             place(path)
@@ -77,26 +77,25 @@ def trace(name: str, overrides: Mapping[str, str], prompts: Prompts, asked: Aske
 
 def _run(config: PipelineConfig, prompts: Prompts, asked: Asked) -> tuple[Trace, int]:
     from .requested import requested
-    from .run import cancelled_by_ctrl_c, progress_bar
+    from .signals import cancelled_by_signals
 
     lines = requested(config, prompts.texts, prompts.file, None, prompts.max_tokens)
     from ..serving.llm import LLM, Interrupted  # only now: it takes seconds
 
     llm = LLM(pipeline=config)
     try:
-        with cancelled_by_ctrl_c(llm) as interrupted:
+        with cancelled_by_signals(llm.cancel) as interruption:
             for _ in range(asked.warm_up):
-                if not interrupted:
-                    llm.generate(lines)
-            if interrupted:
-                raise KeyboardInterrupt
-            before = llm.engine.totals.failures
-            with progress_bar(len(lines)) as on_progress:
-                try:
-                    run = llm.traced(lines, on_progress=on_progress)
-                except Interrupted:
-                    raise KeyboardInterrupt from None
-        failures = llm.engine.totals.failures - before
+                if not interruption:
+                    llm.generate(lines, progress=False)
+            if interruption:
+                raise interruption.exception
+            before = llm.engine.totals.failed_steps
+            try:
+                run = llm.traced(lines)
+            except Interrupted:
+                raise KeyboardInterrupt from None
+        failures = llm.engine.totals.failed_steps - before
     finally:
         llm.close()
     for output in run.outputs:
@@ -104,10 +103,10 @@ def _run(config: PipelineConfig, prompts: Prompts, asked: Asked) -> tuple[Trace,
             say(f"request {output.id} failed: {output.error}")
     if failures:
         say(f"{failures} steps failed: the trace is of what came after the last of them")
-    failed = any(output.error is not None for output in run.outputs)
+    failed = any(output.failed for output in run.outputs)
     if not run.report.events:
         raise StepweaveError("no step was completed: there is nothing to trace")
-    code = INTERRUPTED if interrupted else UNSOUND if failed else 0
+    code = interruption.code if interruption else UNSOUND if failed else 0
     return _traced(llm, run, asked), code
 
 

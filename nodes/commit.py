@@ -103,6 +103,7 @@ def finish(table: RequestTable, settled: Sequence[Settled]) -> None:
                 request.on_settled(request, len(each.tokens))
         except Exception as failure:  # a decoder's or listener's fault ends its own request only
             table.finish(request, "error", f"{type(failure).__name__}: {failure}")
+    table.tell_ended()  # here, since a request cancelled meanwhile has all its text only now
 
 
 def _take_in(table: RequestTable, each: Settled) -> str:

@@ -15,7 +15,6 @@ copies.
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Protocol
 from ..graph.events import plan_edges
 from ..graph.paths import adjacency, closure, within
 from ..graph.plan import Plan
+from .wake import Wake
 
 FEWEST = 4  # steps to have seen before the first delay
 RECOVERY = 1.5  # growth per step of what a starved step has halved
@@ -83,7 +83,7 @@ class JustInTime:
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         """`sleep` takes seconds and returns early where `release` is to have an effect."""
-        self._released = threading.Event()
+        self._released = Wake()
         self._clock = clock
         self._sleep = sleep or self._released.wait
         self._margin_s, self._margin_share, self._idle_share = margin_s, margin_share, idle_share

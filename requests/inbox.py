@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from ..policies.wake import Wake
 from .request import Request, RequestError
 
 T = TypeVar("T")
@@ -19,8 +20,8 @@ class Inbox:
         self._max_queue = max_queue
         self._arrived: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._cancelled: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._woken = threading.Event()
-        self._opening = threading.Lock()
+        self._woken = Wake()
+        self._opening = threading.RLock()  # a signal handler may cancel while its thread is in here
         self._openers = 0
 
     # -- from any thread -------------------------------------------------------------------

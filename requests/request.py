@@ -13,6 +13,7 @@ from ..policies.stopping import StopChecker
 from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarSpec
 from .limits import MAX_BIASES, MAX_LOGPROBS, MAX_STOP_TOKENS
+from .moments import Moments, RequestTimings
 
 FinishReason = Literal["stop", "length", "error", "cancelled"]
 Phase = Literal["waiting", "running", "preempted", "done"]
@@ -153,6 +154,8 @@ class Request:
     bad_words: tuple[tuple[int, ...], ...] = ()  # forbidden sequences, as token ids
     on_text: Callable[[str], None] | None = None
     on_settled: Callable[[Request, int], None] | None = None  # (itself, tokens it just got)
+    on_ended: Callable[[Request], None] | None = None  # (itself), once; must not raise
+    moments: Moments = field(default_factory=Moments)
 
     phase: Phase = "waiting"
     output_ids: list[int] = field(default_factory=list)  # settled
@@ -215,6 +218,7 @@ class Request:
                 tuple(self.prompt_logprobs) if self.params.prompt_logprobs is not None else None
             ),
             warnings=self.grammar.warnings if self.grammar is not None else (),
+            timings=self.moments.durations(len(self.output_ids)),
         )
 
     def begin_prefill(self) -> None:
@@ -241,6 +245,7 @@ class RequestOutput:
     `logprobs` has one entry per output token, `prompt_logprobs` one per prompt token from the
     second on; None where they were not asked for. `warnings`: what of its grammar is not enforced.
     `choices`: for n > 1, all n completions in order; the other fields are then the first one's.
+    `timings` has no part in comparing outputs.
     """
 
     id: str
@@ -256,8 +261,15 @@ class RequestOutput:
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     warnings: tuple[str, ...] = ()
     choices: tuple[RequestOutput, ...] = ()
+    timings: RequestTimings | None = field(default=None, compare=False)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it, or any of its choices, ended with an error."""
+        return self.error is not None or any(choice.failed for choice in self.choices)
 
     def to_json(self) -> dict[str, Any]:
+        """As a line of `run --json`; what was not asked for has no key."""
         out: dict[str, Any] = {
             "id": self.id,
             "prompt": self.prompt,
@@ -276,6 +288,8 @@ class RequestOutput:
                 out[name] = [asdict(each) for each in found]
         if self.warnings:
             out["warnings"] = list(self.warnings)
+        if self.timings is not None:
+            out["timings"] = self.timings.to_json()
         if self.choices:
             out["choices"] = [choice.to_json() for choice in self.choices]
         return out

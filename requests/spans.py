@@ -1,27 +1,22 @@
-"""When each request came, was first scheduled, got its first token and ended: for traced runs.
+"""The lives of the requests of a traced run, and the steps that each was in.
 
-The table tells a log, where it has one, what happens to a request at the moment it happens; an
-untraced run has none, and asks once per scheduled row whether it has.
+The table tells a log, where it has one, in which steps a request has a row; an untraced run has
+none, and asks once per scheduled row whether it has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from time import perf_counter
 
+from .moments import Moments
 from .request import FinishReason, Request
 from .step_counts import StepCounts
 
 
 @dataclass(frozen=True)
 class RequestSpan:
-    """The life of one request; times in seconds of `time.perf_counter`.
-
-    asked … submitted: its grammar is compiled. … scheduled: it waits for a row. … first token:
-    its prompt is computed, and a first token settled. … ended: it decodes. What it never came to
-    is None. `steps`: those of the run in which it had a row.
-    """
+    """The life of one request; times as in `Moments`. `steps`: those in which it had a row."""
 
     id: str
     asked_s: float
@@ -39,64 +34,38 @@ class RequestSpan:
 @dataclass
 class _Noted:
     request: Request
-    asked_s: float
-    submitted_s: float | None = None
-    scheduled_s: float | None = None
-    first_token_s: float | None = None
-    ended_s: float | None = None
     steps: list[int] = field(default_factory=list)
 
 
 class RequestLog:
     """What a table notes of its requests while it has this for its `log`."""
 
-    def __init__(self) -> None:
+    def __init__(self, requests: Iterable[Request]) -> None:
         self.steps = StepCounts()
-        self._noted: dict[int, _Noted] = {}
-
-    def asked(self, requests: Iterable[Request]) -> None:
-        """They exist, though they may still wait for a grammar (any thread)."""
-        now = perf_counter()
-        for request in requests:
-            self._noted.setdefault(request.uid, _Noted(request, now))
-
-    def submitted(self, requests: Iterable[Request]) -> None:
-        """They are about to be queued (any thread)."""
-        now = perf_counter()
-        for request in requests:
-            self._noted.setdefault(request.uid, _Noted(request, now)).submitted_s = now
+        self._noted = {request.uid: _Noted(request) for request in requests}
 
     def scheduled(self, request: Request, step: int) -> None:
         if (noted := self._noted.get(request.uid)) is not None:
-            if noted.scheduled_s is None:
-                noted.scheduled_s = perf_counter()
             noted.steps.append(step)
-
-    def prefilled(self, request: Request) -> None:
-        """Its first token is being settled."""
-        noted = self._noted.get(request.uid)
-        if noted is not None and noted.first_token_s is None and noted.ended_s is None:
-            noted.first_token_s = perf_counter()
-
-    def ended(self, request: Request) -> None:
-        if (noted := self._noted.get(request.uid)) is not None:
-            noted.ended_s = perf_counter()
 
     def spans(self) -> tuple[RequestSpan, ...]:
         """In order of arrival."""
-        return tuple(
-            RequestSpan(
-                id=noted.request.id,
-                asked_s=noted.asked_s,
-                submitted_s=noted.submitted_s,
-                scheduled_s=noted.scheduled_s,
-                first_token_s=noted.first_token_s,
-                ended_s=noted.ended_s,
-                prompt_tokens=len(noted.request.prompt_ids),
-                tokens=len(noted.request.output_ids),
-                finish_reason=noted.request.finish_reason,
-                preemptions=noted.request.preemptions,
-                steps=tuple(noted.steps),
-            )
-            for _, noted in sorted(self._noted.items())
-        )
+        return tuple(_span(noted) for _, noted in sorted(self._noted.items()))
+
+
+def _span(noted: _Noted) -> RequestSpan:
+    request = noted.request
+    moments: Moments = request.moments
+    return RequestSpan(
+        id=request.id,
+        asked_s=moments.asked_s,
+        submitted_s=moments.submitted_s,
+        scheduled_s=moments.scheduled_s,
+        first_token_s=moments.first_token_s,
+        ended_s=moments.ended_s,
+        prompt_tokens=len(request.prompt_ids),
+        tokens=len(request.output_ids),
+        finish_reason=request.finish_reason,
+        preemptions=request.preemptions,
+        steps=tuple(noted.steps),
+    )

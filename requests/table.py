@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from time import perf_counter
 
 from ..policies.counts import InFlight
 from ..policies.pacing import Eager, Pacer
@@ -63,6 +64,7 @@ class RequestTable:
         self.log: RequestLog | None = None  # of a traced run
         self.requests: dict[int, Request] = {}  # everything not yet done
         self.ended: list[Request] = []  # done, but perhaps still in steps in flight
+        self._untold: list[Request] = []  # done, and their listeners not told yet
         self.rows = KeyPool(range(limits.max_rows), row_reuse)
         self.blocks = BlockLedger(
             limits,
@@ -128,16 +130,11 @@ class RequestTable:
 
     def submit(self, request: Request) -> None:
         """Queue a request (any thread). Raises `RequestError` if the queue is full."""
-        if self.log is not None:
-            self.log.submitted([request])
-        self.inbox.submit(request)
+        self.inbox.submit(_stamped(request))
 
     def submit_all(self, requests: Iterable[Request]) -> None:
         """Queue a whole batch of work that waits for all of it: no limit of the queue applies."""
-        if self.log is not None:
-            requests = list(requests)
-            self.log.submitted(requests)
-        self.inbox.submit_all(requests)
+        self.inbox.submit_all(map(_stamped, requests))
 
     def cancel(self, uid: int) -> None:
         """End a request at the next schedule (any thread).
@@ -368,6 +365,8 @@ class RequestTable:
         prefix: tuple[int, ...] = (),
     ) -> ScheduledRow:
         request.last_step = step
+        if request.moments.scheduled_s is None:
+            request.moments.scheduled_s = perf_counter()
         if self.log is not None:
             self.log.scheduled(request, self._step)
         self._turn += 1
@@ -434,6 +433,7 @@ class RequestTable:
         self.ended.clear()
         self.blocks.forget_all()
         self.check_conservation()
+        self.tell_ended()
 
     # -- settling --------------------------------------------------------------------------
 
@@ -445,7 +445,9 @@ class RequestTable:
         self.preemptions += 1
 
     def finish(self, request: Request, reason: FinishReason, error: str | None = None) -> None:
-        """End a request once; later calls change nothing."""
+        """End a request once; later calls change nothing. Its listener hears of it when all that
+        belongs to it is there: from `tell_ended`.
+        """
         if request.phase == "done":
             return
         if request.phase == "running":
@@ -455,10 +457,18 @@ class RequestTable:
         self.finished += 1
         request.finish_reason = reason
         request.error = error
-        if self.log is not None:
-            self.log.ended(request)
+        request.moments.ended_s = perf_counter()
         self.ended.append(request)
+        if request.on_ended is not None:
+            self._untold.append(request)
         self.requests.pop(request.uid, None)
+
+    def tell_ended(self) -> None:
+        """Call `on_ended` of each request that has ended since the last time."""
+        while self._untold:
+            request = self._untold.pop(0)
+            if request.on_ended is not None:
+                request.on_ended(request)
 
     def settle(self, row: ScheduledRow) -> None:
         """Count one scheduled row as no longer in flight."""
@@ -467,8 +477,8 @@ class RequestTable:
             flight.windows -= 1
         elif row.yields:
             flight.firsts -= 1
-            if self.log is not None:
-                self.log.prefilled(row.request)
+            if row.request.moments.first_token_s is None and row.request.phase != "done":
+                row.request.moments.first_token_s = perf_counter()
         else:
             flight.silent -= 1
         assert min(flight.windows, flight.firsts, flight.silent) >= 0, "settled twice"
@@ -511,6 +521,11 @@ class RequestTable:
         self.rows.release([request.row], request.last_step)
         self.blocks.release(request)
         request.row = request.generation = -1
+
+
+def _stamped(request: Request) -> Request:
+    request.moments.submitted_s = perf_counter()
+    return request
 
 
 def _claim(request: Request) -> Claim:

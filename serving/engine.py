@@ -51,7 +51,9 @@ class Totals:
     drafted: int = 0
     accepted: int = 0
     preemptions: int = 0
-    failures: int = 0  # steps that failed, and were recovered from
+    failed_steps: int = 0  # and were recovered from
+    requests: int = 0  # prompts that were handed in, whatever became of them
+    failed_requests: int = 0  # prompts that ended with an error, refused ones included
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompts' tokens, found in the prefix cache
     seconds: float = 0.0
@@ -226,7 +228,7 @@ class Engine:
                 raise
             except Exception as failure:  # no op: the memory of the run could not be allocated
                 step, error = None, f"no step could begin: {_shortly(failure)}"
-            self.totals.failures += 1
+            self.totals.failed_steps += 1
             table.recover(step, error)
             now = _settled(table)
             moved = table.finished > finished or any(

@@ -7,13 +7,12 @@ for output in llm.generate(["Once upon a time"], SamplingParams(max_tokens=40)):
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..configs.errors import ConfigError
 from ..configs.load import load_config
@@ -21,16 +20,20 @@ from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
 from ..executors.report import RunReport
 from ..graph.plan import Plan
-from ..requests.request import Request, RequestError, RequestOutput, SamplingParams
+from ..requests.request import RequestError, RequestOutput, SamplingParams
 from ..requests.spans import RequestLog, RequestSpan
 from ..requests.step_counts import StepCount
-from ..requests.table import RequestTable
 from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarError
 from .engine import EngineError
 from .intake import Intake, Prompt, named
 from .loading import load_engine
+from .runs import Job, Listeners, OnOutput, OnProgress, OnText, Run
+from .turns import Turns
 from .warm_up import warm_up
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class Interrupted(KeyboardInterrupt):
@@ -81,7 +84,8 @@ class LLM:
         self.tokenizer = self._intake.tokenizer
         self._table = self.engine.new_table()  # lives on, and its prefix cache with it
         self._uids = count()
-        self._running: _Run | None = None
+        self._turns = Turns()
+        self._running: Run | None = None
 
     @property
     def plan(self) -> Plan:
@@ -89,90 +93,131 @@ class LLM:
         return self.engine.plan
 
     def close(self) -> None:
-        """End the processes that compile grammars. The garbage collector does it otherwise."""
+        """End the call that is being served, refuse those that wait, and end the processes that
+        compile grammars. The garbage collector does the last otherwise.
+        """
+        self._turns.close()
+        self.cancel()
         self._intake.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def get_tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer, that of transformers."""
+        return self.tokenizer
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        on_text: Callable[[str, str], None] | None = None,
-        on_progress: Callable[[int, int], None] | None = None,
+        on_text: OnText | None = None,
+        on_progress: OnProgress | None = None,
+        on_output: OnOutput | None = None,
+        progress: bool | None = None,
     ) -> list[RequestOutput]:
         """Generate for every prompt; outputs in the order of the prompts.
 
         A prompt is a text, a line as in a prompts file, or a list of token ids. `params` are for
         prompts that are texts or ids, one for all or one for each; a line has its own.
+
         `on_text(id, piece)` streams settled text (with n > 1 of each completion, as `id/index`),
-        `on_progress(ended, tokens)` counts prompts and tokens; both run on the driver's thread.
+        `on_output(output)` gets each output once, as soon as its prompt has ended,
+        `on_progress(ended, tokens)` counts prompts and tokens. They run on threads of the engine,
+        one at a time, and cannot call this LLM except `cancel`. What `on_text` raises ends its
+        request with an error; what the others raise ends the call, and is raised by it.
+        `progress`: show a bar on stderr; None: if that is a terminal and nobody listens.
 
         A request that cannot be served has an `error`, and the others go on; one whose grammar
-        takes long to compile joins them later. Raises `Interrupted` on Ctrl-C, with what was
-        settled.
+        takes long to compile joins them later. Called from several threads, one call is served
+        at a time, in the order in which they came. Raises `Interrupted` on Ctrl-C, with what was
+        settled, and `EngineError` after `close`.
         """
-        return self._generate(prompts, params, on_text, on_progress, None).outputs
+        listeners = Listeners(on_text, on_progress, on_output)
+        return self._generate(prompts, params, listeners, progress, traced=False).outputs
 
     def traced(
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        on_text: Callable[[str, str], None] | None = None,
-        on_progress: Callable[[int, int], None] | None = None,
+        on_text: OnText | None = None,
+        on_progress: OnProgress | None = None,
+        on_output: OnOutput | None = None,
+        progress: bool | None = None,
     ) -> Traced:
         """The same, and when each op of each step ran, and what each request waited for.
 
         Noting this takes two readings of the clock per op.
         """
-        return self._generate(prompts, params, on_text, on_progress, RequestLog())
+        listeners = Listeners(on_text, on_progress, on_output)
+        return self._generate(prompts, params, listeners, progress, traced=True)
 
     def _generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
-        on_text: Callable[[str, str], None] | None,
-        on_progress: Callable[[int, int], None] | None,
-        log: RequestLog | None,
+        listeners: Listeners,
+        progress: bool | None,
+        *,
+        traced: bool,
     ) -> Traced:
         many = _each(prompts)
         each_params = _for_each(params, len(many))
-        jobs = [_Job(*named(prompt, index)) for index, prompt in enumerate(many)]
-        running = _Run(self._table, jobs, on_progress)
-        waiting: list[tuple[_Job, Future[CompiledGrammar]]] = []
-        for job, prompt, given in zip(jobs, many, each_params, strict=True):
+        jobs = [Job(*named(prompt, index)) for index, prompt in enumerate(many)]
+        with self._turns.turn(), listeners.shown(progress, len(jobs)) as listening:
+            running = Run(self._table, jobs, listening, self._turns)
+            self._running = running
             try:
-                asked = self._intake.params(prompt, given)
-                job.requests = self._intake.requests(self._uids, job.id, job.prompt, prompt, asked)
-                running.check(job)
-                if asked.structured_outputs is not None:
-                    future = self._intake.grammar(asked.structured_outputs, asked.reasoning)
-                    waiting.append((job, future))
-            except (RequestError, GrammarError, ConfigError) as error:
-                job.fail(f"{error}")
-            running.follow(job, on_text)
-        self._running = running
-        report = RunReport(steps=0)
+                return self._serve(running, list(zip(jobs, many, each_params, strict=True)), traced)
+            finally:
+                self._running = None
+                self.engine.totals.requests += len(jobs)
+                self.engine.totals.failed_requests += sum(job.failed for job in jobs)
+
+    def _serve(
+        self, running: Run, asked: Sequence[tuple[Job, Prompt, SamplingParams | None]], traced: bool
+    ) -> Traced:
+        """Take in, run, and gather, whose turn it is."""
+        report, log = RunReport(steps=0), None
         try:
-            if log is not None:
-                log.asked(running.requests)
+            waiting = [future for each in asked if (future := self._take_in(running, *each))]
+            log = RequestLog(running.requests) if traced else None
             running.table.log = log
-            running.start(waiting)
-            if running.requests:
-                report = self.engine.run(running.table, running.requests, trace=log is not None)
+            if running.start(waiting):
+                report = self.engine.run(running.table, running.requests, trace=traced)
         except BaseException as error:
             running.cancel()  # what still waits for a grammar is not to be served later
             self._table = self.engine.new_table()
             if isinstance(error, KeyboardInterrupt):
-                raise Interrupted([job.output() for job in jobs]) from None
+                raise Interrupted(running.finish()) from None
             raise
         finally:
-            self._running = None
             running.table.log = None
-        outputs = [job.output() for job in jobs]
+        outputs = running.finish()
         if log is None:
             return Traced(outputs, report)
         return Traced(outputs, report, log.spans(), log.steps.all())
+
+    def _take_in(
+        self, running: Run, job: Job, prompt: Prompt, given: SamplingParams | None
+    ) -> tuple[Job, Future[CompiledGrammar]] | None:
+        """Make the job's requests, or note why not; its grammar, if it has one to wait for."""
+        if running.cancelled:
+            return None
+        try:
+            asked = self._intake.params(prompt, given)
+            job.requests = self._intake.requests(self._uids, job.id, job.prompt, prompt, asked)
+            running.check(job)
+            if asked.structured_outputs is not None:
+                return job, self._intake.grammar(asked.structured_outputs, asked.reasoning)
+        except (RequestError, GrammarError, ConfigError) as error:
+            job.error = f"{error}"
+        return None
 
     def warm_up(self, on_progress: Callable[[int, int, str], None] | None = None) -> None:
         """Capture all graphs that steady decoding needs; nothing, where there are none.
@@ -182,9 +227,10 @@ class LLM:
         warm_up(self, on_progress)
 
     def cancel(self) -> None:
-        """End what `generate` is doing now (from a signal handler or another thread).
+        """End the call that is being served now (from a signal handler or another thread).
 
-        It returns soon with what was settled; requests that had not ended are "cancelled".
+        It returns soon with what was settled; requests that had not ended are "cancelled". Calls
+        of other threads that wait for their turn are served next, as if nothing had happened.
         """
         running = self._running
         if running is not None:
@@ -200,7 +246,9 @@ class LLM:
             "drafted": totals.drafted,
             "accepted": totals.accepted,
             "preemptions": totals.preemptions,
-            "failures": totals.failures,
+            "requests": totals.requests,
+            "failed_requests": totals.failed_requests,
+            "failed_steps": totals.failed_steps,
             "prompt_tokens": totals.prompt_tokens,
             "cached_tokens": totals.cached_tokens,
             "seconds": seconds,
@@ -218,122 +266,6 @@ class LLM:
         """A label, where drafts are kept at given rates: what comes out is not the model's."""
         rates = self.engine.synthetic_acceptance
         return {} if rates is None else {"synthetic_acceptance": list(rates)}
-
-
-@dataclass
-class _Job:
-    """One prompt of a run: its requests (n of them), or why there are none."""
-
-    id: str
-    prompt: str
-    requests: list[Request] = field(default_factory=list)
-    error: str | None = None
-
-    def fail(self, error: str) -> None:
-        self.error = error
-
-    @property
-    def ended(self) -> bool:
-        return self.error is not None or all(request.phase == "done" for request in self.requests)
-
-    def output(self) -> RequestOutput:
-        if self.error is not None:
-            return RequestOutput(self.id, self.prompt, "", (), "error", error=self.error)
-        choices = tuple(request.output() for request in self.requests)
-        if len(choices) == 1:
-            return choices[0]
-        return replace(choices[0], id=self.id, choices=choices)
-
-
-class _Run:
-    """One call of `generate`: what is in it, and what of it still waits for a grammar."""
-
-    def __init__(
-        self,
-        table: RequestTable,
-        jobs: Sequence[_Job],
-        on_progress: Callable[[int, int], None] | None,
-    ) -> None:
-        self.table = table
-        self._jobs = jobs
-        self._on_progress = on_progress
-        self._tokens = 0
-        self._open = list(jobs)  # not known to have ended
-        self._uncompiled: dict[int, _Job] = {}  # by id(), each with one opening of the table
-        self._lock = threading.Lock()
-
-    @property
-    def requests(self) -> list[Request]:
-        """Every request that is to be served, whether its grammar is there or not."""
-        return [request for job in self._jobs if job.error is None for request in job.requests]
-
-    def check(self, job: _Job) -> None:
-        """Raises `RequestError` for what this engine can never serve."""
-        first = job.requests[0]
-        refusal = self.table.refuse_reason(
-            len(first.prompt_ids), first.params.max_tokens, first.window
-        )
-        if refusal is not None:
-            raise RequestError(refusal)
-
-    def follow(self, job: _Job, on_text: Callable[[str, str], None] | None) -> None:
-        """Let the job's requests report what they settle."""
-        for request in job.requests:
-            if on_text is not None:
-                request.on_text = _bound(on_text, request.id)
-            if self._on_progress is not None:
-                request.on_settled = self._settled
-
-    def start(self, waiting: Sequence[tuple[_Job, Future[CompiledGrammar]]]) -> None:
-        """Submit what is ready; the rest when its grammar is, from the thread that compiled it."""
-        self._uncompiled = {id(job): job for job, _ in waiting}
-        self._open = [job for job in self._jobs if not job.ended]
-        for _ in waiting:
-            self.table.open()
-        self.table.submit_all(
-            request
-            for job in self._jobs
-            if job.error is None and id(job) not in self._uncompiled
-            for request in job.requests
-        )
-        for job, future in waiting:
-            future.add_done_callback(_bind(self._compiled, job))
-
-    def cancel(self) -> None:
-        """End what runs, and do not wait for grammars any more."""
-        with self._lock:
-            while self._uncompiled:
-                self._uncompiled.popitem()
-                self.table.close()
-        for request in self.requests:
-            self.table.cancel(request.uid)
-
-    def _compiled(self, job: _Job, future: Future[CompiledGrammar]) -> None:
-        with self._lock:
-            if self._uncompiled.pop(id(job), None) is None:
-                return  # cancelled meanwhile
-            try:
-                grammar = future.result()
-                for request in job.requests:
-                    request.grammar = grammar
-                self.table.submit_all(job.requests)
-            except Exception as error:  # whatever a compiler raises concerns this request alone
-                job.fail(f"{error}" or type(error).__name__)
-            finally:
-                self.table.close()
-
-    def _settled(self, request: Request, new: int) -> None:
-        self._tokens += new
-        if request.phase == "done":  # nothing else need be counted anew
-            self._open = [job for job in self._open if not job.ended]
-        if self._on_progress is not None:
-            self._on_progress(len(self._jobs) - len(self._open), self._tokens)
-
-
-def _bind(
-    callback: Callable[[_Job, Future[CompiledGrammar]], None], job: _Job
-) -> Callable[[Future[CompiledGrammar]], None]:
-    return lambda future: callback(job, future)
 
 
 def _each(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -355,7 +287,3 @@ def _for_each(
     if len(params) != count:
         raise ValueError(f"{count} prompts, but {len(params)} sets of sampling parameters")
     return params
-
-
-def _bound(on_text: Callable[[str, str], None], request_id: str) -> Callable[[str], None]:
-    return lambda piece: on_text(request_id, piece)

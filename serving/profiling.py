@@ -125,8 +125,8 @@ class _Size:
             for index, line in enumerate(islice(cycle(self.lines), count))
         ]
         tokens = 0
-        for output in llm.generate(lines):
-            if output.error is not None:
+        for output in llm.generate(lines, progress=False):
+            if output.failed:
                 raise ProfileError(f"request {output.id} failed: {output.error}")
             for each in output.choices or (output,):
                 tokens += max(0, len(each.token_ids) - 1)

@@ -294,7 +294,7 @@ class World:
         self.engine.reset()
         self.table.open()
         self.open = True
-        self.failures = self.engine.totals.failures
+        self.failures = self.engine.totals.failed_steps
         try:
             self.engine.run(self.table, [guest.request for guest in self.guests])
         finally:
@@ -408,7 +408,7 @@ class World:
                 continue
             reasons[str(guest.request.finish_reason)] += 1
             untouched += self._check(guest)
-        failures = self.engine.totals.failures - self.failures
+        failures = self.engine.totals.failed_steps - self.failures
         return Report(self.seed, self.config, reasons, failures, self.table.steps, untouched)
 
     def _check(self, guest: Guest) -> bool:

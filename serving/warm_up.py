@@ -41,7 +41,7 @@ def warm_up(llm: LLM, on_progress: Callable[[int, int, str], None] | None = None
     for done, (size, kind) in enumerate(todo):
         if on_progress is not None:
             on_progress(done, len(todo), f"{kind.name}, {size} rows")
-        llm.generate([PROMPT] * size, kind.params)
+        llm.generate([PROMPT] * size, kind.params, progress=False)
     if on_progress is not None:
         on_progress(len(todo), len(todo), "")
     engine.totals = totals

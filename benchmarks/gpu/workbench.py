@@ -191,7 +191,7 @@ def serve(
 
     for each in requests:
         each.on_settled = on_settled
-    failures = engine.totals.failures
+    failed_steps = engine.totals.failed_steps
     began = perf_counter()
     if feed is None:
         sent = [began] * len(requests)
@@ -204,7 +204,7 @@ def serve(
     failed = next((each for each in requests if each.error is not None), None)
     if failed is not None:
         raise RuntimeError(f"request {failed.id} failed: {failed.error}")
-    if engine.totals.failures != failures:
+    if engine.totals.failed_steps != failed_steps:
         raise RuntimeError("a step failed in which no request was left: its time would count")
     times = [settled[each.uid] for each in requests]
     return Served(

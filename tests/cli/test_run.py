@@ -31,14 +31,22 @@ class PretendedLLM:
     def generate(
         self,
         lines: Sequence[PromptLine],
-        on_progress: Callable[[int, int], None] | None = None,
+        on_output: Callable[[RequestOutput], None] | None = None,
+        progress: bool | None = None,
     ) -> list[RequestOutput]:
-        if any(line.prompt == "interrupt" for line in lines):
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)  # as `timeout -s INT` does
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if any(line.prompt == number.name for line in lines):
+                os.kill(os.getpid(), number)
+                os.kill(os.getpid(), number)  # as `timeout -s INT` does
         outputs = [self._output(index, line) for index, line in enumerate(lines)]
-        if any(line.prompt == "break off" for line in lines):
-            raise PretendedInterruption(outputs[:1])
+        broken_off = any(line.prompt == "break off" for line in lines)
+        if broken_off:
+            outputs = outputs[:1]
+        for output in reversed(outputs):  # the last ends first
+            if on_output is not None:
+                on_output(output)
+        if broken_off:
+            raise PretendedInterruption(outputs)
         self.tokens += sum(len(output.token_ids) for output in outputs)
         return outputs
 
@@ -107,7 +115,8 @@ def objects(result: Result) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("made")
 def test_json_is_an_object_per_request_and_a_summary() -> None:
-    result = stepweave("run", "async", "--json", "--prompt", "a b", "--prompt", "c")
+    asked = ("run", "async", "--json", "--prompt", "a b", "--prompt", "c")
+    result = stepweave(*asked, "--ordered")
     assert result.exit_code == 0, result.output
     *found, last = objects(result)
     assert list(found[0]) == [
@@ -119,6 +128,9 @@ def test_json_is_an_object_per_request_and_a_summary() -> None:
         *("executor", "depth", "waits", "slots", "notes"),
     ]
     assert last["summary"]["equal_to_synchronous"] is None
+    *as_they_end, last = objects(stepweave(*asked))
+    assert as_they_end == found[::-1]
+    assert "summary" in last
 
 
 @pytest.mark.usefixtures("made")
@@ -133,7 +145,7 @@ def test_people_get_a_panel_for_each_request_and_a_table() -> None:
 def test_a_failed_request_fails_the_run_and_no_other_request() -> None:
     result = stepweave("run", "async", "--json", "--prompt", "fail", "--prompt", "fine")
     assert result.exit_code == 1
-    failed, fine, _ = objects(result)
+    fine, failed, _ = objects(result)
     assert failed["error"] == "no luck"
     assert (fine["text"], "error" in fine) == ("fine", False)
 
@@ -141,7 +153,7 @@ def test_a_failed_request_fails_the_run_and_no_other_request() -> None:
 def test_the_prompts_of_a_config_are_used_when_none_are_given(made: Made) -> None:
     result = stepweave("run", "quickstart", "--json")
     assert result.exit_code == 0, result.output
-    assert [each["id"] for each in objects(result)[:-1]][:2] == ["person", "order"]
+    assert [each["id"] for each in objects(result)[:-1]][-2:] == ["order", "person"]
     assert made.llms[0].pipeline.speculation is not None
 
 
@@ -149,7 +161,8 @@ def test_the_prompts_of_a_config_are_used_when_none_are_given(made: Made) -> Non
 def test_prompts_come_from_the_command_line_then_from_the_file(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "from the file", "max_tokens": 2, "id": "f"}\n')
-    result = stepweave("run", "quickstart", "--json", "--prompts", path, "--prompt", "first")
+    asked = ("run", "quickstart", "--json", "--ordered", "--prompts", path)
+    result = stepweave(*asked, "--prompt", "first")
     assert [each["text"] for each in objects(result)[:-1]] == ["first", "from the"]
     result = stepweave("run", "quickstart", "--json", "--prompts", path, "--max-tokens", "1")
     assert [each["text"] for each in objects(result)[:-1]] == ["from"]
@@ -200,13 +213,18 @@ def test_compare_fails_when_tokens_differ() -> None:
 
 
 @pytest.mark.usefixtures("made")
-def test_ctrl_c_keeps_what_was_done() -> None:
-    result = stepweave("run", "async", "--json", "--prompt", "interrupt", "--prompt", "never")
-    assert result.exit_code == 130
-    assert result.stderr == "interrupted: 1 of 2 requests were done\n"
-    first, second, _ = objects(result)
-    assert (first["text"], second["finish_reason"]) == ("interrupt", "cancelled")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
+def test_ctrl_c_and_term_keep_what_was_done(number: signal.Signals, code: int, said: str) -> None:
+    before = signal.getsignal(number)
+    result = stepweave("run", "async", "--json", "--prompt", number.name, "--prompt", "never")
+    assert result.exit_code == code
+    assert result.stderr == f"{said}: 1 of 2 requests were done\n"
+    second, first, _ = objects(result)
+    assert (first["text"], second["finish_reason"]) == (number.name, "cancelled")
+    assert signal.getsignal(number) is before
 
 
 @pytest.mark.usefixtures("made")
@@ -216,13 +234,19 @@ def test_an_engine_that_is_broken_off_gives_what_it_has() -> None:
     assert [each.get("text") for each in objects(result)] == ["break off", None]
 
 
-def test_ctrl_c_before_the_engine_is_up_is_one_line() -> None:
+@pytest.mark.parametrize(
+    ("number", "returned", "said"),
+    [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "terminated\n")],
+)
+def test_a_signal_before_the_engine_is_up_is_one_line(
+    number: signal.Signals, returned: int, said: str
+) -> None:
     code = (
         "import os, signal, stepweave.cli.planned as planned\n"
-        "planned.load = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+        f"planned.load = lambda *_: os.kill(os.getpid(), {number:d})\n"
         "from stepweave.cli.main import main\nmain()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "run", "async"], capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+    assert (done.returncode, done.stderr) == (returned, said)

@@ -115,7 +115,7 @@ def test_a_failing_op_ends_the_requests_of_its_step_and_no_other(op: str, execut
     threads = threading.active_count()
     tokens = serve(engine, requests)
     assert threading.active_count() == threads
-    assert engine.totals.failures == 1
+    assert engine.totals.failed_steps == 1
     hit = [request.uid for request in requests if request.finish_reason == "error"]
     assert len(hit) <= 2, "more than there are rows in a step"
     node = op.split(".")[0]
@@ -139,7 +139,7 @@ def test_what_fails_at_every_step_ends_everybody(op: str, executor: object) -> N
     serve(engine, requests)
     assert {request.finish_reason for request in requests} == {"error"}
     assert all(op in (request.error or "") for request in requests)
-    assert engine.totals.failures <= 9 + 1
+    assert engine.totals.failed_steps <= 9 + 1
 
 
 @pytest.mark.parametrize(("times", "reason"), [(2, "length"), (1000, "error")])
@@ -269,7 +269,7 @@ def test_a_table_that_stays_open_is_served_on_after_a_failure() -> None:
     engine.run(table, requests)
     later.join()
     assert [request.finish_reason for request in requests] == ["error", "length", "length"]
-    assert engine.totals.failures == 1
+    assert engine.totals.failed_steps == 1
 
 
 def test_who_arrives_between_failures_is_not_taken_for_one_who_got_nowhere() -> None:
@@ -308,7 +308,7 @@ def test_a_grammar_that_raises_ends_its_own_request(kind: str, executor: str) ->
     requests[1].grammar = FaultyGrammar(grammar, {kind: 1 if kind == "matcher" else 2})
     engine = tiny_engine(config)
     tokens = serve(engine, requests)
-    assert engine.totals.failures == 0, "no step failed: the error stayed in its request"
+    assert engine.totals.failed_steps == 0, "no step failed: the error stayed in its request"
     assert requests[1].finish_reason == "error"
     assert f"the grammar's {kind} failed on purpose" in (requests[1].error or "")
     assert (tokens[0], tokens[2]) == (plain[0], plain[2])
@@ -344,7 +344,7 @@ def test_drafts_that_are_no_tokens_count_as_none(drafts: tuple[int, ...], struct
     engine.plan = with_faults(engine.plan, drafting(lambda: drafts))
     requests = tiny_requests(params)
     assert serve(engine, requests) == plain
-    assert engine.totals.failures == 0
+    assert engine.totals.failed_steps == 0
     if drafts[0] != 5:
         assert all(request.drafted == 0 for request in requests)
 

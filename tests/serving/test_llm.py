@@ -362,7 +362,7 @@ def test_placement_changes_the_waits_and_never_the_tokens(
     assert all(wait.protects for wait in placed.plan.waits)
     expected = llm.generate(lines)
     found = placed.generate(lines)
-    assert [o.to_json() for o in found] == [o.to_json() for o in expected]
+    assert found == expected
 
 
 def test_each_prompt_may_have_its_own_parameters(llm: LLM) -> None:

@@ -11,7 +11,10 @@ from ..graph.plan import Placed, Plan, Wait
 from ..graph.requirement_words import merged
 from ..graph.verify_words import ago, counted, instant, later
 from ..graph.whatif import bound_by, speedup
+from ..views.diff_page import diff_page
+from .output import place, save
 from .planned import planned
+from .reporting import say
 from .wrapping import columns, paragraph, table
 
 
@@ -31,9 +34,16 @@ class Chosen:
         return planned(self.config, self.settings, costs=self.costs, rows=self.rows)
 
 
-def diff(before: Chosen, after: Chosen, as_json: bool, exit_code: bool) -> int:
-    """Print the difference; with `exit_code`, 1 if there is one."""
+def diff(
+    before: Chosen, after: Chosen, as_json: bool, exit_code: bool, html: str | None = None
+) -> int:
+    """Print the difference, and write it as a page; with `exit_code`, 1 if there is one."""
+    if html is not None:
+        place(html)
     found = difference(before.plan(), after.plan())
+    if html is not None:
+        save(html, diff_page(found, str(before), str(after)))
+        say(f"wrote {html}")
     if as_json:
         print(json.dumps({"before": str(before), "after": str(after), **found.to_json()}))
     else:

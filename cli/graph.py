@@ -196,6 +196,10 @@ def graph_diff(
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="End with 1 if the plans differ.")
     ] = False,
+    html: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write a page with both plans side by side."),
+    ] = None,
     json: AsJson = False,
     costs: Costs = None,
     rows: Rows = None,
@@ -207,6 +211,7 @@ def graph_diff(
       stepweave graph diff quickstart quickstart --set-y depth=1
       stepweave graph diff async drafter_stream
       stepweave graph diff async async --set-y slots.staging=1 --exit-code
+      stepweave graph diff quickstart quickstart --set-x depth=1 --html difference.html
     """
     from .change import pairs
     from .diff import Chosen, diff
@@ -221,7 +226,7 @@ def graph_diff(
             (after, after_settings, "--set-y"),
         )
     ]
-    raise Exit(diff(sides[0], sides[1], json, exit_code))
+    raise Exit(diff(sides[0], sides[1], json, exit_code, html))
 
 
 @graph_app.command("whatif")

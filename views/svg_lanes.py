@@ -70,17 +70,18 @@ class _Sheet:
         return self.plan.graph.vertices[op].actor
 
 
-def lanes_svg(plan: Plan, *, steps: int = 3, title: str | None = None) -> str:
+def lanes_svg(plan: Plan, *, steps: int = 3, title: str | None = None, width: float = WIDTH) -> str:
     """The plan over `steps` steps as one SVG, or over as many as show each wait once.
 
     A lane for each actor, a colour for each step, red arrows for the waits, with what they
-    protect. Dotted: orderings that need no wait, each once. Outlined: the critical cycle.
+    protect. Dotted: orderings that need no wait, each once. Outlined: the critical cycle. It is
+    `width` wide for up to four steps, or wider where the names of ops need it.
     """
     steps = max(steps, 1, *(abs(wait.distance) + 1 for wait in plan.waits))
     heading = title or f"{plan.graph.name}: the plan over {steps} steps"
     times = timetable(plan)
     margin = MARGIN + min(max(text_width(actor, 13, bold=True) for actor in plan.actors), 150) + 10
-    axis = _axis(times, steps, margin)
+    axis = _axis(times, steps, margin, width)
     right = axis.x(max(times.ends.values()) + (steps - 1) * times.period_us)
     width = max(right + MARGIN, 640)
     labels, key = op_labels(
@@ -111,10 +112,10 @@ def lanes_svg(plan: Plan, *, steps: int = 3, title: str | None = None) -> str:
     return document("lanes", heading, width, end + 12, parts, RULES + RULER_RULES)
 
 
-def _axis(times: Timetable, steps: int, left: float) -> TimeAxis:
+def _axis(times: Timetable, steps: int, left: float, width: float) -> TimeAxis:
     first = min(times.starts.values())
     last = max(times.ends.values()) + (steps - 1) * times.period_us
-    room = (WIDTH - left - MARGIN) * max(1.0, steps / 4)
+    room = (width - left - MARGIN) * max(1.0, steps / 4)
     return time_axis(times, first, last, left=left, room=room, least=LEAST)
 
 

@@ -77,3 +77,18 @@ def test_mistakes_are_told_in_a_line(arguments: tuple[str, ...], said: str) -> N
 
 def test_the_examples_of_the_help_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_examples_work("diff", tmp_path, monkeypatch, codes=(0, 1))
+
+
+def test_a_page_is_written_beside_the_text(tmp_path: Path) -> None:
+    page = tmp_path / "difference.html"
+    printed = text("diff", "async", "drafter_stream", "--html", str(page))
+    assert "waits" in printed
+    assert "<ins>draft.device</ins>" in page.read_text()
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_compiled(
+    tmp_path: Path,
+) -> None:
+    found = graph("diff", "async", "async", "--html", str(tmp_path / "none" / "page.html"))
+    assert found.exit_code == 2
+    assert "there is no directory" in found.output

@@ -1,0 +1,87 @@
+"""The page that shows two plans side by side."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from stepweave.cli.planned import planned
+from stepweave.graph.difference import difference
+from stepweave.graph.plan import Plan
+from stepweave.views.diff_page import diff_page
+from tests.views.test_timeline_page import Balanced
+
+
+def page_of(before: Plan, after: Plan) -> str:
+    return diff_page(difference(before, after), "before.yaml", "after.yaml")
+
+
+def figure(page: str, side: str) -> str:
+    found = re.search(rf'<figure id="{side}">.*?</figure>', page, re.DOTALL)
+    assert found is not None
+    return found.group()
+
+
+def test_the_page_is_one_sound_file_without_a_script_and_no_id_stands_twice() -> None:
+    page = page_of(planned("async"), planned("drafter_stream"))
+    parser = Balanced()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+    assert "<script" not in page
+    assert "script-src &#x27;none&#x27;" in page
+    ids = re.findall(r'\sid="([^"]+)"', page)
+    assert len(ids) == len(set(ids)) > 10
+    used = re.findall(r"url\(#([^)]+)\)", page)
+    assert used
+    assert set(used) <= set(ids)
+
+
+def test_ops_and_waits_that_only_one_side_has_are_marked_there_and_listed() -> None:
+    before, after = planned("async"), planned("drafter_stream")
+    found = difference(before, after)
+    page = page_of(before, after)
+    left, right = figure(page, "before"), figure(page, "after")
+    assert set(found.ops.added) == {"draft.host", "draft.device"}
+    assert set(re.findall(r'class="op changed" data-op="([^"]+)"', right)) == set(found.ops.added)
+    assert "op changed" not in left
+    marked = {int(k) for k in re.findall(r'class="wait changed" data-wait="(\d+)"', right)}
+    assert {after.waits[k] for k in marked} == set(found.waits_added)
+    assert found.waits_added
+    for op in found.ops.added:
+        assert f"<ins>{op}</ins>" in page
+    for wait in found.waits_added:
+        assert f"<ins>{wait.target} waits for {wait.source}" in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"depth": "1"}, "640 µs a step"),
+        ({"costs.forward.device": "150"}, "150 µs"),
+        ({"slots.staging": "1"}, "staging"),
+    ],
+)
+def test_every_kind_of_change_has_its_table(changes: dict[str, str], said: str) -> None:
+    before, after = planned("quickstart", changes), planned("quickstart")
+    parser = Balanced()
+    parser.feed(page_of(before, after))
+    assert said in parser.cells
+
+
+def test_equal_plans_are_said_to_be_identical_and_nothing_is_marked() -> None:
+    page = page_of(planned("async"), planned("async"))
+    assert "Identical: the same plan, and the same costs." in page
+    assert 'changed"' not in page
+    assert "<h2>Waits</h2>" not in page
+
+
+def test_names_cannot_break_the_page() -> None:
+    plan = planned("async")
+    page = diff_page(difference(plan, plan), "</style><b>&", '"><i>')
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open == []
+    assert "<b>&" not in page
+    assert '"><i>' not in page

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from stepweave import LLM, SamplingParams
-from stepweave.models.causal_lm import resolve
+from stepweave.models.source import resolve
 
 from .paired import Spread, save
 

@@ -24,7 +24,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from stepweave import LLM
-from stepweave.models.causal_lm import resolve
+from stepweave.models.source import resolve
 from training.corpus import EXTRACTION, Example, examples
 from training.evaluate import schema_of
 

@@ -94,6 +94,16 @@ class UnsoundPlan(StepweaveError):
         return {**super().to_json(), "violations": causes}
 
 
+def shortly(error: BaseException) -> str:
+    """The type and the first line of an error: libraries append advice and traces of their own.
+
+    Where the first line only announces the next, both.
+    """
+    lines = [line.strip() for line in f"{error}".splitlines() if line.strip()]
+    said = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the nearest known name, else the list of known names."""
     names = sorted(set(known))

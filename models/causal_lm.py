@@ -7,32 +7,29 @@ token, then compared with itself on its own attention.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.utils import logging
+from transformers import PreTrainedModel
 
+from ..graph.errors import shortly
 from . import attention, compiled
 from .attention import AttentionBatch, LayerProbe
 from .compiled import LEAST, Compile, CompiledLayers
-from .errors import AttentionNotCalled, ModelError, ModelNotFound, NotInvariant, UnsupportedModel
+from .errors import AttentionNotCalled, ModelError, NotInvariant, UnsupportedModel
 from .invariant import make_invariant, undo_invariant, whole_tiles
 from .merging import merge as merged
 from .paged_cache import LayerShape, PagedCache
+from .pretrained import load_model, named
+from .support import own_code, plain_experts, refuse, windows
 
 DType = Literal["float32", "float64", "bfloat16", "auto"]
 
-EMBEDDED = {"embedded": "target", "embedded-draft": "draft"}
-"""Names of the models that ship with the package, and their folders in `embedded/`."""
-
-_LAYER_TYPES = {"full_attention", "sliding_attention"}
-_MOVING_ROPE = {"dynamic", "longrope"}
 _PROBE_TOKENS = 10  # more than the smallest tile, so that passes of different sizes are compared
 
 
@@ -67,7 +64,7 @@ class CausalLM:
             )
         self._compiled: CompiledLayers | None = None
         self.config = model.config.get_text_config(decoder=True)
-        _refuse(model, self.config)
+        refuse(model, self.config)
         self._base = model.base_model
         if self._base is model:
             raise UnsupportedModel(f"{self.name} has no base model apart from its head")
@@ -82,8 +79,8 @@ class CausalLM:
         compiled.undo(model)
         grouped = compile != "off" and self.dtype != torch.float64
         if invariant or (self.device.type == "cpu" and not grouped):
-            _plain_experts(model)
-        with torch.no_grad():
+            plain_experts(model)
+        with torch.no_grad(), own_code(self.name):
             expected = self._own_logits()
             if self.merge:
                 self.notes += merged(model).notes()
@@ -122,14 +119,19 @@ class CausalLM:
         compiled). `notes` say what was done. Raises `CompileFailed` if a layer cannot be compiled.
         """
         wanted: torch.dtype | str = "auto" if dtype == "auto" else getattr(torch, dtype)
-        model = from_local_then_hub(
-            AutoModelForCausalLM,
-            name_or_path,
-            dtype=wanted,
-            use_safetensors=True,
-            attn_implementation="eager",
-        )
-        return cls(model.to(device), invariant=invariant, compile=compile, merge=merge)
+        place = _device(device)
+        model = load_model(name_or_path, wanted)
+        try:
+            nn.Module.to(model, place)
+        except (RuntimeError, AssertionError, MemoryError) as error:
+            raise ModelError(
+                f"{name_or_path}: its weights cannot be put on device {str(place)!r}: "
+                f"{shortly(error)}"
+            ) from error
+        try:
+            return cls(model, invariant=invariant, compile=compile, merge=merge)
+        except ModelError as error:
+            raise type(error)(f"{name_or_path}: {error}") from error
 
     @classmethod
     def wrap(
@@ -158,9 +160,9 @@ class CausalLM:
     @property
     def sliding_window(self) -> int | None:
         """How far back any layer looks, itself included; None if one looks back to the start."""
-        windows = _windows(self.config).values()
-        known = [window for window in windows if window is not None]
-        return max(known) if known and len(known) == len(windows) else None
+        every = windows(self.config).values()
+        known = [window for window in every if window is not None]
+        return max(known) if known and len(known) == len(every) else None
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -332,6 +334,11 @@ class CausalLM:
         ids = self._probe_ids()[None]
         hf: Any = self.hf
         logits: Tensor = hf(input_ids=ids, use_cache=False).logits[0]
+        if not bool(logits.isfinite().all()):
+            raise ModelError(
+                f"{self.name}: its logits are not finite{_not_finite(self.hf)}; fetch the weights "
+                "again, or take a wider model.dtype"
+            )
         return logits
 
     def _probe_ids(self) -> Tensor:
@@ -356,7 +363,7 @@ class CausalLM:
                 f"{self.name} does not pass keyword arguments on to its attention: {error}"
             ) from error
         self._require_every_layer(probe.calls, range(self.config.num_hidden_layers))
-        for layer, window in _windows(self.config).items():
+        for layer, window in windows(self.config).items():
             if probe.windows[layer] != window:
                 raise UnsupportedModel(
                     f"{self.name}: by its configuration layer {layer} has sliding window {window}, "
@@ -436,110 +443,17 @@ class CausalLM:
                 )
 
 
-def resolve(name_or_path: str | Path, embedded: Mapping[str, str] = EMBEDDED) -> str:
-    """The directory of an embedded model; any other name or path as it is."""
-    if str(name_or_path) not in embedded:
-        return str(name_or_path)
-    folder = Path(__file__).parent / "embedded" / embedded[str(name_or_path)]
-    if not (folder / "config.json").is_file():
-        raise ModelNotFound(
-            f"{name_or_path!r}: this installation lacks the embedded model (looked in "
-            f"{folder.parent.name}/{folder.name} of stepweave.models)"
-        )
-    return str(folder)
+def _not_finite(model: nn.Module) -> str:
+    """Which weights are not numbers; it may be none, where sums are too large for the precision."""
+    broken = [name for name, each in model.named_parameters() if not bool(each.isfinite().all())]
+    return f", since these weights are not: {named(broken)}" if broken else ""
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No progress bar for what takes a moment; a download from the hub still shows its own."""
-    bars: Any = logging
-    shown = bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()
+def _device(name: torch.device | str) -> torch.device:
     try:
-        yield
-    finally:
-        if shown:
-            bars.enable_progress_bar()
-
-
-def from_local_then_hub(auto: Any, name_or_path: str | Path, **options: Any) -> Any:
-    """`auto.from_pretrained`, without the network if that suffices, and never with remote code.
-
-    Raises `ModelNotFound` with both reasons if neither works.
-    """
-    source = resolve(name_or_path)
-    options["trust_remote_code"] = False
-    try:
-        with quiet():
-            return auto.from_pretrained(source, local_files_only=True, **options)
-    except (OSError, ValueError) as error:
-        local = error
-    if Path(source).exists():
-        raise ModelNotFound(f"{source}: not a model we can load: {local}") from local
-    try:
-        return auto.from_pretrained(source, **options)
-    except (OSError, ValueError) as error:
-        raise ModelNotFound(
-            f"{source!r} is not a directory, not in the local hub cache, and could not be had "
-            f"from the hub: {error}"
-        ) from error
-
-
-def _refuse(model: PreTrainedModel, config: Any) -> None:
-    """Raise if the architecture is known to need what a paged cache does not give."""
-    name = type(model).__name__
-    why = None
-    if getattr(model.config, "is_encoder_decoder", False):
-        why = "it is an encoder-decoder; only decoders run on the paged cache"
-    elif not getattr(model, "_supports_attention_backend", False):
-        why = "it does not call attention through the attention interface of transformers"
-    elif getattr(config, "alibi", False):
-        why = "it uses ALiBi, a bias that its own attention adds"
-    elif getattr(config, "use_bidirectional_attention", None):
-        why = "its attention looks ahead"
-    elif odd := set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES:
-        why = f"it has layers of type {', '.join(sorted(odd))}"
-    elif moving := _MOVING_ROPE & set(_rope_types(config.to_dict())):
-        why = (
-            f"its rotary embedding is of type {moving.pop()!r}, whose angles depend on the "
-            "longest request of the batch"
-        )
-    elif getattr(config, "max_position_embeddings", None) is None:
-        why = "its configuration names no max_position_embeddings, so no context length"
-    if why is not None:
-        raise UnsupportedModel(f"{name} cannot be served: {why}")
-
-
-def _plain_experts(model: PreTrainedModel) -> None:
-    """Multiply by experts one after another: grouped products are neither invariant nor float64.
-
-    That asks the device which experts were hit, so off the CPU it is done only if asked for; and
-    the answer decides what is done next, which cannot be compiled.
-    """
-    if getattr(model, "_can_set_experts_implementation", bool)():
-        model.set_experts_implementation("eager")
-
-
-def _rope_types(node: object) -> Iterator[str]:
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            if key in ("rope_type", "type") and isinstance(value, str):
-                yield value
-            else:
-                yield from _rope_types(value)
-
-
-def _windows(config: Any) -> dict[int, int | None]:
-    """The sliding window each layer has by its configuration."""
-    window = getattr(config, "sliding_window", None)
-    types = getattr(config, "layer_types", None)
-    if types is None:
-        if getattr(config, "use_sliding_window", True) is False:
-            window = None
-        return dict.fromkeys(range(config.num_hidden_layers), window)
-    return {
-        layer: window if kind == "sliding_attention" else None for layer, kind in enumerate(types)
-    }
-
-
-__all__ = ["CausalLM", "ModelError", "from_local_then_hub", "resolve"]
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ModelError(f"device {str(name)!r} is none to run on; take 'cpu', 'cuda' or 'cuda:1'")
+    return device

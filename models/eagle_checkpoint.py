@@ -24,23 +24,18 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from .causal_lm import CausalLM, resolve
+from ..graph.errors import shortly
+from .causal_lm import CausalLM
 from .eagle_network import EagleConfig, EagleNetwork, Style
 from .errors import ModelError, ModelNotFound, UnsupportedModel
-
-EMBEDDED = {"embedded-eagle": "eagle", "embedded-eagle3": "eagle3"}
-"""Names of the heads that ship with the package, for the model `embedded`."""
+from .pretrained import named
+from .source import EMBEDDED_HEADS, ask_hub, located, require_safetensors
 
 _MODEL_TYPES = {"llama", "qwen2", "mistral", "mixtral"}  # heads published so have Llama's layers
 _MOVING_ROPE = {"dynamic", "longrope"}
 _IDS = "eagle_aux_hidden_state_layer_ids"
 _ONLY_EAGLE3 = ("midlayer.", "d2t", "t2d", "layers.0.hidden_norm.")
 _FILES = ["config.json", "*.safetensors", "*.safetensors.index.json"]
-_CONVERT = (
-    "A pickled pytorch_model.bin can run code when it is read, so it is not; convert it once, if "
-    "you trust it: safetensors.torch.save_file(torch.load('pytorch_model.bin', "
-    "weights_only=True), 'model.safetensors')"
-)
 
 
 @dataclass(frozen=True)
@@ -68,15 +63,10 @@ def read(name_or_path: str | Path) -> Checkpoint:
         config = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise ModelNotFound(f"{name}: no readable config.json of an EAGLE head: {error}") from error
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise UnsupportedModel(f"{name}: it has no safetensors file. {_CONVERT}")
+    require_safetensors(name, folder)
     weights: dict[str, Tensor] = {}
-    for file in files:
-        try:
-            weights.update(load_file(file))
-        except Exception as error:  # the library's own, of no common kind
-            raise ModelError(f"{name}: {file.name} is not a safetensors file: {error}") from error
+    for file in sorted(folder.glob("*.safetensors")):
+        weights.update(load_file(file))
     renamed = {
         key.removeprefix("model.").replace("midlayer.", "layers.0.", 1): tensor
         for key, tensor in weights.items()
@@ -88,19 +78,19 @@ def read(name_or_path: str | Path) -> Checkpoint:
 
 
 def _folder(name_or_path: str | Path) -> Path:
-    source = resolve(name_or_path, EMBEDDED)
+    source = located(name_or_path, EMBEDDED_HEADS)
     if Path(source).is_dir():
         return Path(source)
     try:
         return Path(snapshot_download(source, allow_patterns=_FILES, local_files_only=True))
     except (OSError, ValueError):
         pass
+    ask_hub(source)
     try:
         return Path(snapshot_download(source, allow_patterns=_FILES))
     except (OSError, ValueError) as error:
         raise ModelNotFound(
-            f"{source!r} is not a directory, not in the local hub cache, and could not be had "
-            f"from the hub: {error}"
+            f"{source!r} could not be had from the hub: {shortly(error)}"
         ) from error
 
 
@@ -120,11 +110,11 @@ def build(checkpoint: Checkpoint, target: CausalLM) -> tuple[EagleNetwork, Tenso
         network = EagleNetwork(config)
     expected = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
     if missing := sorted(set(expected) - set(weights)):
-        raise ModelError(f"{name}: its weights lack {', '.join(missing)}")
+        raise ModelError(f"{name}: its weights lack {named(missing)}")
     if unexpected := sorted(set(weights) - set(expected)):
         raise ModelError(
             f"{name}: weights that an {config.style} head of this configuration does not have: "
-            f"{', '.join(unexpected)}"
+            f"{named(unexpected)}"
         )
     for key, shape in expected.items():
         if tuple(weights[key].shape) != shape:
@@ -164,7 +154,8 @@ def _config(checkpoint: Checkpoint, target: CausalLM) -> EagleConfig:
     if llama.vocab_size != target.vocab_size:
         raise ModelError(
             f"{name}: vocab_size is {llama.vocab_size}, that of {target.name} is "
-            f"{target.vocab_size}: a head serves the target it was made for"
+            f"{target.vocab_size}: a head serves the target it was made for; set speculation.model "
+            "to a head of this model, or speculation to null"
         )
     own_embedding = "embed_tokens.weight" in weights
     if llama.hidden_size != target.hidden_size and (
@@ -172,7 +163,8 @@ def _config(checkpoint: Checkpoint, target: CausalLM) -> EagleConfig:
     ):
         raise ModelError(
             f"{name}: hidden_size is {llama.hidden_size}, that of {target.name} is "
-            f"{target.hidden_size}, whose embedding or output head it would use"
+            f"{target.hidden_size}, whose embedding or output head it would use; set "
+            "speculation.model to a head of this model, or speculation to null"
         )
     if checkpoint.style == "eagle":
         return EagleConfig(

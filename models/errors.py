@@ -5,7 +5,8 @@
     ├── UnsupportedModel    the model needs something a paged cache cannot give it
     ├── AttentionNotCalled  a layer did not attend through the paged cache
     ├── NotInvariant        a token's result depends on what else is in the batch
-    └── CompileFailed       the compiler refused a layer, or would compile again for each batch
+    ├── CompileFailed       the compiler refused a layer, or would compile again for each batch
+    └── NoMemory            a cache is larger than the memory there is
 
 Each message names the model class (or the path), what was found, and what to do.
 """
@@ -37,3 +38,7 @@ class NotInvariant(ModelError):
 
 class CompileFailed(ModelError):
     """The layers were to be compiled and cannot be, or not once for all batches."""
+
+
+class NoMemory(ModelError):
+    """There is no room for a cache of the size that was asked for."""

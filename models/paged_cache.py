@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .memory import room_for
+
 SCRATCH_BLOCK = 0
 
 
@@ -66,8 +68,12 @@ class PagedCache:
         def zeros(heads: int, dim: int) -> Tensor:
             return torch.zeros(slots, heads, dim, dtype=dtype, device=device)
 
-        self.keys = [zeros(layer.kv_heads, layer.key_dim) for layer in self.layers]
-        self.values = [zeros(layer.kv_heads, layer.value_dim) for layer in self.layers]
+        per_block = self.bytes_per_block
+        what = f"a KV cache of {num_blocks} blocks of {block_size} tokens, {per_block} bytes each,"
+        advice = "lower scheduler.num_blocks"
+        with room_for(what, num_blocks * per_block, torch.device(device), advice):
+            self.keys = [zeros(layer.kv_heads, layer.key_dim) for layer in self.layers]
+            self.values = [zeros(layer.kv_heads, layer.value_dim) for layer in self.layers]
         # The same memory with one line for each (slot, head).
         self._key_lines = [store.view(-1, store.shape[-1]) for store in self.keys]
         self._value_lines = [store.view(-1, store.shape[-1]) for store in self.values]

@@ -9,16 +9,61 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from .causal_lm import from_local_then_hub
+from ..graph.errors import StepweaveError, shortly
+from .errors import ModelError, ModelNotFound
+from .source import from_local_then_hub, located, quiet
+
+_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tekken.json",
+)
+"""Of which the folder of nearly every tokenizer has one; few are made of their settings alone."""
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
 def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model: found like the model itself (`CausalLM.load`)."""
-    tokenizer = from_local_then_hub(AutoTokenizer, name_or_path)
+    """The tokenizer of a model: found like the model itself (`CausalLM.load`).
+
+    Raises `ModelNotFound` where there is none, and `ModelError` for one that is broken.
+    """
+    name = located(name_or_path)
+    try:
+        with quiet():
+            tokenizer = from_local_then_hub(AutoTokenizer, name)
+            works = isinstance(tokenizer, PreTrainedTokenizerBase) and tokenizer.decode(
+                tokenizer("a")["input_ids"]
+            )
+    except StepweaveError:
+        raise
+    except Exception as error:  # of the tokenizers library, and of each class's own code
+        raise _no_tokenizer(name) or ModelError(
+            f"{name}: its tokenizer cannot be loaded ({shortly(error)}); copy tokenizer.json and "
+            "tokenizer_config.json anew, from where its weights are from"
+        ) from error
+    if not works:
+        raise _no_tokenizer(name) or ModelError(
+            f"{name}: its tokenizer makes no tokens of a letter, so it has no vocabulary; copy "
+            "tokenizer.json anew, from where its weights are from"
+        )
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer
+
+
+def _no_tokenizer(name: str) -> ModelNotFound | None:
+    """What to say of a folder without any file that a tokenizer is made of."""
+    folder = Path(name)
+    if not folder.is_dir() or any((folder / each).is_file() for each in _FILES):
+        return None
+    return ModelNotFound(
+        f"{name} has no tokenizer (none of {', '.join(_FILES)}); copy it there, from where the "
+        "model's weights are from"
+    )
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -15,11 +16,12 @@ from ..executors.cuda import Cuda
 from ..executors.errors import NodeFailure, UndeclaredAccess
 from ..executors.report import RunReport
 from ..executors.run import Executor, run
-from ..graph.errors import GraphError, StepweaveError
+from ..graph.errors import GraphError, StepweaveError, shortly
 from ..graph.plan import Plan
 from ..graph.pools import reuse_distance
 from ..models.causal_lm import CausalLM
 from ..models.eagle import EagleHead
+from ..models.memory import room_for
 from ..nodes.bitmask import MatcherTable
 from ..nodes.history import History
 from ..nodes.machine import Machine
@@ -92,7 +94,8 @@ class Engine:
         if self.drafter is not None and self.drafter.vocab_size < self.model.vocab_size:
             raise EngineError(
                 f"the drafter knows {self.drafter.vocab_size} tokens, the target "
-                f"{self.model.vocab_size}: they must share one vocabulary"
+                f"{self.model.vocab_size}: they must share one vocabulary; set speculation.model "
+                "to a drafter made for this model, or speculation to null"
             )
         self._refuse_other_devices()
         head = self.drafter if isinstance(self.drafter, EagleHead) else None
@@ -227,7 +230,7 @@ class Engine:
             except StepweaveError:
                 raise
             except Exception as failure:  # no op: the memory of the run could not be allocated
-                step, error = None, f"no step could begin: {_shortly(failure)}"
+                step, error = None, f"no step could begin: {shortly(failure)}"
             self.totals.failed_steps += 1
             table.recover(step, error)
             now = _settled(table)
@@ -261,20 +264,19 @@ class Engine:
         limits, declared = self.limits, self.plan.graph.states
         blocks = limits.num_blocks + 1  # the scratch block is the cache's own
         rows = limits.max_rows + 1  # and the last row that of lines of no request
-        states: dict[str, object] = {
-            "kv": self.model.new_cache(blocks, limits.block_size),
-            "history": History(rows, limits.context_length, self.model.device),
-        }
+        device, fewer = self.model.device, "lower scheduler.max_rows"
+        states: dict[str, object] = {"kv": self.model.new_cache(blocks, limits.block_size)}
+        text = rows * (limits.context_length + 1) * 4
+        with room_for(f"the text of {limits.max_rows} rows", text, device, fewer):
+            states["history"] = History(rows, limits.context_length, device)
         if "draft_kv" in declared and self.drafter is not None:
             states["draft_kv"] = self.drafter.new_cache(blocks, limits.block_size)
         if "draft_probs" in declared:
-            states["draft_probs"] = torch.zeros(
-                rows,
-                limits.draft_tokens,
-                self.model.vocab_size,
-                dtype=torch.promote_types(self.model.dtype, torch.float32),
-                device=self.model.device,
-            )
+            shape = (rows, limits.draft_tokens, self.model.vocab_size)
+            dtype = torch.promote_types(self.model.dtype, torch.float32)
+            drawn = math.prod(shape) * dtype.itemsize
+            with room_for(f"what {limits.max_rows} rows drew drafts from", drawn, device, fewer):
+                states["draft_probs"] = torch.zeros(shape, dtype=dtype, device=device)
         return states
 
 
@@ -295,11 +297,5 @@ def _said(failure: NodeFailure) -> str:
     assert failure.__cause__ is not None, "a node failure has a cause"
     return (
         f"node {failure.node!r}: op {failure.op!r} failed in step {failure.step}: "
-        f"{_shortly(failure.__cause__)}"
+        f"{shortly(failure.__cause__)}"
     )
-
-
-def _shortly(error: BaseException) -> str:
-    """The type and the first line: libraries append their own traces."""
-    lines = f"{error}".strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

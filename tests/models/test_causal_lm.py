@@ -1,6 +1,5 @@
 """Each family on the paged cache says what its own `generate` says."""
 
-import json
 import random
 from pathlib import Path
 from types import MethodType
@@ -11,12 +10,10 @@ import torch
 from transformers import BloomConfig, BloomForCausalLM, FalconConfig, FalconForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-from stepweave.models import causal_lm
 from stepweave.models.attention import AttentionBatch
-from stepweave.models.causal_lm import CausalLM, from_local_then_hub, resolve
+from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import (
     AttentionNotCalled,
-    ModelNotFound,
     NotInvariant,
     UnsupportedModel,
 )
@@ -256,48 +253,3 @@ def test_a_saved_model_is_loaded_and_runs(tmp_path: Path) -> None:
         assert lm.eos_token_ids == {0}
         logits = PagedRows(lm).feed(("a", [5, 6, 7]))[0]
         assert logits.dtype == (torch.float64 if dtype == "float64" else torch.float32)
-
-
-def test_weights_that_are_programs_are_not_loaded(tmp_path: Path) -> None:
-    directory = save_tiny(tmp_path / "model")
-    (directory / "model.safetensors").unlink()
-    torch.save(tiny_model().state_dict(), directory / "pytorch_model.bin")
-    with pytest.raises(ModelNotFound, match="not a model we can load"):
-        CausalLM.load(directory)
-
-
-def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
-    directory = save_tiny(tmp_path / "model")
-    config = json.loads((directory / "config.json").read_text())
-    config["auto_map"] = {"AutoModelForCausalLM": "evil.Evil"}
-    config["model_type"] = "evil"
-    (directory / "config.json").write_text(json.dumps(config))
-    (directory / "evil.py").write_text("raise SystemExit('ran')")
-    with pytest.raises(ModelNotFound):
-        CausalLM.load(directory)
-
-
-def test_a_name_that_is_nowhere_is_explained() -> None:
-    asked: list[dict[str, Any]] = []
-
-    class Nowhere:
-        @staticmethod
-        def from_pretrained(source: str, **options: Any) -> None:
-            asked.append(options)
-            raise OSError(f"no {source}")
-
-    with pytest.raises(ModelNotFound, match="not a directory, not in the local hub cache"):
-        from_local_then_hub(Nowhere, "nobody/nothing", use_safetensors=True)
-    assert [options.get("local_files_only", False) for options in asked] == [True, False]
-    assert all(options["trust_remote_code"] is False for options in asked)
-
-
-def test_embedded_names_point_into_the_package(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(causal_lm, "__file__", str(tmp_path / "causal_lm.py"))
-    with pytest.raises(ModelNotFound, match=r"embedded-draft.*lacks"):
-        resolve("embedded-draft")
-    save_tiny(tmp_path / "embedded" / "draft")
-    assert resolve("embedded-draft") == str(tmp_path / "embedded" / "draft")
-    assert resolve("some/name") == "some/name"

@@ -9,7 +9,7 @@ import pytest
 
 from stepweave import LLM
 from stepweave.configs.load import shipped
-from stepweave.models.causal_lm import resolve
+from stepweave.models.source import resolve
 from training.corpus import EXTRACTION, examples
 from training.evaluate import schema_of
 

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from stepweave import LLM
-from stepweave.models.causal_lm import resolve
+from stepweave.models.source import resolve
 from stepweave.requests.request import Request, RequestOutput
 from stepweave.serving.engine import EngineError
 from stepweave.structured.backend import CompiledGrammar

@@ -1,0 +1,65 @@
+"""The page for users of other engines names only what exists here."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from stepweave import LLM, SamplingParams
+from stepweave.configs.schema import json_schema
+
+PAGE = (Path(__file__).parents[1] / "docs" / "coming-from.md").read_text(encoding="utf-8")
+FIELDS = {field.name for field in dataclasses.fields(SamplingParams)}
+
+
+def ours(section: str) -> list[str]:
+    """The last cell of every row of a section's table."""
+    body = re.split(r"(?m)^## ", PAGE.partition(f"## {section}\n")[2])[0]
+    rows = [line for line in body.splitlines() if line.startswith("|")][2:]
+    assert rows, section
+    return [row.strip("|").rsplit("|", 1)[-1].strip() for row in rows]
+
+
+def keys(schema: dict[str, object], at: str = "") -> set[str]:
+    """Every dotted key of the config's JSON Schema."""
+    whole = json_schema()
+
+    def walk(node: object, at: str) -> set[str]:
+        if not isinstance(node, dict):
+            return set()
+        if "$ref" in node:
+            node = whole["$defs"][str(node["$ref"]).rsplit("/", 1)[-1]]
+        found: set[str] = set()
+        for option in [*node.get("anyOf", []), *node.get("oneOf", []), *node.get("allOf", [])]:
+            found |= walk(option, at)
+        for name, child in node.get("properties", {}).items():
+            found |= {f"{at}{name}"} | walk(child, f"{at}{name}.")
+        return found
+
+    return walk(schema, at)
+
+
+@pytest.mark.parametrize("cell", [cell for cell in ours("The engine") if cell.startswith("key ")])
+def test_every_key_that_the_page_names_is_one_of_the_config(cell: str) -> None:
+    name = cell.removeprefix("key ").strip("`")
+    assert name in keys(json_schema())
+
+
+def test_every_method_that_the_page_names_is_one_of_the_engine() -> None:
+    names = [name for cell in ours("The engine") for name in re.findall(r"`LLM\.(\w+)\(", cell)]
+    assert {"generate", "chat", "get_tokenizer"} <= set(names)
+    assert [name for name in names if not hasattr(LLM, name)] == []
+
+
+def test_every_parameter_of_a_request_is_on_the_page_and_no_other() -> None:
+    named = {re.findall(r"`(\w+)`", cell)[0] for cell in ours("A request")}
+    assert named <= FIELDS
+    assert FIELDS - named == {"reasoning"}, "a part of structured outputs here"
+
+
+def test_the_defaults_that_the_page_states_are_those_of_a_request() -> None:
+    params = SamplingParams()
+    assert (params.temperature, params.seed, params.top_k) == (0, 0, 0)

@@ -54,7 +54,7 @@ class LibraryBackend(ABC, Generic[G]):
         reading = read(spec, self._library)
         given = reading.exactly() if self._strict else reading.spec
         try:
-            compiled, size = self._make(given, reading.unenforced)
+            compiled, size = self._make(spec, given, reading.unenforced)
         except MatcherFailure as error:
             raise GrammarError(f"{spec.kind}: no output can satisfy it ({error})") from error
         except GrammarError as error:
@@ -80,5 +80,13 @@ class LibraryBackend(ABC, Generic[G]):
         return self._processes.run(job)
 
     @abstractmethod
-    def _make(self, spec: GrammarSpec, warnings: tuple[str, ...]) -> tuple[G, int]:
-        """The grammar, and the bytes that it takes in the cache. May raise anything."""
+    def _make(
+        self, spec: GrammarSpec, given: GrammarSpec, warnings: tuple[str, ...]
+    ) -> tuple[G, int]:
+        """The grammar, and the bytes that it takes in the cache. May raise anything.
+
+        Args:
+            spec: as it was asked for.
+            given: as the library reads it.
+            warnings: what is not enforced.
+        """

@@ -103,8 +103,10 @@ class LLGuidanceBackend(LibraryBackend["LLGrammar"]):
             shape, llguidance.LLExecutor(fill_threads) if fill_threads > 1 else None
         )
 
-    def _make(self, spec: GrammarSpec, warnings: tuple[str, ...]) -> tuple[LLGrammar, int]:
-        text = grammar_for(spec, self._any_whitespace, lenient=not self._strict)
+    def _make(
+        self, spec: GrammarSpec, given: GrammarSpec, warnings: tuple[str, ...]
+    ) -> tuple[LLGrammar, int]:
+        text = grammar_for(given, self._any_whitespace, lenient=not self._strict)
         if self._processes is not None:
             self._in_process({"grammar": text})
         prototype = compile_grammar(self._tokenizer, text)

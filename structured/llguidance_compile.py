@@ -11,15 +11,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from .grammar import GrammarError, GrammarSpec
-from .json_schema import every_schema
 from .structural_tag import normalise
 
 INSTALL: Final = "pip install 'stepweave[llguidance]'"
-
-_FORMATS: Final = (
-    *("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"),
-)
-"""The formats that the library turns into a pattern."""
 
 MAX_ITEMS_IN_ROW: Final = 16_384
 """How many ways on a parser may keep open at one byte. The library's 2,000 end a request under way
@@ -115,9 +109,6 @@ def _schema(source: str, any_whitespace: bool, lenient: bool) -> str:
         schema = {}
     if not isinstance(schema, dict):
         raise GrammarError("the schema `false` allows nothing")
-    for each in every_schema(schema):
-        if each.get("format") not in _FORMATS:
-            each.pop("format", None)  # an annotation, as in the standard; the library refuses it
     options: dict[str, object] = {"whitespace_flexible": any_whitespace, "lenient": lenient}
     if not any_whitespace:
         options |= {"item_separator": ", ", "key_separator": ": "}
@@ -125,14 +116,10 @@ def _schema(source: str, any_whitespace: bool, lenient: bool) -> str:
 
 
 def _regex(source: str) -> str:
-    """Anchored at both ends, as the whole output must match; \\d, \\w and \\s are ASCII."""
+    """The whole output must match; \\d, \\w and \\s are ASCII."""
     if re.fullmatch(r"(?s:[^\\]|\\.)*", source) is None:
         raise GrammarError("the regular expression ends in a backslash")
-    # An anchor there says what is true anyway, and the library knows no anchors.
-    inner = source.removeprefix("^")
-    if re.search(r"(?<!\\)(?:\\\\)*\$$", inner):
-        inner = inner[:-1]
-    return f"/{library().regex_to_lark(inner, 'dws')}/"
+    return f"/{library().regex_to_lark(source, 'dws')}/"
 
 
 def _quoted(text: str) -> str:

@@ -6,15 +6,17 @@ before it compiles; who has to choose a library asks it for each.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Final, Literal
 
 from .grammar import GrammarError, GrammarSpec
-from .json_schema import LLGUIDANCE, XGRAMMAR, SchemaRules, check_sources
-
-Library = Literal["xgrammar", "llguidance"]
-
-_RULES: Final[dict[Library, SchemaRules]] = {"xgrammar": XGRAMMAR, "llguidance": LLGUIDANCE}
+from .json_schema import Library as Library
+from .json_schema import rewrite_schema
+from .regex_language import match_language, nothing
+from .regex_syntax import RegexError
+from .regex_text import longest_count, regex_text
+from .schema_xgrammar import LONGEST_PATTERN
+from .structural_tag import formats, normalise
 
 
 @dataclass(frozen=True)
@@ -40,4 +42,54 @@ def read(spec: GrammarSpec, library: Library) -> Reading:
     Raises:
         GrammarError: no library can compile it: malformed, or a reference that leads nowhere.
     """
-    return Reading(spec, check_sources(spec, _RULES[library], strict=False))
+    match spec.kind:
+        case "json":
+            source, unenforced = rewrite_schema(spec.source, library)
+            return Reading(GrammarSpec("json", source), unenforced)
+        case "regex":
+            source, unenforced = rewrite_regex(spec.source, library)
+            return Reading(GrammarSpec("regex", source), unenforced)
+        case "structural_tag":
+            return _read_tag(spec, library)
+        case _:
+            return Reading(spec)
+
+
+def rewrite_regex(source: str, library: Library) -> tuple[str, tuple[str, ...]]:
+    """A regular expression for a library that the whole text must match, without anchors, and what
+    the library would not enforce of it.
+
+    Raises:
+        GrammarError: no text matches it.
+    """
+    try:
+        tree = match_language(source)
+    except RegexError as error:
+        return source, (f"regex: {error}",)
+    if nothing(tree):
+        raise GrammarError("regex: no text can match it")
+    if library == "xgrammar" and longest_count(tree) > LONGEST_PATTERN:
+        return source, (f"regex: a repetition above {LONGEST_PATTERN} cannot be enforced",)
+    return regex_text(tree), ()
+
+
+def _read_tag(spec: GrammarSpec, library: Library) -> Reading:
+    """Schemas and regular expressions inside of a structural tag are read like those outside."""
+    tag = json.loads(normalise(spec.source))
+    notes: list[str] = []
+    for place, format_ in formats(tag):
+        for key, rewrite in (("json_schema", rewrite_schema), ("pattern", rewrite_regex)):
+            if key not in format_:
+                continue
+            given = format_[key]
+            try:
+                text = json.dumps(given) if key == "json_schema" else str(given)
+                source, unenforced = rewrite(text, library)
+            except GrammarError as error:
+                raise GrammarError(f"structural_tag: in {place}/{key}: {error}") from error
+            notes += (f"structural_tag: in {place}/{key}: {each}" for each in unenforced)
+            if key == "pattern":
+                format_[key] = source
+            elif format_.get("style", "json") == "json":
+                format_[key] = json.loads(source)
+    return Reading(GrammarSpec("structural_tag", json.dumps(tag)), tuple(notes))

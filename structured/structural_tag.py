@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Final, cast
+from typing import Final
 
 from .source import GrammarError, load_json, nesting_error
 
@@ -51,14 +51,6 @@ def formats(tag: Mapping[str, object]) -> Iterator[tuple[str, dict[str, object]]
             for key in ("content", "elements", "tags", "rules"):
                 if key in value:
                     rest.append((f"{place}/{key}", value[key]))
-
-
-def schemas(text: str) -> Iterator[tuple[str, str]]:
-    """The JSON Schemas inside of a normalised structural tag: place and JSON text."""
-    tag = cast(dict[str, object], json.loads(text))
-    for place, format_ in formats(tag):
-        if "json_schema" in format_:
-            yield f"{place}/json_schema", json.dumps(format_["json_schema"])
 
 
 def _from_older(given: dict[str, object]) -> dict[str, object]:

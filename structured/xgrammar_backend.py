@@ -15,8 +15,10 @@ from .compiler_process import CompilerProcess
 from .grammar import GrammarError, GrammarSpec, MatcherFailure
 from .library_backend import CACHE_BYTES, LibraryBackend
 from .matcher import DEAD_END, LibraryMatcher, MaskShape
+from .schema_xgrammar import LONGEST_PATTERN
+from .surrogates import Surrogates
 from .vocabulary import tokenizer_info
-from .xgrammar_compile import LONGEST_PATTERN, compile_job, has_long_bounds, job_for
+from .xgrammar_compile import compile_job, has_long_bounds, job_for
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -93,20 +95,24 @@ class XGrammarBackend(LibraryBackend["XGrammar"]):
             ),
             vocab_size,
         )
-        self._filler = XGrammarFiller(self._shape, fill_threads)
+        self._filler = XGrammarFiller(
+            self._shape, fill_threads, Surrogates(self._info.decoded_vocab)
+        )
         self._compiler = xgr.GrammarCompiler(
             self._info, max_threads=compile_threads, cache_enabled=False
         )
 
-    def _make(self, spec: GrammarSpec, warnings: tuple[str, ...]) -> tuple[XGrammar, int]:
-        job = job_for(spec, self._any_whitespace)
+    def _make(
+        self, spec: GrammarSpec, given: GrammarSpec, warnings: tuple[str, ...]
+    ) -> tuple[XGrammar, int]:
+        job = job_for(given, self._any_whitespace)
         handle: Any
         if self._processes is None:
             handle = compile_job(self._compiler, job)
         else:
             handle = xgr.CompiledGrammar.deserialize_json(self._in_process(asdict(job)), self._info)
         allowed = None
-        if has_long_bounds(spec):
+        if has_long_bounds(given):
             if spec.kind == "json" and not self._any_whitespace:
                 allowed = self._without_controls
             else:
@@ -149,6 +155,7 @@ class XGrammarMatcher(LibraryMatcher):
         super().__init__(grammar.spec.kind, grammar.shape)
         self._filler = grammar.filler
         self._allowed = grammar.allowed
+        self._surrogates = grammar.filler.surrogates
         self._inner = xgr.GrammarMatcher(
             grammar.handle, override_stop_tokens=sorted(grammar.shape.stop_tokens)
         )
@@ -160,14 +167,21 @@ class XGrammarMatcher(LibraryMatcher):
             return self.fill_window(window.drafts, rows)
         return self._filler, window
 
-    def allows(self, token: int) -> bool:
-        """Whether the token may come at all, by what the library does not check."""
-        return self._allowed is None or bool(self._allowed[token // 32] >> (token % 32) & 1)
+    def allows(self, token: int, drafts: Sequence[int] = ()) -> bool:
+        """Whether a token may come after drafts, by what the library does not check."""
+        if self._allowed is not None and not self._allowed[token // 32] >> (token % 32) & 1:
+            return False
+        return self._surrogates.allow(token, self._last(drafts))
 
-    def narrow(self, row: Words) -> None:
-        """Take what may not come at all out of a mask row of the library."""
+    def narrow(self, row: Words, drafts: Sequence[int] = ()) -> None:
+        """Take what may not come after drafts out of a mask row of the library."""
         if self._allowed is not None:
             row &= self._allowed
+        self._surrogates.narrow(row, self._last(drafts))
+
+    def _last(self, drafts: Sequence[int]) -> int | None:
+        """The token that was taken last, the drafts after what was accepted."""
+        return drafts[-1] if drafts else self._accepted[-1] if self._accepted else None
 
     def _take(self, token: int) -> bool:
         return self.allows(token) and bool(self._inner.accept_token(token))
@@ -207,8 +221,9 @@ class XGrammarFiller:
     that may have moved are brought back from the tokens that they had accepted.
     """
 
-    def __init__(self, shape: MaskShape, threads: int) -> None:
+    def __init__(self, shape: MaskShape, threads: int, surrogates: Surrogates) -> None:
         self._shape = shape
+        self.surrogates = surrogates
         self._batch = xgr.BatchGrammarMatcher(max_threads=threads)
 
     @property
@@ -236,7 +251,7 @@ class XGrammarFiller:
                 )
                 flat[rows, -1] &= self._shape.last_word
                 for index, row in zip(walking, rows, strict=True):
-                    matchers[index].narrow(flat[row])
+                    matchers[index].narrow(flat[row], windows[index].drafts[:place])
                     if not allows_any(flat[row]):
                         if place == 0:
                             results[index] = self._dead_end(windows[index])
@@ -250,7 +265,7 @@ class XGrammarFiller:
                     if place < len(drafts := windows[index].drafts)
                     and 0 <= drafts[place] < self._shape.vocab_size
                     and index not in ended
-                    and matchers[index].allows(int(drafts[place]))
+                    and matchers[index].allows(int(drafts[place]), drafts[:place])
                 ]
                 if not candidates:
                     break

@@ -8,16 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .grammar import GrammarSpec
-from .json_schema import every_schema
+from .schema_document import every_schema
+from .schema_xgrammar import LONGEST_PATTERN
 from .structural_tag import formats, normalise
 
 # What a JSON string may hold unescaped: all but controls, the quote, the backslash and surrogates.
 _PLAIN: Final = f"[ !#-\\[\\]-{chr(0xD7FF)}{chr(0xE000)}-{chr(0x10FFFF)}]"
-
-_BYTE: Final = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-
-_FORMATS: Final = {"ipv4": f"^{_BYTE}([.]{_BYTE}){{3}}$"}
-"""Formats for which the library's own pattern is too wide: it lets numbers begin with zeros."""
 
 
 @dataclass(frozen=True)
@@ -52,24 +48,14 @@ def job_for(spec: GrammarSpec, any_whitespace: bool) -> Job:
             return Job("structural_tag", json.dumps(tag))
 
 
-LONGEST_PATTERN: Final = 128
-"""The longest repetition that may be a pattern. From some 130 on the library's masks let tokens
-through that end the string and go on wrongly, which its matcher then refuses (seen in 0.2.8)."""
-
-
 def as_patterns(schema: Any) -> Any:
-    """The schema, changed in place, with bounds on lengths and some formats written as patterns.
+    """The schema, changed in place, with bounds on lengths written as patterns.
 
     The library lets control characters into strings with such bounds, and JSON does not. The
     pattern costs as much to compile and to fill as the bounds do. Long bounds stay as they are:
     see `has_long_bounds`.
     """
     for each in every_schema(schema):
-        name = each.get("format")
-        if "pattern" not in each and isinstance(name, str) and name in _FORMATS:
-            del each["format"]
-            each["pattern"] = _FORMATS[name]
-            continue
         low, high = each.get("minLength", 0), each.get("maxLength")
         alone = not {"pattern", "format", "enum", "const", "$ref"} & set(each)
         if not alone or not {"minLength", "maxLength"} & set(each):

@@ -1,0 +1,103 @@
+r"""Trees of regular expressions as text for the grammar libraries.
+
+Both get the same conservative form: classes of explicit characters, groups, alternatives and
+counted repetitions, without anchors. XGrammar 0.2.8 is exact for this form only: it reads `?` after
+a group that ends in a repetition wrong, and drops anchors. It also takes a pattern for a string in
+JSON as the raw text between the quotes, so that escapes would have to be in the pattern.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .regex_language import alternatives, repeated, sequence
+from .regex_syntax import Alt, Chars, Regex, Repeat, Seq, common, ranges
+
+_UNESCAPED: Final = ranges((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF))
+"""What a JSON string may hold as it is."""
+
+
+def json_text(tree: Regex) -> Regex | None:
+    """The raw text of JSON strings whose value the tree matches, without escapes.
+
+    A class that has characters that need no escape is narrowed to these; None where one has not.
+    """
+    match tree:
+        case Chars(runs):
+            plain = common(runs, _UNESCAPED)
+            return Chars(plain) if plain or not runs else None
+        case Seq(parts):
+            found = [json_text(part) for part in parts]
+            kept = [part for part in found if part is not None]
+            return sequence(*kept) if len(kept) == len(found) else None
+        case Alt(options):
+            found = [json_text(option) for option in options]
+            kept = [option for option in found if option is not None]
+            return alternatives(*kept) if len(kept) == len(found) else None
+        case Repeat(inner, low, high):
+            again = json_text(inner)
+            return None if again is None else repeated(again, low, high)
+    raise AssertionError("anchors were resolved")
+
+
+def regex_text(tree: Regex) -> str:
+    """The tree in the syntax that both libraries read alike."""
+    match tree:
+        case Chars(runs):
+            assert runs, "nothing matches"
+            if len(runs) == 1 and runs[0][0] == runs[0][1]:
+                return _character(runs[0][0])
+            return "[" + "".join(_run(low, high) for low, high in runs) + "]"
+        case Seq(parts):
+            return "".join(
+                f"({regex_text(p)})" if isinstance(p, Alt) else regex_text(p) for p in parts
+            )
+        case Alt(options):
+            assert options, "nothing matches"
+            return "|".join(regex_text(option) for option in options)
+        case Repeat(inner, low, high):
+            body = regex_text(inner)
+            body = body if isinstance(inner, Chars) else f"({body})"
+            return f"{body}{_count(low, high)}"
+    raise AssertionError("anchors were resolved")
+
+
+def _count(low: int, high: int | None) -> str:
+    if (low, high) == (0, None):
+        return "*"
+    if (low, high) == (1, None):
+        return "+"
+    if low == high:
+        return f"{{{low}}}"
+    return f"{{{low},{'' if high is None else high}}}"
+
+
+def _run(low: int, high: int) -> str:
+    return _character(low) if low == high else f"{_character(low)}-{_character(high)}"
+
+
+_SPECIAL: Final = "\\^$.|?*+()[]{}/-"
+_SHORT: Final = {9: "\\t", 10: "\\n", 13: "\\r"}
+
+
+def _character(code: int) -> str:
+    character = chr(code)
+    if (character.isascii() and character.isalnum()) or character in " _":
+        return character
+    if character in _SPECIAL:
+        return f"\\{character}"
+    if 0x20 <= code < 0x7F:
+        return character
+    return _SHORT.get(code) or (f"\\x{code:02x}" if code < 0xA0 else character)
+
+
+def longest_count(tree: Regex) -> int:
+    """The largest bound of a repetition in the tree."""
+    match tree:
+        case Seq(parts):
+            return max(map(longest_count, parts), default=0)
+        case Alt(options):
+            return max(map(longest_count, options), default=0)
+        case Repeat(inner, low, high):
+            return max(longest_count(inner), low, high or 0)
+    return 0

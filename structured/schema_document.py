@@ -1,0 +1,160 @@
+"""A JSON Schema document: its subschemas by place, and where its references lead.
+
+A place is a JSON pointer as the user would write it after `$ref`, "#/properties/a". Every subschema
+has one place, however it is reached, so places can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Final, NoReturn
+from urllib.parse import unquote, urljoin
+
+from .source import GrammarError
+
+Schema = dict[str, object]
+
+NAMED: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""Keywords whose values are schemas by name."""
+
+LISTED: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
+"""Keywords whose values are lists of schemas."""
+
+SINGLE: Final = (
+    *("additionalProperties", "propertyNames", "unevaluatedProperties"),
+    *("items", "additionalItems", "contains", "unevaluatedItems"),
+    *("not", "if", "then", "else"),
+)
+"""Keywords whose values are schemas (`items` may be a list of them, in older drafts)."""
+
+
+def refuse(place: str, what: str) -> NoReturn:
+    """Raise a `GrammarError` about one place of a schema."""
+    raise GrammarError(f"json: at {place}: {what}")
+
+
+def pointer(place: str, *keys: str | int) -> str:
+    """The place below a place: "~" and "/" in keys are written "~0" and "~1"."""
+    return "/".join(
+        [place, *(str(key).replace("~", "~0").replace("/", "~1") for key in keys)],
+    )
+
+
+class Document:
+    """One schema with all that it contains.
+
+    Args:
+        root: parsed JSON. A reference is resolved against it alone; nothing is fetched.
+    """
+
+    def __init__(self, root: object) -> None:
+        self.root = root
+        self._ids: dict[str, str] | None = None
+
+    def at(self, place: str) -> object:
+        """The value at a place that this class made."""
+        value = self.root
+        for key in _keys(place):
+            value = value[int(key)] if isinstance(value, list) else value[key]  # type: ignore[index]
+        return value
+
+    def target(self, place: str, reference: str) -> str:
+        """The place to which the `$ref` of the schema at `place` leads.
+
+        Raises:
+            GrammarError: it leads out of the document, or nowhere.
+        """
+        base, _, fragment = reference.partition("#")
+        start = self._by_id(place, base, reference) if base else "#"
+        fragment = unquote(fragment)
+        if fragment and not fragment.startswith("/"):
+            return self._by_id(place, f"#{fragment}", reference)
+        return self._walk(place, reference, start, fragment)
+
+    def _walk(self, place: str, reference: str, start: str, fragment: str) -> str:
+        """Follow a JSON pointer from a place, by the names of members and the indices of lists."""
+        value, here = self.at(start), start
+        for key in _keys("#" + fragment):
+            if isinstance(value, dict) and key in value:
+                value = value[key]
+            elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+                value = value[int(key)]
+            else:
+                near = get_close_matches(key, value, n=1) if isinstance(value, dict) else []
+                guess = f" (did you mean {pointer(here, near[0])!r}?)" if near else ""
+                refuse(
+                    place, f"'$ref': {reference!r} leads nowhere: {here!r} has no {key!r}{guess}"
+                )
+            here = pointer(here, key)
+        return here
+
+    def _by_id(self, place: str, name: str, reference: str) -> str:
+        """The place of the schema that names itself, by `$id`, `id` or `$anchor`."""
+        if self._ids is None:
+            self._ids = dict(_identifiers(self.root))
+        root = self.root if isinstance(self.root, dict) else {}
+        own = root.get("$id", root.get("id"))
+        names = [name, urljoin(own, name)] if isinstance(own, str) else [name]
+        for each in names:
+            if each.rstrip("#") in self._ids:
+                return self._ids[each.rstrip("#")]
+        refuse(
+            place,
+            f"'$ref': {reference!r} leads out of the schema, and nothing is fetched; put what it "
+            "names under '$defs' and write '#/$defs/…'",
+        )
+
+
+def _keys(place: str) -> list[str]:
+    return [key.replace("~1", "/").replace("~0", "~") for key in place.split("/")[1:]]
+
+
+def _identifiers(root: object) -> Iterator[tuple[str, str]]:
+    """What every subschema is called, as written and as resolved against the schemas around it."""
+    rest: list[tuple[str, object, str]] = [("#", root, "")]
+    while rest:
+        place, schema, base = rest.pop()
+        if not isinstance(schema, dict):
+            continue
+        for keyword in ("$id", "id"):
+            if isinstance(name := schema.get(keyword), str):
+                yield name.rstrip("#"), place
+                yield (full := urljoin(base, name)).rstrip("#"), place
+                base = base if name.startswith("#") else full
+        if isinstance(anchor := schema.get("$anchor"), str):
+            yield f"#{anchor}", place
+            yield f"{base}#{anchor}", place
+        rest.extend((*each, base) for each in subschemas(place, schema))
+
+
+def subschemas(place: str, schema: Schema) -> Iterator[tuple[str, object]]:
+    """Every schema directly inside of a schema, with its place."""
+    for keyword in NAMED:
+        children = schema.get(keyword)
+        if isinstance(children, dict):
+            for name, child in children.items():
+                yield pointer(place, keyword, name), child
+    for keyword in (*LISTED, "items"):
+        children = schema.get(keyword)
+        if isinstance(children, list):
+            for index, child in enumerate(children):
+                yield pointer(place, keyword, index), child
+    for keyword in SINGLE:
+        if isinstance(child := schema.get(keyword), dict):
+            yield pointer(place, keyword), child
+    dependencies = schema.get("dependencies")
+    if isinstance(dependencies, dict):
+        for name, child in dependencies.items():
+            if isinstance(child, dict):
+                yield pointer(place, "dependencies", name), child
+
+
+def every_schema(root: object) -> Iterator[Schema]:
+    """Every schema of a document, from the outside in; may be changed on the way."""
+    rest = [root]
+    while rest:
+        schema = rest.pop()
+        if isinstance(schema, dict):
+            yield schema
+            rest.extend(child for _, child in subschemas("", schema))

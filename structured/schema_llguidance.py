@@ -1,0 +1,41 @@
+"""Normal forms for llguidance 1.9.1, and what it does not serve exactly."""
+
+from __future__ import annotations
+
+from .regex_syntax import Regex
+from .schema_cases import Case
+from .schema_document import Schema
+from .schema_terms import NOTHING, Layer, Node
+from .schema_writer import SchemaWriter, whole
+
+
+class LLGuidanceWriter(SchemaWriter):
+    """The library intersects patterns and lengths, and leaves named properties out of patterns."""
+
+    def string(self, case: Case, trees: list[Regex], low: int, high: int | None) -> Schema:
+        schema: Schema = {"type": "string"}
+        if low:
+            schema["minLength"] = low
+        if high is not None:
+            schema["maxLength"] = high
+        if trees:
+            schema["pattern"] = whole(trees[0])
+        if len(trees) > 1:
+            schema["allOf"] = [{"type": "string", "pattern": whole(each)} for each in trees[1:]]
+        return schema
+
+    def names(self, case: Case, layer: Layer) -> dict[str, Node]:
+        return layer.names
+
+    def counts(self, case: Case, layer: Layer, schema: Schema) -> None:
+        closed = layer.rest == NOTHING and not layer.patterns
+        for keyword in ("minProperties", "maxProperties"):
+            if keyword not in case.parts:
+                continue
+            schema[keyword] = case.parts[keyword]
+            if layer.patterns or (layer.names and (keyword == "minProperties" or not closed)):
+                what = f"{keyword!r} can be enforced only where no property is named"
+                self.note(case, keyword, what)
+        if case.parts.get("minProperties", 0) > 1:
+            what = "'minProperties' cannot be enforced: the same name may come twice"
+            self.note(case, "minProperties", what)

@@ -1,0 +1,274 @@
+"""The normal form of a JSON Schema: every schema in it is a union of cases of one type each.
+
+References, `allOf`, `anyOf`, `oneOf`, `not`, `if` and dependencies are worked out, by the laws of
+logic and nothing else, so that what is left (`type`, bounds, members, items, lists of values) is
+what grammar libraries serve. A value is valid under the normal form exactly where it is valid under
+the schema, except where no schema names a type: what only keywords of one type speak of is then of
+this type, which is narrower, and what people mean.
+
+This is a tableau: a node (a conjunction of schemas) is opened into branches of facts, and the nodes
+inside of them (of properties and items) are conjunctions of schemas of the same document again, so
+that there are finitely many, recursion included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from .schema_cases import Case, cases
+from .schema_document import Document, refuse
+from .schema_terms import (
+    KINDS,
+    NOTHING,
+    Choice,
+    Fact,
+    Literal,
+    Node,
+    Term,
+    negation,
+    terms,
+)
+from .schema_values import among, fulfils, kind_of
+
+MAX_BRANCHES: Final = 512
+"""Most combinations of alternatives that one schema may come to."""
+
+Key = frozenset[Literal]
+
+
+class _Goal(NamedTuple):
+    """A term that is to be worked in, and how it came about."""
+
+    term: Term
+    above: frozenset[Literal] = frozenset()
+    reason: tuple[str, str] | None = None
+
+
+class Normaliser:
+    """The cases of every node of one document. Answers are kept."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._branches: dict[Key, list[list[Fact]]] = {}
+        self._cases: dict[Key, list[Case]] = {}
+        self._possible: dict[Key, bool] = {}
+        self._opening: set[Key] = set()
+        self.flaws: dict[tuple[str, str], None] = {}
+        """Place and words of each constraint that had to be left out, which allows more."""
+
+    def cases(self, node: Node) -> list[Case]:
+        """The union that a node is. What has no such form is left out and noted in `flaws`."""
+        key = self.key(node)
+        if key not in self._cases:
+            found: list[Case] = []
+            for facts in self._opened(node):
+                found.extend(
+                    case for case in cases(_typed(facts), self, self._note) if case not in found
+                )
+            self._cases[key] = _joined(found)
+        return self._cases[key]
+
+    def key(self, node: Node) -> Key:
+        """Equal for nodes that are the same conjunction."""
+        return frozenset(node)
+
+    def canonical(self, node: Node) -> Node:
+        """The node without what is always true, and with references followed."""
+        found: dict[Literal, None] = {}
+        for literal in node:
+            literal = Literal(literal.positive, self._followed(literal.place))
+            schema = False if literal.place == "false" else self._document.at(literal.place)
+            if schema is literal.positive or (schema == {} and literal.positive):
+                continue
+            if schema is (not literal.positive):
+                return NOTHING
+            found[literal] = None
+        return tuple(found)
+
+    def possible(self, node: Node) -> bool:
+        """See `Nodes`. Where a node needs itself the answer is yes."""
+        node = self.canonical(node)
+        if not node:
+            return True
+        key = self.key(node)
+        if key not in self._possible:
+            if key in self._opening:
+                return True
+            self._opening.add(key)
+            try:
+                self._possible[key] = any(
+                    cases(facts, self, _ignore) for facts in self._opened(node)
+                )
+            finally:
+                self._opening.discard(key)
+        return self._possible[key]
+
+    def holds(self, node: Node, value: object) -> bool:
+        """See `Nodes`."""
+        for facts in self._opened(self.canonical(node)):
+            known = [fact for fact in facts if fact.keyword != "unable"]
+            if all(fulfils(value, fact, self.holds) for fact in known):
+                for fact in facts:
+                    if fact.keyword == "unable" and kind_of(value) in fact.kinds:
+                        self._note(fact, fact.value)
+                return True
+        return False
+
+    def _note(self, fact: Fact, what: str) -> None:
+        self.flaws[fact.reason or (fact.place, what)] = None
+
+    def listed(self, node: Node) -> list[object] | None:
+        """See `Nodes`."""
+        found: list[object] = []
+        for case in self.cases(self.canonical(node)):
+            values = _VALUES.get(case.type, case.parts.get("values"))
+            if values is None:
+                return None
+            found.extend(value for value in values if not among(value, found))
+        return found
+
+    def _followed(self, place: str) -> str:
+        """Where a schema that only refers leads."""
+        seen = set()
+        while place not in seen and place != "false":
+            seen.add(place)
+            schema = self._document.at(place)
+            if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
+                break
+            if any(keyword in _MEANINGFUL for keyword in schema if keyword != "$ref"):
+                break
+            place = self._document.target(place, schema["$ref"])
+        return place
+
+    def _opened(self, node: Node) -> list[list[Fact]]:
+        key = self.key(node)
+        if key not in self._branches:
+            found = []
+            place = node[0].place if node else "#"
+            for facts in self._branch([_Goal(literal) for literal in node], [], [], set()):
+                found.append(facts)
+                if len(found) > MAX_BRANCHES:
+                    refuse(
+                        place,
+                        f"its alternatives combine in more than {MAX_BRANCHES} ways; use fewer of "
+                        "'anyOf', 'oneOf', 'if' and 'dependencies' for one value",
+                    )
+            self._branches[key] = found
+        return self._branches[key]
+
+    def _branch(
+        self,
+        goals: list[_Goal],
+        facts: list[Fact],
+        choices: list[_Goal],
+        opened: set[Literal],
+    ) -> Iterator[list[Fact]]:
+        """Every way in which all goals hold, as facts."""
+        goals, facts, choices, opened = list(goals), list(facts), list(choices), set(opened)
+        while goals:
+            goal = goals.pop(0)
+            term = goal.term
+            if isinstance(term, Fact):
+                facts.append(replace(term, reason=goal.reason) if goal.reason else term)
+            elif isinstance(term, Choice):
+                choices.append(goal)
+            elif term in goal.above:
+                refuse(term.place, "it refers to itself, with no property or item in between")
+            elif term.negated() in opened:
+                return
+            elif term not in opened:
+                opened.add(term)
+                goals[:0] = self._terms(term, goal)
+        if not _may_hold(facts):
+            return
+        if not choices:
+            yield facts
+            return
+        goal, *others = choices
+        for alternative in self._alternatives(goal):
+            yield from self._branch(alternative, facts, others, opened)
+
+    def _terms(self, literal: Literal, goal: _Goal) -> list[_Goal]:
+        above = goal.above | {literal}
+        found = terms(self._document, literal.place)
+        if literal.positive:
+            return [_Goal(term, above, goal.reason) for term in found]
+        broken = Choice(tuple(way for term in found for way in negation(term)))
+        return [_Goal(broken, above, goal.reason)]
+
+    def _alternatives(self, goal: _Goal) -> Iterator[list[_Goal]]:
+        """The goals of each alternative; those of `oneOf` with the negation of what may overlap."""
+        choice = goal.term
+        assert isinstance(choice, Choice)
+        for index, alternative in enumerate(choice.alternatives):
+            goals = [goal._replace(term=term) for term in alternative]
+            if choice.exclusive is not None:
+                (mine,) = alternative
+                reason = goal.reason or (choice.exclusive, _OVERLAP)
+                for other, (literal,) in enumerate(choice.alternatives):
+                    assert isinstance(literal, Literal)
+                    assert isinstance(mine, Literal)
+                    if other != index and self.possible((mine, literal)):
+                        goals.append(_Goal(literal.negated(), goal.above, reason))
+            yield goals
+
+
+def _ignore(fact: Fact, what: str) -> None:
+    """What is left out where only possibility is asked for."""
+
+
+_OVERLAP: Final = (
+    "'oneOf' can be enforced only where its branches cannot overlap (different types, or a "
+    "required property with different constants); if any branch may match, write 'anyOf'"
+)
+
+_VALUES: Final[dict[str, list[object]]] = {"null": [None], "boolean": [True, False]}
+
+_MEANINGFUL: Final = frozenset(
+    {
+        *("type", "enum", "const", "allOf", "anyOf", "oneOf", "not", "if"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+        *("minLength", "maxLength", "pattern", "format"),
+        *("items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"),
+        *("properties", "patternProperties", "additionalProperties", "required"),
+        *("minProperties", "maxProperties", "propertyNames", "unevaluatedItems"),
+        *("dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties"),
+        *("$dynamicRef", "$recursiveRef"),
+    }
+)
+"""Keywords that constrain; beside `$ref` they make a schema more than a reference."""
+
+
+def _may_hold(facts: list[Fact]) -> bool:
+    """Whether facts do not exclude each other at first sight."""
+    kinds = KINDS
+    for fact in facts:
+        if fact.keyword == "type":
+            kinds &= fact.value
+    return bool(kinds)
+
+
+def _typed(facts: list[Fact]) -> list[Fact]:
+    """The facts with the type that they imply, where none is stated."""
+    if any(fact.keyword in ("type", "values") and fact.stated for fact in facts):
+        return facts
+    about = {fact.kinds for fact in facts if fact.kinds != KINDS}
+    if len(about) == 1:
+        (kinds,) = about
+        return [*facts, Fact("type", kinds, "#", stated=False)]
+    return facts
+
+
+def _joined(union: list[Case]) -> list[Case]:
+    """Lists of values become one, in the place of the first."""
+    lists = [case for case in union if case.type == "values"]
+    if len(lists) < 2:
+        return union
+    first, *others = lists
+    values = list(first.parts["values"])
+    for case in others:
+        values += [value for value in case.parts["values"] if not among(value, values)]
+    joined = Case("values", {"values": values}, first.places)
+    return [joined if case is first else case for case in union if case not in others]

@@ -1,0 +1,296 @@
+"""A normal form as a JSON Schema again, in the forms that one library serves exactly.
+
+What both libraries do alike is here; where they differ a subclass says how. Whatever cannot be
+served exactly is written in the nearest way, and noted with its place in the schema as it was
+written by the user.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from .formats import format_pattern
+from .regex_language import (
+    alternatives,
+    nothing,
+    other_than,
+    search_language,
+    with_lengths,
+)
+from .regex_syntax import ANY, Regex, RegexError, Repeat, literal
+from .regex_text import regex_text
+from .schema_cases import Case
+from .schema_document import Schema, refuse
+from .schema_normal import Key, Normaliser
+from .schema_terms import NOTHING, Layer, Literal, Node, Slots
+
+_ALL_TYPES = ("null", "boolean", "number", "string", "array", "object")
+
+
+@dataclass
+class _Written:
+    """The schema of one node, and how often it is referred to."""
+
+    name: str
+    schema: Schema
+    uses: int = 0
+    refers: bool = False
+    """Whether it refers to itself."""
+
+
+class SchemaWriter(ABC):
+    """Writes the nodes of one document for one library.
+
+    Args:
+        normaliser: of the document.
+    """
+
+    def __init__(self, normaliser: Normaliser) -> None:
+        self._nodes = normaliser
+        self._written: dict[Key, _Written] = {}
+        self._noted: dict[tuple[str, str], None] = {}
+
+    def document(self) -> tuple[Schema | bool, tuple[str, ...]]:
+        """The whole schema, and what is not enforced, by place."""
+        root = self._schema((Literal(True, "#"),))
+        definitions: dict[str, object] = {}
+        inline = {
+            each.name: each for each in self._written.values() if each.uses == 1 and not each.refers
+        }
+
+        def finished(value: Any) -> Any:
+            if isinstance(value, _Reference):
+                if value.name in inline:
+                    return finished(inline[value.name].schema)
+                return {"$ref": f"#/$defs/{value.name}"}
+            if isinstance(value, dict):
+                return {key: finished(each) for key, each in value.items()}
+            if isinstance(value, _Constants):
+                return value.values
+            return [finished(each) for each in value] if isinstance(value, list) else value
+
+        schema = finished(root)
+        if schema is False:
+            refuse("#", "no value can satisfy it")
+        for each in self._written.values():
+            if each.name not in inline:
+                definitions[each.name] = finished(each.schema)
+        if definitions:
+            schema["$defs"] = definitions
+        notes = {**self._nodes.flaws, **self._noted}
+        return schema, tuple(f"json: at {place}: {what}" for place, what in notes)
+
+    def note(self, case: Case, keyword: str, what: str) -> None:
+        """Remember that a keyword of a case is not enforced."""
+        self._noted[case.places.get(keyword, "#"), what] = None
+
+    def _schema(self, node: Node) -> Any:
+        """The schema of a node, or a `_Reference` to it."""
+        node = self._nodes.canonical(node)
+        if not node:
+            return {}
+        if node == NOTHING:
+            return False
+        key = self._nodes.key(node)
+        known = self._written.get(key)
+        if known is not None:
+            known.uses += 1
+            known.refers = known.refers or not known.schema
+            return _Reference(known.name)
+        written = self._written[key] = _Written(f"s{len(self._written)}", {}, 1)
+        union = self._nodes.cases(node)
+        if not union:
+            del self._written[key]
+            return False
+        written.schema.update(self._union(union))
+        if _small(written.schema) and not written.refers:
+            del self._written[key]
+            return dict(written.schema)
+        return _Reference(written.name)
+
+    def _union(self, union: list[Case]) -> Schema:
+        plain = [case.type for case in union if not case.parts]
+        if sorted(plain) == sorted(_ALL_TYPES):
+            return {}
+        schemas: list[Schema] = []
+        for case in union:
+            if case.parts:
+                schemas.append(self._case(case))
+            elif case.type == plain[0]:
+                schemas.append({"type": plain[0] if len(plain) == 1 else plain})
+        return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+    def _case(self, case: Case) -> Schema:
+        match case.type:
+            case "values":
+                return {"enum": _Constants(case.parts["values"])}
+            case "integer" | "number":
+                return self.number(case)
+            case "string":
+                return self._string(case)
+            case "array":
+                return self._array(case)
+            case _:
+                return self._object(case)
+
+    def number(self, case: Case) -> Schema:
+        """A number with bounds."""
+        return {"type": case.type, **case.parts}
+
+    def _string(self, case: Case) -> Schema:
+        trees: list[Regex] = []
+        for keyword, part in (("pattern", "patterns"), ("format", "formats")):
+            for text in case.parts.get(part, ()):
+                pattern = format_pattern(text) if keyword == "format" else text
+                if pattern is None:
+                    continue
+                try:
+                    trees.append(search_language(pattern))
+                except RegexError as error:
+                    self.note(case, keyword, f"{keyword!r}: {error}")
+        if "differs" in case.parts:
+            self.note(case, "differs", "'not' around 'pattern' cannot be enforced")
+        if "excluded" in case.parts:
+            trees.append(other_than(case.parts["excluded"]))
+        low, high = case.parts.get("minLength", 0), case.parts.get("maxLength")
+        fitted = [with_lengths(tree, low, high) for tree in trees]
+        if any(tree is not None and nothing(tree) for tree in fitted):
+            self.note(case, "pattern", "no string is of this pattern and of these lengths")
+            return {"type": "string"}
+        for index, tree in enumerate(fitted):
+            if tree is not None:  # one pattern says the lengths, too
+                trees[index] = tree
+                return self.string(case, list(dict.fromkeys(trees)), 0, None)
+        return self.string(case, list(dict.fromkeys(trees)), low, high)
+
+    @abstractmethod
+    def string(self, case: Case, trees: list[Regex], low: int, high: int | None) -> Schema:
+        """A string that all of the trees match, of `low` to `high` characters."""
+
+    def _array(self, case: Case) -> Schema:
+        schema: Schema = {"type": "array"}
+        slots: Slots = case.parts.get("slots", Slots((), None))
+        if slots.prefix:
+            schema["prefixItems"] = [self._schema(node) for node in slots.prefix]
+        if slots.rest is not None:
+            schema["items"] = self._schema(slots.rest)
+        elif case.parts.get("minItems", 0) > len(slots.prefix):
+            schema["items"] = {}
+        for keyword in ("minItems", "maxItems"):
+            if keyword in case.parts:
+                schema[keyword] = case.parts[keyword]
+        if "uniqueItems" in case.parts:
+            self.note(case, "uniqueItems", "'uniqueItems' cannot be enforced")
+        return schema
+
+    def _object(self, case: Case) -> Schema:
+        layer = self._with_named_patterns(case, case.parts.get("members", Layer({})))
+        schema: Schema = {"type": "object"}
+        if names := self.names(case, layer):
+            schema["properties"] = {name: self._schema(node) for name, node in names.items()}
+        patterns = {}
+        for pattern, node in layer.patterns.items():
+            if (text := self._key_pattern(case, pattern)) is not None:
+                patterns[text] = self._schema(node)
+        if patterns:
+            schema["patternProperties"] = patterns
+        if layer.rest is not None:
+            schema["additionalProperties"] = self._rest(layer.rest)
+        if "required" in case.parts:
+            schema["required"] = case.parts["required"]
+        self.counts(case, layer, schema)
+        return schema
+
+    def _rest(self, node: Node) -> Any:
+        found = self._schema(node)
+        return True if found == {} else found
+
+    def _key_pattern(self, case: Case, pattern: str) -> str | None:
+        try:
+            tree = search_language(pattern)
+        except RegexError as error:
+            self.note(case, "patternProperties", f"'patternProperties': {error}")
+            return None
+        return None if nothing(tree) else self.key_pattern(case, tree)
+
+    def key_pattern(self, case: Case, tree: Regex) -> str:
+        """The pattern for names that a tree matches."""
+        return whole(tree)
+
+    @abstractmethod
+    def names(self, case: Case, layer: Layer) -> dict[str, Node]:
+        """The properties to write by name; notes what the library does wrong with them."""
+
+    @abstractmethod
+    def counts(self, case: Case, layer: Layer, schema: Schema) -> None:
+        """Write how many properties there may be."""
+
+    def _with_named_patterns(self, case: Case, layer: Layer) -> Layer:
+        """`propertyNames` as the one pattern that names must have."""
+        if "propertyNames" not in case.parts:
+            return layer
+        tree = self._names_tree(case.parts["propertyNames"])
+        if tree is None or layer.patterns:
+            self.note(case, "propertyNames", "'propertyNames' cannot be enforced here")
+            return layer
+        rest = layer.rest or ()
+        return Layer(layer.names, {whole(tree): rest}, NOTHING)
+
+    def _names_tree(self, node: Node) -> Regex | None:
+        """The names that a schema of names allows; None if no pattern says it."""
+        options: list[Regex] = []
+        for case in self._nodes.cases(self._nodes.canonical(node)):
+            if case.type == "values":
+                options += [literal(each) for each in case.parts["values"] if isinstance(each, str)]
+            if case.type != "string":
+                continue
+            if set(case.parts) - {"minLength", "maxLength", "patterns", "formats"}:
+                return None
+            texts = [*case.parts.get("patterns", ()), *case.parts.get("formats", ())]
+            tree: Regex = Repeat(ANY, 0, None)
+            if len(texts) == 1:
+                known = format_pattern(texts[0]) if "formats" in case.parts else texts[0]
+                try:
+                    tree = search_language(known) if known is not None else tree
+                except RegexError:
+                    return None
+            elif texts:
+                return None
+            low, high = case.parts.get("minLength", 0), case.parts.get("maxLength")
+            fitted = with_lengths(tree, low, high)
+            if fitted is None:
+                return None
+            options.append(fitted)
+        return alternatives(*options)
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """Stands for a schema that may be written in place, or referred to."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class _Constants:
+    """Values of the user's, in which nothing is a schema."""
+
+    values: list[object]
+
+
+def whole(tree: Regex) -> str:
+    """A pattern that matches exactly what a tree does."""
+    return f"^({regex_text(tree)})$"
+
+
+def _small(schema: Schema) -> bool:
+    """Whether a schema is about as short as a reference to it."""
+    if list(schema) == ["type"]:
+        return True
+    return not any(
+        isinstance(value, dict | list | _Reference | _Constants)
+        or (isinstance(value, str) and len(value) > 64)
+        for value in schema.values()
+    )

@@ -2,7 +2,8 @@
 
 A fresh value's version is dropped as soon as its last reader is done. The versions of a value
 with slots share K physical cells, and a read returns whatever its cell holds: if a plan fails to
-order a reader before the next writer, the reader really reads the wrong version.
+order a reader before the next writer, the reader really reads the wrong version. Where the value
+says how to allocate, each slot has a buffer of its own, its home: see `homes.py`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.node import Read, Value
 from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph, Vertex
-from .errors import UndeclaredAccess
+from .errors import ContractViolation, UndeclaredAccess
 from .frontier import BEFORE_ALL, Frontier
+from .homes import Home, Homes, fill, fits, share
+from .parts import PLAIN
+from .source_line import where
 
 Release = tuple[list[Any], int, int, "list[Iterator[int]] | None", int]
 
@@ -31,7 +35,7 @@ class Cells:
     value: Value
     cells: list[Any]
     readers: int  # how many (op, carry) read each version
-    buffers: list[Any] | None = None  # slots: the buffer of each, kept through steps of None
+    buffers: list[Any] | None = None  # slots with `allocate`: the home of each
     written: list[int] | None = None  # slots: the step that last wrote each
     counts: list[Iterator[int]] = field(default_factory=list)  # fresh: readers done, ever
 
@@ -45,8 +49,22 @@ class Cells:
             if readers > 1:
                 counts = [itertools.count() for _ in range(size)]
             return Cells(value, [None] * size, readers, counts=counts)
-        buffers = list(kept) if kept else [_allocated(value) for _ in range(size)]
-        return Cells(value, list(buffers), readers, buffers, [BEFORE_ALL] * size)
+        buffers = None
+        if value.allocate is not None:
+            buffers = list(kept) if kept else [value.allocate() for _ in range(size)]
+        return Cells(value, [None] * size, readers, buffers, [BEFORE_ALL] * size)
+
+    def fresh_buffer(self) -> Any:
+        """A buffer for one version of a fresh value. Raises `StepweaveError` if it is not new."""
+        assert self.value.allocate is not None, "only what can be allocated has buffers"
+        made = self.value.allocate()
+        if any(held is not None and share(held, made) for held in self.cells):
+            raise StepweaveError(
+                f"value {self.value.name!r}: `allocate` gave a step the memory of a version that is"
+                " still read. Make a new buffer in each call.",
+                code="SW-SHARED-MEMORY",
+            )
+        return made
 
     def release(self, carry: int) -> Release:
         """What to do when a reader is done: the last of them empties the cell.
@@ -68,6 +86,7 @@ class Context:
     __slots__ = (
         "_buffers",
         "_frontier",
+        "_homes",
         "_reads",
         "_states",
         "_writes",
@@ -82,11 +101,13 @@ class Context:
         store: Mapping[str, Cells],
         states: Mapping[str, object],
         frontier: Frontier,
+        homes: Homes,
     ) -> None:
         self.vertex = vertex
         self.step = BEFORE_ALL
         self.waited_s = 0.0
         self._frontier = frontier
+        self._homes = homes
         self._reads: dict[str, tuple[list[Any], int, int, Any]] = {}
         self._writes: dict[str, tuple[list[Any], int, list[int] | None, list[Any]]] = {}
         self._buffers: dict[str, Cells] = {}
@@ -123,9 +144,15 @@ class Context:
             cells = self._buffers[name]
         except KeyError:
             self._refuse("buffer", name, self._buffers)
-        if cells.buffers is None:
-            return cells.value.allocate() if cells.value.allocate else None
-        return cells.buffers[self.step % len(cells.buffers)]
+        if cells.buffers is not None:
+            return cells.buffers[self.step % len(cells.buffers)]
+        if cells.value.allocate is not None:
+            return cells.fresh_buffer()
+        raise UndeclaredAccess(
+            f"node {self.vertex.node.name!r}: op {self.vertex.name!r} asks for the buffer of "
+            f"{name!r}, which has none: publish a new datum in each step, or declare the value "
+            "with `allocate`, a function that makes the buffer of a slot"
+        )
 
     def write(self, name: str, datum: Any) -> None:
         try:
@@ -133,11 +160,53 @@ class Context:
         except KeyError:
             self._refuse("write", name, self._writes)
         slot = self.step % size
+        if type(datum) not in PLAIN and not (buffers and datum is buffers[slot]):
+            datum = self._placed(name, slot, buffers[slot] if buffers else None, datum)
         cells[slot] = datum
         if written is not None:
             written[slot] = self.step
-            if datum is not None:
-                buffers[slot] = datum
+
+    def published(self, name: str) -> Any:
+        """What `write` has put into the cell of this step: the datum, or the home that got it."""
+        cells, size, _, _ = self._writes[name]
+        return cells[self.step % size]
+
+    def _placed(self, name: str, slot: int, home: Any, datum: Any) -> Any:
+        """What goes into the cell: `datum`, or the slot's home with its content."""
+        mine, owners = Home(name, slot), self._homes.of(datum)
+        if home is None:
+            if owners <= {None}:
+                return datum
+        elif not owners or (mine in owners and owners <= {mine, None}):
+            return datum
+        elif fits(home, datum) and not self._beside_the_stream(name):
+            fill(home, datum)
+            return home
+        self._refuse_memory(name, owners - {mine, None}, home)
+
+    def _beside_the_stream(self, name: str) -> bool:
+        """Whether a copy of host memory would be made at once, and not in the stream's order."""
+        return self.vertex.side == "device" and self._buffers[name].value.place != "device"
+
+    def _refuse_memory(self, name: str, owners: set[Home | None], home: Any) -> NoReturn:
+        others = sorted(str(owner) for owner in owners)
+        of = f"memory of {others[0]}, which will be written again" if others else "other memory"
+        if home is None:
+            advice = "publish a copy"
+        elif self._beside_the_stream(name):
+            advice = f"fill `ctx.buffer({name!r})` on the stream and publish that"
+        else:
+            advice = f"fill `ctx.buffer({name!r})` and publish that; this does not fit into it"
+        file, line, at = where()
+        raise ContractViolation(
+            "SW-SHARED-MEMORY",
+            self.vertex,
+            name,
+            self.step,
+            f"publishes {of}, as {name!r}: {advice}{f' ({at})' if at else ''}",
+            file,
+            line,
+        )
 
     def state(self, name: str) -> Any:
         try:
@@ -225,8 +294,9 @@ class Memory:
             name: Cells.of(value, sizes[name], readers.get(name, 0), buffers.get(name))
             for name, value in graph.values.items()
         }
+        homes = _homes(cells, states)
         contexts = {
-            name: Context(vertex, cells, states, frontier)
+            name: Context(vertex, cells, states, frontier, homes)
             for name, vertex in graph.vertices.items()
         }
         return Memory(contexts, cells, {name: [] for name in keep})
@@ -269,8 +339,17 @@ class Memory:
         return name in self.cells and self.cells[name].readers > 0
 
 
-def _allocated(value: Value) -> Any:
-    return value.allocate() if value.allocate else None
+def _homes(cells: Mapping[str, Cells], states: Mapping[str, object]) -> Homes:
+    """Raises `StepweaveError` where two of them share memory."""
+    homes = Homes()
+    for name, state in states.items():
+        homes.add_state(name, state)
+    for name, each in cells.items():
+        for slot, buffer in enumerate(each.buffers or ()):
+            homes.add_slot(name, slot, buffer)
+    for name, each in cells.items():
+        homes.check_initial(name, each.value.initial)
+    return homes
 
 
 def _keep(history: list[Any], value: Value) -> Callable[[Any], None]:

@@ -25,11 +25,13 @@ from typing import Any, NoReturn
 
 from ..graph.node import Node, Op, OpContext, Read, Run
 from ..graph.step_graph import StepGraph, Vertex
+from .context import Context
 from .errors import ContractViolation
 from .ledger import Entry, Key, Ledger
 from .report import Unused
+from .source_line import where
 from .touch import Block, Walker, fingerprint, poison
-from .watch import TORCH_REFUSED, Use, Watch, may_ask, where
+from .watch import TORCH_REFUSED, Use, Watch, may_ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,11 @@ class Checked:
         self.body: Run | None = op.run
         self.values = tuple(dict.fromkeys(read for read in op.reads if read.name in graph.values))
         self.written = tuple(name for name in op.writes if name in graph.values)
+        self.homed = frozenset(
+            name
+            for name in self.written
+            if graph.values[name].storage == "slots" and graph.values[name].allocate is not None
+        )
         named = {read.name for read in op.reads}
         self.states_read = tuple(name for name in strict.objects if name in named)
         self.states_written = tuple(name for name in strict.objects if name in op.writes)
@@ -195,6 +202,7 @@ class Checked:
                 before += self._fingerprints(name, strict.states[name])
         for name in self.states_written:
             self.writable |= strict.states[name].entries
+        assert isinstance(context, Context), "executors give ops contexts of their own"
         seen = _Seen(context, self)
         try:
             if self.body is not None:
@@ -389,7 +397,7 @@ class Checked:
 class _Seen:
     """The context as the op sees it: what it publishes and fills is noted."""
 
-    context: OpContext
+    context: Context
     check: Checked
 
     @property
@@ -409,8 +417,10 @@ class _Seen:
         return buffer
 
     def write(self, name: str, datum: Any) -> None:
+        if name in self.check.homed and datum is not None:
+            self.check.takes(name, self.context.buffer(name))  # the datum may be copied into it
         self.context.write(name, datum)
-        self.check.publishes(name, datum)
+        self.check.publishes(name, self.context.published(name))
 
     def state(self, name: str) -> Any:
         return self.context.state(name)

@@ -10,6 +10,7 @@ from ..graph.node import Node, Op
 from ..graph.step_graph import Vertex
 from .context import Context
 from .frontier import Frontier
+from .homes import Homes
 from .report import OpEvent
 
 
@@ -31,7 +32,7 @@ def overhead_us() -> float:
     vertex = Vertex("op", Node("node"), Op(), "host", "driver", 0, 0, None)
     events: list[OpEvent] = []
     noted = timed(vertex, 0.0, events)
-    context = Context(vertex, {}, {}, Frontier(1, tail=0, ahead=1))
+    context = Context(vertex, {}, {}, Frontier(1, tail=0, ahead=1), Homes())
     best = math.inf  # of some, since other programs may get in between
     for _ in range(5):
         start = perf_counter()

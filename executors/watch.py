@@ -8,21 +8,20 @@ look: what was called then runs as it would have.
 
 from __future__ import annotations
 
-import os
-import sys
-import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import wraps
-from types import FrameType, MappingProxyType
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from .source_line import frames
 
 
 class Use(IntEnum):
@@ -330,48 +329,11 @@ def _address(tensor: Tensor) -> int:
         return 0
 
 
-# --- where in the code that is
-
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib", "stdlib")})
-_OURS = frozenset({__file__, os.path.join(os.path.dirname(__file__), "strict.py")})
-
-
-def _frames() -> Iterator[FrameType]:
-    """From the innermost on, without torch's own and those that watch."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file not in _OURS and not file.startswith((_TORCH, "<")):
-            yield frame
-        frame = frame.f_back
-
-
 def may_ask() -> bool:
     """Whether code of `MAY_ASK` is what asks."""
     return any(
         str(frame.f_globals.get("__name__")).startswith(module)
         and frame.f_code.co_qualname.endswith(name)
-        for frame in _frames()
+        for frame in frames()
         for module, name in MAY_ASK
     )
-
-
-def where() -> tuple[str, int, str]:
-    """File and line of the first frame outside torch, and a sentence that says so.
-
-    If that is in an installed package, the sentence also names the line that called into it.
-    """
-    frames = _frames()
-    first = next(frames)
-    at = f"{first.f_code.co_filename}:{first.f_lineno}, in {first.f_code.co_name}"
-    if _is_installed(first):
-        caller = next((frame for frame in frames if not _is_installed(frame)), None)
-        if caller is not None:
-            name = caller.f_code.co_name
-            at += f", called from {caller.f_code.co_filename}:{caller.f_lineno}, in {name}"
-    return first.f_code.co_filename, first.f_lineno, at
-
-
-def _is_installed(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_INSTALLED)

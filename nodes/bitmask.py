@@ -84,7 +84,7 @@ class MaskBuffer:
             self._valid[index] = count
         for index, failure in failures.items():
             table.failures[rows[index].request.uid] = str(failure)
-        return FilledMask(used, self.valid[: batch.samples], self)
+        return FilledMask(used, self.valid[: batch.samples])
 
     @staticmethod
     def _drafts_of(row: ScheduledRow, table: MatcherTable, drafts: HostDrafts | None) -> list[int]:
@@ -106,7 +106,6 @@ class FilledMask:
 
     bits: Tensor
     valid: Tensor
-    buffer: MaskBuffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +126,7 @@ def fill(shape: Shape, ctx: OpContext) -> None:
     table: MatcherTable = ctx.state("matchers")
     if not batch.structured:
         return  # none: nothing in this step is masked
-    held = ctx.buffer("mask_host")
-    buffer: MaskBuffer = held.buffer if isinstance(held, FilledMask) else held
+    buffer: MaskBuffer = ctx.buffer("mask_host")
     ctx.write("mask_host", buffer.fill(batch, table, drafts))
 
 

@@ -24,14 +24,13 @@ class Kept:
 
     lines: Tensor
     query_lens: tuple[int, ...]
-    buffer: Tensor
 
     @staticmethod
     def of(spans: Sequence[tuple[int, int]], buffer: Tensor) -> Kept:
         """Keep lines first … first + count − 1 of each row's span (first, count)."""
         lines = [line for first, count in spans for line in range(first, first + count)]
         buffer.numpy()[: len(lines)] = lines
-        return Kept(buffer[: len(lines)], tuple(count for _, count in spans), buffer)
+        return Kept(buffer[: len(lines)], tuple(count for _, count in spans))
 
 
 Spans = Callable[[StepBatch, Sequence[int]], list[tuple[int, int]]]
@@ -47,7 +46,6 @@ def run(spans: Spans, ctx: OpContext) -> None:
     counts: Tensor | None = ctx.read("host_counts")
     if not batch:
         return
-    held = ctx.buffer("kept")
-    buffer: Tensor = held.buffer if isinstance(held, Kept) else held
+    buffer: Tensor = ctx.buffer("kept")
     known = [] if counts is None else counts.numpy()[: len(batch.sampling)].tolist()
     ctx.write("kept", Kept.of(spans(batch, known), buffer))

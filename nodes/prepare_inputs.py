@@ -229,8 +229,7 @@ def stage(ctx: OpContext) -> None:
     batch: StepBatch = ctx.read("batch")
     if not batch:
         return
-    staged = ctx.buffer("staging")
-    staging: Staging = staged.staging if isinstance(staged, StagedStep) else staged
+    staging: Staging = ctx.buffer("staging")
     ctx.write("staging", staging.fill(batch))
 
 

@@ -135,16 +135,16 @@ def test_slots_keep_their_buffers_through_steps_of_none(executor: str) -> None:
 
 
 @EXECUTORS
-def test_a_buffer_without_an_allocator_is_what_was_written_there(executor: str) -> None:
-    found: list[object] = []
-
-    def fill(ctx: OpContext) -> None:
-        found.append(ctx.buffer("x"))
-        ctx.write("x", ctx.step)
-
-    plan = plan_of([host("fill", fill, writes=("x",))], [Value("x", storage="slots", slots=3)])
-    run(plan, executor=executor, steps=5)
-    assert found == [None, None, None, 0, 1]
+@pytest.mark.parametrize("storage", ["fresh", "slots"])
+def test_a_value_without_an_allocator_has_no_buffers(executor: str, storage: Storage) -> None:
+    plan = plan_of(
+        [host("fill", access("buffer", "x"), writes=("x",))], [Value("x", storage=storage)]
+    )
+    with pytest.raises(NodeFailure) as caught:
+        run(plan, executor=executor, steps=2)
+    assert isinstance(caught.value.__cause__, UndeclaredAccess)
+    assert "asks for the buffer of 'x', which has none" in str(caught.value)
+    assert "declare the value with `allocate`" in str(caught.value)
 
 
 @EXECUTORS

@@ -1,0 +1,144 @@
+"""What a datum is made of: its parts, found without knowing any type of ours.
+
+Tuples, lists, dicts, sets and the attributes of objects are entered; modules of torch (weights are
+equipment, no value), functions and classes are not. Nothing here imports torch or numpy, since a
+graph of plain functions runs without them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+MAX_DEPTH = 8
+MAX_OBJECTS = 4096
+PATIENCE = 12  # fruitless walks of a type before it is entered only at powers of two
+
+SCALARS = (int, float, bool, complex, str, bytes, type(None))
+PLAIN = frozenset(SCALARS)  # for a look-up by the exact type, which is faster
+CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
+
+
+def is_tensor(datum: object) -> bool:
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(datum, torch.Tensor)
+
+
+def is_array(datum: object) -> bool:
+    numpy: Any = sys.modules.get("numpy")
+    return numpy is not None and isinstance(datum, numpy.ndarray)
+
+
+def is_memory(datum: object) -> bool:
+    return is_tensor(datum) or is_array(datum) or isinstance(datum, bytearray)
+
+
+def is_opaque(datum: object) -> bool:
+    """Whether its attributes are no data: code, weights, names of devices and types."""
+    if isinstance(datum, _CODE):
+        return True
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(datum, torch.nn.Module | torch.device | torch.dtype)
+
+
+def parts(datum: Any) -> Iterator[tuple[str, object]]:
+    """Each direct part that is no scalar, and how it is reached: `[0]`, `['key']` or `.name`."""
+    if isinstance(datum, dict):
+        for key, part in tuple(datum.items()):
+            if not isinstance(part, SCALARS):
+                yield f"[{key!r}]", part
+    elif isinstance(datum, list | tuple | deque):
+        # What begins and ends with a number is taken for numbers: token lists are long.
+        if datum and not (isinstance(datum[0], int) and isinstance(datum[-1], int)):
+            names = getattr(datum, "_fields", None)
+            for index, part in enumerate(tuple(datum)):
+                if not isinstance(part, SCALARS):
+                    yield f".{names[index]}" if names else f"[{index}]", part
+    elif isinstance(datum, set | frozenset):
+        for part in tuple(datum):
+            if not isinstance(part, SCALARS):
+                yield "[…]", part
+    else:
+        for name in _slots(type(datum)):
+            part = getattr(datum, name, None)
+            if not isinstance(part, SCALARS):
+                yield f".{name}", part
+        for name, part in tuple(getattr(datum, "__dict__", {}).items()):
+            if not isinstance(part, SCALARS):
+                yield f".{name}", part
+
+
+class Patience:
+    """Which types are worth entering: one that was entered in vain is entered ever more seldom.
+
+    So requests and batches of host objects, which hold no memory, cost next to nothing.
+    """
+
+    def __init__(self) -> None:
+        self._fruitless: dict[type, int] = {}
+
+    def has(self, kind: type) -> bool:
+        tried = self._fruitless.get(kind, 0)
+        if tried < PATIENCE:
+            return True
+        self._fruitless[kind] = tried + 1
+        return tried & (tried - 1) == 0
+
+    def note(self, kind: type, *, found: bool) -> None:
+        if kind not in CONTAINERS:
+            self._fruitless[kind] = 0 if found else self._fruitless.get(kind, 0) + 1
+
+
+def reached(datum: object, patience: Patience) -> Iterator[tuple[str, Any]]:
+    """Every object that `datum` reaches, itself first, with the path to it; no scalars.
+
+    Up to a depth and a number of objects. Tensors, arrays and bytearrays are not entered.
+    """
+    return _reached(datum, "", 0, set(), [MAX_OBJECTS, 0], patience)
+
+
+def _reached(
+    datum: object, path: str, depth: int, seen: set[int], tally: list[int], patience: Patience
+) -> Iterator[tuple[str, Any]]:
+    """`tally`: objects left, and how many of those so far were memory."""
+    if isinstance(datum, SCALARS):
+        return
+    if is_memory(datum):
+        tally[1] += 1
+        yield path, datum
+        return
+    if depth >= MAX_DEPTH or id(datum) in seen or tally[0] <= 0 or is_opaque(datum):
+        return
+    seen.add(id(datum))
+    yield path, datum
+    kind = type(datum)
+    if not patience.has(kind):
+        return
+    before = tally[1]
+    for name, part in parts(datum):
+        tally[0] -= 1
+        if tally[0] <= 0:
+            break
+        yield from _reached(part, path + name, depth + 1, seen, tally, patience)
+    patience.note(kind, found=tally[1] > before)
+
+
+_known_slots: dict[type, tuple[str, ...]] = {}
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    if kind not in _known_slots:
+        _known_slots[kind] = _slots_of(kind)
+    return _known_slots[kind]
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    found: list[str] = []
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        found += (slots,) if isinstance(slots, str) else slots
+    return tuple(name for name in found if name not in ("__dict__", "__weakref__"))

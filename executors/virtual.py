@@ -90,6 +90,7 @@ class _World:
         self.ended: set[str] = set()  # actors past their last iteration
         self.launched: dict[str, deque[Turn]] = {name: deque() for name in self.program.streams}
         self.actor_of = {t.op: a for a, tasks in self.program.actors.items() for t in tasks}
+        self.launcher_of = {op: t.op for t in self.tasks.values() for op in t.launches}
 
     def run(self) -> None:
         """From event to event: an op ends, and whoever can begin then begins, in random order."""
@@ -157,13 +158,21 @@ class _World:
         return launchers <= self.ended and not self.launched[actor]
 
     def _held(self, turn: Turn) -> tuple[str, int] | None:
-        """The op and step that a turn has to wait for. After an actor's end nothing is left."""
+        """The op and step that a turn has to wait for, of those that are still to come."""
         task, step = turn
         for wait in task.waits:
             awaited = step - wait.distance
-            if self.done[wait.source] < awaited and self.actor_of[wait.source] not in self.ended:
+            if self.done[wait.source] < awaited and not self._never_comes(wait.source, awaited):
                 return wait.source, awaited
         return None
+
+    def _never_comes(self, op: str, step: int) -> bool:
+        """Whether the host that runs an op, or launches it, has ended before this step.
+
+        A stream that several hosts feed goes on after one of them has ended.
+        """
+        begins = self.launcher_of.get(op, op)
+        return self.actor_of[begins] in self.ended and self.done[begins] < step
 
     def _too_far(self, turn: Turn) -> bool:
         """Whether it is further ahead of another op than the cells of fresh values reach."""

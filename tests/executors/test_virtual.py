@@ -121,6 +121,22 @@ def test_without_its_wait_a_reader_comes_too_early_under_some_seed() -> None:
     assert any(early(seed) for seed in range(10))
 
 
+def test_a_stream_that_two_hosts_feed_outlives_the_first_of_them() -> None:
+    """`fill` is ahead of `use`: its last step waits for one that the other host never comes to."""
+    nodes = [
+        Node("use", (Op(),), (Op((Read("x", 1),)),), stream="copy", offset=2),
+        Node("other", (Op(),), (Op(),), actor="helper", stream="copy"),
+        Node("fill", (Op(writes=("x",)),), actor="helper", offset=-1),
+    ]
+    plan = compile_plan(StepGraph.build(nodes, [Value("x", "pinned", "slots", 3)], order="keep"))
+    assert any(
+        (wait.source, wait.target, wait.distance) == ("use.device", "fill.host", 2)
+        for wait in plan.waits
+    )
+    for seed in range(20):
+        assert run(plan, executor=Virtual(seed), steps=4).steps == 4
+
+
 def test_a_circle_of_waits_is_found_at_once() -> None:
     plan = pipeline([])
     circle = (*plan.waits, Wait("copy.device", "make.host", 0))

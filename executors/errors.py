@@ -5,7 +5,7 @@ StepweaveError
 ├── DeviceFailure      work on a stream failed after its launch; always the cause of a NodeFailure
 ├── StuckWait          nothing moved for a while, and somebody waits
 └── UndeclaredAccess   an op asked for something it did not declare
-    └── ContractViolation  an op did something it did not declare (found by checking mode)
+    └── ContractViolation  an op did something it did not declare
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class UndeclaredAccess(StepweaveError):
 
 
 class ContractViolation(UndeclaredAccess):
-    """What an op did and what it declared differ: found by checking mode.
+    """What an op did and what it declared differ: found by checking mode, or when it publishes.
 
     `value` is the value or state concerned, if it is one. `file` and `source_line` say where in the
     code of the op, where that is known; `line` is the node's line in its YAML file.

@@ -2,18 +2,20 @@
 
 It takes nothing from the plan's actors and waits, so it is what every other executor is compared
 with: ops run by (step + declared offset, listing position), and every version of a value has a
-cell of its own for as long as the reference order needs it. A graph whose listing reads a version
-before it is written is no serial program, though it may have a plan: it is refused.
+cell of its own for as long as that order needs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from time import perf_counter
 
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
-from ..graph.step_graph import StepGraph, Vertex
+from ..graph.requirements import requirements
+from ..graph.step_graph import StepGraph
 from .asked import Asked
 from .context import Memory
 from .frontier import Frontier
@@ -25,27 +27,26 @@ from .trace import timed
 def run_serial(plan: Plan, asked: Asked) -> RunReport:
     """Run in the reference order on the calling thread. Nothing waits, so nothing is watched."""
     graph = plan.graph
-    _refuse_reads_before_writes(graph)
-    offsets = [vertex.offset for vertex in graph.vertices.values()] or [0]
+    serial = SerialProgram.of(graph)
+    order = serial.order()
+    offsets = [offset for _, offset in order] or [0]
     frontier = Frontier(asked.steps, tail=max(offsets), ahead=1 << 60)
-    sizes = {name: _cells_needed(graph, name, plan.slots.get(name)) for name in graph.values}
+    sizes = {name: serial.cells_needed(name, plan.slots.get(name)) for name in graph.values}
     memory = Memory.of(graph, sizes, asked.states, asked.keep, frontier)
     events: list[OpEvent] = []
     desk = Desk()
     origin = perf_counter()
-    program = [
-        (
-            interpret(
-                context,
-                memory,
-                frontier,
-                desk,
-                run=timed(context.vertex, origin, events) if asked.trace else context.vertex.op.run,
-            ),
-            context.vertex.offset,
+    performs = {
+        name: interpret(
+            context,
+            memory,
+            frontier,
+            desk,
+            run=timed(context.vertex, origin, events) if asked.trace else context.vertex.op.run,
         )
-        for context in memory.contexts.values()
-    ]
+        for name, context in memory.contexts.items()
+    }
+    program = [(performs[op], offset) for op, offset in order]
     iteration = min(offsets)  # no earlier one has a step ≥ 0
     try:
         while iteration <= frontier.end and program:
@@ -62,39 +63,71 @@ def run_serial(plan: Plan, asked: Asked) -> RunReport:
     )
 
 
-def _writers_and_readers(graph: StepGraph) -> Iterator[tuple[str, Vertex, Vertex, int]]:
-    """(value, its writer, a reader, carry)."""
-    vertices = graph.vertices.values()
-    writers = {name: v for v in vertices for name in v.op.writes if name in graph.values}
-    for reader in vertices:
-        for read in reader.op.reads:
-            if read.name in writers:
-                yield read.name, writers[read.name], reader, read.carry
+@dataclass(frozen=True)
+class SerialProgram:
+    """All ops in one program: op u of step i comes at the place i · `length` + `places[u]`.
 
-
-def _refuse_reads_before_writes(graph: StepGraph) -> None:
-    for name, writer, reader, carry in _writers_and_readers(graph):
-        if (writer.offset, writer.position) >= (reader.offset + carry, reader.position):
-            raise StepweaveError(
-                f"{graph.name}: in the listing order, op {reader.name!r} reads {name!r} of "
-                f"{f'step i - {carry}' if carry else 'its own step'} before {writer.name!r} has "
-                f"written it. List node {writer.node.name!r} before {reader.node.name!r}, or read "
-                f"an earlier version.",
-                code="SW-LISTING-ORDER",
-                line=reader.node.line,
-            )
-
-
-def _cells_needed(graph: StepGraph, name: str, slots: int | None) -> int:
-    """Cells for as many versions as the reference order has alive at once, at least K.
-
-    Version i lives until each reader, at step i + carry, has come up in the reference order.
-    At least the carry, too: so no cell is used again after a reader was skipped that was past
-    the last step, and every reader of a cell's earlier versions has been counted.
+    That is the reference order, by step + offset and then by place in the listing, but that an op
+    whose inputs the listing writes below it comes after their writers. States change in the order
+    of the listing, whatever else moves: so where a plan exists, there is a serial program too.
     """
-    alive = [
-        max(carry, carry + reader.offset - writer.offset + (reader.position >= writer.position))
-        for value, writer, reader, carry in _writers_and_readers(graph)
-        if value == name
-    ]
-    return max(slots or 1, max(alive, default=0))
+
+    graph: StepGraph
+    length: int
+    places: Mapping[str, int]
+
+    @staticmethod
+    def of(graph: StepGraph) -> SerialProgram:
+        """Raises `StepweaveError` for a graph that no order can run, and so no plan."""
+        vertices = graph.vertices
+        length = len(vertices) + 1
+        places = {name: v.offset * length + v.position for name, v in vertices.items()}
+        orders = list(_orders(graph))
+        for _ in range(length):
+            before = dict(places)
+            for first, then, distance in orders:
+                # `then` of step i + distance comes after `first` of step i.
+                places[then] = max(places[then], places[first] - distance * length + 1)
+            if places == before:
+                return SerialProgram(graph, length, places)
+        raise StepweaveError(
+            f"{graph.name}: there is no serial program, since its reads form a cycle: compile it "
+            "to see which"
+        )
+
+    def order(self) -> list[tuple[str, int]]:
+        """Each op with its offset, in the order in which an iteration runs them."""
+        listed = [*self.graph.vertices]
+        by_place = sorted(listed, key=lambda op: (self.places[op] % self.length, listed.index(op)))
+        return [(op, self.places[op] // self.length) for op in by_place]
+
+    def cells_needed(self, name: str, slots: int | None) -> int:
+        """Cells for as many versions as the program has alive at once, at least K.
+
+        Version i lives until each reader, at step i + carry, has come up. At least the carry,
+        too: so no cell is used again after a reader was skipped that was past the last step, and
+        every reader of a cell's earlier versions has been counted.
+        """
+        wrote = next((v.name for v in self.graph.vertices.values() if name in v.op.writes), None)
+        alive = [
+            max(read.carry, read.carry + self._apart(wrote, reader.name))
+            for reader in self.graph.vertices.values()
+            for read in reader.op.reads
+            if read.name == name and wrote is not None
+        ]
+        return max(slots or 1, max(alive, default=0))
+
+    def _apart(self, first: str, then: str) -> int:
+        """How many further times `first` has come up when `then` of the same step is done."""
+        return (self.places[then] - self.places[first]) // self.length + 1
+
+
+def _orders(graph: StepGraph) -> Iterator[tuple[str, str, int]]:
+    """(u, v, d): u of step i is before v of step i + d; reads, states, and the parts of nodes."""
+    unlimited: dict[str, int | None] = dict.fromkeys(graph.values)
+    for needed in requirements(graph, unlimited):
+        if needed.source != needed.target or needed.distance < 1:
+            yield needed.source, needed.target, needed.distance
+    for node in graph.nodes:
+        ops = (*node.op_names("host"), *(node.op_names("device") if node.device else ()))
+        yield from ((first, then, 0) for first, then in pairwise(ops))

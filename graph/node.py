@@ -28,10 +28,18 @@ class OpContext(Protocol):
         """The version of a value that the op declared (its carry is already applied)."""
 
     def buffer(self, name: str) -> Any:
-        """What the slot of this step holds now: a buffer to fill in place, then `write`."""
+        """The buffer to fill in place and then `write`: that of this step's slot, or a fresh one.
+
+        Raises `UndeclaredAccess` for a value that is declared without `allocate`.
+        """
 
     def write(self, name: str, datum: Any) -> None:
-        """Publish this step's version of a value."""
+        """Publish this step's version of a value.
+
+        A value with slots and `allocate` always lies in the slot's own buffer: what lies elsewhere
+        is copied there if it fits. Other data are held by reference and must not change any more.
+        Raises `ContractViolation` (`SW-SHARED-MEMORY`) for memory that will be written again.
+        """
 
     def state(self, name: str) -> Any:
         """A state object, to be read or changed in place as declared."""
@@ -50,7 +58,7 @@ class Value:
     `fresh` values are allocated anew each step and kept until their last reader is done;
     `slots` values live in `slots` physical copies (None: derived), version i in slot i mod K.
     `initial` is every version before step 0 (what a carried read sees at first); `allocate`
-    makes the buffer that a slot holds before it is first written.
+    makes the buffer of a slot (of a fresh value: of a step), new memory in each call.
     """
 
     name: str

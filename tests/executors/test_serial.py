@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from stepweave.executors import run
+from stepweave.executors import Virtual, run
+from stepweave.executors.serial import SerialProgram
+from stepweave.executors.testing import recorded_states, recording
 from stepweave.graph.compile import compile_plan
-from stepweave.graph.errors import StepweaveError
+from stepweave.graph.errors import GraphError, StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import StepGraph
+from stepweave.graph.testing import random_step_graph
 
 
 def noted(order: list[str], **offsets: int) -> Plan:
@@ -78,16 +81,53 @@ def test_a_reader_past_the_last_step_takes_no_version_from_the_others() -> None:
     assert seen == ["-", "-", 0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
 
 
-def test_a_listing_that_reads_before_it_writes_is_no_serial_program() -> None:
+def test_a_reader_that_is_listed_before_its_writer_comes_after_it_all_the_same() -> None:
+    """Such a graph has a plan, and so a meaning: the serial executor gives what the plan does."""
+    seen: list[object] = []
     nodes = [
-        Node("look", (Op((Read("x"),)),)),
-        Node("make", (Op(writes=("x",)),), actor="other"),
+        Node("look", (Op((Read("x"),), ("y",), run=lambda ctx: ctx.write("y", ctx.read("x"))),)),
+        Node(
+            "make",
+            (Op(writes=("x",), run=lambda ctx: ctx.write("x", ctx.step)),),
+            actor="other",
+            offset=1,
+        ),
+        Node("last", (Op((Read("y", 1),), run=lambda ctx: seen.append(ctx.read("y"))),)),
     ]
-    plan = compile_plan(StepGraph.build(nodes, [Value("x")]))
-    with pytest.raises(StepweaveError, match="List node 'make' before 'look'") as caught:
-        run(plan, steps=1)
-    assert caught.value.code == "SW-LISTING-ORDER"
-    run(plan, executor="threads", steps=1)
+    plan = compile_plan(StepGraph.build(nodes, [Value("x"), Value("y", initial="-")]))
+    for executor in ("serial", "threads"):
+        seen.clear()
+        assert run(plan, executor=executor, steps=5, keep=["y"]).kept["y"] == [0, 1, 2, 3, 4]
+        assert seen == ["-", 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("seed", [34, 37, 103, 126, 135, 290, 356, 361])
+def test_every_plan_has_a_serial_program_and_states_change_in_the_listing_order(seed: int) -> None:
+    """These are random graphs that are listed in an order that no one thread could run."""
+    graph = recording(random_step_graph(seed, most_nodes=5, order="search"))
+    plan = compile_plan(graph)
+    listed = [(op, vertex.offset) for op, vertex in graph.vertices.items()]
+    assert SerialProgram.of(graph).order() != listed
+    serial = _told(plan, "serial")
+    assert all(_told(plan, Virtual(chance)) == serial for chance in range(3))
+
+
+def _told(plan: Plan, executor: str | Virtual) -> tuple[object, object]:
+    states = recorded_states(plan.graph)
+    report = run(plan, executor=executor, steps=6, states=states, keep=list(plan.graph.values))
+    return report.kept, states
+
+
+def test_a_graph_whose_reads_form_a_cycle_has_no_serial_program() -> None:
+    nodes = [
+        Node("a", (Op((Read("y"),), ("x",)),)),
+        Node("b", (Op((Read("x"),), ("y",)),), actor="other"),
+    ]
+    graph = StepGraph.build(nodes, [Value("x"), Value("y")])
+    with pytest.raises(StepweaveError, match="its reads form a cycle"):
+        SerialProgram.of(graph)
+    with pytest.raises(GraphError):
+        compile_plan(graph)
 
 
 def test_ctrl_c_is_not_a_failure_of_the_op() -> None:

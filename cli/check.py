@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from ..configs.errors import ConfigError
 from ..graph.errors import StepweaveError
 from ..graph.plan import Edge, Plan
 from .planned import costs_named, planned_with
-from .reporting import UNSOUND
+from .reporting import say, short, status_of, told
 
 
 def check(
@@ -21,20 +22,20 @@ def check(
     costs: str | None = None,
     rows: int | None = None,
 ) -> int:
-    """Check each config in order; the exit code is 1 if any of them fails."""
-    failed = False
+    """Check each config in order; the exit status is the worst of theirs."""
+    status = 0
     times = costs_named(costs, rows)
     for place, name in enumerate(names):
         try:
             plan = planned_with(name, overrides, times, rows).plan
         except StepweaveError as error:
-            failed = True
-            print(json.dumps(failure(error)) if as_json else failure_text(name, error), flush=True)
+            status = max(status, status_of(error))
+            tell_failure(name, error, failure(error) if as_json else None)
         else:
             if not as_json and place:
                 print()
             print(json.dumps(success(plan)) if as_json else _plan_text(name, plan), flush=True)
-    return UNSOUND if failed else 0
+    return status
 
 
 def success(plan: Plan) -> dict[str, Any]:
@@ -74,12 +75,15 @@ def failure(error: StepweaveError) -> dict[str, Any]:
 _PLAN_KEYS = ("actors", "waits", "edges", "slots", "requirements", "period_us", "critical_cycle")
 
 
-def failure_text(name: str, error: StepweaveError) -> str:
-    lines = [
-        f"{name}: FAILED [{error.code}]",
-        *(f"  {line}" for line in error.message.splitlines()),
-    ]
-    return "\n".join(lines)
+def tell_failure(name: str, error: StepweaveError, found: Mapping[str, Any] | None) -> None:
+    """What is wrong with a config: for programs as the object `found`, else on stderr."""
+    if found is not None:
+        print(json.dumps(found), flush=True)
+        return
+    sys.stdout.flush()  # what was said before stands before it
+    say(f"{short(name)}: FAILED [{error.code}]")
+    for line in told(error):
+        say(f"  {line}")
 
 
 def _plan_text(name: str, plan: Plan) -> str:

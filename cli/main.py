@@ -17,12 +17,18 @@ from typer.core import TyperGroup
 
 from .graph import graph_app
 from .options import Config, Costs, MaxTokens, PromptsFile, PromptTexts, Rows, Settings
-from .reporting import Exit, one_line_errors
+from .reporting import Exit, one_line_errors, open_closed_streams, unwritable
 from .signals import raise_on_term
 
 
 class _Verbs(TyperGroup):
     """Runs a verb with its mistakes told in one line."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:  # of `--help`, which is written before any verb is invoked
+            raise SystemExit(unwritable(error)) from error
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -68,7 +74,7 @@ def check(
     """Compile a config, prove it free of races, and print the proof.
 
     \b
-    Exit code 1 if any config fails, or with --mutate if a mutant survives.
+    Exit status 1 if what a config says is wrong, or with --mutate if a mutant survives.
       stepweave check quickstart
       stepweave check abstract_decode.yaml my_graph.yaml --json
       stepweave check quickstart --set depth=3
@@ -312,6 +318,7 @@ def schema() -> None:
 
 def main() -> None:
     """The console script."""
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a letter shows its number
             stream.reconfigure(errors="backslashreplace")

@@ -9,34 +9,32 @@ from typing import Any
 
 from ..executors.explore_mutants import Campaign, Tally, campaign
 from ..graph.errors import StepweaveError
-from .check import failure, failure_text
+from .check import failure, tell_failure
 from .planned import planned
-from .reporting import UNSOUND, say
+from .reporting import UNSOUND, say, status_of
 
 SAY_EVERY_S = 5.0
 
 
 def mutate(names: Sequence[str], overrides: Mapping[str, str], as_json: bool) -> int:
-    """Judge the mutants of each config in order; the exit code is 1 if one survives anywhere."""
-    failed = False
+    """Judge the mutants of each config in order; the exit status is 1 if one survives anywhere."""
+    status = 0
     for place, name in enumerate(names):
         try:
             found = campaign(planned(name, overrides), progress=_progress(name))
         except StepweaveError as error:
-            failed = True
-            if as_json:
-                print(json.dumps(_object(name, Campaign(), failure(error)["errors"])), flush=True)
-            else:
-                print(failure_text(name, error), flush=True)
+            status = max(status, status_of(error))
+            told = _object(name, Campaign(), failure(error)["errors"]) if as_json else None
+            tell_failure(name, error, told)
             continue
-        failed = failed or not found.ok
+        status = status if found.ok else max(status, UNSOUND)
         if as_json:
             print(json.dumps(_object(name, found, [])), flush=True)
         else:
             if place:
                 print()
             print(_text(name, found), flush=True)
-    return UNSOUND if failed else 0
+    return status
 
 
 def _object(name: str, found: Campaign, errors: list[dict[str, Any]]) -> dict[str, Any]:

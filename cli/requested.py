@@ -51,4 +51,4 @@ def _read_schema(path: Path) -> Any:
         mark = Mark(name, error.lineno, error.colno)
         raise ConfigError.at(mark, f"is not JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError.at(Mark(name), f"is not usable JSON: {error}") from error
+        raise ConfigError.at(Mark(name, 1), f"is not usable JSON: {error}") from error

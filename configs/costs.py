@@ -255,7 +255,8 @@ def _find(name: str) -> Path:
         if path.exists() and not path.is_dir():
             return path
     except (OSError, ValueError) as error:
-        raise ConfigError.at(Mark(name), f"cannot be read: {error}") from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError.at(Mark(name), f"cannot be read: {reason}") from error
     stem = path.name.removesuffix(".yaml")
     if path.parent == Path() and stem in shipped_costs():
         return SHIPPED / f"{stem}.yaml"

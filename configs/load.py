@@ -87,7 +87,8 @@ def _find(name: str, beside: Path) -> Path:
         if (beside / path).exists() and not (beside / path).is_dir():
             return beside / path
     except (OSError, ValueError) as error:
-        raise ConfigError.at(Mark(name), f"cannot be read: {error}") from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError.at(Mark(name), f"cannot be read: {reason}") from error
     stem = path.name.removesuffix(".yaml")
     if path.parent in (Path(), Path("configs")) and stem in shipped():
         return shipped_file(stem)

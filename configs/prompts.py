@@ -214,7 +214,7 @@ def read_prompts(path: Path) -> tuple[PromptLine, ...]:
     if problems:
         raise ConfigError(*problems[:MAX_PROBLEMS])
     if not found:
-        raise ConfigError.at(Mark(name), "holds no prompts")
+        raise ConfigError.at(Mark(name, 1), "holds no prompts")
     return tuple(found)
 
 

@@ -92,7 +92,7 @@ def test_several_files_are_answered_in_order_and_one_failure_fails_all(tmp_path:
     good = written(tmp_path, SOUND, "good.yaml")
     bad = written(tmp_path, SOUND.replace("reads: [inputs]", "reads: [input]"), "bad.yaml")
     result = stepweave("check", good, bad, tmp_path / "missing.yaml", good, "--json")
-    assert result.exit_code == 1
+    assert result.exit_code == 2, "the worst of all: a file that is not there"
     found = objects(result)
     assert [each["ok"] for each in found] == [True, False, False, True]
     assert all(list(each) == KEYS for each in found)
@@ -114,8 +114,9 @@ def test_a_wrong_graph_is_told_with_file_line_and_column(tmp_path: Path) -> None
     path = written(tmp_path, text)
     result = stepweave("check", path)
     assert result.exit_code == 1
-    assert "FAILED [SW-TWO-WRITERS]" in result.stdout
-    assert f"{path}:9:5:" in result.stdout
+    assert result.stdout == ""
+    assert "FAILED [SW-TWO-WRITERS]" in result.stderr
+    assert f"{path}:9:5:" in result.stderr
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -146,8 +147,8 @@ def test_the_abstract_example_needs_two_waits_and_is_bound_by_the_device() -> No
 )
 def test_pins_and_hints_must_name_what_exists(setting: str, said: str) -> None:
     result = stepweave("check", "quickstart", "--set", setting)
-    assert result.exit_code == 1
-    assert f"--set {setting}: {said}" in result.stdout
+    assert result.exit_code == 2
+    assert f"--set {setting}: {said}" in result.stderr
 
 
 PROBE = """

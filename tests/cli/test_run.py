@@ -173,7 +173,7 @@ def test_every_broken_line_of_a_prompts_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "x"}\n{"promt": "x"}\nbroken\n')
     result = stepweave("run", "async", "--prompts", path)
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert f"error: {path}:2: unknown key 'promt' (did you mean 'prompt'?)" in result.stderr
     assert f"error: {path}:3:1: is not JSON" in result.stderr
 
@@ -185,7 +185,7 @@ def test_a_schema_binds_the_prompts_of_the_command_line(made: Made, tmp_path: Pa
     assert result.exit_code == 0, result.output
     path.write_text("{")
     result = stepweave("run", "quickstart", "--prompt", "x", "--schema", path)
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert f"{path}:1:2: is not JSON" in result.stderr
 
 

@@ -35,6 +35,8 @@ def print_text(outputs: Sequence[RequestOutput], summary: Mapping[str, Any]) -> 
             body = Text(_visible(f"failed: {output.error}"), style="red")
         for warning in output.warnings:
             body.append(_visible(f"\nwarning: {warning}"), style="yellow")
+        for note in output.notes:
+            body.append(_visible(f"\nnote: {note}"), style="dim")
         about = Text(_visible(_first_line(output.prompt)))
         console.print(Panel(body, title=about, title_align="left"))
     table = Table("request", "ended by", "tokens", "drafted", "accepted", box=None)

@@ -129,17 +129,18 @@ class SpeculationConfig(_Part):
 class StructuredConfig(_Part):
     """Grammars that output must follow, asked for per request."""
 
-    backend: Literal["xgrammar", "llguidance"] = Field(
-        default="xgrammar",
-        description="llguidance is an extra: `pip install stepweave[llguidance]`.",
+    backend: Literal["auto", "xgrammar", "llguidance"] = Field(
+        default="auto",
+        description="The library behind it. auto: for each grammar the one that serves it exactly, "
+        "named in the output's `notes`.",
     )
     any_whitespace: bool = Field(
         default=False, description="Let JSON output contain whitespace of the model's choice."
     )
     strict: bool = Field(
         default=True,
-        description="Refuse a schema with a keyword that the backend would ignore. false: go on, "
-        "and say so in the output's `warnings`.",
+        description="Refuse a grammar of which something would not be enforced. false: go on, and "
+        "say so in the output's `warnings`.",
     )
     reasoning_end: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
         default=None,
@@ -150,8 +151,8 @@ class StructuredConfig(_Part):
         default=20.0,
         gt=0,
         le=3600,
-        description="Compile in a process that is killed after so many seconds. null: in this "
-        "process, without limit.",
+        description="Seconds of processor time that compiling one grammar may take. It is tried in "
+        "a process of its own first. null: no trial and no limit.",
     )
     compile_workers: int = Field(default=1, ge=1, le=64, description="Compilations at once.")
     cache_bytes: int = Field(

@@ -218,6 +218,7 @@ class Request:
                 tuple(self.prompt_logprobs) if self.params.prompt_logprobs is not None else None
             ),
             warnings=self.grammar.warnings if self.grammar is not None else (),
+            notes=self.grammar.notes if self.grammar is not None else (),
             timings=self.moments.durations(len(self.output_ids)),
         )
 
@@ -243,7 +244,8 @@ class RequestOutput:
     """What a request came to. `error` says why, where `finish_reason` is "error".
 
     `logprobs` has one entry per output token, `prompt_logprobs` one per prompt token from the
-    second on; None where they were not asked for. `warnings`: what of its grammar is not enforced.
+    second on; None where they were not asked for. `warnings`: what of its grammar is not enforced;
+    `notes`: which library serves it, and why not another.
     `choices`: for n > 1, all n completions in order; the other fields are then the first one's.
     `timings` has no part in comparing outputs.
     """
@@ -260,6 +262,7 @@ class RequestOutput:
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     choices: tuple[RequestOutput, ...] = ()
     timings: RequestTimings | None = field(default=None, compare=False)
 
@@ -288,6 +291,8 @@ class RequestOutput:
                 out[name] = [asdict(each) for each in found]
         if self.warnings:
             out["warnings"] = list(self.warnings)
+        if self.notes:
+            out["notes"] = list(self.notes)
         if self.timings is not None:
             out["timings"] = self.timings.to_json()
         if self.choices:

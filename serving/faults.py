@@ -113,6 +113,10 @@ class FaultyGrammar:
     def warnings(self) -> tuple[str, ...]:
         return self.inner.warnings
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.inner.notes
+
     def matcher(self) -> Matcher:
         self.called("matcher")
         return _FaultyMatcher(self.inner.matcher(), self)

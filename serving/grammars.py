@@ -3,21 +3,60 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from ..configs.schema import StructuredConfig
 from ..requests.request import RequestError
-from ..structured.backend import CompiledGrammar
-from ..structured.grammar import GrammarSpec
+from ..structured.auto_backend import ORDER, AutoBackend
+from ..structured.backend import CompiledGrammar, GrammarBackend
+from ..structured.grammar import GrammarError, GrammarSpec
 from ..structured.llguidance_backend import LLGuidanceBackend
 from ..structured.reasoning import with_reasoning
+from ..structured.refusal import Cause, Refusal
 from ..structured.service import GrammarService
 from ..structured.xgrammar_backend import XGrammarBackend
 
-BACKENDS = {"xgrammar": XGrammarBackend, "llguidance": LLGuidanceBackend}
+BACKENDS = {"auto": AutoBackend, "xgrammar": XGrammarBackend, "llguidance": LLGuidanceBackend}
+
+
+ADVICE: Final[dict[Cause, str]] = {
+    "unenforced": "`structured.strict: false` goes on without it, with a warning",
+    "limit": "`structured.compile_limit_s` is the limit on its time",
+}
+"""What a pipeline can do about a refusal, by what it comes from."""
+
+
+@dataclass(frozen=True)
+class Advising:
+    """A backend whose refusals end with the key of the pipeline that helps, where there is one."""
+
+    inner: GrammarBackend
+    name: str
+    """The pipeline's `structured.backend`."""
+
+    @property
+    def vocab_size(self) -> int:
+        return self.inner.vocab_size
+
+    def cached(self, spec: GrammarSpec) -> CompiledGrammar | None:
+        return self.inner.cached(spec)
+
+    def compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        try:
+            return self.inner.compile(spec)
+        except Refusal as refusal:
+            raise GrammarError("; ".join([str(refusal), *self._advice(refusal)])) from refusal
+
+    def _advice(self, refusal: Refusal) -> Iterator[str]:
+        if self.name != "auto" and refusal.cause != "source":
+            others = " and ".join(library for library in ORDER if library != self.name)
+            yield f"`structured.backend: auto` tries {others} as well"
+        if refusal.cause in ADVICE:
+            yield ADVICE[refusal.cause]
 
 
 class Grammars:
@@ -30,7 +69,7 @@ class Grammars:
     def __init__(
         self, config: StructuredConfig, tokenizer: Any, vocab_size: int, eos: Collection[int]
     ) -> None:
-        self._backend = BACKENDS[config.backend](
+        self._backend: AutoBackend | XGrammarBackend | LLGuidanceBackend = BACKENDS[config.backend](
             tokenizer,
             vocab_size,
             eos,
@@ -40,7 +79,9 @@ class Grammars:
             compile_processes=config.compile_workers,
             strict=config.strict,
         )
-        self._service = GrammarService(self._backend, config.compile_workers)
+        self._service = GrammarService(
+            Advising(self._backend, config.backend), config.compile_workers
+        )
         self._end: tuple[int, ...] | None = None
         if config.reasoning_end is not None:
             ids = tokenizer(config.reasoning_end, add_special_tokens=False)["input_ids"]
@@ -75,8 +116,8 @@ class Grammars:
 
     def close(self) -> None:
         """End the workers and their processes."""
+        self._backend.close()  # first: a worker waits for what its process is at
         self._service.close()
-        self._backend.close()
 
     def _start(self) -> None:
         with suppress(Exception):  # the first compilation will say what is wrong

@@ -17,7 +17,7 @@ import numpy as np
 
 from .bitmask import Words
 from .grammar import GrammarSpec, MatcherFailure
-from .matcher import is_library_error
+from .refusal import is_library_error
 
 
 @runtime_checkable
@@ -105,6 +105,11 @@ class CompiledGrammar(Protocol):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Constraints that are not enforced, each with its place; empty under strict backends."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which library serves it, and why not another; empty where there was no choice."""
         ...
 
     def matcher(self) -> Matcher:

@@ -1,9 +1,10 @@
-"""Compilation that ends: in a process of its own, killed when its time is up.
+"""Grammars are tried where trying them can be ended: in a process of its own, with limits.
 
 A schema of a few kilobytes can keep a grammar compiler busy for minutes (a thousand optional
 properties do), and a thread inside a library cannot be stopped. Servers that compiled in their own
-process were blocked that way by single requests. The process also has a limit on its memory, and a
-library that crashes takes only this process along.
+process were blocked that way by single requests. The limits are on processor time and memory, not
+on time as it passes: what is refused must not depend on what else the machine does. A library that
+crashes takes only its trial along.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import queue
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -20,87 +22,115 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from .grammar import GrammarError
+from .grammar import GrammarSpec
+from .job import Job
+from .reading import Library
+from .refusal import SMALLER, Refusal
 
 START_LIMIT_S: Final = 120.0
-"""Seconds that a new process may take to import the library, before the first job's time."""
+"""Seconds that a new process may take to import the library."""
 
-MEMORY_BYTES: Final = 2 * 1024**3
-"""Address space that compilation may take on top of what the libraries take when imported."""
+STUCK_S: Final = 60.0
+STUCK_SHARE: Final = 0.02
+"""A trial that gets less than this share of a processor for a minute and more does not wait for a
+processor, it is stuck: no machine is loaded that much."""
+
+MEMORY_BYTES: Final = 1024**3
+"""What one trial may take on top of the libraries. Compiling again may take the engine as much."""
+
+NICE: Final = 10
 
 
 class CompilerProcess:
-    """Runs jobs one after another in a child process, which is started when first needed, stays,
-    and is replaced after it had to be killed. Safe to call from several threads.
+    """Tries grammars one after another in a child process, which is started when first needed,
+    stays, and is replaced if it dies. Safe to call from several threads.
 
     Args:
-        library: "xgrammar" or "llguidance"; what `compile_worker` calls it.
+        library: what `compile_worker` calls it.
         settings: JSON values that the worker makes its compiler of.
-        limit_s: seconds that one job may take.
-        threads: of one compilation; its processor time is limited to `threads * limit_s`.
-        memory_bytes: that one process may take for its jobs.
+        limit_s: seconds of processor time that one trial may take.
+        memory_bytes: that one trial may take.
     """
 
     def __init__(
         self,
-        library: str,
+        library: Library,
         settings: Mapping[str, Any],
         limit_s: float,
-        threads: int = 1,
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self._settings = {
             "library": library,
-            "threads": threads,
-            "cpu_s": limit_s * threads,
+            "cpu_s": limit_s,
             "memory_bytes": memory_bytes,
+            "nice": NICE,
             **settings,
         }
         self._limit_s = limit_s
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def run(self, job: Mapping[str, Any]) -> Any:
-        """The worker's result, a JSON value.
+    def run(self, spec: GrammarSpec, *, any_whitespace: bool, strict: bool) -> Job:
+        """The job that a backend has to run for a grammar; it has run once, within the limits.
 
         Raises:
-            GrammarError: the limit is exceeded.
-            RuntimeError: the library refused the grammar, in its words, or the process died.
+            Refusal: the library refuses the grammar, or a limit is exceeded.
+            RuntimeError: the trial or the process died.
         """
+        asked = {
+            "kind": spec.kind,
+            "source": spec.source,
+            "any_whitespace": any_whitespace,
+            "strict": strict,
+        }
         with self._lock:
-            answer = self._exchange(self._started(), job, self._limit_s)
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
-        return answer["result"]
+            answer = self._exchange(self._started(), asked, STUCK_S + self._limit_s / STUCK_SHARE)
+        if "job" in answer:
+            return Job(**{**answer["job"], "warnings": tuple(answer["job"]["warnings"])})
+        if "refused" in answer:
+            raise Refusal(answer["refused"]["cause"], answer["refused"]["reasons"])
+        if answer["ended"] == "time":
+            raise Refusal(
+                "limit",
+                [
+                    f"{spec.kind}: compiling takes more than {self._limit_s:g} s of processor "
+                    f"time; {SMALLER}"
+                ],
+            )
+        raise RuntimeError(DIED)
 
     def start(self) -> None:
-        """Start the child process now, which takes seconds, rather than for the first job."""
+        """Start the child process now, not for the first grammar: it can take seconds."""
         with self._lock:
             self._started()
 
     def close(self) -> None:
-        """End the child process. A later job would start another."""
+        """End the child process, and what it is at. A later grammar would start another."""
+        _kill(self._process)  # first: who is at it has the lock
         with self._lock:
-            self._kill()
+            self._end()
 
     def __del__(self) -> None:
-        self._kill()
+        self._end()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        """The process, ready for a job; a new one if there is none or it has died."""
+        """The process, ready for a grammar; a new one if there is none or it has died."""
         if self._process is None or self._process.poll() is not None:
-            self._kill()
+            self._end()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", f"{__package__}.compile_worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                # One thread, as it is to fork; a session of its own, so that its copies end with it
+                # and Ctrl-C is for the engine to answer.
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                start_new_session=True,
             )
-            # Answered once the library is imported: the start is not part of the first job's time.
             answer = self._exchange(self._process, self._settings, START_LIMIT_S)
-            if "error" in answer:
-                self._kill()
-                raise RuntimeError(answer["error"])
+            if "ended" in answer:
+                self._end()
+                raise RuntimeError(answer["ended"])
         return self._process
 
     def _exchange(
@@ -110,20 +140,17 @@ class CompilerProcess:
             _send(process, message)
             answer: dict[str, Any] = json.loads(_receive_line(process, limit_s))
         except TimeoutError:
-            self._kill()
-            raise GrammarError(
-                f"compiling took longer than {limit_s:g} s and was stopped; make it smaller "
-                "(fewer optional properties, alternatives or bounded repetitions)"
-            ) from None
+            self._end()
+            raise RuntimeError("the compiling process is stuck, and was ended") from None
         except (OSError, ValueError) as error:
-            self._kill()
-            raise RuntimeError("the compiling process died (out of memory?)") from error
+            self._end()
+            raise RuntimeError(DIED) from error
         return answer
 
-    def _kill(self) -> None:
+    def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
+            _kill(process)
             process.wait()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
@@ -131,8 +158,11 @@ class CompilerProcess:
                         pipe.close()
 
 
+DIED: Final = "the compiling process died (out of memory?)"
+
+
 class CompilerPool:
-    """Several `CompilerProcess` of one kind: a job waits only if all of them are busy.
+    """Several `CompilerProcess` of one kind: a grammar waits only if all of them are busy.
 
     Args:
         processes: at least one. The one used last is used first, so that no more are started than
@@ -147,11 +177,11 @@ class CompilerPool:
         for process in reversed(processes):
             self._idle.put(process)
 
-    def run(self, job: Mapping[str, Any]) -> Any:
+    def run(self, spec: GrammarSpec, *, any_whitespace: bool, strict: bool) -> Job:
         """See `CompilerProcess.run`."""
         process = self._idle.get()
         try:
-            return process.run(job)
+            return process.run(spec, any_whitespace=any_whitespace, strict=strict)
         finally:
             self._idle.put(process)
 
@@ -161,9 +191,16 @@ class CompilerPool:
             process.start()
 
     def close(self) -> None:
-        """End all processes, after their running jobs. A later job would start others."""
+        """End all processes, and what they are at. A later grammar would start others."""
         for process in self._all:
             process.close()
+
+
+def _kill(process: subprocess.Popen[bytes] | None) -> None:
+    """Kill a process with its copies."""
+    if process is not None and process.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _send(process: subprocess.Popen[bytes], message: Mapping[str, Any]) -> None:

@@ -1,15 +1,23 @@
-"""What the backends share: checks before the library, a cache after it, and whose error it is."""
+"""What the backends share: a trial before the library, a cache after it, and whose error it is.
+
+With a limit, a grammar is first tried in a process that may be killed (`CompilerProcess`). All that
+comes back is the library's text for it. The grammar is then compiled once more here: the libraries
+give the interpreter's lock back while they compile, and what they compile is larger, and slower to
+send and to read, than to make again.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from .cache import ByteCache
 from .compiler_process import CompilerPool, CompilerProcess
-from .grammar import GrammarError, GrammarSpec, MatcherFailure
-from .matcher import MaskShape, reason
-from .reading import Library, read
+from .grammar import GrammarSpec, MatcherFailure
+from .job import Job
+from .matcher import MaskShape
+from .reading import Library
+from .refusal import Refusal, refused
 
 CACHE_BYTES: Final = 64 * 1024 * 1024
 
@@ -23,19 +31,21 @@ G = TypeVar("G", bound=_Compiled)
 
 
 class LibraryBackend(ABC, Generic[G]):
-    """A `GrammarBackend` on one library, which says with `_make` how it compiles."""
+    """A `GrammarBackend` on one library, which says how it prepares a job and how it runs one."""
 
     def __init__(
         self,
         shape: MaskShape,
         library: Library,
         *,
+        any_whitespace: bool,
         strict: bool,
         cache_bytes: int,
         processes: list[CompilerProcess],
     ) -> None:
         self._shape = shape
-        self._library: Library = library
+        self.library: Library = library
+        self._any_whitespace = any_whitespace
         self._strict = strict
         self._cache: ByteCache[GrammarSpec, G] = ByteCache(cache_bytes)
         self._processes = CompilerPool(processes) if processes else None
@@ -51,18 +61,27 @@ class LibraryBackend(ABC, Generic[G]):
         """See `GrammarBackend.compile`. Equal specs are compiled once while they stay cached."""
         if (kept := self._cache.get(spec)) is not None:
             return kept
-        reading = read(spec, self._library)
-        given = reading.exactly() if self._strict else reading.spec
-        try:
-            compiled, size = self._make(spec, given, reading.unenforced)
-        except MatcherFailure as error:
-            raise GrammarError(f"{spec.kind}: no output can satisfy it ({error})") from error
-        except GrammarError as error:
-            raise GrammarError(f"{spec.kind}: {error}") from error
-        except Exception as error:
-            raise GrammarError(f"{spec.kind}: {reason(error)}") from error
+        compiled, size = self.make(spec, strict=self._strict)
         self._cache.put(spec, compiled, size)
         return compiled
+
+    def make(self, spec: GrammarSpec, *, strict: bool) -> tuple[G, int]:
+        """Compile without the cache: the grammar, and the bytes that it takes.
+
+        Raises:
+            Refusal: this library does not serve it.
+        """
+        try:
+            job = (
+                self._prepare(spec, strict) if self._processes is None else self._try(spec, strict)
+            )
+            return self._run(spec, job)
+        except MatcherFailure as error:
+            raise Refusal(
+                "library", [f"{spec.kind}: no output can satisfy it ({error})"]
+            ) from error
+        except Exception as error:
+            raise refused(spec.kind, error) from error
 
     def start(self) -> None:
         """Start the compiling processes, if any are to be, rather than for the first request."""
@@ -74,19 +93,15 @@ class LibraryBackend(ABC, Generic[G]):
         if self._processes is not None:
             self._processes.close()
 
-    def _in_process(self, job: dict[str, Any]) -> Any:
-        """The answer of a compiling process to a job; there must be one."""
+    def _try(self, spec: GrammarSpec, strict: bool) -> Job:
+        """The job for a grammar that a process has prepared and compiled within its limits."""
         assert self._processes is not None, "this backend compiles here"
-        return self._processes.run(job)
+        return self._processes.run(spec, any_whitespace=self._any_whitespace, strict=strict)
 
     @abstractmethod
-    def _make(
-        self, spec: GrammarSpec, given: GrammarSpec, warnings: tuple[str, ...]
-    ) -> tuple[G, int]:
-        """The grammar, and the bytes that it takes in the cache. May raise anything.
+    def _prepare(self, spec: GrammarSpec, strict: bool) -> Job:
+        """The job for a grammar. Raises `GrammarError`."""
 
-        Args:
-            spec: as it was asked for.
-            given: as the library reads it.
-            warnings: what is not enforced.
-        """
+    @abstractmethod
+    def _run(self, spec: GrammarSpec, job: Job) -> tuple[G, int]:
+        """The grammar, and the bytes that it takes in the cache. May raise anything."""

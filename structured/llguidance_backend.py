@@ -18,8 +18,9 @@ from .backend import Window, WindowFiller
 from .bitmask import Words, allows_any
 from .compiler_process import CompilerProcess
 from .grammar import GrammarSpec, MatcherFailure
+from .job import Job
 from .library_backend import CACHE_BYTES, LibraryBackend
-from .llguidance_compile import compile_grammar, grammar_for, library, make_tokenizer
+from .llguidance_compile import compile_grammar, library, make_tokenizer, prepare
 from .matcher import DEAD_END, LibraryMatcher, MaskShape
 from .vocabulary import tokenizer_info
 
@@ -50,9 +51,8 @@ class LLGuidanceBackend(LibraryBackend["LLGrammar"]):
         eos_token_ids: the tokens that end an output; at least one.
         any_whitespace: let JSON contain any white space.
         cache_bytes: limit of the cache of compiled grammars, by estimate.
-        compile_limit_s: seconds that a compilation may take. It is then tried in a process of its
-            own first, which is killed when they are over, and repeated here only if that went
-            well: the result cannot be sent, but what takes milliseconds may be done twice.
+        compile_limit_s: seconds of processor time that a compilation may take. It is then tried in
+            a process of its own first, which is ended when they are over.
         compile_processes: how many trials may run at once.
         strict: refuse schemas of which the library would ignore a constraint. Off, they compile,
             and the grammar's `warnings` name what is not enforced.
@@ -95,28 +95,30 @@ class LLGuidanceBackend(LibraryBackend["LLGrammar"]):
                 for _ in range(compile_processes)
             ]
         super().__init__(
-            shape, "llguidance", strict=strict, cache_bytes=cache_bytes, processes=processes
+            shape,
+            "llguidance",
+            any_whitespace=any_whitespace,
+            strict=strict,
+            cache_bytes=cache_bytes,
+            processes=processes,
         )
-        self._any_whitespace = any_whitespace
         self._tokenizer = make_tokenizer(tokens, special, stops)
         self._filler = LLGuidanceFiller(
             shape, llguidance.LLExecutor(fill_threads) if fill_threads > 1 else None
         )
 
-    def _make(
-        self, spec: GrammarSpec, given: GrammarSpec, warnings: tuple[str, ...]
-    ) -> tuple[LLGrammar, int]:
-        text = grammar_for(given, self._any_whitespace, lenient=not self._strict)
-        if self._processes is not None:
-            self._in_process({"grammar": text})
-        prototype = compile_grammar(self._tokenizer, text)
-        warnings += tuple(
+    def _prepare(self, spec: GrammarSpec, strict: bool) -> Job:
+        return prepare(spec, any_whitespace=self._any_whitespace, strict=strict)
+
+    def _run(self, spec: GrammarSpec, job: Job) -> tuple[LLGrammar, int]:
+        prototype = compile_grammar(self._tokenizer, job.source)
+        warnings = job.warnings + tuple(
             f"{spec.kind}: {each}"
             for each in prototype.get_grammar_warnings()
             if not each.startswith("Unimplemented keys")  # those are in already, with places
         )
         compiled = LLGrammar(spec, prototype, self._shape, self._filler, warnings)
-        return compiled, BYTES_PER_GRAMMAR + BYTES_PER_CHARACTER * len(text)
+        return compiled, BYTES_PER_GRAMMAR + BYTES_PER_CHARACTER * len(job.source)
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class LLGrammar:
     shape: MaskShape
     filler: LLGuidanceFiller
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def vocab_size(self) -> int:

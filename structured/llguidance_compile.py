@@ -1,6 +1,6 @@
-"""One grammar as text for llguidance, and its compilation. Knows the library, no tokenizer of ours.
+"""One grammar as a job for llguidance, to be run here or in a process of its own.
 
-llguidance is an optional dependency: nothing here imports it before it is called.
+The library is imported when it is first called, so that a missing one is an error with a cure.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from .grammar import GrammarError, GrammarSpec
+from .job import Job
+from .reading import read
+from .refusal import Refusal
 from .structural_tag import normalise
 
-INSTALL: Final = "pip install 'stepweave[llguidance]'"
+INSTALL: Final = "pip install 'llguidance>=1.7,<2'"
 
 MAX_ITEMS_IN_ROW: Final = 16_384
 """How many ways on a parser may keep open at one byte. The library's 2,000 end a request under way
@@ -28,8 +31,26 @@ def library() -> Any:
     try:
         import llguidance
     except ImportError as error:
-        raise GrammarError(f"llguidance is not installed: {INSTALL}") from error
+        raise GrammarError(f"llguidance is not installed; install it: {INSTALL}") from error
     return llguidance
+
+
+def prepare(spec: GrammarSpec, *, any_whitespace: bool, strict: bool) -> Job:
+    """The job that compiles a spec, in forms that llguidance serves exactly.
+
+    Args:
+        spec: any kind.
+        any_whitespace: let JSON contain any white space.
+        strict: refuse what would not be enforced, rather than put it into the job's warnings.
+
+    Raises:
+        Refusal: llguidance cannot be given this grammar.
+    """
+    reading = read(spec, "llguidance")
+    if strict and reading.unenforced:
+        raise Refusal("unenforced", reading.unenforced)
+    text = grammar_for(reading.spec, any_whitespace, lenient=not strict)
+    return Job("lark", text, warnings=reading.unenforced).checked(spec.kind)
 
 
 def make_tokenizer(
@@ -108,7 +129,7 @@ def _schema(source: str, any_whitespace: bool, lenient: bool) -> str:
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
-        raise GrammarError("the schema `false` allows nothing")
+        raise GrammarError("json: the schema `false` allows nothing")
     options: dict[str, object] = {"whitespace_flexible": any_whitespace, "lenient": lenient}
     if not any_whitespace:
         options |= {"item_separator": ", ", "key_separator": ": "}
@@ -118,7 +139,7 @@ def _schema(source: str, any_whitespace: bool, lenient: bool) -> str:
 def _regex(source: str) -> str:
     """The whole output must match; \\d, \\w and \\s are ASCII."""
     if re.fullmatch(r"(?s:[^\\]|\\.)*", source) is None:
-        raise GrammarError("the regular expression ends in a backslash")
+        raise GrammarError("regex: it ends in a backslash")
     return f"/{library().regex_to_lark(source, 'dws')}/"
 
 
@@ -154,7 +175,7 @@ def _from_ebnf(source: str) -> str:
     try:
         return _without_header(str(gbnf_to_lark(_ESCAPE.sub(plain, source))))
     except Exception as error:
-        raise GrammarError(f"not convertible for llguidance: {error}") from error
+        raise Refusal("foreign", [f"grammar: not convertible for llguidance: {error}"]) from error
 
 
 def _from_structural_tag(source: str, any_whitespace: bool, lenient: bool) -> str:
@@ -177,11 +198,13 @@ def _from_structural_tag(source: str, any_whitespace: bool, lenient: bool) -> st
             raise _no_tag(f"{min(unknown)!r}")
         triggers = [each for each in format_.get("triggers", []) if begin.startswith(each)]
         if len(triggers) != 1:
-            raise GrammarError(f"the tag {begin!r} begins with {len(triggers)} of the triggers")
+            raise GrammarError(
+                f"structural_tag: the tag {begin!r} begins with {len(triggers)} of the triggers"
+            )
         schema = _schema(json.dumps(content["json_schema"]), any_whitespace, lenient)
         tags.append(llguidance.StructTag(trigger=triggers[0], begin=begin, grammar=schema, end=end))
     if not tags:
-        raise GrammarError("there are no tags")
+        raise GrammarError("structural_tag: there are no tags")
     lark = llguidance.StructTag.to_grammar(tags, assume_special=False)
     return _without_header(str(lark))
 
@@ -190,10 +213,13 @@ def _without_header(lark: str) -> str:
     return lark.replace("%llguidance {}\n", "", 1)
 
 
-def _no_tag(what: str) -> GrammarError:
-    return GrammarError(
-        f"llguidance has no equal for {what}; it has triggered tags around JSON Schemas only "
-        "(use the backend 'xgrammar')"
+def _no_tag(what: str) -> Refusal:
+    return Refusal(
+        "foreign",
+        [
+            f"structural_tag: llguidance has no equal for {what}; it has triggered tags around "
+            "JSON Schemas only"
+        ],
     )
 
 

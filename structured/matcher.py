@@ -16,6 +16,7 @@ import numpy as np
 
 from .bitmask import Words, row_allowing
 from .grammar import GrammarError, MatcherFailure
+from .refusal import is_library_error, reason
 
 DEAD_END = "no token can follow: the grammar has reached a dead end"
 
@@ -200,19 +201,3 @@ def refused_token(kind: str, token: int, index: int, count: int) -> GrammarError
         f"{kind}: committed token {token} at index {index} of {count} is not allowed by the "
         "grammar; the row was sampled without its mask"
     )
-
-
-def is_library_error(error: BaseException) -> bool:
-    """An ordinary exception, or a panic of a library written in Rust, which is none in Python."""
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
-
-
-def reason(error: BaseException) -> str:
-    """What the user can act on, without the time and file that XGrammar puts in front."""
-    # "[12:00:00] /project/cpp/x.cc:17: Check failed: (…) is false: what matters"
-    text = str(error).strip()
-    if text.startswith("[") and ".cc:" in text:
-        text = text.split(".cc:", 1)[1].split(":", 1)[-1].strip()
-        if text.startswith("Check failed:") and " is false:" in text:
-            text = text.split(" is false:", 1)[1].strip()
-    return text or type(error).__name__

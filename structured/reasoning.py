@@ -88,6 +88,10 @@ class ReasonedGrammar:
     def warnings(self) -> tuple[str, ...]:
         return self.inner.warnings
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.inner.notes
+
     def matcher(self) -> ReasoningMatcher:
         return ReasoningMatcher(self)
 

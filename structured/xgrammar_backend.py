@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,13 +12,13 @@ import xgrammar as xgr
 from .backend import Window, WindowFiller
 from .bitmask import Words, allows_any, row_allowing, words
 from .compiler_process import CompilerProcess
-from .grammar import GrammarError, GrammarSpec, MatcherFailure
+from .grammar import GrammarSpec, MatcherFailure
+from .job import Job
 from .library_backend import CACHE_BYTES, LibraryBackend
 from .matcher import DEAD_END, LibraryMatcher, MaskShape
-from .schema_xgrammar import LONGEST_PATTERN
 from .surrogates import Surrogates
 from .vocabulary import tokenizer_info
-from .xgrammar_compile import compile_job, has_long_bounds, job_for
+from .xgrammar_compile import compile_job, prepare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -46,11 +46,11 @@ class XGrammarBackend(LibraryBackend["XGrammar"]):
             shorter, and a model cannot lose itself in blanks.
         cache_bytes: limit of the cache of compiled grammars. A grammar that alone exceeds it is
             compiled for each request.
-        compile_threads: threads of one compilation.
-        compile_limit_s: seconds that a compilation may take. It then runs in a process of its own
-            and is killed when they are over: set it where requests come from strangers. None
-            compiles here, without limit.
-        compile_processes: how many compilations may run at once, if they run in processes.
+        compile_threads: threads of one compilation. Each takes a processor from the engine.
+        compile_limit_s: seconds of processor time that a compilation may take. It is then tried in
+            a process of its own first, which is ended when they are over: set it where requests
+            come from strangers. None compiles here at once, without limit.
+        compile_processes: how many trials may run at once.
         strict: refuse schemas of which the library would ignore a constraint. Off, they compile,
             and the grammar's `warnings` name what is not enforced.
         fill_threads: threads that fill the masks of a batch. More than one pays only on cores that
@@ -67,7 +67,7 @@ class XGrammarBackend(LibraryBackend["XGrammar"]):
         eos_token_ids: Collection[int],
         any_whitespace: bool = False,
         cache_bytes: int = CACHE_BYTES,
-        compile_threads: int = 2,
+        compile_threads: int = 1,
         compile_limit_s: float | None = None,
         compile_processes: int = 1,
         strict: bool = True,
@@ -77,15 +77,19 @@ class XGrammarBackend(LibraryBackend["XGrammar"]):
         self._info = tokenizer_info(tokenizer, vocab_size, eos_token_ids)
         processes = []
         if compile_limit_s is not None:
-            settings = {"tokenizer": self._info.serialize_json()}
+            settings = {"tokenizer": self._info.serialize_json(), "vocab_size": vocab_size}
             processes = [
-                CompilerProcess("xgrammar", settings, compile_limit_s, compile_threads)
+                CompilerProcess("xgrammar", settings, compile_limit_s)
                 for _ in range(compile_processes)
             ]
         super().__init__(
-            shape, "xgrammar", strict=strict, cache_bytes=cache_bytes, processes=processes
+            shape,
+            "xgrammar",
+            any_whitespace=any_whitespace,
+            strict=strict,
+            cache_bytes=cache_bytes,
+            processes=processes,
         )
-        self._any_whitespace = any_whitespace
         # Compact JSON holds no control character anywhere, strings included.
         self._without_controls = row_allowing(
             (
@@ -102,28 +106,13 @@ class XGrammarBackend(LibraryBackend["XGrammar"]):
             self._info, max_threads=compile_threads, cache_enabled=False
         )
 
-    def _make(
-        self, spec: GrammarSpec, given: GrammarSpec, warnings: tuple[str, ...]
-    ) -> tuple[XGrammar, int]:
-        job = job_for(given, self._any_whitespace)
-        handle: Any
-        if self._processes is None:
-            handle = compile_job(self._compiler, job)
-        else:
-            handle = xgr.CompiledGrammar.deserialize_json(self._in_process(asdict(job)), self._info)
-        allowed = None
-        if has_long_bounds(given):
-            if spec.kind == "json" and not self._any_whitespace:
-                allowed = self._without_controls
-            else:
-                said = (
-                    f"control characters in strings bounded above {LONGEST_PATTERN} characters "
-                    "cannot be kept out"
-                )
-                if self._strict:
-                    raise GrammarError(said)
-                warnings += (f"{spec.kind}: {said}",)
-        compiled = XGrammar(spec, handle, self._shape, self._filler, warnings, allowed)
+    def _prepare(self, spec: GrammarSpec, strict: bool) -> Job:
+        return prepare(spec, any_whitespace=self._any_whitespace, strict=strict)
+
+    def _run(self, spec: GrammarSpec, job: Job) -> tuple[XGrammar, int]:
+        handle: Any = compile_job(self._compiler, job)
+        allowed = self._without_controls if job.without_controls else None
+        compiled = XGrammar(spec, handle, self._shape, self._filler, job.warnings, allowed=allowed)
         # The library compiles grammars that no text can satisfy; their first mask is empty.
         compiled.matcher().fill_window((), np.zeros((1, words(self.vocab_size)), np.int32))
         return compiled, int(handle.memory_size_bytes)
@@ -138,6 +127,7 @@ class XGrammar:
     shape: MaskShape
     filler: XGrammarFiller
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     allowed: Words | None = None  # tokens that may come at all, where the library lets in others
 
     @property

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
 from .grammar import GrammarSpec
+from .job import Job
+from .reading import read
+from .refusal import Refusal
 from .schema_document import every_schema
 from .schema_xgrammar import LONGEST_PATTERN
 from .structural_tag import formats, normalise
@@ -16,13 +19,30 @@ from .structural_tag import formats, normalise
 _PLAIN: Final = f"[ !#-\\[\\]-{chr(0xD7FF)}{chr(0xE000)}-{chr(0x10FFFF)}]"
 
 
-@dataclass(frozen=True)
-class Job:
-    """What to call with which text. `call` is "json", "regex", "ebnf" or "structural_tag"."""
+def prepare(spec: GrammarSpec, *, any_whitespace: bool, strict: bool) -> Job:
+    """The job that compiles a spec, in forms that XGrammar serves exactly.
 
-    call: str
-    source: str
-    any_whitespace: bool = False
+    Args:
+        spec: any kind.
+        any_whitespace: let JSON contain any white space.
+        strict: refuse what would not be enforced, rather than put it into the job's warnings.
+
+    Raises:
+        Refusal: XGrammar cannot be given this grammar.
+    """
+    reading = read(spec, "xgrammar")
+    unenforced = reading.unenforced
+    long = has_long_bounds(reading.spec)
+    without_controls = long and reading.spec.kind == "json" and not any_whitespace
+    if long and not without_controls:
+        unenforced += (
+            f"{spec.kind}: control characters in strings bounded above {LONGEST_PATTERN} "
+            "characters cannot be kept out",
+        )
+    if strict and unenforced:
+        raise Refusal("unenforced", unenforced)
+    job = job_for(reading.spec, any_whitespace)
+    return replace(job, without_controls=without_controls, warnings=unenforced).checked(spec.kind)
 
 
 def job_for(spec: GrammarSpec, any_whitespace: bool) -> Job:

@@ -12,9 +12,9 @@ from stepweave import LLM
 from stepweave.models.source import resolve
 from stepweave.requests.request import Request, RequestOutput
 from stepweave.serving.engine import EngineError
+from stepweave.structured.auto_backend import AutoBackend
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.grammar import GrammarError, GrammarSpec
-from stepweave.structured.xgrammar_backend import XGrammarBackend
 
 STORY = "Write a short story about a fox named Ida."
 REVIEW = "Is this review positive or negative? What a wonderful lamp!"
@@ -136,13 +136,13 @@ def test_a_grammar_that_takes_long_keeps_nobody_waiting(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others_done = threading.Event()
-    compile_now = XGrammarBackend.compile
+    compile_now = AutoBackend.compile
 
-    def slowly(self: XGrammarBackend, spec: GrammarSpec) -> CompiledGrammar:
+    def slowly(self: AutoBackend, spec: GrammarSpec) -> CompiledGrammar:
         assert others_done.wait(60), "the others are not served while this one is compiled"
         return compile_now(self, spec)
 
-    monkeypatch.setattr(XGrammarBackend, "compile", slowly)
+    monkeypatch.setattr(AutoBackend, "compile", slowly)
     slow = {"prompt": REVIEW, "structured_outputs": {"choice": ["positive", "negative", "slow"]}}
 
     def progress(ended: int, tokens: int) -> None:
@@ -162,10 +162,10 @@ def test_a_grammar_that_takes_long_keeps_nobody_waiting(
 def test_a_grammar_that_fails_late_ends_its_request_only(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(self: XGrammarBackend, spec: GrammarSpec) -> CompiledGrammar:
+    def fails(self: AutoBackend, spec: GrammarSpec) -> CompiledGrammar:
         raise GrammarError("choice: took longer than 0.1 s")
 
-    monkeypatch.setattr(XGrammarBackend, "compile", fails)
+    monkeypatch.setattr(AutoBackend, "compile", fails)
     lines: list[Any] = [
         {"prompt": STORY, "max_tokens": 8},
         {"prompt": REVIEW, "structured_outputs": {"choice": ["never", "compiled"]}},
@@ -178,13 +178,13 @@ def test_a_grammar_that_fails_late_ends_its_request_only(
 
 def test_cancelling_does_not_wait_for_a_grammar(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
-    compile_now = XGrammarBackend.compile
+    compile_now = AutoBackend.compile
 
-    def stuck(self: XGrammarBackend, spec: GrammarSpec) -> CompiledGrammar:
+    def stuck(self: AutoBackend, spec: GrammarSpec) -> CompiledGrammar:
         go_on.wait(60)
         return compile_now(self, spec)
 
-    monkeypatch.setattr(XGrammarBackend, "compile", stuck)
+    monkeypatch.setattr(AutoBackend, "compile", stuck)
 
     def progress(ended: int, tokens: int) -> None:
         llm.cancel()

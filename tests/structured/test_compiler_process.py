@@ -1,13 +1,12 @@
-"""Compilation in a process of its own: the same grammars, and an end to the ones that never end."""
+"""Trials in a process of its own: the same grammars, and an end to the ones that never end."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,10 @@ from stepweave.structured import compiler_process
 from stepweave.structured.backend import GrammarBackend
 from stepweave.structured.bitmask import Words, words
 from stepweave.structured.grammar import GrammarError, GrammarSpec
+from stepweave.structured.job import MAX_JOB_BYTES, Job
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
+from stepweave.structured.refusal import Refusal
 from stepweave.structured.xgrammar_backend import XGrammarBackend
-from stepweave.structured.xgrammar_compile import Job, job_for
 
 from .conftest import STOPS, VOCAB
 
@@ -53,10 +53,10 @@ def test_a_compilation_that_takes_too_long_is_stopped_and_the_next_one_works(
 ) -> None:
     plain = GrammarSpec.from_request({"choice": ["é\n", "yes"]})
     np.testing.assert_array_equal(first_mask(guarded, plain), first_mask(xgrammar, plain))
-    start = time.monotonic()
-    with pytest.raises(GrammarError, match="json: compiling took longer than 1 s"):
+    process = child_of(guarded).pid
+    with pytest.raises(GrammarError, match="json: compiling takes more than 1 s of processor time"):
         guarded.compile(ENDLESS)
-    assert time.monotonic() - start < 5
+    assert child_of(guarded).pid == process, "nobody waits for another to start"
     for spec in (GrammarSpec("json", '{"type":"string"}'), GrammarSpec("json_object", "")):
         np.testing.assert_array_equal(first_mask(guarded, spec), first_mask(xgrammar, spec))
 
@@ -118,19 +118,91 @@ def test_a_crash_in_a_compilation_fails_that_one_only(
     assert tried.compile(GrammarSpec("regex", "crash")).spec.source == "crash"
 
 
+def test_time_in_which_a_trial_gets_no_processor_is_not_counted(
+    tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_s = 0.3
+    backend = LLGuidanceBackend(tokenizer, VOCAB, STOPS, compile_limit_s=limit_s)
+    backend.start()
+    send = compiler_process._send
+
+    def send_under_load(process: subprocess.Popen[bytes], message: Any) -> None:
+        process.send_signal(signal.SIGSTOP)
+        send(process, message)
+        threading.Timer(2 * limit_s, process.send_signal, (signal.SIGCONT,)).start()
+
+    monkeypatch.setattr(compiler_process, "_send", send_under_load)
+    assert backend.compile(GrammarSpec("regex", "slow")).spec.source == "slow"
+    backend.close()
+
+
 def test_a_compilation_that_takes_too_much_memory_fails_and_the_next_one_works(
     xgrammar: XGrammarBackend,
 ) -> None:
     process = compiler_process.CompilerProcess(
         "xgrammar",
-        {"tokenizer": xgrammar._info.serialize_json()},
+        {"tokenizer": xgrammar._info.serialize_json(), "vocab_size": VOCAB},
         limit_s=60.0,
         memory_bytes=8 * 1024 * 1024,
     )
-    with pytest.raises(RuntimeError):
-        process.run(asdict(job_for(ENDLESS, False)))
-    assert process.run(asdict(Job("regex", "a")))
+    for _ in range(2):  # the same each time, whatever was tried before
+        with pytest.raises(Refusal, match="json: compiling takes too much memory") as error:
+            process.run(ENDLESS, any_whitespace=False, strict=True)
+        assert error.value.cause == "limit"
+        assert process.run(GrammarSpec("regex", "a"), any_whitespace=False, strict=True)
     process.close()
+
+
+def test_what_comes_back_is_text_and_not_what_was_compiled(
+    guarded: XGrammarBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounded = {f"p{i}": {"type": "string", "maxLength": 1000} for i in range(3)}
+    received: list[int] = []
+    receive = compiler_process._receive_line
+
+    def counted(process: subprocess.Popen[bytes], limit_s: float) -> bytes:
+        line = receive(process, limit_s)
+        received.append(len(line))
+        return line
+
+    monkeypatch.setattr(compiler_process, "_receive_line", counted)
+    guarded.start()
+    guarded.compile(GrammarSpec.from_request({"json": {"type": "object", "properties": bounded}}))
+    assert max(received) < 2000
+
+
+def test_a_grammar_that_grows_too_long_on_its_way_to_the_library_is_refused() -> None:
+    assert Job("json", "x" * MAX_JOB_BYTES).checked("json")
+    with pytest.raises(Refusal, match=r"json: written out it has \d+ bytes, more than"):
+        Job("json", "é" * MAX_JOB_BYTES).checked("json")
+
+
+def test_closing_ends_a_trial_under_way(
+    tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = LLGuidanceBackend(tokenizer, VOCAB, STOPS, compile_limit_s=3600.0)
+    backend.start()
+    sent, send = threading.Event(), compiler_process._send
+
+    def send_and_stay(process: subprocess.Popen[bytes], message: Any) -> None:
+        process.send_signal(signal.SIGSTOP)
+        send(process, message)
+        sent.set()
+
+    monkeypatch.setattr(compiler_process, "_send", send_and_stay)
+    errors: list[GrammarError] = []
+
+    def compile_endless() -> None:
+        with pytest.raises(GrammarError) as error:
+            backend.compile(GrammarSpec("regex", "never tried"))
+        errors.append(error.value)
+
+    thread = threading.Thread(target=compile_endless)
+    thread.start()
+    assert sent.wait(60)
+    backend.close()
+    thread.join(60)
+    assert "the compiling process died" in str(errors[0])
 
 
 def test_a_job_waits_only_while_every_process_is_busy() -> None:
@@ -141,8 +213,8 @@ def test_a_job_waits_only_while_every_process_is_busy() -> None:
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def run(self, job: dict[str, Any]) -> str:
-            if job["slow"]:
+        def run(self, spec: str, **options: bool) -> str:
+            if spec == "slow":
                 begun.release()
                 assert busy.wait(20)
             ran.append(self.name)
@@ -152,10 +224,11 @@ def test_a_job_waits_only_while_every_process_is_busy() -> None:
             ran.append(f"{self.name} closed")
 
     pool = compiler_process.CompilerPool([Process("first"), Process("second")])  # type: ignore[list-item]
-    slow = threading.Thread(target=pool.run, args=({"slow": True},))
+    ask: Any = partial(pool.run, any_whitespace=False, strict=True)
+    slow = threading.Thread(target=ask, args=("slow",))
     slow.start()
     assert begun.acquire(timeout=20)
-    assert [pool.run({"slow": False}) for _ in range(2)] == ["second", "second"]
+    assert [ask("fast") for _ in range(2)] == ["second", "second"]
     busy.set()
     slow.join(20)
     pool.close()

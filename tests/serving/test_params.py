@@ -120,9 +120,13 @@ def test_reasoning_needs_a_pipeline_that_says_what_ends_it(llm: LLM) -> None:
 
 
 def test_a_keyword_that_would_be_ignored_is_refused_or_reported() -> None:
-    schema = {"type": "array", "items": {"enum": [1, 2, 3]}, "uniqueItems": True, "maxItems": 3}
+    items = {"type": "integer", "minimum": 0, "maximum": 999}
+    schema = {"type": "array", "items": items, "uniqueItems": True, "maxItems": 3}
     strict = LLM(pipeline="async_grammar")
-    assert "uniqueItems" in (one(strict, structured_outputs={"json": schema}).error or "")
+    assert one(strict, structured_outputs={"json": schema}).error == (
+        "json: at #: 'uniqueItems' cannot be enforced; `structured.strict: false` goes on without "
+        "it, with a warning"
+    )
     strict.close()
     loose = LLM(pipeline="async_grammar", overrides={"structured.strict": "false"})
     output = one(loose, structured_outputs={"json": schema})
@@ -130,6 +134,26 @@ def test_a_keyword_that_would_be_ignored_is_refused_or_reported() -> None:
     assert output.error is None
     assert any("uniqueItems" in warning for warning in output.warnings)
     assert output.to_json()["warnings"] == list(output.warnings)
+
+
+def test_an_output_names_the_library_that_served_its_grammar(llm: LLM) -> None:
+    output = one(llm, prompt=REVIEW, structured_outputs={"choice": ["positive", "negative"]})
+    assert output.notes == ("choice: served by llguidance",)
+    assert output.to_json()["notes"] == list(output.notes)
+    assert one(llm, prompt=REVIEW).notes == ()
+
+
+def test_a_pipeline_with_one_library_says_that_the_other_can_be_tried() -> None:
+    overrides = {"structured.backend": "llguidance", "structured.compile_limit_s": "null"}
+    sequence = {"type": "sequence", "elements": [{"type": "const_string", "value": "ab"}]}
+    asked = {"structural_tag": {"type": "structural_tag", "format": sequence}}
+    with LLM(pipeline="async_grammar", overrides=overrides) as one_library:
+        error = one(one_library, structured_outputs=asked).error or ""
+    assert error.endswith("; `structured.backend: auto` tries xgrammar as well")
+    with LLM(
+        pipeline="async_grammar", overrides={**overrides, "structured.backend": "auto"}
+    ) as both:
+        assert one(both, structured_outputs=asked).text == "ab"
 
 
 def test_a_grammar_that_takes_long_keeps_nobody_waiting(

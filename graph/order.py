@@ -21,6 +21,7 @@ from fractions import Fraction
 from .deadlock import deadlock
 from .errors import GraphError
 from .events import Event, free_edges, listing_programs, with_streams
+from .order_insertion import inserted
 from .order_search import Budget, Ints, Search, Spent, Stop, latency
 from .order_space import OrderSpace, demands, start, structure
 from .paths import adjacency, closure, ordered
@@ -30,9 +31,11 @@ from .requirements import Gate, Requirement, gate
 from .step_graph import StepGraph
 from .waits import Frame, Needs
 
-NODES = 1200  # of the search tree, for each criterion: a second in all, at worst
-PAIRS = 300  # of nodes on one thread, some 25 nodes: beyond it, no search
+NODES = 1200  # of the search tree, for each criterion
+CELLS = 200_000_000  # of matrices, for each criterion: a second in all, at worst
+MOVES = 200_000  # of start times, for all insertions of a graph: half a second
 ORDERS = 40  # of equal period and latency, whose waits are counted
+_SHARES = (0, Fraction(1, 64), Fraction(1, 16), Fraction(1, 8), Fraction(1, 4), Fraction(1, 2))
 
 Programs = Mapping[str, tuple[Placed, ...]]
 CountWaits = Callable[[Programs], int]
@@ -87,22 +90,35 @@ class _Chooser:
         self._index = {name: number for number, name in enumerate(space.graph.vertices)}
         self._demands = [gate(space.graph, r) for r in demands(space.graph, needed)]
         self._notes: list[str] = []
+        self._spent = self._unproved = False
 
     def choose(self) -> OrderChoice:
-        if len(self._space.pairs) > PAIRS:
-            best = self._any()
-            self._unproved(self._period(best), "too many nodes to search; near the listing")
-            return OrderChoice(self._space.programs(best.tolist()), tuple(self._notes))
-        best, ratio = self._least_period()
-        best, latency = self._least_latency(best, ratio)
-        best = self._fewest_waits(best, ratio, latency)
+        if self._cells_of_a_dive() > CELLS:
+            best = self._large()
+            self._rated(best, "too many nodes to search")
+            if not self._unproved:
+                self._notes.append(
+                    "order: too many nodes to search; no order has a shorter period, but some may "
+                    "have a shorter output latency or fewer waits"
+                )
+        else:
+            best, ratio = self._least_period()
+            best, latency = self._least_latency(best, ratio)
+            best = self._fewest_waits(best, ratio, latency)
+            if self._spent:
+                self._rated(best, "not proved to be the best")
         return OrderChoice(self._space.programs(best.tolist()), tuple(self._notes))
 
+    def _cells_of_a_dive(self) -> int:
+        """What one order costs the search: each pair of nodes adds an edge in each direction."""
+        return 4 * len(self._space.pairs) * self._space.size**2
+
     def _least_period(self) -> tuple[Ints, Fraction]:
-        budget, space = Budget(NODES), self._space
-        found = self._first(space.bound, Budget(NODES // 8))
+        space = self._space
+        found = self._first(space.bound, Budget(NODES // 8, CELLS))
         if found is not None:
             return found, self._period(found)
+        budget = Budget(NODES, CELLS)
         best = self._any()
         ratio = self._period(best)
         try:
@@ -112,15 +128,61 @@ class _Chooser:
                     break
                 best, ratio = better, self._period(better)
         except Spent:
-            self._unproved(ratio, "not proved to be the best")
+            self._spent = True
+            best, ratio = self._inserted(best, ratio)
         return best, ratio
 
-    def _unproved(self, ratio: Fraction, why: str) -> None:
-        period_us, bound_us = (float(r / self._space.scale) for r in (ratio, self._space.bound))
-        self._notes.append(
-            f"order: {why}; its period is {period_us:.6g} µs, "
-            f"and none can be below {bound_us:.6g} µs"
+    def _inserted(self, best: Ints, ratio: Fraction) -> tuple[Ints, Fraction]:
+        """An order of a shorter period made by insertion, or the given one."""
+        bound, budget = self._space.bound, Budget(MOVES)
+        try:
+            for share in _SHARES if ratio > bound else ():
+                found = inserted(self._space, bound + (ratio - bound) * share, budget)
+                if found is not None and (period := self._period(found)) < ratio:
+                    return found, period
+        except Spent:
+            pass
+        return best, ratio
+
+    def _large(self) -> Ints:
+        """The listing where nothing is faster, else the best order that insertion finds."""
+        listed = self._space.listed
+        if self._is_possible(listed):
+            return self._inserted(listed, self._period(listed))[0]
+        longest = self._space.bound + sum(self._space.durations.tolist())
+        try:
+            found = inserted(self._space, longest, Budget(MOVES))
+        except Spent:
+            found = None
+        if found is None:
+            raise self._lost()
+        return self._inserted(found, self._period(found))[0]
+
+    def _is_possible(self, order: Ints) -> bool:
+        frame = Frame.of(
+            self._graph, with_streams(self._graph, self._space.programs(order.tolist()))
         )
+        edges = [(u, v, d) for u, v, d, _ in frame.free] + [(u, v, d) for u, v, d in self._demands]
+        numbered = [(self._index[u], self._index[v], d) for u, v, d in edges]
+        return bool(ordered(closure(adjacency(self._space.size, numbered))))
+
+    def _lost(self) -> GraphError:
+        return GraphError(
+            f"step graph {self._graph.name!r}: found no order for its host threads, and not "
+            "that there is none. List the nodes as they may run, and say `order: keep`.",
+            code="SW-ORDER",
+        )
+
+    def _rated(self, best: Ints, why: str) -> None:
+        """Say how far the order's period may be from the least, unless it is the least."""
+        ratio, bound = self._period(best), self._space.bound
+        self._unproved = ratio > bound
+        if self._unproved:
+            period_us, bound_us = (float(r / self._space.scale) for r in (ratio, bound))
+            self._notes.append(
+                f"order: {why}; its period is {period_us:.6g} µs, "
+                f"and none can be below {bound_us:.6g} µs"
+            )
 
     def _any(self) -> Ints:
         """Some order: the listing if it can be, else the first that meets the requirements.
@@ -131,14 +193,10 @@ class _Chooser:
         near = Search(self._space, 0, 1, Budget(NODES), lambda paths, order: None, canonical=True)
         found = near.dive()
         try:
-            if found is None and len(self._space.pairs) <= PAIRS:
-                found = self._first(Fraction(0), Budget(8 * NODES), spend=True)
+            if found is None:
+                found = self._first(Fraction(0), Budget(8 * NODES, 2 * CELLS), spend=True)
         except Spent:
-            raise GraphError(
-                f"step graph {self._graph.name!r}: found no order for its host threads, and not "
-                "that there is none. List the nodes as they may run, and say `order: keep`.",
-                code="SW-ORDER",
-            ) from None
+            raise self._lost() from None
         if found is not None:
             return found
         frame = Frame.of(self._graph, with_streams(self._graph, listing_programs(self._graph)))
@@ -184,7 +242,7 @@ class _Chooser:
             if least <= bound:
                 raise Stop
 
-        search = Search(self._space, p, q, Budget(NODES), visit, limit=least - 1)
+        search = Search(self._space, p, q, Budget(NODES, CELLS), visit, limit=least - 1)
         try:
             if least > bound:
                 search.run()
@@ -217,7 +275,8 @@ class _Chooser:
 
         p, q = ratio.numerator, ratio.denominator
         try:
-            Search(self._space, p, q, Budget(NODES), visit, limit=longest, canonical=True).run()
+            budget = Budget(NODES, CELLS)
+            Search(self._space, p, q, budget, visit, limit=longest, canonical=True).run()
         except Stop:
             pass
         except Spent:

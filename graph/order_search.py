@@ -2,7 +2,7 @@
 
 One decision at a time (`order_space.py`); after each, the shortest paths say what it
 forces on the others, and whether the order it leads to can still be good enough. Effort is
-counted in nodes of the search tree, not in seconds, so the result is the same on every machine.
+counted in nodes of the search tree and in cells of matrices, not in seconds, so the result is the same on every machine.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .paths import FAR
 
 Ints = npt.NDArray[np.int64]
 _BOUNDLESS = 1 << 30
+_CALL = 4000  # what calling numpy takes, in cells
 
 
 class Spent(Exception):
@@ -26,14 +27,20 @@ class Spent(Exception):
 
 @dataclass
 class Budget:
-    """Nodes left to visit."""
+    """What may still be spent: nodes of the search tree, and cells of matrices computed."""
 
     nodes: int
+    cells: int = 1 << 62
 
     def take(self) -> None:
         if self.nodes <= 0:
             raise Spent
         self.nodes -= 1
+
+    def compute(self, cells: int) -> None:
+        if self.cells <= 0:
+            raise Spent
+        self.cells -= cells
 
 
 class Stop(Exception):
@@ -125,6 +132,7 @@ class Search:
         """Decide all pairs that have one way left; None if one has none."""
         chosen, decided = chosen.copy(), decided.copy()
         while True:
+            self.budget.compute(_CALL + 16 * len(chosen))
             low, high = self._ranges(paths)
             if ((low > high) & ~decided).any():
                 return None
@@ -192,6 +200,7 @@ class Search:
             return None
         if (paths[:, source, target] <= (distance, slack)).all():
             return paths  # implied already
+        self.budget.compute(_CALL + paths.size)
         edge = np.array([distance, slack], dtype=np.int64)[:, None, None]
         through = paths[:, :, source, None] + edge + paths[:, None, target, :]
         result: Ints = np.minimum(paths, through)

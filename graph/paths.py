@@ -2,7 +2,7 @@
 
 u(i) is ordered before v(i + d) exactly if there is a path u ⇝ v of total distance ≤ d. With some
 twenty ops a dense Floyd–Warshall in numpy takes a fraction of a millisecond, and takes whole
-batches of candidate graphs at once (leading axes).
+batches of candidate graphs at once (leading axes); large graphs go edge by edge (`sparse_paths.py`).
 
 A weight is `distance · HOP + 1`, so the low digits count the hops: of equally near paths
 the one with the fewest hops is the shortest, which makes witnesses short and deterministic.
@@ -10,12 +10,14 @@ the one with the fewest hops is the shortest, which makes witnesses short and de
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from .sparse_paths import sparse_closure
+
+DENSE = 160  # vertices up to which n³ steps at once are faster than a step for each edge
 HOP = 1 << 16  # more than the hops of any simple path
 FAR = 1 << 60  # no path
 Weights = npt.NDArray[np.int64]
@@ -45,39 +47,17 @@ def closure(weights: Weights) -> Weights:
     The diagonal holds the shortest cycle through each vertex. Where one is of distance ≤ 0 the
     rest is meaningless; ask `ordered` first.
     """
+    if weights.shape[-1] > DENSE:
+        if weights.ndim > 2:
+            return np.stack([closure(one) for one in weights])
+        found = sparse_closure(weights, FAR, HOP)
+        return np.full_like(weights, -FAR) if found is None else found
     paths = weights.copy()
     for k in range(weights.shape[-1]):
         through = paths[..., :, k, None] + paths[..., None, k, :]
         np.minimum(paths, through, out=paths)
         np.maximum(paths, -FAR, out=paths)  # a negative cycle doubles at each turn
     return paths
-
-
-def with_edge(paths: Weights, source: int, target: int, distance: int) -> Weights:
-    """The closure once an edge is added, from that without: n² where `closure` takes n³.
-
-    Exact where no cycle of the result has distance ≤ 0: a shortest path takes the edge once.
-    """
-    to, onward = paths[:, source].copy(), paths[target].copy()
-    to[source] = onward[target] = 0
-    joined: Weights = np.minimum(paths, to[:, None] + weight(distance) + onward[None, :])
-    return joined
-
-
-def without_each(
-    paths: Weights, edges: Sequence[tuple[int, int, int]]
-) -> Iterator[tuple[tuple[int, int, int], Weights]]:
-    """Each edge with the closure over `paths` and all edges but it.
-
-    By halves: what is added for one half serves all edges of the other, so n edges take
-    n log n additions.
-    """
-    if len(edges) == 1:
-        yield edges[0], paths
-    elif edges:
-        middle = len(edges) // 2
-        for part, others in ((edges[:middle], edges[middle:]), (edges[middle:], edges[:middle])):
-            yield from without_each(reduce(lambda p, e: with_edge(p, *e), others, paths), part)
 
 
 def ordered(paths: Weights) -> npt.NDArray[np.bool_]:
@@ -104,14 +84,17 @@ def within(paths: Weights, source: int, target: int, distance: int) -> bool:
     return bool(paths[source, target] < (distance + 1) * HOP)
 
 
-def shortest(weights: Weights, paths: Weights, source: int, target: int) -> list[int]:
-    """The vertices of the shortest path (of at least one edge), ties by vertex number."""
-    reach = with_empty(paths)
-    found, here, left = [source], source, paths[source, target]
+def shortest(weights: Weights, reach: Weights, source: int, target: int) -> list[int]:
+    """The vertices of the shortest path (of at least one edge), ties by vertex number.
+
+    `reach` is the closure of `weights` with the empty path from each vertex to itself.
+    """
+    found, here = [source], source
+    left = int((weights[source] + reach[:, target]).min())
     while True:
         onward = weights[here] + reach[:, target]
-        here = int(np.flatnonzero(onward == left)[0])
-        left = left - weights[found[-1], here]
+        here = int((onward == left).argmax())
+        left = left - int(weights[found[-1], here])
         found.append(here)
         if here == target and left == 0:
             return found
@@ -124,21 +107,41 @@ def tightest_cycle(weights: Weights) -> list[int] | None:
     closes repeats no vertex, since a part of it would have closed before.
     """
     size = weights.shape[0]
+    before = [np.flatnonzero(weights[:, vertex] < FAR // 2) for vertex in range(size)]
     walks = weights
-    steps: list[npt.NDArray[np.intp]] = []
-    for _ in range(size):
+    for edges in range(size):
         closing = np.flatnonzero(np.diagonal(walks) < HOP)
         if closing.size:
-            return _walk(int(closing[0]), steps)
-        longer = walks[:, :, None] + weights[None, :, :]
-        steps.append(longer.argmin(axis=1))
-        walks = np.minimum(longer.min(axis=1), FAR)
+            return _walk(weights, before, int(closing[0]), edges)
+        walks, _ = _longer(walks, weights, before)
     return None
 
 
-def _walk(start: int, steps: list[npt.NDArray[np.intp]]) -> list[int]:
+def _longer(
+    walks: Weights, weights: Weights, before: Sequence[npt.NDArray[np.intp]]
+) -> tuple[Weights, npt.NDArray[np.intp]]:
+    """The nearest walks of one more edge, and the last vertex but one of each."""
+    longer = np.full_like(walks, FAR)
+    through = np.zeros(walks.shape, dtype=np.intp)
+    for vertex, sources in enumerate(before):
+        if len(sources):
+            reached = walks[:, sources] + weights[sources, vertex]
+            best = reached.argmin(axis=1)
+            longer[:, vertex] = np.minimum(reached[np.arange(len(walks)), best], FAR)
+            through[:, vertex] = sources[best]
+    return longer, through
+
+
+def _walk(
+    weights: Weights, before: Sequence[npt.NDArray[np.intp]], start: int, edges: int
+) -> list[int]:
+    """The nearest walk of so many edges more than one from a vertex back to itself."""
+    walks, steps = weights[start : start + 1], []
+    for _ in range(edges):
+        walks, through = _longer(walks, weights, before)
+        steps.append(through[0])
     found, here = [], start
-    for before in reversed(steps):
-        here = int(before[start, here])
+    for through_row in reversed(steps):
+        here = int(through_row[here])
         found.append(here)
     return [start, *reversed(found)]

@@ -5,9 +5,10 @@ With a duration for each op, the time per step in steady state is the maximum ov
 is a cycle too, so one number covers dependences and busy actors. The cycle that attains it
 *is* the explanation: make one of its ops faster, or raise one of its distances.
 
-Found by Newton's iteration on the ratio: while some cycle beats it, take that cycle's ratio.
-All of it in integers, so the result is exact and the same on every machine. networkx has no
-such routine.
+Found by Newton's iteration on the ratio: while some cycle beats it, take that cycle's ratio. In a
+large graph each cycle may beat the last by little; after some of them policy iteration names a
+better one (`policy_iteration.py`). All of it in integers, so the result is exact and the same on
+every machine. networkx has no such routine.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +24,7 @@ import numpy.typing as npt
 
 from .events import Event
 from .plan import Placed
+from .policy_iteration import Arcs, policy_cycle
 from .step_graph import StepGraph
 
 HOST_US = 10.0  # what an op takes where neither a profile nor the declaration says
@@ -29,6 +32,7 @@ DEVICE_US = 100.0
 
 _LARGEST = 1 << 36  # of a scaled duration: leaves room for sums of ratios in 64 bits
 NEVER = -(1 << 62)
+_TURNS = 12  # of Newton's iteration, before policy iteration is asked
 
 
 def op_costs(graph: StepGraph, costs: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -122,13 +126,20 @@ def slowest_cycle(scaled: Scaled, first: Sequence[Sequence[int]] = ()) -> Cycle:
     best = Cycle((), Fraction(-1))
     for edges in first:
         best = max(best, _cycle(scaled, edges), key=lambda cycle: cycle.ratio)
-    while True:
+    for turn in count():
+        if turn == _TURNS:
+            arcs = Arcs(
+                scaled.size, scaled.source, scaled.target, scaled.distance, scaled.duration
+            )
+            jump = _cycle(scaled, policy_cycle(arcs) or best.edges)
+            best = max(best, jump, key=lambda cycle: cycle.ratio)
         vertices = _gaining(scaled, scaled.gain(best.ratio))
         if vertices is None:
-            return best
+            break
         better = _cycle(scaled, _edges_along(scaled, vertices, best.ratio))
         assert better.ratio > best.ratio, "a cycle of positive gain has a larger ratio"
         best = better
+    return best
 
 
 def _cycle(scaled: Scaled, edges: Sequence[int]) -> Cycle:

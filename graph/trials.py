@@ -125,7 +125,7 @@ class Trials:
 
     def least(self, group: int) -> int:
         """A lower bound of the slots of a group: what each of its orders asks for alone."""
-        reach, back = with_empty(self._rest), with_empty(self._slack_paths)
+        reach, back = self._reach, self._slack_reach
         bound = 1
         for source, target, distance in self.gates[group]:
             if reach[target, source] < FAR // 2:
@@ -155,8 +155,12 @@ class Trials:
         return paths
 
     @cached_property
-    def _slack_paths(self) -> Weights:
-        return closure(self.slack)
+    def _reach(self) -> Weights:
+        return with_empty(self._rest)
+
+    @cached_property
+    def _slack_reach(self) -> Weights:
+        return with_empty(closure(self.slack))
 
 
 def _slack(scaled: Scaled, ratio: Fraction) -> Weights:

@@ -27,9 +27,9 @@ from .paths import (
     weight,
     with_empty,
     within,
-    without_each,
 )
 from .plan import Protected, Wait
+from .protection import broken_without
 from .requirements import Gate, Requirement, gate, launch_order
 from .step_graph import StepGraph
 
@@ -85,25 +85,21 @@ class Needs:
 def synchronize(frame: Frame, needed: Sequence[Requirement]) -> Synchronization:
     """Meet every requirement. Raises `DeadlockError` if no set of waits can."""
     needs = Needs.of(frame, needed)
-    gates = np.array(frame.numbered(needs.gates), dtype=np.int64).reshape(-1, 3)
     kept = fewest_waits(frame, needs)
     weights = frame.weights.copy()
     for source, target, distance in kept:
         weights[source, target] = weight(distance)
+    paths = closure(weights)
     names = list(frame.index)
+    broken = broken_without(frame.paths, paths, kept, frame.numbered(needs.gates))
     return Synchronization(
         waits=tuple(
-            Wait(
-                names[source],
-                names[target],
-                distance,
-                _protected(without, needs, gates),
-            )
-            for (source, target, distance), without in without_each(frame.paths, kept)
+            Wait(names[source], names[target], distance, _protected(needs, numbers))
+            for (source, target, distance), numbers in zip(kept, broken, strict=True)
         ),
         launch_order=needs.launches,
         weights=weights,
-        paths=closure(weights),
+        paths=paths,
     )
 
 
@@ -152,8 +148,6 @@ def redundant(
     return result
 
 
-def _protected(paths: Weights, needs: Needs, gates: Weights) -> tuple[Protected, ...]:
-    """The requirements that nothing implies once a wait is removed, from the paths without it."""
-    broken = paths[gates[:, 0], gates[:, 1]] >= (gates[:, 2] + 1) * HOP
-    found = [needs.requirements[number] for number in np.flatnonzero(broken)]
+def _protected(needs: Needs, numbers: Sequence[int]) -> tuple[Protected, ...]:
+    found = [needs.requirements[number] for number in numbers]
     return tuple(Protected(r.hazard, r.value, r.source, r.target) for r in found)

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from .paths import FAR, HOP, shortest
+import numpy as np
+
+from .paths import FAR, HOP, shortest, with_empty
 from .plan import By, Edge
 from .requirements import Gate, Requirement, gate
 from .step_graph import StepGraph
@@ -28,6 +30,7 @@ class Prover:
     def __init__(self, frame: Frame, found: Synchronization) -> None:
         self._frame = frame
         self._found = found
+        self._reach = np.asfortranarray(with_empty(found.paths))  # read by column
         self._names = list(frame.index)
         self._waits = {(wait.source, wait.target): wait for wait in found.waits}
         self._free = {(u, v): d for u, v, d, _ in reversed(frame.free)}
@@ -88,7 +91,7 @@ class Prover:
             return known
         index, found = self._frame.index, self._found
         source, target = index[at.source], index[at.target]
-        path = shortest(found.weights, found.paths, source, target)
+        path = shortest(found.weights, self._reach, source, target)
         steps, total = [(at.source, 0)], 0
         for u, v in pairwise(path):
             total += int(found.weights[u, v]) // HOP

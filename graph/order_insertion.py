@@ -1,0 +1,176 @@
+"""An order of the host threads for a given period, made by inserting one node after another.
+
+For graphs too large to search (`order_search.py`). Every op has a start time that keeps all delays
+at that period (modulo scheduling: Rau 1994). A node goes where its own time puts it in the
+sequence of its thread, and pushes what follows to later times; where that closes a cycle that the
+period does not allow, the next place is tried. Nothing is taken back once it is placed, so it may
+fail where there is an order. Effort is counted in times looked at, not in seconds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from .order_search import Budget
+from .order_space import Edges, OrderSpace
+
+Ints = npt.NDArray[np.int64]
+_TIE = 1 << 40  # durations are told apart before the number of edges that take them
+PLACES = 16  # tried for one node
+
+
+@dataclass
+class _Line:
+    """The nodes of a thread in their cyclic order, each with its distance from the first."""
+
+    nodes: list[int] = field(default_factory=list)
+    turns: list[int] = field(default_factory=list)
+
+
+def inserted(space: OrderSpace, period: Fraction, budget: Budget) -> Ints | None:
+    """The decisions of an order whose (scaled) period is at most `period`, or None.
+
+    Raises `Spent` where the budget ends first.
+    """
+    return _Insertion(space, period, budget).run()
+
+
+class _Insertion:
+    def __init__(self, space: OrderSpace, period: Fraction, budget: Budget) -> None:
+        self._space, self._budget = space, budget
+        self._unit = period.denominator * _TIE
+        self._period = period.numerator * _TIE + space.size  # every edge takes 1 beyond its time
+        self._start = [0] * space.size
+        self._after: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (target, least delay)
+        self._added: list[int] = []  # the sources of all edges, to take the last ones back
+        number = {node.name: number for number, node in enumerate(space.graph.nodes)}
+        self._pair = {
+            (number[u.name], number[v.name]): pair for pair, (u, v) in enumerate(space.pairs)
+        }
+        index = {name: number for number, name in enumerate(space.graph.vertices)}
+        self._first = [index[node.op_names("host")[0]] for node in space.graph.nodes]
+
+    def run(self) -> Ints | None:
+        given = self._space.given
+        for row in range(len(given.source)):
+            if not self._add(given, row, 0):
+                return None
+        for pair in np.flatnonzero(self._space.fixed).tolist():
+            if not self._decide(pair, int(self._space.listed[pair])):
+                return None
+        nodes = self._space.graph.nodes
+        lines: dict[str, _Line] = defaultdict(_Line)
+        asap = sorted(range(len(nodes)), key=lambda node: (self._time(node), node))
+        for node in asap:
+            if not self._insert(lines[nodes[node].actor], node):
+                return None
+        return self._decisions(lines)
+
+    def _time(self, node: int) -> int:
+        return self._start[self._first[node]]
+
+    def _insert(self, line: _Line, node: int) -> bool:
+        """Place a node: where its time puts it, else at one of the places after that."""
+        if not line.nodes:
+            line.nodes.append(node)
+            line.turns.append(0)
+            return True
+        origin = self._time(line.nodes[0])
+        phase = (self._time(node) - origin) % self._period
+        phases = [
+            self._time(other) - origin + turn * self._period
+            for other, turn in zip(line.nodes, line.turns, strict=True)
+        ]
+        natural = sum(each <= phase for each in phases) - 1
+        turn = (phase - (self._time(node) - origin)) // self._period
+        for step in range(min(len(line.nodes), PLACES)):
+            wraps, place = divmod(natural + step, len(line.nodes))
+            if self._placed(line, place, node, turn - wraps):
+                return True
+        return False
+
+    def _placed(self, line: _Line, place: int, node: int, turn: int) -> bool:
+        """Put a node after the one at `place`, if the period allows; else leave all as it was."""
+        before, following = line.nodes[place], (place + 1) % len(line.nodes)
+        after, wraps = line.nodes[following], int(following == 0)
+        start, added = self._start.copy(), len(self._added)
+        onward = line.turns[following] + wraps - turn
+        if self._order(before, node, turn - line.turns[place]) and self._order(node, after, onward):
+            line.nodes.insert(place + 1, node)
+            line.turns.insert(place + 1, turn)
+            return True
+        self._start = start
+        while len(self._added) > added:
+            self._after[self._added.pop()].pop()
+        return False
+
+    def _order(self, u: int, v: int, distance: int) -> bool:
+        """u of step i before v of step i + distance; False, and no edge, if that cannot be."""
+        if u == v:
+            return True
+        forward = (u, v) in self._pair
+        pair = self._pair[(u, v) if forward else (v, u)]
+        edges = self._space.forward if forward else self._space.backward
+        return self._add_all(edges, pair, distance)
+
+    def _decide(self, pair: int, m: int) -> bool:
+        return self._add_all(self._space.forward, pair, m) and self._add_all(
+            self._space.backward, pair, 1 - m
+        )
+
+    def _add_all(self, edges: Edges, pair: int, distance: int) -> bool:
+        first, last = np.searchsorted(edges.pair, (pair, pair + 1)).tolist()
+        return all(self._add(edges, row, distance) for row in range(first, last))
+
+    def _add(self, edges: Edges, row: int, distance: int) -> bool:
+        """One more edge, and the later times that it asks for; False if it closes a cycle."""
+        source, target = int(edges.source[row]), int(edges.target[row])
+        away = int(edges.distance[row]) + distance
+        delay = int(edges.duration[row]) * self._unit + 1 - away * self._period
+        if source == target:
+            return delay <= 0
+        if self._start[source] + delay > self._start[target]:
+            self._start[target] = self._start[source] + delay
+            if not self._push(target, source):
+                return False
+        self._after[source].append((target, delay))
+        self._added.append(source)
+        return True
+
+    def _push(self, first: int, never: int) -> bool:
+        """Move what follows an op to later; False if that would move `never`, its cause."""
+        moved = deque([first])
+        waiting = {first}
+        while moved:
+            here = moved.popleft()
+            waiting.discard(here)
+            self._budget.take()
+            at = self._start[here]
+            for target, delay in self._after[here]:
+                if at + delay > self._start[target]:
+                    if target == never:
+                        return False
+                    self._start[target] = at + delay
+                    if target not in waiting:
+                        waiting.add(target)
+                        moved.append(target)
+        return True
+
+    def _decisions(self, lines: dict[str, _Line]) -> Ints:
+        """The m of every pair of nodes of a thread."""
+        place = {
+            node: (rank, turn)
+            for line in lines.values()
+            for rank, (node, turn) in enumerate(zip(line.nodes, line.turns, strict=True))
+        }
+        chosen = self._space.listed.copy()
+        for (u, v), pair in self._pair.items():
+            (rank, turn), (later, onward) = place[u], place[v]
+            chosen[pair] = onward - turn + int(rank > later)
+        return chosen
+

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from .budget import Budget
 from .digest import declaration_digest
 from .errors import GraphError, did_you_mean
 from .events import Actors, Event, listing_programs, with_streams
 from .order import OrderChoice, choose_order
+from .paths import closure_cells
 from .period import op_costs, period
 from .plan import Plan
 from .requirements import Requirement, requirements
-from .slots import choose_slots
+from .slots import Compared, choose_slots
 from .step_graph import StepGraph
 from .validate import unread_values, validate
 from .waits import Frame, Needs, Synchronization, fewest_waits, synchronize
@@ -45,6 +47,8 @@ def compile_plan(
     return plan_for(graph, with_streams(graph, chosen.programs), durations, pins, chosen.notes)
 
 
+ORDER_CELLS = 300_000_000  # for the slots of all orders whose waits are counted: a second
+PRICE_CELLS = 300_000_000  # for what guarding waits cost: a second
 _CHOSEN: dict[str, OrderChoice] = {}
 
 
@@ -61,9 +65,11 @@ def _searched(
     if key not in _CHOSEN:
         fixed = requirements(graph, pins)
 
+        budget = Budget(cells=ORDER_CELLS)
+
         def count_waits(programs: Actors) -> int:
             frame = Frame.of(graph, with_streams(graph, programs))
-            slots, _ = _slots(frame, fixed, pins, costs)
+            slots, _ = _slots(frame, fixed, pins, costs, budget)
             return len(fewest_waits(frame, Needs.of(frame, requirements(graph, slots))))
 
         _CHOSEN[key] = choose_order(graph, fixed, costs, count_waits)
@@ -75,11 +81,13 @@ def _slots(
     fixed: Sequence[Requirement],
     pins: Mapping[str, int | None],
     costs: Mapping[str, float],
-) -> tuple[dict[str, int | None], bool]:
-    """The slots of every value, and whether the choice is exact."""
+    budget: Budget,
+) -> tuple[dict[str, int | None], Compared]:
+    """The slots of every value, and which choices were compared to find them."""
     values = frame.graph.values
-    chosen = choose_slots(frame, fixed, [name for name in values if name not in pins], costs)
-    return {n: pins[n] if n in pins else chosen.slots[n] for n in values}, chosen.exact
+    still_open = [name for name in values if name not in pins]
+    chosen = choose_slots(frame, fixed, still_open, costs, budget)
+    return {n: pins[n] if n in pins else chosen.slots[n] for n in values}, chosen.compared
 
 
 def plan_for(
@@ -93,7 +101,7 @@ def plan_for(
     frame = Frame.of(graph, actors)
     fixed = requirements(graph, pins)
     fewest_waits(frame, Needs.of(frame, fixed))  # raises a deadlock that no slots can cure
-    slots, exact = _slots(frame, fixed, pins, costs)
+    slots, compared = _slots(frame, fixed, pins, costs, Budget())
     needed = requirements(graph, slots)
     found = synchronize(frame, needed)
     prover = Prover(frame, found)
@@ -109,7 +117,7 @@ def plan_for(
         critical_cycle=result.critical,
         notes=(
             *notes,
-            *(() if exact else (_HEURISTIC_SLOTS,)),
+            *_SLOT_NOTES[compared],
             *_guards(frame, slots, needed, found, costs, result.us),
             *(f"value {name!r} is never read" for name in unread_values(graph)),
         ),
@@ -117,10 +125,17 @@ def plan_for(
     )
 
 
-_HEURISTIC_SLOTS = (
-    "slots: too many choices to compare all; chosen one value at a time, so the number of waits "
-    "may not be the least (the period is)"
-)
+_SLOT_NOTES: Mapping[Compared, tuple[str, ...]] = {
+    "all": (),
+    "one at a time": (
+        "slots: too many choices to compare all; chosen one value at a time, so the number of "
+        "waits may not be the least (the period is)",
+    ),
+    "none": (
+        "slots: too many choices to compare; each value has as many as it can make use of, so "
+        "fewer may do (the period is the least)",
+    ),
+}
 
 
 def _events(frame: Frame, found: Synchronization) -> list[Event]:
@@ -140,22 +155,39 @@ def _guards(
     if all(count is None for count in slots.values()):
         return []
     data = [r for r in needed if r.value not in slots or r.hazard == "RAW"]
+    plain = fewest_waits(frame, Needs.of(frame, data))
     names = list(frame.index)
-    plain = {(names[u], names[v], d) for u, v, d in fewest_waits(frame, Needs.of(frame, data))}
+    unguarded = {(names[u], names[v], d) for u, v, d in plain}
+    slower = _period_of(frame, plain, costs) < period_us
+    affordable = PRICE_CELLS // closure_cells(frame.weights)
     notes = []
     for wait in found.waits:
         guarded = dict.fromkeys(p.value for p in wait.protects if p.hazard in ("WAR", "WAW"))
         few = {name: k for name in guarded if (k := slots.get(name)) is not None}
-        if (wait.source, wait.target, wait.distance) in plain or not few:
+        if (wait.source, wait.target, wait.distance) in unguarded or not few:
             continue
-        others = [r for r in needed if r.value not in few or r.hazard == "RAW"]
-        cost = period_us - period(frame.graph, _events(frame, synchronize(frame, others)), costs).us
+        price = "it costs nothing in the period"
+        if slower and len(notes) >= affordable:
+            price = "what it costs is not worked out, for there are many"
+        elif slower:
+            others = [r for r in needed if r.value not in few or r.hazard == "RAW"]
+            waits = fewest_waits(frame, Needs.of(frame, others))
+            cost = period_us - _period_of(frame, waits, costs)
+            price = f"it costs {cost:.6g} µs a step" if cost > 0 else price
         counts = ", ".join(f"{n!r} ({k} slot{'s' * (k != 1)})" for n, k in few.items())
-        price = f"it costs {cost:.6g} µs a step" if cost > 0 else "it costs nothing in the period"
         notes.append(
             f"guarding wait {wait.source} → {wait.target} (+{wait.distance}) for {counts}: {price}"
         )
     return notes
+
+
+def _period_of(
+    frame: Frame, waits: Sequence[tuple[int, int, int]], costs: Mapping[str, float]
+) -> float:
+    """The period if these waits were all."""
+    names = list(frame.index)
+    events = [Event(names[u], names[v], d, "wait") for u, v, d in waits]
+    return period(frame.graph, [*frame.free, *events], costs).us
 
 
 def _pinned(graph: StepGraph, slots: Mapping[str, int] | None) -> dict[str, int | None]:

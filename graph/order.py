@@ -18,11 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from .budget import Budget, Spent
 from .deadlock import deadlock
 from .errors import GraphError
 from .events import Event, free_edges, listing_programs, with_streams
 from .order_insertion import inserted
-from .order_search import Budget, Ints, Search, Spent, Stop, latency
+from .order_search import Ints, Search, Stop, latency
 from .order_space import OrderSpace, demands, start, structure
 from .paths import adjacency, closure, ordered
 from .period import Scaled, delays, slowest_cycle

@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from .order_search import Budget
+from .budget import Budget
 from .order_space import Edges, OrderSpace
 
 Ints = npt.NDArray[np.int64]
@@ -56,10 +56,7 @@ class _Insertion:
         self._first = [index[node.op_names("host")[0]] for node in space.graph.nodes]
 
     def run(self) -> Ints | None:
-        given = self._space.given
-        for row in range(len(given.source)):
-            if not self._add(given, row, 0):
-                return None
+        self._settle()
         for pair in np.flatnonzero(self._space.fixed).tolist():
             if not self._decide(pair, int(self._space.listed[pair])):
                 return None
@@ -70,6 +67,15 @@ class _Insertion:
             if not self._insert(lines[nodes[node].actor], node):
                 return None
         return self._decisions(lines)
+
+    def _settle(self) -> None:
+        """The earliest times by what is given in every order, none of whose cycles is too slow."""
+        given = self._space.given
+        columns = (given.source, given.target, given.distance, given.duration)
+        for source, target, away, duration in zip(*(c.tolist() for c in columns), strict=True):
+            delay = duration * self._unit + 1 - away * self._period
+            self._after[source].append((target, delay))
+        self._push(deque(range(self._space.size)))
 
     def _time(self, node: int) -> int:
         return self._start[self._first[node]]
@@ -136,16 +142,15 @@ class _Insertion:
             return delay <= 0
         if self._start[source] + delay > self._start[target]:
             self._start[target] = self._start[source] + delay
-            if not self._push(target, source):
+            if not self._push(deque([target]), source):
                 return False
         self._after[source].append((target, delay))
         self._added.append(source)
         return True
 
-    def _push(self, first: int, never: int) -> bool:
-        """Move what follows an op to later; False if that would move `never`, its cause."""
-        moved = deque([first])
-        waiting = {first}
+    def _push(self, moved: deque[int], never: int = -1) -> bool:
+        """Move what follows some ops to later; False if that would move `never`, the cause."""
+        waiting = set(moved)
         while moved:
             here = moved.popleft()
             waiting.discard(here)

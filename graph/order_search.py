@@ -13,34 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .budget import CALL, Budget
 from .order_space import REACH, Edges, OrderSpace, start
 from .paths import FAR
 
 Ints = npt.NDArray[np.int64]
 _BOUNDLESS = 1 << 30
-_CALL = 4000  # what calling numpy takes, in cells
-
-
-class Spent(Exception):
-    """The search has used its nodes; what it found so far stands, unproved."""
-
-
-@dataclass
-class Budget:
-    """What may still be spent: nodes of the search tree, and cells of matrices computed."""
-
-    nodes: int
-    cells: int = 1 << 62
-
-    def take(self) -> None:
-        if self.nodes <= 0:
-            raise Spent
-        self.nodes -= 1
-
-    def compute(self, cells: int) -> None:
-        if self.cells <= 0:
-            raise Spent
-        self.cells -= cells
 
 
 class Stop(Exception):
@@ -132,7 +110,7 @@ class Search:
         """Decide all pairs that have one way left; None if one has none."""
         chosen, decided = chosen.copy(), decided.copy()
         while True:
-            self.budget.compute(_CALL + 16 * len(chosen))
+            self.budget.compute(CALL + 16 * len(chosen))
             low, high = self._ranges(paths)
             if ((low > high) & ~decided).any():
                 return None
@@ -200,7 +178,7 @@ class Search:
             return None
         if (paths[:, source, target] <= (distance, slack)).all():
             return paths  # implied already
-        self.budget.compute(_CALL + paths.size)
+        self.budget.compute(CALL + paths.size)
         edge = np.array([distance, slack], dtype=np.int64)[:, None, None]
         through = paths[:, :, source, None] + edge + paths[:, None, target, :]
         result: Ints = np.minimum(paths, through)

@@ -60,6 +60,13 @@ def closure(weights: Weights) -> Weights:
     return paths
 
 
+def closure_cells(weights: Weights) -> int:
+    """About how many cells the closure of a graph computes."""
+    size = weights.shape[-1]
+    edges = int((weights < FAR // 2).sum()) + 2 * size
+    return size**3 if size <= DENSE else 16 * edges * size
+
+
 def ordered(paths: Weights) -> npt.NDArray[np.bool_]:
     """Whether every cycle is of positive distance (for each graph of a batch)."""
     diagonal = np.diagonal(paths, axis1=-2, axis2=-1)

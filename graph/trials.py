@@ -15,12 +15,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .budget import CALL
 from .events import Event
-from .paths import FAR, HOP, Weights, closure, ordered, reachable, weight, with_empty
+from .paths import FAR, HOP, Weights, closure, closure_cells, ordered, reachable, weight, with_empty
 from .period import Scaled, delays, slowest_cycle
 from .waits import Frame
 
 Ints = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.intp]
 UNLIMITED = 0  # in a choice: this group has as many slots as it likes
 
 
@@ -113,15 +115,37 @@ class Trials:
     def waits(self, choices: Ints) -> Ints:
         """The number of waits of each choice (of those that can be ordered)."""
         orders, candidate = self.orders(choices)
-        paths = with_empty(closure(orders))
         source, target = np.nonzero(candidate.any(axis=0))
-        first = orders[:, source, :]
-        first[:, np.arange(len(source)), target] = FAR
-        around = (first + paths[:, :, target].transpose(0, 2, 1)).min(axis=-1, initial=FAR)
+        around = _around(orders, with_empty(closure(orders)), source, target)
         here = orders[:, source, target]
         kept = candidate[:, source, target] & (around // HOP > here // HOP)
         result: Ints = kept.sum(axis=-1)
         return result
+
+    def certain(self, low: Sequence[int], high: Sequence[int]) -> int:
+        """A lower bound of the waits of any choice between two: what even the most orders need.
+
+        Few slots order most, so a wait that many slots need and that nothing goes around where
+        slots are few is a wait of every choice between.
+        """
+        ends = np.array([low, high], dtype=np.int64)
+        orders, candidate = self.orders(ends)
+        paths = closure(orders[0])
+        if not ordered(paths):
+            return 0
+        source, target = np.nonzero(candidate[1])
+        around = _around(orders[:1], with_empty(paths)[None], source, target)[0]
+        return int((around // HOP > orders[1, source, target] // HOP).sum())
+
+    @property
+    def size(self) -> int:
+        return len(self.free)
+
+    @cached_property
+    def cells(self) -> int:
+        """What comparing one choice costs: three closures, and setting its gates."""
+        gates = sum(len(group) for group in self.gates)
+        return 3 * closure_cells(self.fixed) + CALL * gates // 8
 
     def least(self, group: int) -> int:
         """A lower bound of the slots of a group: what each of its orders asks for alone."""
@@ -161,6 +185,14 @@ class Trials:
     @cached_property
     def _slack_reach(self) -> Weights:
         return with_empty(closure(self.slack))
+
+
+def _around(orders: Weights, reach: Weights, source: Positions, target: Positions) -> Weights:
+    """The nearest way between each two ops that does not begin with the edge between them."""
+    first = orders[:, source, :]
+    first[:, np.arange(len(source)), target] = FAR
+    around: Weights = (first + reach[:, :, target].transpose(0, 2, 1)).min(axis=-1, initial=FAR)
+    return around
 
 
 def _slack(scaled: Scaled, ratio: Fraction) -> Weights:

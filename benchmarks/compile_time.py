@@ -1,4 +1,5 @@
-"""Milliseconds to compile and prove every shipped pipeline: in a given order, and with the search.
+"""Milliseconds to compile and prove every shipped pipeline, in a given order and with the search;
+and seconds, memory and periods for large graphs that are hard to plan.
 
 The order search is cached by digest within a process, so each timing starts from an empty cache.
 
@@ -9,12 +10,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter
+from resource import RUSAGE_SELF, getrusage
+from time import perf_counter, process_time
 
 from stepweave.configs.load import load_config, shipped
 from stepweave.configs.schema import PipelineConfig
 from stepweave.graph import compile as compiler
+from stepweave.graph.large import chain, staged_chain, woven
+from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verify import verify
 from stepweave.serving.pipeline import step_graph
 
@@ -55,7 +60,54 @@ def main() -> None:
             "requirements": plan.requirements,
         }
         print(f"{name:22} " + "   ".join(map(str, spreads)) + f"  {len(plan.waits)}")
-    save("compile_time", {"pipelines": table}, given.json)
+    save("compile_time", {"pipelines": table, "large": large()}, given.json)
+
+
+HARD = (
+    chain(26),
+    chain(60),
+    staged_chain(12),
+    staged_chain(24),
+    woven(24),
+    woven(60),
+    woven(100),
+    staged_chain(300),
+    chain(400),
+    woven(400),
+    woven(400, reads=10),
+    woven(400, states=4),
+)
+
+
+def large() -> dict[str, dict[str, float]]:
+    """Processor time and memory of one compilation each, in a process of its own."""
+    table = {}
+    print(f"\n{'graph':40} {'search, s':>9} {'MB':>5} {'period, µs':>11} {'as listed':>10}  waits")
+    for graph in HARD:
+        with get_context("spawn").Pool(1) as fresh:
+            found = fresh.apply(measured, (graph,))
+        listed = compiler.compile_plan(graph, order="keep").period_us
+        name = f"{graph.name}, {len(graph.vertices)} ops, {found['requirements']} requirements"
+        table[name] = {**found, "listed_us": listed}
+        print(
+            f"{name:40} {found['search_s']:9.2f} {found['peak_mb']:5.0f} "
+            f"{found['period_us']:11,.0f} {listed:10,.0f}  {found['waits']}"
+        )
+    return table
+
+
+def measured(graph: StepGraph) -> dict[str, float]:
+    started = process_time()
+    plan = compiler.compile_plan(graph)
+    spent = process_time() - started
+    verify(plan)
+    return {
+        "search_s": spent,
+        "peak_mb": getrusage(RUSAGE_SELF).ru_maxrss / 1024,
+        "period_us": plan.period_us,
+        "waits": len(plan.waits),
+        "requirements": plan.requirements,
+    }
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def compile_plan(
     return plan_for(graph, with_streams(graph, chosen.programs), durations, pins, chosen.notes)
 
 
-ORDER_CELLS = 300_000_000  # for the slots of all orders whose waits are counted: a second
+ORDER_CELLS = 200_000_000  # for the slots of all orders whose waits are counted: a second
 PRICE_CELLS = 300_000_000  # for what guarding waits cost: a second
 _CHOSEN: dict[str, OrderChoice] = {}
 
@@ -160,7 +160,7 @@ def _guards(
     unguarded = {(names[u], names[v], d) for u, v, d in plain}
     slower = _period_of(frame, plain, costs) < period_us
     affordable = PRICE_CELLS // closure_cells(frame.weights)
-    notes = []
+    notes: list[str] = []
     for wait in found.waits:
         guarded = dict.fromkeys(p.value for p in wait.protects if p.hazard in ("WAR", "WAW"))
         few = {name: k for name in guarded if (k := slots.get(name)) is not None}

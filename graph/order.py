@@ -33,10 +33,11 @@ from .step_graph import StepGraph
 from .waits import Frame, Needs
 
 NODES = 1200  # of the search tree, for each criterion
-CELLS = 200_000_000  # of matrices, for each criterion: a second in all, at worst
-MOVES = 200_000  # of start times, for all insertions of a graph: half a second
+CELLS = 120_000_000  # of matrices, for each criterion: half a second
+MOVES = 2_500_000  # of start times, for all insertions of a graph: a second
 ORDERS = 40  # of equal period and latency, whose waits are counted
-_SHARES = (0, Fraction(1, 64), Fraction(1, 16), Fraction(1, 8), Fraction(1, 4), Fraction(1, 2))
+_TRIED = ((0, 0), (1 / 4, 0), (0, 1 / 8), (1 / 16, 0), (1 / 2, 0), (1 / 8, 0), (0, 1 / 4))
+"""What insertion tries: the share of the way from the least period to a known one; its slack."""
 
 Programs = Mapping[str, tuple[Placed, ...]]
 CountWaits = Callable[[Programs], int]
@@ -135,12 +136,14 @@ class _Chooser:
 
     def _inserted(self, best: Ints, ratio: Fraction) -> tuple[Ints, Fraction]:
         """An order of a shorter period made by insertion, or the given one."""
-        bound, budget = self._space.bound, Budget(MOVES)
+        bound, known, budget = self._space.bound, ratio, Budget(MOVES)
         try:
-            for share in _SHARES if ratio > bound else ():
-                found = inserted(self._space, bound + (ratio - bound) * share, budget)
-                if found is not None and (period := self._period(found)) < ratio:
-                    return found, period
+            for share, slack in _TRIED:
+                period = bound + (known - bound) * Fraction(share)
+                if bound < ratio and period < ratio:
+                    found = inserted(self._space, period, budget, Fraction(slack))
+                    if found is not None and (reached := self._period(found)) < ratio:
+                        best, ratio = found, reached
         except Spent:
             pass
         return best, ratio

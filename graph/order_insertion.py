@@ -21,7 +21,6 @@ from .order_space import Edges, OrderSpace
 
 Ints = npt.NDArray[np.int64]
 _TIE = 1 << 40  # durations are told apart before the number of edges that take them
-PLACES = 16  # tried for one node
 
 
 @dataclass
@@ -32,28 +31,39 @@ class _Line:
     turns: list[int] = field(default_factory=list)
 
 
-def inserted(space: OrderSpace, period: Fraction, budget: Budget) -> Ints | None:
+def inserted(
+    space: OrderSpace, period: Fraction, budget: Budget, slack: Fraction = Fraction(0)
+) -> Ints | None:
     """The decisions of an order whose (scaled) period is at most `period`, or None.
 
-    Raises `Spent` where the budget ends first.
+    `slack` is how many periods later than it must an op may start at first after one of another
+    node, where no cycle goes back: room for nodes that are inserted later. Raises `Spent` where the
+    budget ends first.
     """
-    return _Insertion(space, period, budget).run()
+    return _Insertion(space, period, budget, slack).run()
 
 
 class _Insertion:
-    def __init__(self, space: OrderSpace, period: Fraction, budget: Budget) -> None:
+    def __init__(
+        self, space: OrderSpace, period: Fraction, budget: Budget, slack: Fraction
+    ) -> None:
         self._space, self._budget = space, budget
         self._unit = period.denominator * _TIE
         self._period = period.numerator * _TIE + space.size  # every edge takes 1 beyond its time
+        self._slack = int(slack * self._period)
         self._start = [0] * space.size
         self._after: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (target, least delay)
+        self._before: dict[int, list[tuple[int, int]]] = defaultdict(list)  # with slack
         self._added: list[int] = []  # the sources of all edges, to take the last ones back
         number = {node.name: number for number, node in enumerate(space.graph.nodes)}
         self._pair = {
             (number[u.name], number[v.name]): pair for pair, (u, v) in enumerate(space.pairs)
         }
         index = {name: number for number, name in enumerate(space.graph.vertices)}
-        self._first = [index[node.op_names("host")[0]] for node in space.graph.nodes]
+        nodes = space.graph.nodes
+        self._first = [index[node.op_names("host")[0]] for node in nodes]
+        self._device = [index[n.op_names("device")[0]] if n.device else None for n in nodes]
+        self._duration = space.durations.tolist()
 
     def run(self) -> Ints | None:
         self._settle()
@@ -62,8 +72,10 @@ class _Insertion:
                 return None
         nodes = self._space.graph.nodes
         lines: dict[str, _Line] = defaultdict(_Line)
-        asap = sorted(range(len(nodes)), key=lambda node: (self._time(node), node))
-        for node in asap:
+        left = list(range(len(nodes)))
+        while left:
+            node = min(left, key=self._time)
+            left.remove(node)
             if not self._insert(lines[nodes[node].actor], node):
                 return None
         return self._decisions(lines)
@@ -75,6 +87,8 @@ class _Insertion:
         for source, target, away, duration in zip(*(c.tolist() for c in columns), strict=True):
             delay = duration * self._unit + 1 - away * self._period
             self._after[source].append((target, delay))
+            if self._slack and (source, target) in self._space.one_way:
+                self._before[target].append((source, delay + self._slack))
         self._push(deque(range(self._space.size)))
 
     def _time(self, node: int) -> int:
@@ -82,6 +96,7 @@ class _Insertion:
 
     def _insert(self, line: _Line, node: int) -> bool:
         """Place a node: where its time puts it, else at one of the places after that."""
+        self._delay(node)
         if not line.nodes:
             line.nodes.append(node)
             line.turns.append(0)
@@ -94,11 +109,29 @@ class _Insertion:
         ]
         natural = sum(each <= phase for each in phases) - 1
         turn = (phase - (self._time(node) - origin)) // self._period
-        for step in range(min(len(line.nodes), PLACES)):
+        for step in range(len(line.nodes)):
             wraps, place = divmod(natural + step, len(line.nodes))
             if self._placed(line, place, node, turn - wraps):
                 return True
         return False
+
+    def _delay(self, node: int) -> None:
+        """Give a node its slack, and launch no earlier than the device op needs.
+
+        A stream would wait for what was launched too early.
+        """
+        launch, device = self._first[node], self._device[node]
+        for op in (launch, launch if device is None else device):
+            wanted = [self._start[u] + delay for u, delay in self._before[op]]
+            self._raise(op, max(wanted, default=self._start[op]))
+        if device is not None:
+            needed = sum(self._duration[op] * self._unit + 1 for op in range(launch, device))
+            self._raise(launch, self._start[device] - needed)
+
+    def _raise(self, op: int, time: int) -> None:
+        if time > self._start[op]:
+            self._start[op] = time
+            self._push(deque([op]))
 
     def _placed(self, line: _Line, place: int, node: int, turn: int) -> bool:
         """Put a node after the one at `place`, if the period allows; else leave all as it was."""
@@ -178,4 +211,3 @@ class _Insertion:
             (rank, turn), (later, onward) = place[u], place[v]
             chosen[pair] = onward - turn + int(rank > later)
         return chosen
-

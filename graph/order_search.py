@@ -2,7 +2,8 @@
 
 One decision at a time (`order_space.py`); after each, the shortest paths say what it
 forces on the others, and whether the order it leads to can still be good enough. Effort is
-counted in nodes of the search tree and in cells of matrices, not in seconds, so the result is the same on every machine.
+counted in nodes of the search tree and in cells of matrices, not in seconds, so the result is the
+same on every machine.
 """
 
 from __future__ import annotations

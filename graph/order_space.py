@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property, cmp_to_key
 from itertools import combinations
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from .events import Event, launch_edges, listing_programs, program_edges, with_streams
 from .node import Node
-from .paths import FAR
+from .paths import FAR, adjacency, closure
 from .period import Delay, Scaled, delays, slowest_cycle
 from .plan import Placed
 from .requirements import Requirement, gate, launch_order, reference_distance
@@ -93,6 +94,18 @@ class OrderSpace:
             bound=max(slowest_cycle(scaled).ratio, *_loads(graph, costs, scaled.scale)),
         )
 
+    @cached_property
+    def one_way(self) -> frozenset[tuple[int, int]]:
+        """Given edges between nodes that lie on no cycle of what is given."""
+        vertices = list(self.graph.vertices.values())
+        edges = list(zip(self.given.source.tolist(), self.given.target.tolist(), strict=True))
+        paths = closure(adjacency(self.size, [(u, v, 1) for u, v in edges]))
+        return frozenset(
+            (u, v)
+            for u, v in edges
+            if vertices[u].node is not vertices[v].node and paths[v, u] >= FAR // 2
+        )
+
     def programs(self, chosen: Sequence[int]) -> dict[str, tuple[Placed, ...]]:
         """The host threads' programs, one iteration each, that these decisions describe.
 
@@ -112,17 +125,14 @@ class OrderSpace:
             offset = {
                 node.name: anchor.offset - before.get((anchor.name, node.name), 0) for node in nodes
             }
-            rank = {
-                v.name: sum(
-                    before[u.name, v.name] <= offset[u.name] - offset[v.name]
-                    for u in nodes
-                    if u is not v
-                )
-                for v in nodes
-            }
+
+            def compare(u: Node, v: Node, offset: Mapping[str, int] = offset) -> int:
+                first = before[u.name, v.name] <= offset[u.name] - offset[v.name]
+                return -1 if first else 1
+
             programs[thread] = tuple(
                 (op, offset[node.name])
-                for node in sorted(nodes, key=lambda node: rank[node.name])
+                for node in sorted(nodes, key=cmp_to_key(compare))
                 for op in node.op_names("host")
             )
         return programs
@@ -181,14 +191,9 @@ def _ordered(u: Node, v: Node, shared: frozenset[str]) -> list[Event]:
 def _edges(
     index: Mapping[str, int], groups: Sequence[Sequence[Delay]], scale: int, first: int = 0
 ) -> Edges:
+    whole = {us: round(Fraction(us) * scale) for us in {d.delay_us for g in groups for d in g}}
     rows = [
-        (
-            number,
-            index[d.source],
-            index[d.target],
-            d.distance,
-            round(Fraction(d.delay_us) * scale),
-        )
+        (number, index[d.source], index[d.target], d.distance, whole[d.delay_us])
         for number, group in enumerate(groups, start=first)
         for d in group
     ]

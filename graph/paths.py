@@ -2,7 +2,8 @@
 
 u(i) is ordered before v(i + d) exactly if there is a path u ⇝ v of total distance ≤ d. With some
 twenty ops a dense Floyd–Warshall in numpy takes a fraction of a millisecond, and takes whole
-batches of candidate graphs at once (leading axes); large graphs go edge by edge (`sparse_paths.py`).
+batches of candidate graphs at once (leading axes). Large graphs go edge by edge
+(`sparse_paths.py`).
 
 A weight is `distance · HOP + 1`, so the low digits count the hops: of equally near paths
 the one with the fewest hops is the shortest, which makes witnesses short and deterministic.
@@ -62,7 +63,7 @@ def closure(weights: Weights) -> Weights:
 
 def closure_cells(weights: Weights) -> int:
     """About how many cells the closure of a graph computes."""
-    size = weights.shape[-1]
+    size = int(weights.shape[-1])
     edges = int((weights < FAR // 2).sum()) + 2 * size
     return size**3 if size <= DENSE else 16 * edges * size
 

@@ -128,9 +128,7 @@ def slowest_cycle(scaled: Scaled, first: Sequence[Sequence[int]] = ()) -> Cycle:
         best = max(best, _cycle(scaled, edges), key=lambda cycle: cycle.ratio)
     for turn in count():
         if turn == _TURNS:
-            arcs = Arcs(
-                scaled.size, scaled.source, scaled.target, scaled.distance, scaled.duration
-            )
+            arcs = Arcs(scaled.size, scaled.source, scaled.target, scaled.distance, scaled.duration)
             jump = _cycle(scaled, policy_cycle(arcs) or best.edges)
             best = max(best, jump, key=lambda cycle: cycle.ratio)
         vertices = _gaining(scaled, scaled.gain(best.ratio))

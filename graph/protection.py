@@ -1,20 +1,25 @@
 """Which requirements each wait protects: those that nothing would order without it.
 
-Paths without one wait are wanted for every wait. Between waits a path follows free edges, whose
-paths are known, so it is enough to join waits to each other: a matrix with a row for where each
-wait ends and a column for where each begins. The waits are left out by halves: what is joined for
-one half serves all waits of the other, so that w waits take w · log w additions instead of w².
+Only a wait on the shortest path of a requirement can be one that it needs. Whether there is another
+path is asked in a matrix with a row for where each wait ends and a column for where each begins,
+since between waits a path follows free edges, whose paths are known. The waits are left out by
+halves: what is joined for one half serves all waits of the other, so that w waits take w · log w
+additions instead of w².
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from .paths import FAR, HOP, Weights, weight, with_empty
 
 Edge = tuple[int, int, int]  # source, target, distance
+Ints = npt.NDArray[np.int64]
+_CHUNK = 2048  # gates whose paths are followed at once
 
 
 def broken_without(
@@ -24,31 +29,85 @@ def broken_without(
 
     `free` are the paths of the free edges, `paths` those of all waits too, which order every gate.
     """
-    if not waits or not gates:
-        return [[] for _ in waits]
-    a, b, most = np.array(gates, dtype=np.int64).T
-    s, t, distance = np.array(waits, dtype=np.int64).T
-    limit = (most + 1) * HOP
-    open_gates = np.flatnonzero(free[a, b] >= limit)
-    a, b, limit = a[open_gates], b[open_gates], limit[open_gates]
-    reach, steps = with_empty(free), distance * HOP + 1
-    whole = with_empty(paths)
-    to, onward = reach[a][:, s] + steps, reach[t][:, b].T  # a row for each gate
-    direct = to + onward
     found: list[list[int]] = [[] for _ in waits]
-    for wait, joined in _without_each(reach[t][:, s], waits, range(len(waits))):
-        through = whole[a, s[wait]] + steps[wait] + whole[t[wait], b] < limit
-        direct_wait, direct[:, wait] = direct[:, wait].copy(), limit
-        suspects = np.flatnonzero(through)
-        suspects = suspects[(direct[suspects] >= limit[suspects, None]).all(axis=1)]
-        direct[:, wait] = direct_wait
-        others = np.arange(len(waits)) != wait
-        between = joined[others][:, others] + steps[others]
-        for gate in suspects.tolist():
-            last = (to[gate, others, None] + between).min(axis=0, initial=FAR)
-            if (last + onward[gate, others] >= limit[gate]).all():
-                found[wait].append(int(open_gates[gate]))
-    return found
+    if not waits or not gates:
+        return found
+    alike, member = np.unique(np.array(gates, dtype=np.int64), axis=0, return_inverse=True)
+    members = _members(member.reshape(-1), len(alike))
+    open_gates = np.flatnonzero(free[alike[:, 0], alike[:, 1]] >= (alike[:, 2] + 1) * HOP)
+    ask = _Detours.of(free, paths, waits, alike[open_gates])
+    suspects: list[list[int]] = [[] for _ in waits]
+    for gate, wait in ask.followed():
+        suspects[wait].append(gate)
+    for wait, joined in _without_each(ask.between, waits, range(len(waits))):
+        for gate in ask.broken(wait, np.array(suspects[wait], dtype=np.int64), joined):
+            found[wait] += members[int(open_gates[gate])]
+    return [sorted(numbers) for numbers in found]
+
+
+def _members(kind: Ints, kinds: int) -> list[list[int]]:
+    members: list[list[int]] = [[] for _ in range(kinds)]
+    for number, each in enumerate(kind.tolist()):
+        members[each].append(number)
+    return members
+
+
+@dataclass(frozen=True)
+class _Detours:
+    """The ways from gates to waits, between waits, and on; free edges only, unless it says so."""
+
+    source: Ints  # of each gate
+    limit: Weights  # a path of at least this weight is too far
+    steps: Weights  # the weight of each wait
+    to: Weights  # (gate, wait): to the end of the wait, which comes first
+    onward: Weights  # (gate, wait): from the end of the wait, which comes last
+    between: Weights  # (wait, wait): from the end of one to the beginning of another
+    rest: Weights  # (gate, wait): from the end of the wait, over all edges
+
+    @staticmethod
+    def of(free: Weights, paths: Weights, waits: Sequence[Edge], gates: Ints) -> _Detours:
+        begins, ends, distance = np.array(waits, dtype=np.int64).T
+        source, target, most = gates.T
+        reach, whole = with_empty(free), with_empty(paths)
+        steps = distance * HOP + 1
+        return _Detours(
+            source=source,
+            limit=(most + 1) * HOP,
+            steps=steps,
+            to=reach[source][:, begins] + steps,
+            onward=reach[ends][:, target].T,
+            between=reach[ends][:, begins],
+            rest=whole[ends][:, target].T,
+        )
+
+    def followed(self) -> Iterator[tuple[int, int]]:
+        """(gate, wait) for each wait on the shortest path of each gate."""
+        for start in range(0, len(self.source), _CHUNK):
+            gates = np.arange(start, min(start + _CHUNK, len(self.source)))
+            reached = (self.to[gates] + self.rest[gates]).argmin(axis=1)
+            while len(gates):
+                yield from zip(gates.tolist(), reached.tolist(), strict=True)
+                further = self.onward[gates, reached] > self.rest[gates, reached]
+                gates, reached = gates[further], reached[further]
+                ways = self.between[reached] + self.steps + self.rest[gates]
+                reached = ways.argmin(axis=1)
+
+    def broken(self, wait: int, gates: Ints, joined: Weights) -> Iterator[int]:
+        """Those of some gates that nothing orders without a wait; `joined` knows the others."""
+        if not len(gates):
+            return
+        others = np.arange(len(self.steps)) != wait
+        near = self.to[gates][:, others] + self.onward[gates][:, others]
+        gates = gates[(near >= self.limit[gates, None]).all(axis=1)]
+        between = joined[others][:, others] + self.steps[others]
+        known: dict[int, Weights] = {}  # gates of one source share the ways to the waits
+        for gate in gates.tolist():
+            source = int(self.source[gate])
+            if source not in known:
+                first = self.to[gate, others, None]
+                known[source] = (first + between).min(axis=0, initial=FAR)
+            if (known[source] + self.onward[gate, others] >= self.limit[gate]).all():
+                yield gate
 
 
 def _without_each(

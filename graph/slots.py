@@ -32,9 +32,9 @@ from .trials import Ints, SlotGate, Trials
 from .waits import Frame, nearest_gates
 
 LIMIT = 1024  # choices compared exhaustively
-CELLS = 150_000_000  # of matrices, for one comparison: half a second
+CELLS = 100_000_000  # of matrices, for one comparison: half a second
 _BATCH = 256  # choices at once, at most
-_BATCH_CELLS = 1 << 21
+_BATCH_CELLS = 1 << 20
 
 Compared = Literal["all", "one at a time", "none"]
 

@@ -20,8 +20,8 @@ Ints = npt.NDArray[np.int64]
 def sparse_closure(weights: Ints, far: int, unit: int) -> Ints | None:
     """The least weight of a path of at least one edge between any two vertices of (n, n) weights.
 
-    `far` stands for no edge and for no path; `unit` is the weight of a distance of one. None if some
-    cycle is negative.
+    `far` stands for no edge and for no path; `unit` is the weight of a distance of one. None if
+    some cycle is negative.
     """
     size = len(weights)
     source, target = np.nonzero(weights < far // 2)

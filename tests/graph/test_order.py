@@ -9,9 +9,11 @@ import pytest
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import DeadlockError
 from stepweave.graph.examples import decode_step
+from stepweave.graph.large import chain, woven
 from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.testing import random_step_graph
+from stepweave.graph.verify import verify
 from tests.graph.build import device, host, op, value
 
 
@@ -109,11 +111,36 @@ def test_no_kept_order_beats_the_search() -> None:
         assert searched.period_us <= kept.period_us, f"seed {seed}"
 
 
-def test_above_the_stated_size_the_listing_is_kept_and_a_note_says_so() -> None:
-    graph = StepGraph.build([host(f"n{k}", op(cost=1)) for k in range(30)], [])
+@pytest.mark.parametrize("nodes", [25, 26, 60, 150])
+def test_a_chain_is_pipelined_whatever_its_length(nodes: int) -> None:
+    plan = compile_plan(chain(nodes))
+    assert plan.period_us == 1000.0  # of each stream; as listed, a step takes all of them
+    assert compile_plan(chain(nodes), order="keep").period_us > 900 * nodes
+    verify(plan)
+
+
+def test_a_listing_that_nothing_can_beat_is_kept_at_any_size() -> None:
+    graph = StepGraph.build([host(f"n{k}", op(cost=1)) for k in range(200)], [])
     plan = compile_plan(graph)
-    assert program(plan) == [f"n{k}.host" for k in range(30)]
-    assert any("too many nodes" in note and "below 30 µs" in note for note in plan.notes)
+    assert program(plan) == [f"n{k}.host" for k in range(200)]
+    assert [note for note in plan.notes if note.startswith("order")] == [
+        "order: too many nodes to search; no order has a shorter period, but some may have a "
+        "shorter output latency or fewer waits"
+    ]
+
+
+def test_a_period_that_is_the_least_is_not_called_unproved() -> None:
+    plan = compile_plan(woven(24))
+    busiest = max(sum(plan.costs[op] for op, _ in program) for program in plan.actors.values())
+    assert plan.period_us == busiest
+    assert not any("its period is" in note for note in plan.notes)
+
+
+def test_a_longer_period_than_the_bound_is_said_with_the_period_of_the_plan() -> None:
+    plan = compile_plan(woven(100))
+    said = [note for note in plan.notes if "its period is" in note]
+    assert len(said) == 1
+    assert f"its period is {plan.period_us:.6g} µs" in said[0]
 
 
 def test_an_order_is_searched_once() -> None:

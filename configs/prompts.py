@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from ..requests.keys import Keys, SamplingKeys, WholeCharacters
+from ..requests.keys import StructuredOutputs as StructuredOutputs
 from .errors import ConfigError, Mark, Problem
 from .validated import validated
 from .yaml_source import Located
@@ -18,71 +20,50 @@ MAX_LINES = 100_000
 MAX_TEXT = 4 * 1024 * 1024
 MAX_PROBLEMS = 100  # listed; a file that is wrong throughout is wrong in one way
 
-Text = Annotated[str, Field(max_length=MAX_TEXT)]
-Choice = Annotated[str, Field(max_length=4096)]
-StopString = Annotated[str, Field(min_length=1, max_length=256)]
+Text = Annotated[str, Field(max_length=MAX_TEXT), WholeCharacters]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+class TextPart(Keys):
+    """A part of a message's content."""
+
+    type: Literal["text"]
+    text: Text
 
 
-class Message(_Part):
+def _joined(content: Any) -> Any:
+    """Parts as one text, with a line break between them. Raises `ValueError` for other parts."""
+    if not isinstance(content, list | tuple):
+        return content
+    texts: list[str] = []
+    for index, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str) or kind != "text":
+            what = f"is of type {kind!r}" if kind != "text" and kind is not None else "is none"
+            raise ValueError(
+                f'part {index} {what}: a content is a text, or a list of {{"type": "text", '
+                '"text": …}; there are no other parts'
+            )
+        if unknown := sorted(map(str, set(part) - {"type", "text"})):
+            raise ValueError(f"part {index}: unknown key {unknown[0]!r}")
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+class Message(Keys):
     """One turn of a conversation, put through the model's chat template."""
 
     role: Literal["system", "user", "assistant"]
-    content: Text
-
-
-class StructuredOutputs(_Part):
-    """The grammar that the output must follow: exactly one of these.
-
-    Whether it *is* a grammar is for the engine to find out: one that is not fails its request
-    alone, while a line that breaks this form fails the file.
-    """
-
-    json_schema: Any = Field(default=None, alias="json", description="A JSON Schema.")
-    json_object: bool | None = Field(default=None, description="Any JSON object.")
-    regex: str | None = Field(default=None, max_length=65_536, description="A regular expression.")
-    grammar: str | None = Field(
-        default=None, max_length=262_144, description="EBNF whose first rule is `root`."
-    )
-    choice: tuple[Choice, ...] | None = Field(
-        default=None, max_length=4096, description="One of these texts."
-    )
-    structural_tag: dict[str, Any] | None = Field(
-        default=None, description="Free text in which tags open structured parts."
-    )
-    reasoning: bool | None = Field(
-        default=None,
-        description="Whether a reasoning section comes first; as the pipeline says if not given.",
-    )
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> StructuredOutputs:
-        fields = type(self).model_fields.items()
-        said = [info.alias or name for name, info in fields if name != "reasoning"]
-        if len(self.request()) != 1:
-            raise ValueError(f"needs exactly one of {', '.join(said)}")
-        if self.json_object is False:
-            raise ValueError("json_object can only be true; leave it out otherwise")
-        return self
-
-    def request(self) -> dict[str, Any]:
-        """The one kind asked for, under its name in a request."""
-        return self.model_dump(by_alias=True, exclude_none=True, exclude={"reasoning"})
+    content: Annotated[
+        Text, BeforeValidator(_joined, json_schema_input_type=str | tuple[TextPart, ...])
+    ]
 
 
 def _number_as_text(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
-def _one_as_many(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else tuple(value) if type(value) is list else value
-
-
-class PromptLine(_Part):
-    """One request. What it does not say is greedy decoding of up to 128 tokens."""
+class _Prompt(Keys):
+    """What is to be continued or answered."""
 
     id: Annotated[
         str | None,
@@ -95,71 +76,10 @@ class PromptLine(_Part):
         max_length=1024,
         description="Turns, put through the model's chat template.",
     )
-    max_tokens: int | None = Field(default=None, ge=1, le=1 << 20, description="128 if not given.")
-    temperature: float | None = Field(
-        default=None, ge=0, le=100, allow_inf_nan=False, description="0, greedy, if not given."
-    )
-    top_p: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        allow_inf_nan=False,
-        description="Draw from the smallest set of tokens of this probability; 1: off.",
-    )
-    top_k: int | None = Field(default=None, ge=0, le=1 << 24, description="0: all tokens.")
-    min_p: float | None = Field(
-        default=None, ge=0, lt=1, description="Least probability, as a share of the best token's."
-    )
-    presence_penalty: float | None = Field(
-        default=None, ge=-2, le=2, description="For tokens that the output has."
-    )
-    frequency_penalty: float | None = Field(
-        default=None, ge=-2, le=2, description="For each time that the output has a token."
-    )
-    repetition_penalty: float | None = Field(
-        default=None, gt=0, le=100, description="For tokens of prompt and output; 1: off."
-    )
-    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
-        default=None, max_length=512, description="Added to the logits of token ids."
-    )
-    bad_words: tuple[StopString, ...] = Field(
-        default=(), max_length=128, description="Texts that the output must not contain."
-    )
-    min_tokens: int | None = Field(
-        default=None, ge=0, le=1 << 20, description="No end before so many tokens."
-    )
-    n: int | None = Field(default=None, ge=1, le=128, description="Completions.")
-    logprobs: int | None = Field(
-        default=None, ge=0, le=32, description="Alternatives listed beside each output token."
-    )
-    prompt_logprobs: int | None = Field(
-        default=None, ge=0, le=32, description="The same for the tokens of the prompt."
-    )
-    draft_tokens: int | None = Field(
-        default=None, ge=0, le=16, description="Drafts per step, at most; 0: no speculation."
-    )
-    priority: int | None = Field(
-        default=None, ge=-(1 << 31), le=1 << 31, description="Lower runs first."
-    )
-    seed: int | None = Field(
-        default=None,
-        ge=0,
-        lt=1 << 63,
-        description="0 if not given; completion number i has seed + i.",
-    )
-    stop: Annotated[
-        tuple[StopString, ...],
-        BeforeValidator(_one_as_many, json_schema_input_type=str | tuple[StopString, ...]),
-    ] = Field(
-        default=(), max_length=16, description="Texts that end the output, which stops before them."
-    )
-    stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        default=(), max_length=32, description="Tokens that end the output."
-    )
-    ignore_eos: bool = Field(default=False, description="Go on to max_tokens.")
-    structured_outputs: StructuredOutputs | None = Field(
-        default=None, description="The grammar that the output must follow."
-    )
+
+
+class PromptLine(SamplingKeys, _Prompt):
+    """One request. What it does not say is greedy decoding of up to 128 tokens."""
 
     @model_validator(mode="after")
     def _prompt_or_messages(self) -> PromptLine:

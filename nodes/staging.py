@@ -209,7 +209,7 @@ class Staging:
         entries = [
             (index, token, value)
             for index, row in enumerate(rows)
-            for token, value in row.request.params.logit_bias
+            for token, value in row.request.params.biases
         ]
         if entries:
             lines, tokens, values = zip(*entries, strict=True)

@@ -2,117 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
-from ..graph.errors import StepweaveError
 from ..policies.counts import InFlight, Optimistic, Settled
 from ..policies.stopping import StopChecker
 from ..structured.backend import CompiledGrammar
-from ..structured.grammar import GrammarSpec
-from .limits import MAX_BIASES, MAX_LOGPROBS, MAX_STOP_TOKENS
 from .moments import Moments, RequestTimings
+from .params import RequestError as RequestError
+from .params import SamplingParams as SamplingParams
 
 FinishReason = Literal["stop", "length", "error", "cancelled"]
 Phase = Literal["waiting", "running", "preempted", "done"]
-
-
-class RequestError(StepweaveError):
-    """A request cannot be served; its neighbours are not affected."""
-
-    code = "SW-REQUEST"
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How to draw tokens. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off.
-
-    Logits are changed in this order: bias, repetition, presence and frequency penalty, bad words,
-    min_tokens, grammar; then temperature, top-k, top-p, min-p. Repetition counts prompt and output
-    (Keskar et al. 2019, arXiv:1909.05858); presence and frequency count the output alone. Bad
-    words and min_tokens give way where the grammar leaves nothing else. Log-probabilities are
-    those of the model, before any of it.
-
-    Raises `RequestError` where a number is out of its range.
-    """
-
-    max_tokens: int = 128
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    min_tokens: int = 0  # nothing but max_tokens ends the output before
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
-    bad_words: tuple[str, ...] = ()
-    n: int = 1  # completions; each draws with a seed of its own
-    logprobs: int | None = None  # alternatives beside each output token; 0: the token's own
-    prompt_logprobs: int | None = None
-    draft_tokens: int | None = None  # at most so many per step; 0: no speculation; None: all
-    priority: int = 0  # lower runs first, and is preempted last
-    structured_outputs: GrammarSpec | None = None
-    reasoning: bool | None = None  # a section before the structured part; None: as configured
-
-    def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise RequestError(f"max_tokens must be at least 1, not {self.max_tokens}")
-        if not 0 <= self.min_tokens <= self.max_tokens:
-            raise RequestError(
-                f"min_tokens must be in [0, max_tokens = {self.max_tokens}], not {self.min_tokens}"
-            )
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise RequestError(f"temperature must be a number ≥ 0, not {self.temperature}")
-        if self.top_k < 0:
-            raise RequestError(f"top_k must be ≥ 0 (0 is off), not {self.top_k}")
-        if not 0 < self.top_p <= 1:
-            raise RequestError(f"top_p must be in (0, 1], not {self.top_p}")
-        if not 0 <= self.min_p < 1:
-            raise RequestError(f"min_p must be in [0, 1), not {self.min_p}")
-        if not 0 <= self.seed < 2**63:
-            raise RequestError(f"seed must be in [0, 2^63), not {self.seed}")
-        if any(not s for s in self.stop):
-            raise RequestError("a stop string must not be empty")
-        if len(self.stop_token_ids) > MAX_STOP_TOKENS // 2:
-            raise RequestError(
-                f"{len(self.stop_token_ids)} stop_token_ids, more than {MAX_STOP_TOKENS // 2}"
-            )
-        for name in ("presence_penalty", "frequency_penalty"):
-            value = getattr(self, name)
-            if not -2 <= value <= 2:
-                raise RequestError(f"{name} must be in [-2, 2], not {value}")
-        if not 0 < self.repetition_penalty <= 100:
-            raise RequestError(
-                f"repetition_penalty must be in (0, 100], not {self.repetition_penalty}"
-            )
-        if len(self.logit_bias) > MAX_BIASES:
-            raise RequestError(f"logit_bias names {len(self.logit_bias)} tokens, over {MAX_BIASES}")
-        if any(not -100 <= bias <= 100 for _, bias in self.logit_bias):
-            raise RequestError("a logit_bias must be in [-100, 100]")
-        if any(not word for word in self.bad_words):
-            raise RequestError("a bad word must not be empty")
-        if not 1 <= self.n <= 128:
-            raise RequestError(f"n must be in [1, 128], not {self.n}")
-        for name in ("logprobs", "prompt_logprobs"):
-            count = getattr(self, name)
-            if count is not None and not 0 <= count <= MAX_LOGPROBS:
-                raise RequestError(f"{name} must be in [0, {MAX_LOGPROBS}], not {count}")
-        if self.draft_tokens is not None and self.draft_tokens < 0:
-            raise RequestError(f"draft_tokens must be ≥ 0 (0 is off), not {self.draft_tokens}")
-
-    @property
-    def penalized(self) -> bool:
-        """Whether what was written so far changes what may come."""
-        return bool(
-            self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 from ..configs.prompts import PromptLine, prompt_of
 from ..configs.schema import PipelineConfig
+from ..models.chat import Chat, ChatError
 from ..models.tokenizer import StreamDecoder, load_tokenizer
 from ..policies.stopping import StopChecker
+from ..requests.complaints import shown
+from ..requests.keys import SamplingKeys
 from ..requests.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_STOP_TOKENS
 from ..requests.request import Request, RequestError, SamplingParams
 from ..structured.backend import CompiledGrammar
@@ -30,6 +34,7 @@ class Intake:
         self._config = config
         self._engine = engine
         self.tokenizer = load_tokenizer(config.model.name)
+        self._chat = Chat(self.tokenizer)
         own = self.tokenizer.eos_token_id
         self._eos = engine.model.eos_token_ids | (
             frozenset({own}) if isinstance(own, int) else frozenset()
@@ -48,27 +53,41 @@ class Intake:
         if self._grammars is not None:
             self._grammars.close()
 
-    def params(self, prompt: Prompt, given: SamplingParams | None) -> SamplingParams:
-        """The parameters of a prompt: a line's own, else those given, else greedy decoding."""
-        if isinstance(prompt, Mapping):
-            prompt = prompt_of(prompt)
-        return _params(prompt) if isinstance(prompt, PromptLine) else given or SamplingParams()
+    def read(self, prompt: Prompt, request_id: str) -> PromptLine | tuple[int, ...]:
+        """A prompt as a line, or as token ids."""
+        if isinstance(prompt, str | Mapping | PromptLine):
+            return prompt_of(prompt, request_id)
+        return _token_ids(prompt)
+
+    def params(
+        self, prompt: PromptLine | tuple[int, ...], given: SamplingParams | None
+    ) -> SamplingParams:
+        """Those given, else greedy decoding; what a line says itself goes before."""
+        given = given or SamplingParams()
+        if not isinstance(prompt, PromptLine):
+            return given
+        own = {
+            key: value
+            for key in prompt.model_fields_set & SamplingKeys.model_fields.keys()
+            if (value := getattr(prompt, key)) is not None
+        }
+        if "structured_outputs" in own:
+            own["reasoning"] = None  # its own
+        return replace(given, **own) if own else given
 
     def requests(
         self,
         uids: Iterator[int],
         request_id: str,
         text: str,
-        prompt: Prompt,
+        prompt: PromptLine | tuple[int, ...],
         params: SamplingParams,
     ) -> list[Request]:
         """The n requests of one prompt, with the next of `uids`; their grammar is not there yet."""
-        if isinstance(prompt, Mapping):
-            prompt = prompt_of(prompt, request_id)
-        prompt_ids = self._encode(prompt, text)
+        prompt_ids = self._encode(prompt)
         self._check_tokens("prompt", prompt_ids)
         self._check_tokens("stop_token_ids", params.stop_token_ids)
-        self._check_tokens("logit_bias", [token for token, _ in params.logit_bias])
+        self._check_tokens("logit_bias", [token for token, _ in params.biases])
         bad_words = self._bad_words(params.bad_words)
         stops = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
@@ -129,26 +148,41 @@ class Intake:
             raise RequestError(f"bad_words: {len(found)} sequences, more than {MAX_BAD_WORDS}")
         return tuple(found)
 
-    def _encode(self, prompt: Prompt, text: str) -> tuple[int, ...]:
-        if isinstance(prompt, PromptLine) and prompt.messages is not None:
-            return self._chat([message.model_dump() for message in prompt.messages])
-        if not isinstance(prompt, str | PromptLine):
-            return tuple(int(token) for token in prompt)
+    def _encode(self, prompt: PromptLine | tuple[int, ...]) -> tuple[int, ...]:
+        if isinstance(prompt, tuple):
+            return prompt
+        messages = [message.model_dump() for message in prompt.messages or ()]
         wanted = self._config.model.prompt_format
         if wanted == "chat" or (wanted == "auto" and self._config.model.name == "embedded"):
-            return self._chat([{"role": "user", "content": text}])
-        return tuple(self.tokenizer(text)["input_ids"])
-
-    def _chat(self, messages: list[dict[str, str]]) -> tuple[int, ...]:
-        if not self.tokenizer.chat_template:
-            raise RequestError("this model's tokenizer has no chat template: give a `prompt`")
+            messages = messages or [{"role": "user", "content": prompt.prompt or ""}]
+        if not messages:
+            # A plain prompt is the model's input as it stands: special tokens in it are tokens.
+            return tuple(self.tokenizer(prompt.prompt or "")["input_ids"])
         try:
-            text = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
+            return tuple(self._chat.encode(messages))
+        except ChatError as error:
+            raise RequestError(f"{error}") from error
+
+
+def _token_ids(prompt: object) -> tuple[int, ...]:
+    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | bytearray):
+        raise RequestError(
+            f"a prompt is a text, a mapping or a list of token ids, not {shown(prompt)}"
+        )
+    ids = tuple(prompt.tolist() if hasattr(prompt, "tolist") else prompt)
+    for index, token in enumerate(ids):
+        if isinstance(token, bool) or not isinstance(token, Integral):
+            raise RequestError(
+                f"token {index} of the prompt must be a whole number, not {shown(token)}"
             )
-        except Exception as error:  # a template is the model's program; it may raise anything
-            raise RequestError(f"the chat template refuses these messages: {error}") from error
-        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+    return tuple(map(int, ids))
+
+
+def told(line: PromptLine | tuple[int, ...]) -> str:
+    """The text by which an output names its prompt: the last message, of several."""
+    if isinstance(line, tuple):
+        return ""
+    return line.messages[-1].content if line.messages else line.prompt or ""
 
 
 def named(prompt: Prompt, uid: int) -> tuple[str, str]:
@@ -167,38 +201,3 @@ def named(prompt: Prompt, uid: int) -> tuple[str, str]:
         last = messages[-1] if isinstance(messages, Sequence) and messages else {}
         found = last.get("content", "") if isinstance(last, Mapping) else ""
     return str(uid if given is None else given), str(found)
-
-
-_SAME_NAME = (
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "min_tokens",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "n",
-    "logprobs",
-    "prompt_logprobs",
-    "draft_tokens",
-    "priority",
-)
-
-
-def _params(line: PromptLine) -> SamplingParams:
-    """Sampling parameters of a prompts line. Raises `RequestError` or `GrammarError`."""
-    given = {key: value for key in _SAME_NAME if (value := getattr(line, key)) is not None}
-    asked = line.structured_outputs
-    return SamplingParams(
-        **given,
-        stop=line.stop,
-        stop_token_ids=line.stop_token_ids,
-        ignore_eos=line.ignore_eos,
-        bad_words=line.bad_words,
-        logit_bias=tuple((line.logit_bias or {}).items()),
-        structured_outputs=None if asked is None else GrammarSpec.from_request(asked.request()),
-        reasoning=None if asked is None else asked.reasoning,
-    )

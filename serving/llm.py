@@ -26,7 +26,7 @@ from ..requests.step_counts import StepCount
 from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarError
 from .engine import EngineError
-from .intake import Intake, Prompt, named
+from .intake import Intake, Prompt, named, told
 from .loading import load_engine
 from .runs import Job, Listeners, OnOutput, OnProgress, OnText, Run
 from .turns import Turns
@@ -210,11 +210,13 @@ class LLM:
         if running.cancelled:
             return None
         try:
-            asked = self._intake.params(prompt, given)
-            job.requests = self._intake.requests(self._uids, job.id, job.prompt, prompt, asked)
+            line = self._intake.read(prompt, job.id)
+            job.prompt = told(line)
+            asked = self._intake.params(line, given)
+            job.requests = self._intake.requests(self._uids, job.id, job.prompt, line, asked)
             running.check(job)
-            if asked.structured_outputs is not None:
-                return job, self._intake.grammar(asked.structured_outputs, asked.reasoning)
+            if asked.grammar is not None:
+                return job, self._intake.grammar(asked.grammar, asked.reasoning)
         except (RequestError, GrammarError, ConfigError) as error:
             job.error = f"{error}"
         return None

@@ -145,7 +145,7 @@ def tiny_request(
     """A request over token ids; its grammar is compiled if it has one."""
     room = min(params.max_tokens, context - len(prompt))
     stops = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else {EOS})
-    spec = params.structured_outputs
+    spec = params.grammar
     return Request(
         uid=uid,
         id=str(uid),

@@ -203,7 +203,7 @@ def test_a_request_that_can_never_be_served_is_refused_with_the_reason(
         ({"top_p": 0.0}, "top_p"),
         ({"top_k": -1}, "top_k"),
         ({"seed": -1}, "seed"),
-        ({"stop": ("",)}, "stop string"),
+        ({"stop": ("",)}, "stop.0. must not be empty"),
     ],
 )
 def test_sampling_parameters_out_of_range_are_refused_by_name(

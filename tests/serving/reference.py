@@ -56,8 +56,8 @@ def expected(
     room = min(params.max_tokens, context - len(prompt))
     stops = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
     matcher, mask = None, xgr.allocate_token_bitmask(1, VOCAB)
-    if params.structured_outputs is not None:
-        matcher = xgr.GrammarMatcher(compiled(params.structured_outputs))
+    if params.grammar is not None:
+        matcher = xgr.GrammarMatcher(compiled(params.grammar))
     ids = list(prompt)
     while len(found.tokens) < room:
         with torch.inference_mode():
@@ -94,7 +94,7 @@ def _processed(
     so_far: Any = torch.tensor([list(ids)])
     scores: Any = logits.clone()
     if params.logit_bias:
-        bias: Any = {(token,): float(value) for token, value in params.logit_bias}
+        bias: Any = {(token,): float(value) for token, value in params.biases}
         scores = SequenceBiasLogitsProcessor(bias)(so_far, scores)
     if params.repetition_penalty != 1:
         scores = RepetitionPenaltyLogitsProcessor(params.repetition_penalty)(so_far, scores)

@@ -1,0 +1,151 @@
+"""How one request draws its tokens: the parameters, checked when the object is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from ..graph.errors import StepweaveError, did_you_mean
+from ..structured.grammar import GrammarError, GrammarSpec
+from .complaints import complaint, shown
+from .keys import SamplingKeys, StructuredOutputs
+
+
+class RequestError(StepweaveError):
+    """A request cannot be served; its neighbours are not affected."""
+
+    code = "SW-REQUEST"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to draw tokens. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off.
+
+    Logits are changed in this order: bias, repetition, presence and frequency penalty, bad words,
+    min_tokens, grammar; then temperature, top-k, top-p, min-p. Repetition counts prompt and output
+    (Keskar et al. 2019, arXiv:1909.05858); presence and frequency count the output alone. Bad
+    words and min_tokens give way where the grammar leaves nothing else. Log-probabilities are
+    those of the model, before any of it.
+
+    `structured_outputs` is a mapping as in a prompts line, such as {"json": schema}. None stands
+    for the default. Lists become tuples, and numbers of numpy those of Python.
+
+    Raises `RequestError` that names each argument of a wrong type or out of its range.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0  # nothing but max_tokens ends the output before
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] = ()  # added to a token's logit
+    bad_words: Sequence[str] = ()
+    n: int = 1  # completions; each draws with a seed of its own
+    logprobs: int | None = None  # alternatives beside each output token; 0: the token's own
+    prompt_logprobs: int | None = None
+    draft_tokens: int | None = None  # at most so many per step; 0: no speculation; None: all
+    priority: int = 0  # lower runs first, and is preempted last
+    structured_outputs: GrammarSpec | Mapping[str, Any] | None = None
+    reasoning: bool | None = None  # a section before the structured part; None: as configured
+
+    def __post_init__(self) -> None:
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name, value in _checked(given).items():
+            object.__setattr__(self, name, value)
+        if self.min_tokens > self.max_tokens:
+            raise RequestError(
+                f"min_tokens must be at most max_tokens, {self.max_tokens}, not {self.min_tokens}"
+            )
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> SamplingParams:
+        """From a mapping with the same names. Raises `RequestError`, for an unknown one too."""
+        known = {each.name for each in fields(cls)}
+        for name in given:
+            if name not in known:
+                raise RequestError(f"unknown parameter {name!r}{did_you_mean(str(name), known)}")
+        return cls(**given)
+
+    @property
+    def grammar(self) -> GrammarSpec | None:
+        """What `structured_outputs` asks for."""
+        return cast(GrammarSpec | None, self.structured_outputs)
+
+    @property
+    def biases(self) -> tuple[tuple[int, float], ...]:
+        """`logit_bias` as pairs of a token id and what is added to its logit."""
+        return cast(tuple[tuple[int, float], ...], self.logit_bias)
+
+    @property
+    def penalized(self) -> bool:
+        """Whether what was written so far changes what may come."""
+        return bool(
+            self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
+        )
+
+
+_DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(SamplingParams)}
+
+
+def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that an object keeps, by name. Raises `RequestError`."""
+    data = {name: _plain(value) for name, value in given.items() if value is not None}
+    reasoning = data.pop("reasoning", None)
+    if reasoning is not None and not isinstance(reasoning, bool):
+        raise RequestError(f"reasoning must be true or false, not {shown(reasoning)}")
+    spec = data.get("structured_outputs")
+    if isinstance(spec, GrammarSpec):
+        del data["structured_outputs"]
+    data["logit_bias"] = _pairs(data.get("logit_bias", ()))
+    try:
+        keys = SamplingKeys.model_validate(data, strict=True)
+    except ValidationError as error:
+        said: dict[object, str] = {}  # the first complaint of each argument
+        for each in error.errors(include_url=False):
+            said.setdefault(each["loc"][0], complaint(SamplingKeys, dict(each)))
+        raise RequestError("; ".join(said.values())) from None
+    kept = {name: getattr(keys, name) for name in data}
+    kept["logit_bias"] = tuple((keys.logit_bias or {}).items())
+    if keys.structured_outputs is not None:
+        spec, own = _grammar(keys.structured_outputs), keys.structured_outputs.reasoning
+        reasoning = own if reasoning is None else reasoning
+    return {**_DEFAULTS, **kept, "structured_outputs": spec, "reasoning": reasoning}
+
+
+def _grammar(asked: StructuredOutputs) -> GrammarSpec:
+    try:
+        return GrammarSpec.from_request(asked.request())
+    except GrammarError as error:
+        raise RequestError(f"structured_outputs: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Scalars and arrays of numpy and torch as Python has them; no other object has a `tolist`."""
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _pairs(bias: Any) -> Any:
+    """Pairs as a mapping; anything else as it is, for the rules to refuse."""
+    if isinstance(bias, list | tuple) and all(
+        isinstance(each, list | tuple) and len(each) == 2 for each in bias
+    ):
+        try:
+            return dict(bias)
+        except TypeError:  # a token id that cannot be a key
+            return bias
+    return bias

@@ -27,8 +27,10 @@ class ModelConfig(_Part):
         default="embedded",
         description="`embedded`, a directory, or a hub name; only safetensors are read.",
     )
-    dtype: Literal["float32", "float64", "bfloat16", "auto"] = Field(
-        default="float32", description="auto: as the model's config says."
+    dtype: Literal["auto", "float32", "float64", "bfloat16", "float16"] = Field(
+        default="auto",
+        description="auto: as the checkpoint says; of the embedded model float32, on which its "
+        "published figures rest.",
     )
     device: Annotated[str, Field(pattern=DEVICE)] = Field(
         default="auto",

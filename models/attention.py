@@ -327,7 +327,8 @@ def _attend_in_tiles(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: 
     rescaled (the running maximum of flash attention is for memory, which is not short here).
     A tile that is masked as a whole adds exact zeros: longer block tables change nothing.
     """
-    exact = torch.promote_types(query.dtype, torch.float32)
+    given = query.dtype
+    exact = torch.promote_types(given, torch.float32)
     rows, heads, count, _ = query.shape
     tiles = k.shape[2] // KEY_TILE
     k_tiles = k.to(exact).view(-1, KEY_TILE, k.shape[-1])
@@ -369,7 +370,7 @@ def _attend_in_tiles(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: 
     starts = [0, *accumulate(plan[:-1])]
     parts = [attend(start, size) for start, size in zip(starts, plan, strict=True)]
     out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
-    return out[:, :, :count].to(query.dtype)
+    return out[:, :, :count].to(given)
 
 
 _proven: dict[object, tuple[int, ...]] = {}

@@ -200,6 +200,28 @@ def test_attention_that_does_something_unknown_is_refused() -> None:
         CausalLM.wrap(model)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("invariant", [True, False], ids=["invariant", "fast"])
+def test_half_precision_is_served_and_tried_out_as_well(
+    dtype: torch.dtype, invariant: bool
+) -> None:
+    for family in FAMILIES:
+        lm = CausalLM.wrap(tiny_model(family, 1, dtype), invariant=invariant)
+        assert PagedRows(lm).feed(("a", [5, 6, 7]))[0].dtype == torch.float32
+    model = tiny_model("llama", 1, dtype)
+    layers: Any = model.base_model.layers
+    own = layers[0].self_attn.forward
+
+    def biased(*args: Any, **kwargs: Any) -> Any:
+        out, weights = own(*args, **kwargs)
+        eager = model.config._attn_implementation == "eager"
+        return (out * 1.5 if eager else out), weights
+
+    layers[0].self_attn.forward = biased
+    with pytest.raises(UnsupportedModel, match="differ by"):
+        CausalLM.wrap(model, invariant=invariant)
+
+
 def test_a_window_that_does_not_reach_attention_is_refused() -> None:
     model = tiny_model("gemma2")
     layers: Any = model.base_model.layers

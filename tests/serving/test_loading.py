@@ -10,7 +10,7 @@ from stepweave.graph.errors import StepweaveError
 from stepweave.models import memory
 from stepweave.models.errors import ModelError, NoMemory
 from stepweave.models.memory import in_units, room_for
-from stepweave.models.testing import save_tiny
+from stepweave.models.testing import save_tiny, tiny_model, tiny_tokenizer
 from stepweave.requests.request import SamplingParams
 from stepweave.serving.engine import EngineError
 from stepweave.serving.llm import LLM
@@ -121,3 +121,32 @@ def test_sizes_are_said_in_units() -> None:
 def test_a_device_that_is_none_is_refused_by_the_config(device: str) -> None:
     with pytest.raises(StepweaveError, match=r"model\.device"):
         loaded("async", model__device=device)
+
+
+def test_the_precision_is_that_of_the_checkpoint_and_of_the_embedded_model_float32(
+    tmp_path: Path,
+) -> None:
+    path = save_tiny(tmp_path / "model")
+    for dtype in (torch.bfloat16, torch.float16):
+        save_tiny_in(dtype, path)
+        said = []
+        for depth in ("1", "2"):
+            keys = {"model__invariant": "true", "speculation__model": str(path), "depth": depth}
+            llm = loaded("async_speculation", model__name=str(path), **keys)
+            assert llm.engine.model.dtype == dtype
+            assert llm.engine.drafter is not None
+            assert llm.engine.drafter.dtype == dtype
+            said.append(llm.generate("to be or", SamplingParams(max_tokens=6))[0].token_ids)
+        assert said[0] == said[1]
+    assert loaded("async", model__name=str(path), model__dtype="float16").engine.model.dtype == (
+        torch.float16
+    )
+    embedded = loaded("async_eagle")
+    assert embedded.engine.model.dtype == torch.float32
+    assert embedded.engine.drafter is not None
+    assert embedded.engine.drafter.dtype == torch.float32
+
+
+def save_tiny_in(dtype: torch.dtype, path: Path) -> None:
+    """The same model, its weights in another precision."""
+    tiny_model("llama", 0, dtype, vocab_size=len(tiny_tokenizer())).save_pretrained(path)

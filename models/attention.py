@@ -55,6 +55,7 @@ class AttentionBatch:
     positions: Tensor  # [T]; absolute
     slots: Tensor  # [T]; where each token's key and value are written
     cache: PagedCache
+    long: Tensor | None = None  # [T]; tokens of rows longer than `CausalLM.rope_switch`; None: none
     calls: list[int] = field(default_factory=list, compare=False)  # layers that attended
     _shared: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
     _of_rows: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -91,7 +92,13 @@ class AttentionBatch:
             if key == "groups" or (isinstance(key, tuple) and key[0] == "rows")
         }
         return AttentionBatch(
-            self.query_lens, self.block_tables, positions, slots, self.cache, _of_rows=of_rows
+            self.query_lens,
+            self.block_tables,
+            positions,
+            slots,
+            self.cache,
+            self.long,
+            _of_rows=of_rows,
         )
 
     def once(self, key: object, compute: Callable[[], _T]) -> _T:

@@ -26,6 +26,7 @@ from .invariant import make_invariant, undo_invariant, whole_tiles
 from .merging import merge as merged
 from .paged_cache import LayerShape, PagedCache
 from .pretrained import load_model, named
+from .rope import RowSpeeds, switch_length, undo_rope
 from .source import EMBEDDED
 from .support import own_code, plain_experts, refuse, windows
 
@@ -80,6 +81,9 @@ class CausalLM:
         model.train(False)
         model.requires_grad_(False)
         undo_invariant(model)
+        undo_rope(model)
+        self.rope_switch = self._rope_switch()
+        self._speeds = None if self.rope_switch is None else RowSpeeds(model, self.rope_switch)
         compiled.undo(model)
         grouped = compile != "off" and self.dtype != torch.float64
         if invariant or (self.device.type == "cpu" and not grouped):
@@ -164,6 +168,12 @@ class CausalLM:
         """Positions the model was made for: prompt and output of a request together."""
         return int(self.config.max_position_embeddings)
 
+    def _rope_switch(self) -> int | None:
+        try:
+            return switch_length(self.config)
+        except UnsupportedModel as error:
+            raise UnsupportedModel(f"{self.name} cannot be served: {error}") from error
+
     @property
     def sliding_window(self) -> int | None:
         """How far back any layer looks, itself included; None if one looks back to the start."""
@@ -235,6 +245,7 @@ class CausalLM:
         keep: dict[str, Any] = {}
         if self._keeps_logits and logit_rows is not None:
             keep["logits_to_keep"] = logit_rows
+        self._choose_speeds(batch.long, padding, tokens)
         output = self.hf(
             input_ids=ids[None],
             position_ids=positions[None],
@@ -244,6 +255,8 @@ class CausalLM:
             paged_invariant=self.invariant,
             **keep,
         )
+        if self._speeds is not None:
+            self._speeds.long = None
         self._require_every_layer(batch.calls, range(self.num_layers))
         logits: Tensor = output.logits[0]
         if logit_rows is None:
@@ -256,6 +269,14 @@ class CausalLM:
         if hidden is None:
             raise UnsupportedModel(f"{self.name}: cannot tell its last hidden states")
         return logits.to(torch.promote_types(logits.dtype, torch.float32)), hidden[0, :tokens]
+
+    def _choose_speeds(self, long: Tensor | None, padding: int, tokens: int) -> None:
+        if self._speeds is None:
+            return
+        if long is None:
+            self._speeds.long = torch.zeros(tokens + padding, dtype=torch.bool, device=self.device)
+        else:
+            self._speeds.long = F.pad(long, (0, padding))
 
     def watch(self, layers: Sequence[int] | None) -> None:
         """Choose the hidden states that `forward` returns; None: those after the last norm.
@@ -350,7 +371,7 @@ class CausalLM:
 
     def _probe_ids(self) -> Tensor:
         """A few different tokens, the same at every load."""
-        count = min(_PROBE_TOKENS, self.context_length)
+        count = min(_PROBE_TOKENS, self.rope_switch or self.context_length)
         return (torch.arange(count, device=self.device) * 7 + 3) % self.vocab_size
 
     def _probe(self) -> tuple[LayerShape, ...]:

@@ -6,7 +6,7 @@ Here stands what an architecture's configuration gives away. The rest is found b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,6 @@ from ..graph.errors import StepweaveError, shortly
 from .errors import UnsupportedModel
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
-_MOVING_ROPE = {"dynamic", "longrope"}
 
 
 @contextmanager
@@ -46,11 +45,6 @@ def refuse(model: PreTrainedModel, config: Any) -> None:
         why = "its attention looks ahead"
     elif odd := set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES:
         why = f"it has layers of type {', '.join(sorted(odd))}"
-    elif moving := _MOVING_ROPE & set(_rope_types(config.to_dict())):
-        why = (
-            f"its rotary embedding is of type {moving.pop()!r}, whose angles depend on the "
-            "longest request of the batch"
-        )
     elif getattr(config, "max_position_embeddings", None) is None:
         why = "its configuration names no max_position_embeddings, so no context length"
     elif config.max_position_embeddings < 2:
@@ -67,15 +61,6 @@ def plain_experts(model: PreTrainedModel) -> None:
     """
     if getattr(model, "_can_set_experts_implementation", bool)():
         model.set_experts_implementation("eager")
-
-
-def _rope_types(node: object) -> Iterator[str]:
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            if key in ("rope_type", "type") and isinstance(value, str):
-                yield value
-            else:
-                yield from _rope_types(value)
 
 
 def windows(config: Any) -> dict[int, int | None]:

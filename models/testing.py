@@ -22,6 +22,7 @@ from transformers import (
     GptOssConfig,
     LlamaConfig,
     MistralConfig,
+    Phi3Config,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen3Config,
@@ -68,6 +69,19 @@ FAMILIES: dict[str, Callable[..., Any]] = {
             **size,
         }
     ),
+    "phi3": lambda **size: Phi3Config(
+        **{
+            "original_max_position_embeddings": 24,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "short_factor": [1.0, 1.1, 1.2, 1.3, 1.1, 1.2],
+                "long_factor": [1.5, 2.5, 4.0, 5.5, 3.0, 6.0],
+                "original_max_position_embeddings": 24,
+            },
+            **{name: value for name, value in size.items() if name != "head_dim"},
+        }
+    ),
     "gpt_oss": lambda **size: GptOssConfig(
         **{
             "sliding_window": 8,
@@ -78,7 +92,8 @@ FAMILIES: dict[str, Callable[..., Any]] = {
         }
     ),
 }
-"""What is special: window (mistral), soft caps (gemma2), two ropes (gemma3), sinks and experts."""
+"""What is special: window (mistral), soft caps (gemma2), two ropes (gemma3), sinks and experts
+(gpt_oss), a rope that changes beyond 24 tokens (phi3)."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"

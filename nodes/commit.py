@@ -56,7 +56,7 @@ def advance(
     drafted = sampled.drafted[:count].tolist()
     for index, row in enumerate(batch.sampling):
         request = row.request
-        if not row.yields or request.phase == "done":
+        if not row.yields or request.phase == "done" or request.settled >= row.limit:
             continue  # it ended while this step was in flight: its work is not counted
         error = None if matchers is None else matchers.failures.get(request.uid)
         kept = () if error else tuple(cut(request, tokens[index][: counts[index]]))

@@ -39,6 +39,7 @@ def follow_prompts(machine: Machine, inputs: Inputs, cache: PagedCache) -> None:
         positions=torch.where(beyond, -1, positions),
         slots=torch.where(beyond, 0, inputs.slots[first:]),
         cache=cache,
+        long=None if inputs.long is None else inputs.long[first:],
     )
     machine.drafter.forward(inputs.ids[first:], batch, inputs.ids.new_empty(0))
 
@@ -74,7 +75,8 @@ def propose_with_model(
         masked,
         machine.limits.block_size,
     )
-    first = FirstPass(ids.flatten(), masked, slots, (2,) * rows, 2 * lines + 1)
+    long = None if inputs.long_rows is None else inputs.long_rows.repeat_interleave(2)
+    first = FirstPass(ids.flatten(), masked, slots, (2,) * rows, 2 * lines + 1, long)
     if kept is not None:
         first = first.without_padding(upload(kept.lines, ids.device), kept.query_lens)
     logits, _ = machine.drafter.forward(first.ids, first.batch(blocks, cache), first.last)

@@ -22,6 +22,7 @@ def run(machine: Machine, shape: Shape, ctx: OpContext) -> None:
         positions=inputs.positions,
         slots=inputs.slots,
         cache=cache,
+        long=inputs.long,
     )
     sample, prompt = inputs.sample, inputs.prompt
     wanted = [] if sample is None else [sample.logit_index.flatten()]

@@ -22,6 +22,7 @@ from .kind import Shape
 from .machine import Machine
 from .staging import (
     DECODES,
+    LIMIT,
     P_ID,
     P_POSITION,
     P_ROW,
@@ -94,7 +95,8 @@ class Inputs:
 
     `positions` is −1 for a masked token; its KV goes to the scratch block. `following[T]` is the
     token after each, −1 where it is yet to be sampled: then it is that of `column[T]` in the window
-    of sampling row `sample_line[T]`. `query_lens`, the number of rows that decode (they lie
+    of sampling row `sample_line[T]`. `long[T]`: tokens of rows beyond the model's original context;
+    None where it has but one. `query_lens`, the number of rows that decode (they lie
     first) and the shapes are all that the host knows.
     """
 
@@ -109,6 +111,14 @@ class Inputs:
     decodes: int
     sample: SampleRows | None
     prompt: PromptLines | None
+    long: Tensor | None = None
+
+    @property
+    def long_rows(self) -> Tensor | None:
+        """`long` of each sampling row, `[S]`."""
+        if self.long is None or self.sample is None:
+            return None
+        return self.long[self.sample.logit_index[:, 0]]
 
 
 def slots_of(blocks: Tensor, lines: Tensor, positions: Tensor, block_size: int) -> Tensor:
@@ -150,7 +160,14 @@ def prepare(
     ids = torch.where(decodes, window[line, column], given)
     positions = torch.where(decodes, tails.computed[row_of] + column, place)
     # The token after the last input must still fit: its position is at most context − 1.
-    masked = (ids < 0) | (positions > limits.context_length - 2)
+    row_limit: Tensor | int = limits.context_length
+    limit: Tensor | int = limits.context_length
+    long: Tensor | None = None
+    if limits.rope_switch is not None:
+        row_limit = rows[:, LIMIT]
+        limit = row_limit[line]
+        long = limit > limits.rope_switch + 1
+    masked = (ids < 0) | (positions > limit - 2)
     positions = torch.where(masked, -1, positions)
     ids = ids.clamp_min(0)
     history.write(row_of, positions, ids)
@@ -168,13 +185,21 @@ def prepare(
         sample_line=rows[line, SAMPLE],
         query_lens=staged.query_lens,
         decodes=staged.decodes,
-        sample=_sample_rows(staged, rows, tails, ids, pending, limits) if staged.samples else None,
+        sample=_sample_rows(staged, rows, tails, ids, pending, row_limit)
+        if staged.samples
+        else None,
         prompt=_prompt_lines(staged, device) if staged.prompt else None,
+        long=long,
     )
 
 
 def _sample_rows(
-    staged: StagedStep, rows: Tensor, tails: Tails, ids: Tensor, pending: Tensor, limits: Limits
+    staged: StagedStep,
+    rows: Tensor,
+    tails: Tails,
+    ids: Tensor,
+    pending: Tensor,
+    row_limit: Tensor | int,
 ) -> SampleRows:
     staging, device = staged.staging, rows.device
     fields = upload(staging.samples[: staged.samples], device)
@@ -187,7 +212,8 @@ def _sample_rows(
     base = torch.where(decodes, tails.computed[row], start)
     drafts = torch.where(decodes[:, None], pending[line, : staged.width - 1], -1)
     ahead = base[:, None] + torch.arange(1, drafts.shape[1] + 1, device=base.device)
-    usable = (drafts >= 0) & (ahead <= limits.context_length - 2)
+    most = row_limit if isinstance(row_limit, int) else row_limit[line, None]
+    usable = (drafts >= 0) & (ahead <= most - 2)
     return SampleRows(
         lines=line,
         rows=row,

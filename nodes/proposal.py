@@ -85,7 +85,7 @@ class FirstPass:
     """What a drafter computes before its first draft: L tokens of its rows, in order.
 
     `ids`, `positions`, `slots`: `[L]`; a position of −1 is masked. `last[S]`: the line of each
-    sampling row whose logits give the first draft.
+    sampling row whose logits give the first draft. `long[L]` as in `Inputs`.
     """
 
     ids: Tensor
@@ -93,6 +93,7 @@ class FirstPass:
     slots: Tensor
     query_lens: tuple[int, ...]
     last: Tensor
+    long: Tensor | None = None
 
     def without_padding(self, lines: Tensor, query_lens: tuple[int, ...]) -> FirstPass:
         """The same pass over `lines[L]` only, so many of each row: see `Kept`."""
@@ -105,6 +106,7 @@ class FirstPass:
             self.slots[lines],
             query_lens,
             moved[self.last],
+            None if self.long is None else self.long[lines],
         )
 
     def batch(self, blocks: Tensor, cache: PagedCache) -> AttentionBatch:
@@ -114,6 +116,7 @@ class FirstPass:
             positions=self.positions,
             slots=self.slots,
             cache=cache,
+            long=self.long,
         )
 
 
@@ -156,7 +159,8 @@ def chain(
         if place:
             at, slot = masked[:, place], slots[:, place]
             if batch is None:
-                batch = AttentionBatch((1,) * rows, blocks, at, slot, cache)
+                long = inputs.long_rows
+                batch = AttentionBatch((1,) * rows, blocks, at, slot, cache, long)
             else:
                 batch = batch.then(at, slot)
             logits = following(tokens[-1], batch)

@@ -27,7 +27,7 @@ from ..requests.table import Limits
 from .transfer import CPU, packed, pinned
 
 # Columns of `rows`: one line for each row of the batch.
-ROW, DECODES, SAMPLE, ROW_FIELDS = 0, 1, 2, 3
+ROW, DECODES, SAMPLE, LIMIT, ROW_FIELDS = 0, 1, 2, 3, 4
 # Columns of `samples`: one line for each sampling row.
 S_LINE, S_BASE, S_FORCED, S_SEED, S_PROMPT, S_TOP_K, S_GENERATION, S_DRAFTS, S_STEP = range(9)
 S_FIELDS = 9
@@ -51,7 +51,7 @@ class Staging:
 
     `tokens[T, 5]`: token id and position (prefill) or −1 (decode: the device knows), the line of
     its row, its column in the draft window, the token after it (−1: yet to be sampled).
-    `rows[N, 3]`, `blocks[N, B]`, `samples[S, 9]`, `warp[S, 6]`, `logit_index[S, k + 1]` (token
+    `rows[N, 4]`, `blocks[N, B]`, `samples[S, 9]`, `warp[S, 6]`, `logit_index[S, k + 1]` (token
     lines whose logits are wanted), `prefix[C, 3]`, `prompt[T, 2]` (token lines whose prediction of
     a known next token is asked for, and that token). What few requests use is sparse, each entry
     with its line among the sampling rows: `biases[·, 2]` and `bias_values[·]`, `bans[·, 3]`,
@@ -97,7 +97,12 @@ class Staging:
                 tokens[:-1, T_NEXT] = row.tokens[1:]
                 tokens[-1, T_NEXT] = row.following
                 prompted += self._ask_for_prompt(row, at, prompted)
-            row_lines[line] = (row.row, row.decodes, sampled if row.samples else -1)
+            row_lines[line] = (
+                row.row,
+                row.decodes,
+                sampled if row.samples else -1,
+                row.limit,
+            )
             blocks[line, : len(row.blocks)] = row.blocks
             blocks[line, len(row.blocks) :] = 0  # the scratch block
             prefixed += self._prefix(row, prefixed)
@@ -153,7 +158,13 @@ class Staging:
         tokens[:, T_LINE] = lines.repeat(width)
         tokens[:, T_COLUMN] = np.tile(np.arange(width), count)
         self.rows.numpy()[lines] = np.stack(
-            [np.full(count, self.limits.max_rows), np.zeros(count, dtype=np.int64), lines], axis=1
+            [
+                np.full(count, self.limits.max_rows),
+                np.zeros(count, dtype=np.int64),
+                lines,
+                np.full(count, self.limits.context_length),
+            ],
+            axis=1,
         )
         blocks[lines] = 0
         logit_index[lines] = lines[:, None] * width + np.arange(width)

@@ -17,7 +17,7 @@ class ScheduledRow:
     a resumed row already has; it is handed to the drafter and yields no output. `following` is
     the settled token after a chunk's last, −1 where it is yet to be sampled. `prefix` are the
     tokens before `start` whose keys and values came from the prefix cache: named once, in the
-    row's first chunk.
+    row's first chunk. At its `limit` a row ends, or its request is computed anew.
     """
 
     request: Request
@@ -30,6 +30,7 @@ class ScheduledRow:
     forced: int = -1
     following: int = -1
     prefix: tuple[int, ...] = ()
+    limit: int = 1 << 62  # tokens that it may come to, of its request's prompt and output
 
     @property
     def queries(self) -> int:

@@ -27,6 +27,7 @@ class _Record:
     """What is known of one request's blocks. All but `names` is of its present admission."""
 
     names: list[bytes] = field(default_factory=list)  # of its full blocks, from the first on
+    long: bool = False  # what the names are of: keys differ beyond a model's original context
     prefix: int = 0  # tokens found in the cache that no scheduled row has named yet
     computed: int = 0  # tokens whose chunks are committed, or that were found in the cache
     entered: int = 0  # blocks that the prefix cache has been told of
@@ -91,7 +92,7 @@ class BlockLedger:
             self.prefix_queries += request.prefill_target
             self.prefix_hits += hit
         names = self._record(request).names
-        self._records[request.uid] = _Record(names, hit, hit, len(found))
+        self._records[request.uid] = _Record(names, request.long, hit, hit, len(found))
         return True
 
     def fits_without(self, request: Request, victims: Sequence[Request], step: int) -> bool:
@@ -106,8 +107,9 @@ class BlockLedger:
 
     def _wanted(self, request: Request) -> tuple[list[int], int]:
         """The cached blocks that a request could share, and how many more it needs."""
-        request.begin_prefill()
         limits = self.limits
+        request.begin_prefill()
+        request.long = limits.is_long(request.settled)
         found: list[int] = []
         cache = self._cache_for(request)
         if cache is not None:
@@ -225,18 +227,26 @@ class BlockLedger:
 
     def _names(self, request: Request, count: int) -> list[bytes]:
         """Names of the request's first `count` blocks, or of as many as settled tokens name."""
-        names, size = self._record(request).names, self.limits.block_size
+        record, size = self._record(request), self.limits.block_size
+        if record.long != request.long:
+            record.names, record.long = [], request.long
+        names = record.names
         tail = self._tail if request.speculates else 0
         count = min(count, (request.settled - tail) // size)
         for start in range(len(names) * size, count * size, size):
-            # Without speculation there are no keys and values of a drafter in the block.
-            parent = names[-1] if names else root(b"drafted" if request.speculates else b"plain")
+            parent = names[-1] if names else _root_of(request)
             tokens = [request.token(at) for at in range(start, start + size + tail)]
             names.append(name_of(parent, tokens))
         return names[:count]
 
     def _give_back(self, blocks: Iterable[int], last_step: int) -> None:
         self.pool.release(blocks, last_step, keep=() if self.cache is None else self.cache)
+
+
+def _root_of(request: Request) -> bytes:
+    """Without speculation there are no keys of a drafter; those of a long text are others."""
+    kind = "drafted" if request.speculates else "plain"
+    return root(f"{kind}, long".encode() if request.long else kind.encode())
 
 
 def _held(request: Request) -> list[int]:

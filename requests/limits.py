@@ -31,11 +31,22 @@ class Limits:
     context_length: int
     draft_tokens: int  # k; 0 without a drafter
     max_queue: int
+    rope_switch: int | None = None  # tokens of a text before its model computes all of it anew
 
     @property
     def window(self) -> int:
         """Query tokens of the widest decode row: its last token and k drafts."""
         return self.draft_tokens + 1
+
+    def context_of(self, *, long: bool) -> int:
+        """Tokens that a row may come to: a short one to the first that its model computes anew."""
+        if self.rope_switch is None or long:
+            return self.context_length
+        return min(self.rope_switch + 1, self.context_length)
+
+    def is_long(self, settled: int) -> bool:
+        """Whether a text of so many tokens is beyond the model's original context."""
+        return self.rope_switch is not None and settled > self.rope_switch
 
     def blocks_for(self, tokens: int) -> int:
         return -(-min(tokens, self.context_length) // self.block_size)

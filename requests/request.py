@@ -78,6 +78,7 @@ class Request:
     prefill_target: int = 0  # tokens to compute before the row can decode
     in_flight: InFlight = field(default_factory=InFlight)
     last_step: int = -1
+    long: bool = False  # since its admission it is beyond its model's original context
     turn: int = 0  # its place in the round of decode rows
 
     @property

@@ -173,8 +173,10 @@ class RequestTable:
         if self.inbox.is_open and not self.requests and not in_flight:
             self.inbox.wait(IDLE_WAIT_S)
             self._take_in()
-        for request in self._running():
+        for request in list(self._running()):
             self.blocks.keep_up(request)
+            if self.limits.is_long(request.settled) and not request.long:
+                self.preempt(request)  # its model computes a text of this length anew
         budget = Budget(self.limits.token_budget)
         rows: list[ScheduledRow] = []
         now = self._past + step
@@ -272,7 +274,8 @@ class RequestTable:
         ready = [
             DecodeView(r.uid, r.turn, r.window)
             for r in self._running()
-            if r.prefilled >= r.prefill_target and not r.certain_to_end(self.limits.context_length)
+            if r.prefilled >= r.prefill_target
+            and not r.certain_to_end(self.limits.context_of(long=r.long))
         ]
         for view in budget.decodes(ready):
             request = self.requests[view.uid]
@@ -382,6 +385,7 @@ class RequestTable:
             forced=forced,
             following=following,
             prefix=prefix,
+            limit=self.limits.context_of(long=request.long),
         )
 
     def _reserve_window(

@@ -33,6 +33,7 @@ def load_engine(config: PipelineConfig) -> Engine:
         context_length=model.context_length,
         draft_tokens=speculation.tokens if speculation else 0,
         max_queue=scheduler.max_queue,
+        rope_switch=model.rope_switch,
     )
     return Engine(
         lambda machine: compiled(config, machine),

@@ -233,7 +233,8 @@ def test_a_window_that_does_not_reach_attention_is_refused() -> None:
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rotary"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "longrope"}}}, "some layers only"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "does not say rope_parameters.original"),
         ({"layer_types": ["full_attention", "linear_attention", "full_attention"]}, "linear_att"),
         ({"alibi": True}, "ALiBi"),
         ({"is_encoder_decoder": True}, "encoder-decoder"),

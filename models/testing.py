@@ -48,6 +48,19 @@ SIZE: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
+
+def longrope(original: int, width: int) -> dict[str, Any]:
+    """Fields of a configuration whose rope changes beyond `original` tokens; heads of `width`."""
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0 + 0.1 * (i % 4) for i in range(width // 2)],
+        "long_factor": [1.5 + 1.1 * (i % 5) for i in range(width // 2)],
+        "original_max_position_embeddings": original,
+    }
+    return {"original_max_position_embeddings": original, "rope_parameters": rope}
+
+
 FAMILIES: dict[str, Callable[..., Any]] = {
     "llama": LlamaConfig,
     "qwen3": Qwen3Config,
@@ -71,14 +84,7 @@ FAMILIES: dict[str, Callable[..., Any]] = {
     ),
     "phi3": lambda **size: Phi3Config(
         **{
-            "original_max_position_embeddings": 24,
-            "rope_parameters": {
-                "rope_type": "longrope",
-                "rope_theta": 10000.0,
-                "short_factor": [1.0, 1.1, 1.2, 1.3, 1.1, 1.2],
-                "long_factor": [1.5, 2.5, 4.0, 5.5, 3.0, 6.0],
-                "original_max_position_embeddings": 24,
-            },
+            **longrope(200, 12),
             **{name: value for name, value in size.items() if name != "head_dim"},
         }
     ),
@@ -93,7 +99,7 @@ FAMILIES: dict[str, Callable[..., Any]] = {
     ),
 }
 """What is special: window (mistral), soft caps (gemma2), two ropes (gemma3), sinks and experts
-(gpt_oss), a rope that changes beyond 24 tokens (phi3)."""
+(gpt_oss), a rope that changes beyond 200 tokens (phi3)."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"

@@ -48,10 +48,11 @@ def test_merged_every_family_says_the_same_in_as_much_memory(family: str) -> Non
     merged = CausalLM.wrap(model, invariant=False, merge=True)
     assert weight_bytes(model) == weight_bytes(plain.hf)
     experts = family == "gpt_oss"  # their weights are no linear layers
-    assert merged.notes == (
+    notes = (
         "merged q_proj, k_proj, v_proj in 3 modules",
         *(() if experts else ("merged gate_proj, up_proj in 3 modules",)),
     )
+    assert merged.notes == (() if family == "phi3" else notes)  # phi3 has them merged already
     for one, other in zip(passes(merged), passes(plain), strict=True):
         assert torch.equal(one.argmax(-1), other.argmax(-1))
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)

@@ -9,13 +9,14 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from stepweave.models.causal_lm import CausalLM
-from stepweave.models.testing import save_tiny, tiny_model
+from stepweave.models.testing import longrope, save_tiny, tiny_model
 from stepweave.requests.request import RequestOutput, SamplingParams
 from stepweave.serving.engine import EngineError
 from stepweave.serving.llm import LLM
 
 ORIGINAL = 24
 COUNT = 20
+PHI3: dict[str, Any] = {"max_position_embeddings": 80, **longrope(ORIGINAL, 12)}
 KEYS = {
     "scheduler.num_blocks": "200",
     "scheduler.block_size": "4",
@@ -28,7 +29,7 @@ KEYS = {
 
 @pytest.fixture(scope="module")
 def phi3(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("phi3"), "phi3", 1, max_position_embeddings=80)
+    return save_tiny(tmp_path_factory.mktemp("phi3"), "phi3", 1, **PHI3)
 
 
 def prompts() -> list[list[int]]:
@@ -149,26 +150,17 @@ def test_a_drafter_of_another_original_context_is_refused(phi3: Path, tmp_path: 
 
 def test_other_families_have_the_tokens_of_generate_without_a_cache(tmp_path: Path) -> None:
     """Their `generate` with a cache mixes keys of both embeddings."""
-    path = save_tiny(tmp_path / "llama", "llama", 1, max_position_embeddings=80, **LONG)
+    path = save_tiny(
+        tmp_path / "llama", "llama", 1, max_position_embeddings=80, **longrope(ORIGINAL, 16)
+    )
     load: Any = AutoModelForCausalLM.from_pretrained
     model = load(path, dtype=torch.float64, attn_implementation="eager")
     expected = [own(model, prompt, use_cache=False) for prompt in prompts()]
     assert [output.token_ids for output in said(served(path, "async"), prompts())] == expected
 
 
-LONG: dict[str, Any] = {
-    "rope_parameters": {
-        "rope_type": "longrope",
-        "rope_theta": 10000.0,
-        "short_factor": [1.0 + 0.1 * i for i in range(8)],
-        "long_factor": [2.0 + 0.5 * i for i in range(8)],
-        "original_max_position_embeddings": ORIGINAL,
-    }
-}
-
-
 def test_the_angles_by_row_are_those_of_the_model_itself() -> None:
-    model = tiny_model("phi3", max_position_embeddings=80)
+    model = tiny_model("phi3", **PHI3)
     rotary: Any = model.base_model.rotary_emb
     x, at = torch.zeros(1, 1, dtype=torch.float64), torch.arange(ORIGINAL)[None]
     short, long = rotary(x, at), rotary(x, torch.arange(ORIGINAL + 1)[None])
@@ -183,7 +175,7 @@ def test_the_angles_by_row_are_those_of_the_model_itself() -> None:
 
 
 def test_a_context_that_nothing_outgrows_has_one_embedding() -> None:
-    assert CausalLM.wrap(tiny_model("phi3", max_position_embeddings=24)).rope_switch is None
+    assert CausalLM.wrap(tiny_model("phi3", max_position_embeddings=200)).rope_switch is None
 
 
 def test_dynamic_scaling_is_served_up_to_the_context(tmp_path: Path) -> None:

@@ -72,26 +72,28 @@ def attend(
 ) -> Tensor:
     """Attention `[R · q, H, D']` of `query[R · q, H, D]` over the paged keys and values.
 
-    `keys[slots, h, D]`, `values[slots, h, D']`, `block_tables[R, B]` and `positions[R · q]`,
-    both int64. A token sees the keys of its row at positions up to its own, of these the last
-    `window`. A token at a negative position gets zeros. Memory that no token of the row may see
-    is not read, nor is a block table's entry for it; an entry that names no block is as if its
-    keys were masked. float16, bfloat16 or float32, summed in float32.
+    `keys[slots, h, D]`, `values[slots, h, D']`, `block_tables[R, B]`, `positions[R · q]`,
+    `sinks[H]`: they may lie in memory in any way. A token sees the keys of its row at positions up
+    to its own, of these the last `window`. A token at a negative position gets zeros. Memory that
+    no token of the row may see is not read, nor is a block table's entry for it; an entry that
+    names no block is as if its keys were masked. float16, bfloat16 or float32, summed in float32.
+
+    Raises:
+        ValueError: shapes do not fit.
     """
     tokens, heads, dim = query.shape
     rows, columns = block_tables.shape
     kv_heads, value_dim = values.shape[1:]
-    if tokens != rows * query_len or heads % kv_heads or keys.shape[1:] != (kv_heads, dim):
+    fits = keys.shape == (len(values), kv_heads, dim) and positions.shape == (tokens,)
+    if not fits or tokens != rows * query_len or heads % kv_heads:
         raise ValueError(
             f"query {tuple(query.shape)} is not {rows} rows of {query_len} tokens for keys "
-            f"{tuple(keys.shape)} and values {tuple(values.shape)}"
+            f"{tuple(keys.shape)}, values {tuple(values.shape)} and positions "
+            f"{tuple(positions.shape)}"
         )
     out = values.new_empty(tokens, heads, value_dim, dtype=query.dtype)
     if tokens == 0:
         return out
-    query, keys, values = (
-        x if x.stride(-1) == 1 else x.contiguous() for x in (query, keys, values)
-    )
     group, splits = heads // kv_heads, launch.splits
     packed = query_len * group
     block_m = min(64, max(16, triton.next_power_of_2(packed)))
@@ -114,10 +116,11 @@ def attend(
         scaling,
         0.0 if softcap is None else softcap,
         0 if window is None else window,
-        *query.stride()[:2],
-        *keys.stride()[:2],
-        *values.stride()[:2],
-        block_tables.stride(0),
+        *query.stride(),
+        *keys.stride(),
+        *values.stride(),
+        *block_tables.stride(),
+        positions.stride(0),
         KV_HEADS=kv_heads,
         GROUP=group,
         BLOCK_SIZE=block_size,
@@ -154,7 +157,16 @@ def attend(
 
 # What changes from step to step must not be compiled in: a new kernel takes a second.
 @triton.jit(
-    do_not_specialize=["tokens", "query_len", "columns", "blocks", "window", "table_stride"],
+    do_not_specialize=[
+        "tokens",
+        "query_len",
+        "columns",
+        "blocks",
+        "window",
+        "table_row_stride",
+        "table_stride",
+        "position_stride",
+    ],
     do_not_specialize_on_alignment=["tables", "positions"],
 )
 def _attend_split(
@@ -175,11 +187,16 @@ def _attend_split(
     window,
     query_token_stride,
     query_head_stride,
+    query_stride,
     key_slot_stride,
     key_head_stride,
+    key_stride,
     value_slot_stride,
     value_head_stride,
+    value_stride,
+    table_row_stride,
     table_stride,
+    position_stride,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -203,7 +220,7 @@ def _attend_split(
     token = row * query_len + m // GROUP
     head = kv_head * GROUP + m % GROUP
     inside = m < query_len * GROUP
-    position = tl.load(positions + token, mask=inside, other=-1).to(tl.int32)
+    position = tl.load(positions + token * position_stride, mask=inside, other=-1).to(tl.int32)
     end = tl.minimum(tl.max(position, 0) + 1, columns * BLOCK_SIZE)
     start = 0
     if HAS_WINDOW:
@@ -213,7 +230,7 @@ def _attend_split(
     d = tl.arange(0, BLOCK_D)
     e = tl.arange(0, BLOCK_V)
     q_at = query + token[:, None] * query_token_stride + head[:, None] * query_head_stride
-    q = tl.load(q_at + d, mask=inside[:, None] & (d < DIM)[None, :], other=0.0)
+    q = tl.load(q_at + d * query_stride, mask=inside[:, None] & (d < DIM)[None, :], other=0.0)
     if WIDEN:  # Triton's interpreter cannot multiply bfloat16
         q = q.to(tl.float32)
 
@@ -225,17 +242,24 @@ def _attend_split(
     for tile in range(first, tl.cdiv(end, TILE), SPLITS):
         key = tile * TILE + tl.arange(0, TILE)
         live = (key >= start) & (key < end)
-        block = tl.load(tables + row * table_stride + key // BLOCK_SIZE, mask=live, other=-1)
+        entry = tables + row * table_row_stride + key // BLOCK_SIZE * table_stride
+        block = tl.load(entry, mask=live, other=-1)
         live = live & (block >= 0) & (block < blocks)
         slot = tl.where(live, block.to(tl.int64) * BLOCK_SIZE + key % BLOCK_SIZE, 0)
         # Products with zero weight must not meet NaN, so what is not `live` is never loaded.
         k = tl.load(
-            keys + slot[None, :] * key_slot_stride + kv_head * key_head_stride + d[:, None],
+            keys
+            + slot[None, :] * key_slot_stride
+            + kv_head * key_head_stride
+            + d[:, None] * key_stride,
             mask=live[None, :] & (d < DIM)[:, None],
             other=0.0,
         )
         v = tl.load(
-            values + slot[:, None] * value_slot_stride + kv_head * value_head_stride + e[None, :],
+            values
+            + slot[:, None] * value_slot_stride
+            + kv_head * value_head_stride
+            + e[None, :] * value_stride,
             mask=live[:, None] & (e < VALUE_DIM)[None, :],
             other=0.0,
         )

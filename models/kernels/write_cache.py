@@ -13,27 +13,41 @@ from torch import Tensor
 
 
 def write(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
-    """Store `k[T, h, D]` in `keys[slots, h, D]` at `slots[T]` (int64), and `v[T, h, D']` likewise.
+    """Store `k[T, h, D]` in `keys[slots, h, D]` at `slots[T]`, and `v[T, h, D']` likewise.
 
     Zero takes the place of NaN and infinities (see `PagedCache`). A slot outside the cache is not
     written. Several tokens may name one scratch slot; which of them stays there is undefined.
+    The tensors may lie in memory in any way.
+
+    Raises:
+        ValueError: shapes do not fit, or several entries of `keys` or `values` share one place.
     """
-    if len(slots) == 0:
+    tokens = slots.shape[0]
+    for name, store, new in (("keys", keys, k), ("values", values, v)):
+        if new.shape != (tokens, *store.shape[1:]) or len(store) != len(keys):
+            raise ValueError(
+                f"{tokens} slots, new {name} {tuple(new.shape)}, {name} {tuple(store.shape)}: "
+                "they do not fit together"
+            )
+        step_and_size = zip(store.stride(), store.shape, strict=True)
+        if any(step == 0 and size > 1 for step, size in step_and_size):
+            raise ValueError(f"{name} to be written have several entries in one place: expanded?")
+    if tokens == 0:
         return
     heads, dim = k.shape[1:]
     value_dim = v.shape[2]
-    k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v))
-    _write[(len(slots), heads)](
+    _write[(tokens, heads)](
         keys,
         values,
         slots,
         k,
         v,
         keys.shape[0],
-        *keys.stride()[:2],
-        *values.stride()[:2],
-        *k.stride()[:2],
-        *v.stride()[:2],
+        slots.stride(0),
+        *keys.stride(),
+        *values.stride(),
+        *k.stride(),
+        *v.stride(),
         DIM=dim,
         VALUE_DIM=value_dim,
         BLOCK_D=triton.next_power_of_2(dim),
@@ -42,7 +56,10 @@ def write(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> 
     )
 
 
-@triton.jit(do_not_specialize=["capacity"], do_not_specialize_on_alignment=["slots"])
+# A stride of 1 is compiled in, so numbers that lie side by side are moved several at a time.
+@triton.jit(
+    do_not_specialize=["capacity", "slots_stride"], do_not_specialize_on_alignment=["slots"]
+)
 def _write(
     keys,
     values,
@@ -50,14 +67,19 @@ def _write(
     k,
     v,
     capacity,
+    slots_stride,
     keys_slot_stride,
     keys_head_stride,
+    keys_stride,
     values_slot_stride,
     values_head_stride,
+    values_stride,
     k_token_stride,
     k_head_stride,
+    k_stride,
     v_token_stride,
     v_head_stride,
+    v_stride,
     DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -66,7 +88,7 @@ def _write(
     """Program (token, head)."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    slot = tl.load(slots + token)
+    slot = tl.load(slots + token * slots_stride).to(tl.int64)
     if (slot >= 0) & (slot < capacity):
         d = tl.arange(0, BLOCK_D)
         e = tl.arange(0, BLOCK_V)
@@ -74,10 +96,12 @@ def _write(
         v_at = v + token * v_token_stride + head * v_head_stride
         keys_at = keys + slot * keys_slot_stride + head * keys_head_stride
         values_at = values + slot * values_slot_stride + head * values_head_stride
-        new_k = tl.load(k_at + d, mask=d < DIM, other=0.0).to(keys.dtype.element_ty)
-        new_v = tl.load(v_at + e, mask=e < VALUE_DIM, other=0.0).to(values.dtype.element_ty)
-        tl.store(keys_at + d, _finite(new_k), mask=d < DIM)
-        tl.store(values_at + e, _finite(new_v), mask=e < VALUE_DIM)
+        new_k = tl.load(k_at + d * k_stride, mask=d < DIM, other=0.0).to(keys.dtype.element_ty)
+        new_v = tl.load(v_at + e * v_stride, mask=e < VALUE_DIM, other=0.0).to(
+            values.dtype.element_ty
+        )
+        tl.store(keys_at + d * keys_stride, _finite(new_k), mask=d < DIM)
+        tl.store(values_at + e * values_stride, _finite(new_v), mask=e < VALUE_DIM)
 
 
 @triton.jit

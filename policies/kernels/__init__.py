@@ -1,6 +1,7 @@
 """The device's side of sampling as a few Triton kernels; the torch functions are their reference.
 
     choice.py   where they run
+    checks.py   what is checked before a launch
     keys.py     a score and its token as one integer, so that the best is a maximum; masks
     noise.py    the Gumbel noise of `policies.noise`, bit for bit, where it is used
     uniform.py  a number per draw, for rules that keep drafts at random

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .checks import check_shapes
 from .choice import current
 from .keys import (
     MOST_SPLITS,
@@ -148,6 +149,16 @@ def _launch(
     places: int,
 ) -> None:
     lines, vocab = scores.shape
+    if lines % places:
+        raise ValueError(f"{lines} lines are not rows of {places} places")
+    check_shapes(
+        (lines // places,),
+        seeds=seeds,
+        positions=positions,
+        setting=setting,
+        purpose=purpose,
+        log_min_p=log_min_p,
+    )
     purposes = purpose if isinstance(purpose, Tensor) else seeds
     _draw[(lines, keys.shape[1])](
         scores,

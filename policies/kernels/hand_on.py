@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .checks import check_shapes, check_written
 from .choice import current
 
 
@@ -25,6 +26,9 @@ def hand_on(
     `history[R, C + 1]` int32. A position outside the context is not kept; the last column, which is
     there for those, is left alone.
     """
+    check_shapes((len(tokens),), counts=counts, base=base, rows=rows)
+    check_shapes((len(history),), last=last, computed=computed)
+    check_written(history=history)
     last, computed = last.clone(), computed.clone()
     with current(tokens.device):
         _hand_on[(len(tokens),)](
@@ -41,7 +45,7 @@ def hand_on(
             counts.stride(0),
             base.stride(0),
             rows.stride(0),
-            history.stride(0),
+            *history.stride(),
             WIDTH=triton.next_power_of_2(tokens.shape[1]),
             num_warps=1,
         )
@@ -57,6 +61,7 @@ def hand_on(
         "count_stride",
         "base_stride",
         "row_stride",
+        "history_row_stride",
         "history_stride",
     ],
     do_not_specialize_on_alignment=["base", "rows"],
@@ -76,12 +81,13 @@ def _hand_on(
     count_stride,
     base_stride,
     row_stride,
+    history_row_stride,
     history_stride,
     WIDTH: tl.constexpr,
 ):
     """Program (sampling row)."""
     line = tl.program_id(0).to(tl.int64)
-    row = tl.load(rows + line * row_stride)
+    row = tl.load(rows + line * row_stride).to(tl.int64)
     count = tl.load(counts + line * count_stride)
     before = tl.load(base + line * base_stride)
     place = tl.arange(0, WIDTH)
@@ -90,6 +96,7 @@ def _hand_on(
     token = tl.load(token_at, mask=settled, other=0)
     position = before + 1 + place
     keeps = settled & (position >= 0) & (position < context)
-    tl.store(history + row * history_stride + position, token.to(tl.int32), mask=keeps)
+    history_at = history + row * history_row_stride + position * history_stride
+    tl.store(history_at, token.to(tl.int32), mask=keeps)
     tl.store(last + row, tl.sum(tl.where(place == count - 1, token, 0), 0))
     tl.store(computed + row, before + count)

@@ -49,8 +49,20 @@ def checked_bits(bits: Tensor, logits: Tensor) -> Tensor:
     return bits if bits.stride(-1) == 1 else bits.contiguous()
 
 
+def checked_keys(keys: Tensor, lines: int) -> Tensor:
+    """`keys[lines, P]`, side by side.
+
+    Raises:
+        ValueError: they are for another number of lines, or more than a program looks at.
+    """
+    if len(keys) != lines or keys.shape[1] > MOST_SPLITS:
+        raise ValueError(f"keys {tuple(keys.shape)} are not up to {MOST_SPLITS} of {lines} lines")
+    return keys.contiguous()
+
+
 def tokens_of(keys: Tensor) -> Tensor:
     """The best token `[L]` int64 of each line of `keys[L, P]`."""
+    keys = checked_keys(keys, len(keys))
     tokens = keys.new_empty(len(keys))
     _tokens[(len(keys),)](keys, tokens, keys.shape[1], MOST=MOST_SPLITS, num_warps=1)
     return tokens

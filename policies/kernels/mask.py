@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .checks import check_written
 from .choice import current
 from .keys import TILE, checked_bits, contiguous_lines, masked_scores
 
@@ -24,6 +25,8 @@ def apply_bitmask(logits: Tensor, bits: Tensor, *, in_place: bool = False) -> Te
         logits = contiguous_lines(logits)
     elif logits.stride(-1) != 1:
         raise ValueError("logits that are masked in place must have a line's tokens side by side")
+    else:
+        check_written(logits=logits)
     masked = logits if in_place else torch.empty_like(logits)
     with current(logits.device):
         _apply[(lines, triton.cdiv(vocab, TILE))](

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .checks import check_shapes
 from .choice import current
 from .choose import best
 from .keys import (
@@ -33,6 +34,7 @@ def scaled(logits: Tensor, temperature: Tensor, bits: Tensor | None = None) -> T
     nothing. `bits[L, V / 32]` int32 as in `structured.bitmask`.
     """
     lines, vocab = logits.shape
+    check_shapes((lines,), temperature=temperature)
     logits = contiguous_lines(logits)
     bits = None if bits is None else checked_bits(bits, logits)
     out = logits.new_empty(lines, vocab, dtype=torch.float32)

@@ -9,8 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .checks import check_shapes
 from .choice import current
-from .keys import MOST_SPLITS, best_key, token_of
+from .keys import MOST_SPLITS, best_key, checked_keys, token_of
 
 
 def keep_equal(
@@ -22,6 +23,8 @@ def keep_equal(
     in place of its first. Returns tokens `[S, W]` and counts `[S]`, int64.
     """
     rows, drafted = drafts.shape
+    check_shapes((rows,), valid=valid, forced=forced)
+    keys = checked_keys(keys, rows * (drafted + 1))
     tokens = keys.new_empty(rows, drafted + 1)
     counts = keys.new_empty(rows)
     with current(keys.device):

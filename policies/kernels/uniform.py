@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .checks import check_shapes
 from .choice import current
 
 _BLOCK = 128
@@ -13,6 +14,7 @@ _BLOCK = 128
 def uniform(seeds: Tensor, positions: Tensor, purpose: int | Tensor) -> Tensor:
     """`[L]` float32 in [0, 1), of `seeds[L]`, `positions[L]` and a `purpose` for all or `[L]`."""
     count = len(seeds)
+    check_shapes((count,), seeds=seeds, positions=positions, purpose=purpose)
     purposes = purpose if isinstance(purpose, Tensor) else seeds
     out = seeds.new_empty(count, dtype=torch.float32)
     with current(seeds.device):

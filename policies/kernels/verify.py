@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..noise import Purpose
 from . import choose, settle
+from .checks import check_shapes
 from .choice import current
 
 
@@ -26,6 +27,7 @@ def coupled_scores(
 ) -> tuple[Tensor, Tensor]:
     """Tokens `[S, W]` and counts `[S]` of `acceptance.coupled` for `target[S, W, V]`."""
     rows, places, vocab = target.shape
+    check_shapes((rows, places - 1), drafts=drafts)
     flat = target.reshape(rows * places, vocab)
     with current(target.device):
         if any_random:
@@ -55,8 +57,12 @@ def coupled(
     it. A row whose `forced[S]` is not negative gives that token alone. See `Acceptance`.
     """
     rows, places, vocab = logits.shape
+    check_shapes((rows, places - 1), drafts=drafts)
     flat = logits.reshape(rows * places, vocab)
-    masks = None if bits is None else bits.reshape(rows * places, -1)
+    masks = None
+    if bits is not None:
+        check_shapes((rows, places, bits.shape[-1]), bits=bits)
+        masks = bits.reshape(rows * places, -1)
     with current(logits.device):
         if any_random:
             keys = choose.sample_keys(

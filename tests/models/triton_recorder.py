@@ -35,7 +35,7 @@ class Recorder:
         names = self.kernel.arg_names
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         assert set(given) == set(names)
-        constant = {p.name for p in self.kernel.params if p.is_constexpr}
+        constant = {p.name for p in self.kernel.params if _is_compiled_in(p, given[p.name])}
         types = {n: "constexpr" if n in constant else mangle_type(given[n]) for n in given}
         source = ASTSource(
             self.kernel,
@@ -50,3 +50,9 @@ class Recorder:
         compiled = triton.compile(source, target=self.target, options=options)
         assert "cubin" in compiled.asm
         self.compiled.append(compiled)
+
+
+def _is_compiled_in(parameter: Any, value: object) -> bool:
+    """Whether Triton makes kernels for each value: what is marked, and an integer that is 1."""
+    one = isinstance(value, int) and value == 1 and not parameter.do_not_specialize
+    return parameter.is_constexpr or one

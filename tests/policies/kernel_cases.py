@@ -5,7 +5,9 @@ Each function makes its input from a seed, so that both sides get the same.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -168,3 +170,12 @@ def _edits(kind: str) -> Edits:
 
 def used(dtype: torch.dtype = torch.float32) -> bool:
     return runs_on(torch.zeros(1, dtype=dtype))
+
+
+def with_what_changed(
+    name: str, written: Sequence[str], arguments: Mapping[str, Any]
+) -> list[Tensor]:
+    """What `module:function` returns for the arguments, then those that it wrote to."""
+    module, function = name.split(":")
+    found = getattr(import_module(module), function)(**arguments)
+    return [*(found if isinstance(found, tuple) else [found]), *(arguments[w] for w in written)]

@@ -1,0 +1,103 @@
+"""The attention kernels take every argument in every layout of memory, or refuse it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.models.interpreter import Interpreter
+from tests.models.layouts import LAYOUTS, expanded
+from tests.models.paged_oracle import Batch
+
+WRITE = "stepweave.models.kernels.write_cache:write"
+ATTEND = "stepweave.models.kernels.operators:attend_now"
+WRITTEN = ("keys", "values")
+
+
+def written() -> dict[str, Tensor]:
+    """Arguments of `write`."""
+    draw = torch.Generator().manual_seed(0)
+    return {
+        "keys": torch.randn(12, 3, 8, generator=draw),
+        "values": torch.randn(12, 3, 4, generator=draw),
+        "slots": torch.tensor([7, 11, 4, 5]),
+        "k": torch.randn(4, 3, 8, generator=draw),
+        "v": torch.randn(4, 3, 4, generator=draw),
+    }
+
+
+def attended() -> dict[str, Tensor]:
+    """Tensors among the arguments of `attend`: windows of two tokens, several blocks each."""
+    batch = Batch((9, 14, 5), query_len=2, block_size=4)
+    tensors = (tensor.nan_to_num() for tensor in batch.arguments())
+    named = dict(
+        zip(("query", "keys", "values", "block_tables", "positions"), tensors, strict=True)
+    )
+    return {**named, "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])}
+
+
+def everything(given: dict[str, Tensor], layout: str) -> dict[str, Tensor]:
+    """All arguments in that layout, those that are written to if they can be."""
+    return {
+        name: tensor if name in WRITTEN and layout == "expanded" else LAYOUTS[layout](tensor)
+        for name, tensor in given.items()
+    }
+
+
+def check_write(interpreted: Interpreter, given: dict[str, Tensor]) -> None:
+    if given["slots"].stride(0) == 0:  # all write to one slot: then they write the same
+        given = {**given, "k": expanded(given["k"]), "v": expanded(given["v"])}
+    wanted_keys, wanted_values = given["keys"].clone(), given["values"].clone()
+    wanted_keys[given["slots"]], wanted_values[given["slots"]] = given["k"], given["v"]
+    _, keys, values, *_ = interpreted(WRITE, *given.values())
+    assert torch.equal(keys, wanted_keys)
+    assert torch.equal(values, wanted_values)
+
+
+def check_attention(interpreted: Interpreter, given: dict[str, Tensor]) -> None:
+    how = {"query_len": 2, "block_size": 4, "scaling": 0.3}
+    plain = {
+        each: tensor.clone(memory_format=torch.contiguous_format) for each, tensor in given.items()
+    }
+    assert torch.equal(interpreted(ATTEND, **given, **how), interpreted(ATTEND, **plain, **how))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_new_keys_reach_their_slots_however_the_arguments_lie(
+    interpreted: Interpreter, layout: str
+) -> None:
+    check_write(interpreted, everything(written(), layout))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_attention_is_the_same_however_the_arguments_lie(
+    interpreted: Interpreter, layout: str
+) -> None:
+    check_attention(interpreted, everything(attended(), layout))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_argument_may_lie_in_any_way(interpreted: Interpreter, layout: str) -> None:
+    for check, given in ((check_write, written()), (check_attention, attended())):
+        for name in given:
+            if name not in WRITTEN or layout != "expanded":
+                check(interpreted, {**given, name: LAYOUTS[layout](given[name])})
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_cache_with_several_entries_in_one_place_is_refused(
+    interpreted: Interpreter, name: str
+) -> None:
+    given = written()
+    with pytest.raises(RuntimeError, match=f"{name} to be written .* in one place"):
+        interpreted(WRITE, *{**given, name: expanded(given[name])}.values())
+
+
+@pytest.mark.parametrize("name", ["slots", "k", "v", "values"])
+def test_new_keys_that_do_not_fit_are_refused(interpreted: Interpreter, name: str) -> None:
+    given = written()
+    given[name] = given[name][:-1]
+    with pytest.raises(RuntimeError, match="do not fit together"):
+        interpreted(WRITE, *given.values())

@@ -1,0 +1,76 @@
+"""Whole decode pipelines for two processes: one in which kernels run, and one in which none does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from stepweave.models.paged_cache import PagedCache
+from stepweave.requests.request import Request, SamplingParams
+from stepweave.serving.testing import VOCAB, tiny_request
+from tests.device.pipelines import DRAFTERS, REGEX, Told, served, tiny_on
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pipeline and what it is asked. `drafter`: a name of `DRAFTERS`."""
+
+    drafter: str
+    structured: bool
+    depth: int = 1
+    most: int = 7  # tokens of a request
+    rows: int = 4
+
+    def __str__(self) -> str:
+        return f"{self.drafter}-{'grammar' if self.structured else 'free'}-{self.depth}"
+
+
+def asked(case: Case) -> list[Request]:
+    """Greedy, constrained and drawn rows beside each other, of prompts of several blocks.
+
+    The first may hardly say anything but what its prompt repeats, so looking text up finds some.
+    """
+    plain = SamplingParams(max_tokens=case.most)
+    grammar = REGEX if case.structured else None
+    params = [
+        replace(plain, logit_bias=tuple((token, 9.0) for token in (11, 22, 33)), ignore_eos=True),
+        replace(plain, structured_outputs=grammar, ignore_eos=True),
+        replace(plain, temperature=0.9, seed=3, min_p=0.02),
+        replace(plain, temperature=0.8, seed=4, top_k=40, structured_outputs=grammar),
+    ]
+    prompts = [[(7 * uid + 11 * (at % 4)) % VOCAB for at in range(4 + 3 * uid)] for uid in range(4)]
+    return [tiny_request(uid, prompts[uid], params[uid]) for uid in range(case.rows)]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a pipeline came to."""
+
+    told: Told  # tokens, drafted and accepted counts and error of each request
+    caches: list[Tensor]  # keys and values of target and drafter, but for the scratch block
+
+    @staticmethod
+    def of(case: Case) -> Found:
+        config = replace(
+            DRAFTERS[case.drafter],
+            depth=case.depth,
+            structured=case.structured,
+            dtype=torch.float32,
+        )
+        engine = tiny_on(torch.device("cpu"), config, "serial")
+        told = [each[:4] for each in served(engine, asked(case))]
+        caches = [engine._states[name] for name in ("kv", "draft_kv") if name in engine._states]
+        stores = [
+            store[cache.block_size :]
+            for cache in caches
+            if isinstance(cache, PagedCache)
+            for store in (*cache.keys, *cache.values)
+        ]
+        return Found(told, stores)
+
+
+def found(case: Case) -> Found:
+    """For the other process, which is asked for functions."""
+    return Found.of(case)

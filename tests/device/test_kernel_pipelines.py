@@ -1,0 +1,55 @@
+"""Whole pipelines with the kernels, in Triton's interpreter, against the same without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.device.kernel_pipelines import Case, found
+from tests.device.pipelines import DRAFTERS
+from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> Iterator[Interpreter]:
+    """A process in which models attend and policies sample with the kernels."""
+    if reason := why_no_interpreter():
+        pytest.skip(reason)
+    with interpreter(STEPWEAVE_KERNELS="triton") as started:
+        yield started
+
+
+SAMPLE = [
+    Case("eagle3", structured=True, depth=2, most=3, rows=2),
+    Case("draft model", structured=False, most=3, rows=2),
+]
+
+
+@pytest.mark.parametrize("case", SAMPLE, ids=str)
+def test_kernels_change_neither_tokens_nor_counts(interpreted: Interpreter, case: Case) -> None:
+    compare(interpreted, case)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("structured", [False, True])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_no_pipeline_is_changed_by_kernels(
+    interpreted: Interpreter, drafter: str, structured: bool, depth: int
+) -> None:
+    compare(interpreted, Case(drafter, structured, depth))
+
+
+def compare(interpreted: Interpreter, case: Case) -> None:
+    """Equal tokens and counts; keys and values equal but for rounding, each in its slot.
+
+    A key in a wrong slot shows there first: what it costs is a draft now and then.
+    """
+    expected, kernels = found(case), interpreted("tests.device.kernel_pipelines:found", case)
+    assert kernels.told == expected.told
+    assert [each[3] for each in expected.told] == [None] * case.rows
+    assert len(kernels.caches) == len(expected.caches) > 0
+    for one, other in zip(kernels.caches, expected.caches, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)

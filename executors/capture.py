@@ -1,10 +1,13 @@
 """Captured segments: recorded once per shape, replayed by one call, never in place of another.
 
 What a captured graph does is fixed: the addresses, shapes and numbers that its bodies saw. So a
-capture is kept under all of that, the *signature* of what the segment reads: numbers and flags by
-value, tensors by address and shape, and the step modulo the slots of what it touches. A step is
-replayed only if its signature is one that was captured; any other runs as usual. A graph can
-be missing, but not wrong.
+capture is kept under all of that, the *signature* of what the segment reads, of its states and of
+the buffers that it fills: tensors by address and shape, everything else by type, content and bits
+(`contents.py`), and the step modulo the slots of what it touches. A step is replayed only if its
+signature is one that was captured; any other runs as usual. A graph can be missing, but not wrong.
+
+So nothing is captured whose signature would not tell all: what reads a tensor's numbers on the
+host, what changes a datum that is no tensor, what holds something that cannot be compared.
 
 Signatures return because device values lie in static slots. What a graph makes is copied, by the
 graph, to where its slot lies; so is every version of a carried value (it has an initial version,
@@ -21,10 +24,9 @@ so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, is_dataclass
-from enum import Enum
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NoReturn
 
@@ -33,12 +35,22 @@ from torch import Tensor
 
 from ..graph.plan import Plan
 from ..graph.segments import Segment, segments
+from .contents import Unstable, mapped, signature, tensors
 from .context import Context, Memory
 from .device import CannotCapture, Recording, Stream
+from .exits import NUMBERS, telling, watched_exits
 
 LIMIT = 512
 """Captures of one segment: a server that is asked for ever new shapes must not fill its memory
 with graphs of each."""
+
+REMEMBERED = 4096
+"""Signatures of one segment of which is known that they came up, or why they are not captured. The
+one that has not come up for longest is forgotten first; of each only a hash is kept, since a wrong
+answer here would only leave a graph out, or capture one sooner."""
+
+REASONS = 32
+"""Reasons of one segment that are counted apart."""
 
 Run = Callable[[Context], None]
 
@@ -52,6 +64,8 @@ class Counts:
     eager: dict[str, int] = field(default_factory=dict)  # run as usual, by the reason
 
     def because(self, reason: str) -> None:
+        if reason not in self.eager and len(self.eager) >= REASONS:
+            reason = "other reasons"
         self.eager[reason] = self.eager.get(reason, 0) + 1
 
 
@@ -72,7 +86,7 @@ class Captures:
             name: cells.buffers for name, cells in memory.cells.items() if cells.buffers
         }
         for buffers in self.buffers.values():
-            self.where.stay(list(_buffered(buffers)))
+            self.where.stay(buffers)
         wrapped: dict[str, Run] = {}
         for segment, run in self._runs.items():
             run.begin(memory, streams[segment.stream])
@@ -91,10 +105,6 @@ class Captures:
         return lines
 
 
-class Unstable(Exception):
-    """What it says: why such a datum is not worth capturing what reads it."""
-
-
 class _Places:
     """Memory that stays where it is, and what lies in the static slots of carried values."""
 
@@ -103,7 +113,7 @@ class _Places:
         self._staying: dict[int, Tensor] = {}  # storage -> a tensor in it, which keeps it
 
     def stay(self, datum: Any) -> None:
-        for tensor in _tensors(datum):
+        for tensor in tensors(datum):
             self._staying[tensor.untyped_storage().data_ptr()] = tensor
 
     def settle(self, name: str, slot: int, datum: Any) -> Any:
@@ -113,11 +123,11 @@ class _Places:
         def settled(tensor: Tensor) -> Tensor:
             return self._slot((name, slot, next(places)), tensor).copy_(tensor)
 
-        return _mapped(datum, settled)
+        return mapped(datum, settled)
 
     def reserve(self, name: str, slot: int, datum: Any) -> None:
         """Make room for such a datum: within a capture there would be none outside it."""
-        for place, tensor in enumerate(_tensors(datum)):
+        for place, tensor in enumerate(tensors(datum)):
             self._slot((name, slot, place), tensor)
 
     def _slot(self, place: tuple[str, int, int], tensor: Tensor) -> Tensor:
@@ -132,24 +142,27 @@ class _Places:
     def signature(self, datum: Any) -> Hashable:
         """All that a body can see of a datum but the contents of its tensors.
 
-        Raises `Unstable` for a tensor in memory that is not known to stay, and for a datum with a
-        true attribute `one_off`: its sizes are not expected to come up again.
+        Raises `Unstable` also for a tensor in memory that is not known to stay.
         """
-        match datum:
-            case None | bool() | int() | float() | str() | Enum():
-                return datum
-            case Tensor():
-                if datum.untyped_storage().data_ptr() not in self._staying:
-                    raise Unstable("what it reads lies elsewhere in each step")
-                return (datum.data_ptr(), tuple(datum.shape), datum.stride(), datum.dtype)
-            case tuple() | list():
-                return tuple(self.signature(each) for each in datum)
-        if getattr(datum, "one_off", False):
-            raise Unstable("sizes that are not rounded up")
-        if is_dataclass(datum):
-            parts = (getattr(datum, part.name) for part in fields(datum))
-            return (type(datum), *map(self.signature, parts))
-        return id(datum)  # a set of buffers, which the captures hold
+        return signature(datum, self._staying_place)
+
+    def _staying_place(self, tensor: Tensor) -> Hashable:
+        if tensor.untyped_storage().data_ptr() not in self._staying:
+            raise Unstable("what it reads lies elsewhere in each step")
+        return _place(tensor)
+
+
+def _place(tensor: Tensor) -> Hashable:
+    """All that a body can see of a tensor but its contents."""
+    return (
+        type(tensor),
+        tensor.data_ptr(),
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.device,
+        tensor.is_neg() or tensor.is_conj(),
+    )
 
 
 @dataclass(frozen=True)
@@ -170,9 +183,9 @@ class _SegmentRun:
         self._counts = captures.counts[segment]
         self._segment = segment
         self._known: dict[Hashable, _Captured] = {}
-        self._seen: set[Hashable] = set()
-        self._refused: dict[Hashable, str] = {}
+        self._seen: dict[int, str | None] = {}  # hash, latest last -> why it is not captured
         self._states: tuple[object, ...] = ()
+        self._buffers: list[list[Any]] = []
         self._reads = [
             (read.name, read.carry)
             for read in dict.fromkeys(
@@ -198,15 +211,20 @@ class _SegmentRun:
         """Forget what was captured on other states: a graph knows them by address."""
         self._cells, self._stream = memory.cells, stream
         states = tuple(
-            memory.contexts[op].state(name)
-            for op in self._segment.ops
-            for name in sorted(self._segment.states & _touched(memory.contexts[op]))
+            {
+                name: memory.contexts[op].state(name)
+                for op in self._segment.ops
+                for name in sorted(self._segment.states & _touched(memory.contexts[op]))
+            }.values()
         )
         if [id(state) for state in states] != [id(state) for state in self._states]:
             self._known.clear()
             self._seen.clear()
-            self._refused.clear()
         self._states = states
+        filled = (self._cells[name] for name in sorted(self._segment.writes))
+        self._buffers = [
+            cells.buffers for cells in filled if cells.buffers and cells.value.allocate is not None
+        ]
 
     def of(self, op: str) -> Run:
         first, last = op == self._segment.ops[0], op == self._segment.ops[-1]
@@ -221,7 +239,7 @@ class _SegmentRun:
             else:
                 self._run_body(context)
             if last and self._capturing is not None:
-                self._keep()
+                self._keep(context.step)
 
         return run
 
@@ -234,33 +252,63 @@ class _SegmentRun:
             return
         self._inputs = tuple(self._read(name, step - carry) for name, carry in self._reads)
         try:
-            key = (step % self._phases, *map(self._where.signature, self._inputs))
-        except Unstable as reason:
-            self._counts.because(str(reason))
+            key = self._signature(step)
+        except Unstable as error:
+            self._counts.because(str(error))
             return
         known = self._known.get(key)
         if known is not None:
             self._replayed = known
             self._counts.replayed += 1
             known.recording.replay()
-        elif key in self._refused:
-            self._counts.because(self._refused[key])
-        elif key not in self._seen:
-            self._seen.add(key)
-            self._counts.because("first of its shape")
-        elif len(self._known) >= LIMIT:
-            self._counts.because(f"{LIMIT} shapes are captured already")
-        else:
-            self._key = key
-            try:
-                recording = self._stream.recording(self._segment.stream)
-            except CannotCapture as reason:
-                self._never = str(reason)
-                self._counts.because(self._never)
-                return
-            within = ExitStack()
-            within.enter_context(recording.capture())
-            self._capturing = recording, within
+            return
+        reason = self._why_not(key)
+        if reason is not None:
+            self._counts.because(reason)
+            return
+        self._key = key
+        try:
+            recording = self._stream.recording(self._segment.stream)
+        except CannotCapture as error:
+            self._never = str(error)
+            self._counts.because(self._never)
+            return
+        within = ExitStack()
+        within.enter_context(watched_exits())
+        within.enter_context(telling(_refuse))
+        within.enter_context(recording.capture())
+        self._capturing = recording, within
+
+    def _signature(self, step: int) -> Hashable:
+        """All that the bodies can see in a step but the contents of tensors. Raises `Unstable`.
+
+        A state's tensors may lie anywhere: a graph reads what is at the address by then. Values
+        that lie elsewhere in each step would only never come up again.
+        """
+        where = self._where
+        return (
+            step % self._phases,
+            *[where.signature(datum) for datum in self._inputs],
+            *[where.signature(buffers[step % len(buffers)]) for buffers in self._buffers],
+            *[signature(state, _place) for state in self._states],
+        )
+
+    def _why_not(self, key: Hashable) -> str | None:
+        """Why a step of this signature, which is not known, is not captured now; None if it is."""
+        at = hash(key)
+        if at not in self._seen:
+            self._remember(at, None)
+            return "first of its shape"
+        self._remember(at, reason := self._seen[at])
+        if reason is None and len(self._known) >= LIMIT:
+            return f"{LIMIT} shapes are captured already"
+        return reason
+
+    def _remember(self, at: int, reason: str | None) -> None:
+        self._seen.pop(at, None)
+        self._seen[at] = reason
+        if len(self._seen) > REMEMBERED:
+            del self._seen[next(iter(self._seen))]
 
     def _read(self, name: str, version: int) -> Any:
         cells = self._cells[name]
@@ -303,7 +351,7 @@ class _SegmentRun:
                 self._where.reserve(name, slot, cells[slot])
             self._outputs[name] = cells[slot]
 
-    def _keep(self) -> None:
+    def _keep(self, step: int) -> None:
         """After the last op: the capture is complete, and has done the step's work."""
         assert self._capturing is not None, "only what is captured is kept"
         recording, within = self._capturing
@@ -313,8 +361,22 @@ class _SegmentRun:
         except Exception as error:
             self._fall_back(error)
             return
+        try:  # the step's work is done; but can the graph do it again?
+            changed = self._signature(step) != self._key
+            for output in self._outputs.values():
+                self._where.signature(output)
+        except Unstable as error:
+            self._refuse(f"cannot be captured: {error}")
+            return
+        if changed:
+            self._refuse("cannot be captured: it changes a datum that is not a tensor")
+            return
         self._known[self._key] = _Captured(recording, dict(self._outputs), self._inputs)
         self._counts.captured += 1
+
+    def _refuse(self, reason: str) -> None:
+        self._remember(hash(self._key), reason)
+        self._counts.because(reason)
 
     def _fall_back(self, error: Exception) -> None:
         """Something in the segment cannot be captured: do the step so far as usual, and say so."""
@@ -322,8 +384,7 @@ class _SegmentRun:
         if capturing is not None:
             capturing[1].__exit__(type(error), error, error.__traceback__)
         reason = f"cannot be captured: {type(error).__name__}: {error}"
-        self._refused[self._key] = reason.splitlines()[0]
-        self._counts.because(self._refused[self._key])
+        self._refuse(reason.splitlines()[0])
         for again, context in self._done:
             again(context)
 
@@ -352,39 +413,7 @@ def _touched(context: Context) -> set[str]:
     return {read.name for read in op.reads} | set(op.writes)
 
 
-def _tensors(datum: Any) -> Iterator[Tensor]:
-    """All tensors of a datum, in a fixed order."""
-    match datum:
-        case Tensor():
-            yield datum
-        case tuple() | list():
-            for each in datum:
-                yield from _tensors(each)
-        case None | bool() | int() | float() | str() | Enum():
-            return
-        case _ if is_dataclass(datum):
-            for part in fields(datum):
-                yield from _tensors(getattr(datum, part.name))
-
-
-def _buffered(buffers: list[Any]) -> Iterator[Tensor]:
-    """The tensors of slots' buffers, which may be objects of a class of the node's own."""
-    for buffer in buffers:
-        yield from _tensors(buffer)
-        if hasattr(buffer, "__dict__"):
-            yield from _tensors(list(vars(buffer).values()))
-        for part in fields(buffer) if is_dataclass(buffer) else ():
-            yield from _buffered([getattr(buffer, part.name)])
-
-
-def _mapped(datum: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same with other tensors, in the order of `_tensors`."""
-    match datum:
-        case Tensor():
-            return change(datum)
-        case tuple() | list():
-            return type(datum)(_mapped(each, change) for each in datum)
-        case _ if is_dataclass(datum) and not isinstance(datum, type):
-            parts = (_mapped(getattr(datum, part.name), change) for part in fields(datum))
-            return type(datum)(*parts)
-    return datum
+def _refuse(call: str, args: object, kwargs: object) -> None:
+    """Of what a body calls: a graph would know for ever the numbers that the host got."""
+    if call in NUMBERS:
+        raise CannotCapture(f"Tensor.{call} gives the numbers of a tensor to the host")

@@ -66,8 +66,8 @@ def run(
     asked = Asked(steps, states, keep, trace, watchdog_s)
     if check == "off":
         return executor(plan, asked)
+    from .exits import watched_exits
     from .strict import Strict  # with torch, which a graph of plain functions does without
-    from .watch import watched_exits
 
     strict = Strict(plan.graph, states, keep)
     with watched_exits():

@@ -12,7 +12,15 @@ from types import FrameType
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _OURS = frozenset(
     os.path.join(_HERE, name)
-    for name in ("source_line.py", "watch.py", "strict.py", "context.py", "homes.py", "races.py")
+    for name in (
+        "source_line.py",
+        "watch.py",
+        "exits.py",
+        "strict.py",
+        "context.py",
+        "homes.py",
+        "races.py",
+    )
 ) | {os.path.join(os.path.dirname(_HERE), "graph", "declare.py")}
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib", "stdlib")})
 

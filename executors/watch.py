@@ -1,9 +1,8 @@
 """What the code of one op does with tensors, seen while it does it.
 
 A dispatch mode of torch, of one thread and pushed for one op, sees every operation with its schema
-and so tells reads from writes. What leaves torch without an operation (`numpy`, `tolist`,
-`data_ptr`), or is none on a CPU (`cpu`), is told by wrappers around those few functions. Both only
-look: what was called then runs as it would have.
+and so tells reads from writes. What leaves torch without an operation is told by `exits.py`. Both
+only look: what was called then runs as it would have.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import wraps
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -21,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .exits import FACTORIES, telling
 from .source_line import frames
 
 
@@ -182,60 +181,11 @@ class _Dispatch(TorchDispatchMode):
         return None
 
 
-# --- calls that leave torch without an operation
-
-_METHODS = ("numpy", "tolist", "__array__", "cpu", "to", "data_ptr", "__dlpack__")
-_FACTORIES = ("tensor", "as_tensor")
 _MEANT = {
     "to": 'Tensor.to("cpu")',
     "tensor": "torch.tensor(…), a copy from pageable memory,",
     "as_tensor": "torch.as_tensor(…), a copy from pageable memory,",
 }
-_here = threading.local()  # `watch`: that of the op that this thread runs
-_exits = threading.Lock()
-_runs = 0
-_before: list[tuple[Any, str, Any]] = []
-
-
-@contextmanager
-def watched_exits() -> Iterator[None]:
-    """While any run in checking mode goes on, the calls that leave torch tell of it.
-
-    They are replaced for that long, and by wrappers that look for a watch of their own thread. A
-    function mode of torch would see them too, but is called for every function of torch there is,
-    down to `Tensor.shape`, which makes checking mode slower by a quarter.
-    """
-    global _runs
-    with _exits:
-        if _runs == 0:
-            for owner, names in ((Tensor, _METHODS), (torch, _FACTORIES)):
-                for name in names:
-                    _before.append((owner, name, vars(owner).get(name)))
-                    setattr(owner, name, _telling(name, getattr(owner, name)))
-        _runs += 1
-    try:
-        yield
-    finally:
-        with _exits:
-            _runs -= 1
-            while _runs == 0 and _before:
-                owner, name, own = _before.pop()
-                if own is None:
-                    delattr(owner, name)  # it was inherited
-                else:
-                    setattr(owner, name, own)
-
-
-def _telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def telling(*args: Any, **kwargs: Any) -> Any:
-        watch: Watch | None = getattr(_here, "watch", None)
-        if watch is not None:
-            watch.leaves(name, args, kwargs)
-        return function(*args, **kwargs)
-
-    return telling
-
 
 TORCH_REFUSED = "called a synchronizing CUDA operation"  # what torch says then
 
@@ -291,9 +241,10 @@ class Watch:
         self._observer = observer
         self._mode: Any = _Dispatch(observer, may_ask=may_ask)
         self._may_ask = may_ask
+        self._told = telling(self.leaves)
 
     def __enter__(self) -> None:
-        _here.watch = self
+        self._told.__enter__()
         self._mode.__enter__()
         if not self._may_ask:
             NO_WAITS.count(wanted=1)
@@ -302,7 +253,7 @@ class Watch:
         if not self._may_ask:
             NO_WAITS.count(wanted=-1)
         self._mode.__exit__(*raised)
-        _here.watch = None
+        self._told.__exit__(*raised)
 
     def leaves(self, what: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """The op calls one of the functions that leave torch."""
@@ -311,7 +262,7 @@ class Watch:
             if (
                 what in ("numpy", "tolist", "__array__", "cpu")
                 or (what == "to" and isinstance(target, str) and target == "cpu")
-                or (what in _FACTORIES and not (args and isinstance(args[0], Tensor)))
+                or (what in FACTORIES and not (args and isinstance(args[0], Tensor)))
             ):
                 self._observer.asks_the_host(_MEANT.get(what, f"Tensor.{what}()"))
         if args and isinstance(args[0], Tensor):

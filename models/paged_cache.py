@@ -47,6 +47,9 @@ class PagedCache:
     its own hidden states.
     """
 
+    fixed = True
+    """Its tensors never move and its numbers never change: captured graphs know it by identity."""
+
     def __init__(
         self,
         layers: Sequence[LayerShape],

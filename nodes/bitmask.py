@@ -54,10 +54,12 @@ class MaskBuffer:
     W is the widest window of the step, so a step without drafts copies and applies less.
     """
 
+    fixed = True
+    """Its tensors never move: captured graphs know it by identity."""
+
     def __init__(self, rows: int, window: int, vocab: int, device: torch.device = CPU) -> None:
         self.bits = pinned(rows, window, words(vocab), dtype=torch.int32, device=device)
         self.valid = pinned(rows, device=device)
-        self._valid = self.valid.numpy()
 
     def fill(self, batch: StepBatch, table: MatcherTable, drafts: HostDrafts | None) -> FilledMask:
         """Masks of every sampling row: all ones where nothing is structured."""
@@ -65,7 +67,8 @@ class MaskBuffer:
         used = packed(self.bits, batch.samples, width, self.bits.shape[2])
         bits = used.numpy()
         bits[:] = ALL_ALLOWED
-        self._valid[: batch.samples] = width - 1
+        valid = self.valid.numpy()
+        valid[: batch.samples] = width - 1
         items: list[tuple[Matcher, list[int], int]] = []
         for index, row in enumerate(rows):
             if not row.yields:
@@ -75,13 +78,13 @@ class MaskBuffer:
             except Exception as error:  # the boundary: one request's grammar, one request's error
                 table.failures[row.request.uid] = f"{type(error).__name__}: {error}"
                 bits[index] = 0
-                self._valid[index] = 0
+                valid[index] = 0
                 continue
             if matcher is not None:
                 items.append((matcher, self._drafts_of(row, table, drafts), index))
         counts, failures = fill_batch(items, bits)
         for (_, _, index), count in zip(items, counts, strict=True):
-            self._valid[index] = count
+            valid[index] = count
         for index, failure in failures.items():
             table.failures[rows[index].request.uid] = str(failure)
         return FilledMask(used, self.valid[: batch.samples])

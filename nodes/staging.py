@@ -58,6 +58,9 @@ class Staging:
     `words[·, 2 + L]`.
     """
 
+    fixed = True
+    """Its tensors never move: captured graphs know it by identity."""
+
     def __init__(self, limits: Limits, device: torch.device = CPU) -> None:
         rows, tokens, window = limits.max_rows, limits.token_budget, limits.window
         self.limits = limits

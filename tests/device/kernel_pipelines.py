@@ -1,4 +1,4 @@
-"""Whole decode pipelines for two processes: one in which kernels run, and one in which none does."""
+"""Whole decode pipelines for two processes: in one kernels run, in the other none does."""
 
 from __future__ import annotations
 

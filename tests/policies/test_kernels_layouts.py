@@ -15,7 +15,7 @@ from tests.policies.kernel_cases import generator, masks
 from tests.policies.test_kernels import same
 
 KERNELS = "stepweave.policies.kernels"
-ROWS, PLACES, VOCAB = 3, 2, 70
+ROWS, PLACES, VOCAB = 3, 3, 70
 LINES = ROWS * PLACES
 
 
@@ -57,13 +57,15 @@ def temperatures(rows: int) -> Tensor:
 
 
 def windows() -> dict[str, Tensor]:
-    """Drafts, some of which the target would choose."""
-    return {"drafts": whole(3, ROWS, PLACES - 1), "valid": torch.tensor([1, 1, 0])}
+    """Drafts of token 2."""
+    return {"drafts": torch.full((ROWS, PLACES - 1), 2), "valid": torch.tensor([2, 1, 0])}
 
 
 def keys() -> Tensor:
-    """Keys of `keys.py` for tokens below 3, of several programs per line."""
-    return (whole(9, LINES, 4) << 32) | (2**31 - 1 - whole(3, LINES, 4))
+    """Keys of `keys.py` of several programs per line; the best is of token 2, but in the last."""
+    tokens = torch.tensor([9, 2, 7, 8]).repeat(LINES, 1)
+    tokens[-1] += 20
+    return (torch.tensor([5, 8, 6, 7]) << 32) | (2**31 - 1 - tokens)
 
 
 def after_a_step() -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from ..graph.step_graph import StepGraph, Vertex
 from .errors import ContractViolation, UndeclaredAccess
 from .frontier import BEFORE_ALL, Frontier
 from .homes import Home, Homes, fill, fits, share
-from .parts import PLAIN
+from .parts import PLAIN, is_tensor
 from .source_line import where
 
 Release = tuple[list[Any], int, int, "list[Iterator[int]] | None", int]
@@ -268,6 +269,7 @@ class Memory:
     contexts: Mapping[str, Context]
     cells: Mapping[str, Cells]
     kept: Mapping[str, list[Any]]
+    incomplete: dict[str, Incomplete] = field(default_factory=dict)  # by op
 
     @staticmethod
     def of(
@@ -323,10 +325,25 @@ class Memory:
         mine = (self.cells[name] for name in vertex.op.writes if name in self.cells)
         return tuple((cells.cells, cells.written) for cells in mine if cells.written is not None)
 
+    def keep_late(self, vertex: Vertex) -> Incomplete | None:
+        """Make an op that fills host buffers by work on a stream leave them to be copied later.
+
+        None where it fills none that are kept. Whoever calls this copies them when they are
+        complete, and before the slot is filled again: see `hold.py`.
+        """
+        filled = [self.cells[name] for name in vertex.op.writes if name in self.kept]
+        late = [c for c in filled if c.buffers is not None and c.value.place != "device"]
+        if not late:
+            return None
+        return self.incomplete.setdefault(
+            vertex.name, Incomplete(len(late), min(len(cells.cells) for cells in late))
+        )
+
     def keepers(self, vertex: Vertex) -> tuple[tuple[Callable[[Any], None], list[Any]], ...]:
         """Where to append the versions that are kept. Buffers filled in place are copied."""
+        late = self.incomplete.get(vertex.name)
         return tuple(
-            (_keep(self.kept[name], self.cells[name].value), self.cells[name].cells)
+            (_keep(self.kept[name], self.cells[name].value, late), self.cells[name].cells)
             for name in vertex.op.writes
             if name in self.kept
         )
@@ -352,10 +369,32 @@ def _homes(cells: Mapping[str, Cells], states: Mapping[str, object]) -> Homes:
     return homes
 
 
-def _keep(history: list[Any], value: Value) -> Callable[[Any], None]:
+@dataclass
+class Incomplete:
+    """Versions in host buffers that one op has published, and its stream may still be filling."""
+
+    values: int  # how many the op publishes in each step
+    slots: int  # the fewest of them
+    versions: deque[tuple[list[Any], Any]] = field(default_factory=deque)  # (history, buffer)
+
+    def copy_step(self) -> None:
+        """Append copies of the oldest step's to where they are kept, if there is one."""
+        for _ in range(min(self.values, len(self.versions))):
+            history, datum = self.versions.popleft()
+            history.append(_copied(datum))
+
+
+def _keep(history: list[Any], value: Value, late: Incomplete | None) -> Callable[[Any], None]:
     if value.allocate is None:
         return history.append
-    return lambda datum: history.append(copy.deepcopy(datum))
+    if late is not None and value.place != "device":
+        return lambda datum: late.versions.append((history, datum))
+    return lambda datum: history.append(_copied(datum))
+
+
+def _copied(datum: Any) -> Any:
+    """On a stream, a copy in its order: `deepcopy` of a tensor copies its whole storage."""
+    return datum.detach().clone() if is_tensor(datum) else copy.deepcopy(datum)
 
 
 def _read_key(read: Read) -> tuple[str, int]:

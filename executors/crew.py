@@ -30,7 +30,7 @@ from .context import Context, Memory, cells_in_flight
 from .device import Device, Event, Moment, Stream
 from .errors import DeviceFailure, NodeFailure, StuckWait
 from .frontier import Aborted, Frontier
-from .hold import Holds
+from .hold import Copies, Holds
 from .instructions import Desk, Program, Task, interpret
 from .report import OpEvent, RunReport
 from .trace import timed
@@ -62,6 +62,8 @@ def run_on(
     crew = Crew(plan, program, frontier, memory, device, asked.trace, captures)
     try:
         crew.work(asked.watchdog_s)
+        for copies in crew.copies.values():
+            copies.finish()
     finally:
         contexts.clear()  # they and the frontier refer to each other: let buffers go at once
     return RunReport(
@@ -125,6 +127,12 @@ class Crew:
         )
         self.captured = {} if captures is None else captures.begin(memory, self.streams)
         self.holds = Holds(plan, memory.cells, program.ahead) if device.defers else None
+        self.copies: dict[str, Copies] = {}
+        if device.defers:
+            for op, vertex in plan.graph.vertices.items():
+                late = memory.keep_late(vertex) if vertex.side == "device" else None
+                if late is not None:
+                    self.copies[op] = Copies(late)
         self.performs = {
             task.op: interpret(
                 memory.contexts[task.op],
@@ -262,6 +270,7 @@ class Crew:
             memory.contexts[op], memory, self.frontier, desk, run=self._device_run(task, stream)
         )
         ask = None if self.holds is None else self.holds.asks(op, stream)
+        copies = self.copies.get(op)
         awaited = [
             (wait, self.tokens[wait].get, self.actor_of[wait.source] in self.streams)
             for wait in task.waits
@@ -277,6 +286,8 @@ class Crew:
             desk.at = None
 
         def launch(step: int) -> None:
+            if copies is not None:
+                copies.before(step)
             for wait, get, of_device in awaited:
                 launcher.wait = wait
                 event = get()
@@ -290,6 +301,8 @@ class Crew:
                     put(step, event)
             if ask is not None:
                 ask(step)
+            if copies is not None:
+                copies.after(step, stream)
 
         return launch
 

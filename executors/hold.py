@@ -19,7 +19,7 @@ from ..graph.events import plan_edges
 from ..graph.paths import HOP, adjacency, closure, reachable
 from ..graph.plan import Plan
 from ..graph.step_graph import Vertex
-from .context import Cells
+from .context import Cells, Incomplete
 from .device import Event, Stream
 
 Held = deque[tuple[int, tuple[Any, ...]]]  # (step, what the op touched then), oldest first
@@ -102,6 +102,39 @@ class Holds:
             for op, point in self._points.items()
             if point is not None and point[0] == host_op
         ]
+
+
+class Copies:
+    """The versions of one device op that the run hands out, copied once they are complete.
+
+    Its body has returned, but its stream may still be filling the buffers; and in K steps it fills
+    them again. So before the launch that does that, the host waits for the earlier one. That is no
+    order of the plan: whoever asks for such versions pays for them.
+    """
+
+    def __init__(self, incomplete: Incomplete) -> None:
+        self._incomplete = incomplete
+        self._filling: deque[tuple[int, Event]] = deque()
+
+    def before(self, step: int) -> None:
+        """To be called before the op's launch."""
+        while self._filling and self._filling[0][0] <= step - self._incomplete.slots:
+            self._copy_oldest()
+
+    def after(self, step: int, stream: Stream) -> None:
+        """To be called after the op's launch."""
+        if step >= 0:
+            self._filling.append((step, stream.record()))
+
+    def finish(self) -> None:
+        """To be called after the last step."""
+        while self._filling:
+            self._copy_oldest()
+
+    def _copy_oldest(self) -> None:
+        _, event = self._filling.popleft()
+        event.synchronize()
+        self._incomplete.copy_step()
 
 
 def _release(held: Held, distance: int) -> Callable[[int], None]:

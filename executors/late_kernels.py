@@ -16,8 +16,8 @@ from __future__ import annotations
 import threading
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from random import Random
 from typing import Any
@@ -27,15 +27,18 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..graph.node import Value
 from ..graph.plan import Plan
 from .asked import Asked
 from .crew import run_on
+from .parts import Patience, reached
 from .report import RunReport
 from .virtual_streams import VirtualStream, VirtualStreams
 
 ALIGNED = 64  # bytes, as torch aligns its own
 HOST = ""  # the pool of pinned memory
 
+UPLOAD = torch.ops.aten._to_copy.default  # what `to` does, which brings host memory to the device
 _INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 
 
@@ -86,13 +89,22 @@ class Allocator:
         with self._lock:
             self._free[block.pool, len(block.bytes)].append(block)
 
+    def _block(self, tensor: Tensor) -> _Block | None:
+        address = tensor.untyped_storage().data_ptr()
+        with self._lock:
+            at = bisect_right(self._starts, address) - 1
+            block = self._blocks[at] if at >= 0 and address else None
+        return block if block and address < block.start + len(block.bytes) else None
+
+    def pool_of(self, tensor: Tensor) -> str | None:
+        """The stream that a tensor was allocated for; None if it comes from elsewhere."""
+        block = self._block(tensor)
+        return None if block is None else block.pool
+
     def unowned(self, tensor: Tensor) -> Callable[[], Tensor]:
         """The same tensor as a kernel knows it: by address, without keeping its memory."""
-        with self._lock:
-            address = tensor.untyped_storage().data_ptr()
-            at = bisect_right(self._starts, address) - 1
-            block = self._blocks[at] if at >= 0 else None
-        if block is None or not address or address >= block.start + len(block.bytes):
+        block = self._block(tensor)
+        if block is None:
             return lambda: tensor  # not of this device: weights, states, buffers of the host
         whole, geometry = block.bytes, (tensor.shape, tensor.stride(), tensor.storage_offset())
         return partial(_alias, whole, tensor.dtype, geometry)
@@ -126,6 +138,9 @@ class _Kernels(TorchDispatchMode):
                 return operation.decompose(*args, **kwargs)
         if _is_view(operation):
             return operation(*args, **kwargs)
+        tensors = _flat([*args, *kwargs.values()]) if operation is not UPLOAD else ()
+        if tensors and all(map(self._device.is_host, tensors)):
+            return operation(*args, **kwargs)  # by the host, at once
         if _asks(operation, args):
             self._device.drain(self._stream)
             return operation(*args, **kwargs)
@@ -136,7 +151,7 @@ class _Kernels(TorchDispatchMode):
         if operation._schema.is_mutable:
             self._give(_call(operation, late_args, late_kwargs, ()))
             return _written(operation, args, kwargs)
-        shapes = operation(*_mapped(_meta, args), **{**_mapped(_meta, kwargs), **_on_meta(kwargs)})
+        shapes = self._device.shapes(operation, args, kwargs)
         pool = HOST if pinned else self._name
         found = _mapped(lambda each: self._device.allocator.tensor(each, pool), shapes)
         if not operation.name().startswith(("aten::empty", "aten::new_empty")):
@@ -189,6 +204,15 @@ def _flat(found: Any) -> list[Tensor]:
     return (
         [each for part in found for each in _flat(part)] if isinstance(found, list | tuple) else []
     )
+
+
+def _geometry(argument: Any) -> Hashable:
+    """All that the shape of a result depends on."""
+    if isinstance(argument, Tensor):
+        return (argument.shape, argument.stride(), argument.dtype)
+    if isinstance(argument, list | tuple):
+        return tuple(map(_geometry, argument))
+    return (type(argument), argument)
 
 
 def _meta(tensor: Tensor) -> Tensor:
@@ -250,6 +274,30 @@ class LateKernels(VirtualStreams):
     """The device, and what it works with: see the module."""
 
     allocator: Allocator = field(default_factory=Allocator)
+    _shapes: dict[Hashable, Any] = field(default_factory=dict)
+    _host: dict[int, Tensor] = field(default_factory=dict)  # by the address of the storage
+
+    def note_host(self, datum: object) -> None:
+        """The tensors of `datum` lie on the host: only copies from and to the device are late."""
+        for _, part in reached(datum, Patience()):
+            if isinstance(part, Tensor):
+                self._host[part.untyped_storage().data_ptr()] = part
+
+    def is_host(self, tensor: Tensor) -> bool:
+        return (
+            tensor.untyped_storage().data_ptr() in self._host
+            or self.allocator.pool_of(tensor) == HOST
+        )
+
+    def shapes(self, operation: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """What an operation returns, as tensors without memory."""
+        names = tuple((name, _geometry(each)) for name, each in kwargs.items())
+        key = (operation, _geometry(args), names)
+        if key not in self._shapes:
+            self._shapes[key] = operation(
+                *_mapped(_meta, args), **{**_mapped(_meta, kwargs), **_on_meta(kwargs)}
+            )
+        return self._shapes[key]
 
     def open(self, streams: Sequence[str], urgent: frozenset[str]) -> Mapping[str, VirtualStream]:
         self._streams = {name: LateStream(self, name=name) for name in streams}
@@ -275,4 +323,17 @@ class Late:
         self.device = LateKernels(Random(self.seed))
 
     def __call__(self, plan: Plan, asked: Asked) -> RunReport:
-        return run_on(self.device, plan, asked)
+        values = {name: self._noting(value) for name, value in plan.graph.values.items()}
+        return run_on(self.device, replace(plan, graph=replace(plan.graph, values=values)), asked)
+
+    def _noting(self, value: Value) -> Value:
+        allocate = value.allocate
+        if allocate is None or value.place == "device":
+            return value
+
+        def noted() -> object:
+            buffer = allocate()
+            self.device.note_host(buffer)
+            return buffer
+
+        return replace(value, allocate=noted)

@@ -14,6 +14,7 @@ from itertools import pairwise
 import pytest
 
 from stepweave.executors import NodeFailure, RunReport, StuckWait, run
+from stepweave.executors.instructions import Program
 from stepweave.executors.testing import recorded_states, recording, with_graph
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import GraphError, StepweaveError
@@ -563,3 +564,31 @@ def test_a_graph_that_cannot_be_ordered_has_no_plan_to_run() -> None:
                 [Value("x"), Value("y")],
             )
         )
+
+
+@pytest.mark.parametrize("carry", [0, 1, 7])
+def test_a_fresh_version_is_there_for_a_reader_as_far_behind_as_it_may_be(carry: int) -> None:
+    """The writer runs ahead of a reader that has stopped, until nothing lets it go on."""
+    seen: list[object] = []
+    far = threading.Event()
+    last = [0]
+
+    def make(ctx: OpContext) -> None:
+        ctx.write("x", ctx.step)
+        if ctx.step == last[0]:
+            far.set()
+
+    def look(ctx: OpContext) -> None:
+        if ctx.step == 2 * carry + 1:
+            assert far.wait(60)
+        seen.append(ctx.read("x"))
+
+    nodes = [
+        Node("make", (Op(writes=("x",), run=make),)),
+        Node("look", (Op((Read("x", carry),), run=look),), actor="other"),
+    ]
+    plan = compile_plan(StepGraph.build(nodes, [Value("x", initial="-")], order="keep"))
+    last[0] = 2 * carry + Program.of(plan).ahead  # the last step that the frontier lets begin
+    steps = last[0] + 5
+    run(plan, executor="threads", steps=steps)
+    assert seen == ["-"] * carry + list(range(steps - carry))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Config, Costs, Rows, Settings
+from .options import Config, Costs, Rows, Settings, offer_configs, offer_ops
 
 graph_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -124,8 +124,15 @@ def graph_render(
     )
 
 
-From = Annotated[str, typer.Argument(metavar="A", help="A node or op: forward, commit.host …")]
-To = Annotated[str, typer.Argument(metavar="B", help="Another, or the same.")]
+From = Annotated[
+    str,
+    typer.Argument(
+        metavar="A", help="A node or op: forward, commit.host …", autocompletion=offer_ops
+    ),
+]
+To = Annotated[
+    str, typer.Argument(metavar="B", help="Another, or the same.", autocompletion=offer_ops)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 
@@ -184,8 +191,12 @@ def graph_why_not(
 
 @graph_app.command("diff")
 def graph_diff(
-    before: Annotated[str, typer.Argument(metavar="X", help="A config, as it was.")],
-    after: Annotated[str, typer.Argument(metavar="Y", help="A config, as it is.")],
+    before: Annotated[
+        str, typer.Argument(metavar="X", help="A config, as it was.", autocompletion=offer_configs)
+    ],
+    after: Annotated[
+        str, typer.Argument(metavar="Y", help="A config, as it is.", autocompletion=offer_configs)
+    ],
     settings: Settings = None,
     before_settings: Annotated[
         list[str] | None, typer.Option("--set-x", metavar="KEY=VALUE", help="A setting of X only.")

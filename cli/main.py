@@ -16,7 +16,16 @@ import typer
 from typer.core import TyperGroup
 
 from .graph import graph_app
-from .options import Config, Costs, MaxTokens, PromptsFile, PromptTexts, Rows, Settings
+from .options import (
+    Config,
+    Costs,
+    MaxTokens,
+    PromptsFile,
+    PromptTexts,
+    Rows,
+    Settings,
+    offer_configs,
+)
 from .reporting import Exit, one_line_errors, open_closed_streams, unwritable
 from .signals import raise_on_term
 
@@ -50,9 +59,21 @@ app = typer.Typer(
 app.add_typer(graph_app, name="graph", help="Draw, explain and compare plans.")
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"stepweave {version('stepweave')}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
+    ] = False,
 ) -> None:
     """Decode steps as declared dataflow: overlap and synchronization derived, and proved."""
 
@@ -60,7 +81,12 @@ def _options(
 @app.command()
 def check(
     configs: Annotated[
-        list[str], typer.Argument(metavar="CONFIG…", help="YAML files or names of shipped ones.")
+        list[str],
+        typer.Argument(
+            metavar="CONFIG…",
+            help="YAML files or names of shipped ones.",
+            autocompletion=offer_configs,
+        ),
     ],
     json: Annotated[bool, typer.Option("--json", help="One JSON object per config.")] = False,
     mutate: Annotated[
@@ -118,6 +144,12 @@ def run(
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail where a node does what it did not declare.")
     ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write what would be printed to a file."
+        ),
+    ] = None,
 ) -> None:
     """Generate text. Without prompts given, for those of the config.
 
@@ -125,18 +157,24 @@ def run(
     Exit code 1 if a request failed, 130 after Ctrl-C, 143 after TERM (what was done is printed).
       stepweave run quickstart
       stepweave run quickstart --prompt "Write a story about a fox named Ida." --max-tokens 80
-      stepweave run async --prompts requests.jsonl --json --set scheduler.max_rows=4
+      stepweave run async --prompts requests.jsonl --json -o results.jsonl
+      stepweave run async --prompts - --set scheduler.max_rows=4 < requests.jsonl
       stepweave run quickstart --compare --set depth=3
     """
+    from .output import place
     from .planned import runnable
     from .requested import requested
     from .run import run as run_pipeline
     from .settings import overrides
 
+    if output is not None:
+        place(output)
     changed = overrides(settings) | ({"check": "strict"} if strict else {})
     loaded = runnable(config, changed)
     lines = requested(loaded, prompt or (), prompts, schema, max_tokens)
-    raise Exit(run_pipeline(loaded, lines, as_json=json, compare=compare, ordered=ordered))
+    raise Exit(
+        run_pipeline(loaded, lines, as_json=json, compare=compare, ordered=ordered, output=output)
+    )
 
 
 @app.command()
@@ -286,6 +324,33 @@ def trace(
             Asked(output, html, steps_shown, warm_up, steps, json),
         )
     )
+
+
+@app.command("list")
+def list_choices(
+    section: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[pipelines|kinds|policies|costs]",
+            help="One section only.",
+            autocompletion=lambda incomplete: [
+                each
+                for each in ("pipelines", "kinds", "policies", "costs")
+                if each.startswith(incomplete)
+            ],
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """List the pipelines, node kinds, policies and costs profiles there are, with a line each.
+
+    \b
+      stepweave list
+      stepweave list pipelines --json
+    """
+    from .listing import listing
+
+    listing(section, json)
 
 
 @app.command()

@@ -94,7 +94,7 @@ def plan_of(
 ) -> Planned:
     """The plan of a config that is loaded already."""
     try:
-        graph = _graph(loaded)
+        graph = step_graph_of(loaded)
         times = costs.of(graph, rows=rows, window=_window(loaded)) if costs else None
         plan = _compile(loaded, graph, times, overrides or {})
         if costs is not None and times is not None:
@@ -107,7 +107,8 @@ def plan_of(
     return Planned(plan, loaded, costs, times)
 
 
-def _graph(loaded: Loaded) -> StepGraph:
+def step_graph_of(loaded: Loaded) -> StepGraph:
+    """The graph of a config, not compiled yet. Raises `ConfigError` or `GraphError`."""
     config = loaded.config
     if isinstance(config, AbstractGraph):
         return config.step_graph(name=loaded.name)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..configs.errors import ConfigError, Mark
-from ..configs.prompts import PromptLine, StructuredOutputs, read_prompts
+from ..configs.prompts import (
+    MAX_FILE_BYTES,
+    PromptLine,
+    StructuredOutputs,
+    prompts_of,
+    read_prompts,
+)
 from ..configs.schema import PipelineConfig
 
 MAX_SCHEMA_BYTES = 1024 * 1024
+STDIN = "standard input"
 
 
 def requested(
@@ -27,7 +35,7 @@ def requested(
     grammar = StructuredOutputs(json=_read_schema(schema)) if schema else None
     found = [PromptLine(prompt=text, structured_outputs=grammar) for text in prompts]
     if file is not None:
-        found += read_prompts(file)
+        found += prompts_of(_read_stdin(), STDIN) if str(file) == "-" else read_prompts(file)
     if not found:
         found = list(config.prompts)
     if not found:
@@ -35,6 +43,15 @@ def requested(
     if max_tokens is not None:
         found = [line.model_copy(update={"max_tokens": max_tokens}) for line in found]
     return tuple(found)
+
+
+def _read_stdin() -> bytes:
+    try:
+        if sys.stdin is None:
+            raise ConfigError.at(Mark(STDIN), "cannot be read: it is closed")
+        return sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError.at(Mark(STDIN), f"cannot be read: {error.strerror}") from error
 
 
 def _read_schema(path: Path) -> Any:

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from ..requests.request import RequestOutput
 
 
-def write_json(output: RequestOutput) -> None:
+def write_json(output: RequestOutput, out: TextIO) -> None:
     """A line for one request, at once: a pipe that reads it need not wait for the others."""
-    print(json.dumps(output.to_json()), flush=True)
+    print(json.dumps(output.to_json()), file=out, flush=True)
 
 
-def write_summary(summary: Mapping[str, Any]) -> None:
+def write_summary(summary: Mapping[str, Any], out: TextIO) -> None:
     """The last line, on the whole run."""
-    print(json.dumps({"summary": summary}), flush=True)
+    print(json.dumps({"summary": summary}), file=out, flush=True)
 
 
-def print_text(outputs: Sequence[RequestOutput], summary: Mapping[str, Any]) -> None:
-    """A panel for each completion, then a table of counts and one line on the whole run."""
+def print_text(outputs: Sequence[RequestOutput], summary: Mapping[str, Any], out: TextIO) -> None:
+    """A panel for each completion, then a table of counts and one line on the whole run.
+
+    Requests that failed come first, as they are what needs a look.
+    """
     from rich.console import Console
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = Console(file=out, highlight=False)
     shown = [choice for output in outputs for choice in output.choices or (output,)]
+    shown.sort(key=lambda output: output.error is None)
     for output in shown:
         body = Text(_visible(output.text))
         if output.error is not None:
@@ -37,7 +41,7 @@ def print_text(outputs: Sequence[RequestOutput], summary: Mapping[str, Any]) -> 
             body.append(_visible(f"\nwarning: {warning}"), style="yellow")
         for note in output.notes:
             body.append(_visible(f"\nnote: {note}"), style="dim")
-        about = Text(_visible(_first_line(output.prompt)))
+        about = Text(_visible(_first_line(f"{output.id}: {output.prompt}")))
         console.print(Panel(body, title=about, title_align="left"))
     table = Table("request", "ended by", "tokens", "drafted", "accepted", box=None)
     for output in shown:
@@ -65,8 +69,16 @@ def _sentence(summary: Mapping[str, Any]) -> str:
     said += "".join(f"\nnote: {note}" for note in summary["notes"])
     if summary["equal_to_synchronous"] is not None:
         same = "equal to" if summary["equal_to_synchronous"] else "NOT EQUAL to"
-        said += f"\n{same} the synchronous loop, {summary['speed_ratio']:.2f} times its speed"
+        said += f"\n{same} the synchronous loop, {_speed(summary)}"
     return said
+
+
+def _speed(summary: Mapping[str, Any]) -> str:
+    rounds, (low, high) = summary["rounds"], summary["speed_ratio_quartiles"]
+    said = f"{summary['speed_ratio']:.2f} times its speed"
+    if rounds == 1:
+        return f"{said} (one round)"
+    return f"{said} (quartiles {low:.2f} and {high:.2f} of {rounds} rounds)"
 
 
 def _first_line(prompt: str, most: int = 72) -> str:

@@ -111,6 +111,11 @@ def read_prompts(path: Path) -> tuple[PromptLine, ...]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError.at(Mark(name), f"cannot be read: {reason}") from error
+    return prompts_of(raw, name)
+
+
+def prompts_of(raw: bytes, name: str) -> tuple[PromptLine, ...]:
+    """The same of what was read already; `name` is that of the file. Raises `ConfigError`."""
     lines = raw.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     if len(raw) > MAX_FILE_BYTES or len(lines) > MAX_LINES:
         raise ConfigError.at(

@@ -35,8 +35,11 @@ def validated(model: type[Model], source: Located) -> Model:
 def _problems(model: type[BaseModel], source: Located, error: ValidationError) -> list[Problem]:
     found: list[Problem] = []
     seen: dict[Location, int] = {}
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    for detail in details:
         location: Location = detail["loc"]
+        if detail["type"] == "too_short" and any(_within(location, d["loc"]) for d in details):
+            continue  # entries that are wrong were not counted; they are told of themselves
         seen[location[:-1]] = seen.get(location[:-1], 0) + 1
         if seen[location[:-1]] > MAX_ALIKE:
             continue
@@ -47,3 +50,7 @@ def _problems(model: type[BaseModel], source: Located, error: ValidationError) -
         if problem not in found:
             found.append(problem)
     return sorted(found, key=lambda problem: (problem.mark.line or 0, problem.mark.column or 0))
+
+
+def _within(outer: Location, inner: Location) -> bool:
+    return len(inner) > len(outer) and inner[: len(outer)] == outer

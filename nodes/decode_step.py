@@ -19,7 +19,7 @@ from typing import Literal
 from ..graph.errors import GraphError
 from ..graph.node import State, Value
 from ..graph.step_graph import StepGraph
-from .kind import NodeSpec, Shape
+from .kind import NodeKind, NodeSpec, Shape
 from .machine import Machine
 from .registry import kind, known_kinds
 
@@ -55,7 +55,7 @@ def _with_what_the_drafter_needs(shape: Shape, overrides: Mapping[str, NodeSpec]
     if shape.draft_tokens == 0:
         return replace(shape, features=False, draws=False)
     spec = overrides.get("draft") or NodeSpec("draft", standard_kind("draft", shape))
-    needs = kind(spec.kind).drafter
+    needs = _kind_of(spec).drafter
     if needs is None:
         raise GraphError(
             f"kind {spec.kind!r} of node 'draft' is no drafter; there are "
@@ -64,6 +64,14 @@ def _with_what_the_drafter_needs(shape: Shape, overrides: Mapping[str, NodeSpec]
             line=spec.line,
         )
     return replace(shape, features=needs.features, draws=shape.draws and needs.draws)
+
+
+def _kind_of(spec: NodeSpec) -> NodeKind:
+    """The kind that a node names. Raises `GraphError` with the line of the node."""
+    try:
+        return kind(spec.kind)
+    except GraphError as error:
+        raise GraphError(error.message, code=error.code, line=spec.line) from error
 
 
 def decode_step(
@@ -96,7 +104,7 @@ def decode_step(
                 line=spec.line,
             )
         specs.insert(names.index(after) + 1, replace(spec, shape=shape))
-    built = [kind(spec.kind)(spec, machine) for spec in specs]
+    built = [_kind_of(spec)(spec, machine) for spec in specs]
     values: dict[str, Value] = {}
     for each in built:
         for value in each.values:

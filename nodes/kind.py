@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..graph.errors import GraphError, did_you_mean
+from ..graph.errors import GraphError, StepweaveError, did_you_mean
 from ..graph.node import Node, Op, OpContext, Read, Run, Value
 from .later import op_for_a_run, value_for_a_run
 from .machine import Machine
@@ -104,10 +104,7 @@ class NodeKind:
                     code="SW-OPTION",
                     line=spec.line,
                 )
-        if machine is None:
-            built = self.build(spec, Machine())
-        else:
-            built = _for_a_run(self.build(replace(spec, device=machine.device), machine))
+        built = self._built(spec, machine)
         node = built.node
         parameters = {read.name for op in (*node.host, *node.device) for read in op.reads}
         for parameter in spec.reads:
@@ -135,6 +132,26 @@ class NodeKind:
             device=tuple(_rewire(op, wiring, spec.device_cost_us) for op in node.device),
         )
         return replace(built, node=node)
+
+    def _built(self, spec: NodeSpec, machine: Machine | None) -> Built:
+        """What `build` says; whatever goes wrong in it is told as a fault of this kind's code."""
+        try:
+            if machine is None:
+                built = self.build(spec, Machine())
+            else:
+                built = self.build(replace(spec, device=machine.device), machine)
+            if not isinstance(built, Built):
+                raise TypeError(f"it must return a Built, not {type(built).__name__}")
+            return built if machine is None else _for_a_run(built)
+        except StepweaveError:
+            raise
+        except Exception as error:  # the boundary: a kind may be of somebody else's package
+            raise GraphError(
+                f"node {spec.name!r}: `build` of kind {self.name!r}, in module "
+                f"{self.build.__module__!r}, failed: {type(error).__name__}: {error}",
+                code="SW-KIND",
+                line=spec.line,
+            ) from error
 
 
 def _for_a_run(built: Built) -> Built:

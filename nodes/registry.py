@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from ..graph.errors import GraphError, did_you_mean
 from .kind import NodeKind
@@ -44,13 +44,30 @@ def kind(name: str) -> NodeKind:
         return found
     for point in entry_points(group=GROUP):
         if point.name == name:
-            loaded = point.load()
-            if not isinstance(loaded, NodeKind):
-                raise GraphError(
-                    f"entry point {point.value!r} must be a NodeKind, not {type(loaded).__name__}",
-                    code="SW-KIND",
-                )
-            return loaded
+            return _loaded(point)
     raise GraphError(
         f"unknown node kind {name!r}{did_you_mean(name, known_kinds())}", code="SW-KIND"
     )
+
+
+def _loaded(point: EntryPoint) -> NodeKind:
+    """The kind of an installed package. What goes wrong in its code is told as its own fault."""
+    where = f"node kind {point.name!r} of {_package(point)}: entry point {point.value!r}"
+    try:
+        loaded = point.load()
+    except Exception as error:  # the boundary: anything may happen in code that is not ours
+        raise GraphError(
+            f"{where} cannot be loaded: {type(error).__name__}: {error}. Update the package, or "
+            "uninstall it",
+            code="SW-KIND",
+        ) from error
+    if not isinstance(loaded, NodeKind):
+        raise GraphError(
+            f"{where} must name a NodeKind, not an object of type {type(loaded).__name__}",
+            code="SW-KIND",
+        )
+    return loaded
+
+
+def _package(point: EntryPoint) -> str:
+    return f"package {point.dist.name!r}" if point.dist else "an installed package"

@@ -52,15 +52,15 @@ def test_every_package_is_listed_and_every_listed_package_is_there() -> None:
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == folders
 
 
-def test_the_root_holds_one_module_since_every_other_would_ship() -> None:
-    assert [path.name for path in ROOT.glob("*.py")] == ["__init__.py"]
+def test_the_root_holds_no_other_module_since_it_would_ship() -> None:
+    assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "__main__.py"}
 
 
 def test_type_checkers_see_every_package() -> None:
     packages = [name.partition(".")[2] for name in PROJECT["tool"]["setuptools"]["packages"]]
     links = {path.name for path in (ROOT / ".dev" / "stepweave").iterdir()}
     folders = {name.partition(".")[0] for name in packages if name}
-    assert links == {"__init__.py", "py.typed", *folders}
+    assert links == {"__init__.py", "__main__.py", "py.typed", *folders}
     assert all(path.is_symlink() for path in (ROOT / ".dev" / "stepweave").iterdir())
 
 

@@ -14,7 +14,7 @@ def stepweave(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-VERBS = ["check", "run", "trace", "profile", "simulate", "schema", "doctor"]
+VERBS = ["check", "run", "trace", "profile", "simulate", "list", "schema", "doctor"]
 GRAPH_VERBS = ["show", "render", "why", "why-not", "diff", "whatif"]
 
 

@@ -1,5 +1,7 @@
 """What people see of a run."""
 
+import sys
+
 import pytest
 
 from stepweave import LLM
@@ -27,7 +29,7 @@ def test_every_completion_is_shown_and_every_warning(capsys: pytest.CaptureFixtu
     )
     several = RequestOutput("tale", "p", "one", (0,), "stop", choices=choices)
     warned = RequestOutput("w", "q", "three", (7,), "stop", warnings=("uniqueItems is ignored",))
-    print_text([several, warned], SUMMARY)
+    print_text([several, warned], SUMMARY, sys.stdout)
     shown = capsys.readouterr().out
     said = ("warning: uniqueItems is ignored", "note: a segment: 1 of 9 steps not replayed")
     for text in ("one", "two", "three", "tale/0", "tale/1", *said):
@@ -41,5 +43,33 @@ def test_synthetic_acceptance_is_labelled(capsys: pytest.CaptureFixture[str]) ->
     )
     outputs = llm.generate({"prompt": "Write a short story about a fox.", "max_tokens": 12})
     assert llm.summary()["synthetic_acceptance"] == [0.5, 0.25]
-    print_text(outputs, {**llm.summary(), "equal_to_synchronous": None})
+    print_text(outputs, {**llm.summary(), "equal_to_synchronous": None}, sys.stdout)
     assert "SYNTHETIC ACCEPTANCE" in capsys.readouterr().out
+
+
+def test_a_panel_is_titled_by_request_and_prompt_and_failures_come_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    well = [RequestOutput(str(n), f"prompt {n}", "text", (1,), "stop") for n in range(3)]
+    failed = RequestOutput("3", "the bad one", "", (), "error", error="no grammar")
+    print_text([*well, failed], SUMMARY, sys.stdout)
+    shown = capsys.readouterr().out
+    titles = ("3: the bad one", "0: prompt 0", "2: prompt 2")
+    places = [shown.index(f"─ {title} ") for title in titles]
+    assert places == sorted(places)
+    assert shown.index("failed: no grammar") < places[1]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [
+        (1, "1.50 times its speed (one round)"),
+        (8, "1.50 times its speed (quartiles 1.20 and 1.75 of 8 rounds)"),
+    ],
+)
+def test_a_comparison_says_its_spread(
+    rounds: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"speed_ratio": 1.5, "speed_ratio_quartiles": [1.2, 1.75], "rounds": rounds}
+    print_text([], {**SUMMARY, **found, "equal_to_synchronous": True}, sys.stdout)
+    assert said in " ".join(capsys.readouterr().out.split())

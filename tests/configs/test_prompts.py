@@ -129,3 +129,22 @@ def test_requests_from_python_are_checked_alike() -> None:
         prompt_of({"promt": "Hi"})
     with pytest.raises(ConfigError, match="not plain data"):
         prompt_of({"prompt": object()})
+
+
+def test_several_faults_of_messages_are_told_one_by_one_and_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(
+        '{"messages": [{"role": "x", "content": 5}, {"content": "a"}, 7]}\n'
+        '{"messages": [{"role": "user", "content": "x", "naem": 1}]}\n'
+        '{"messages": []}\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_prompts(path)
+    assert [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems] == [
+        '1: messages[0].role cannot be "x" (known: assistant, system, user)',
+        "1: messages[0].content must be text, not 5",
+        "1: messages[1] lacks the key 'role'",
+        "1: messages[2] must be a mapping, not 7",
+        "2: messages[0]: unknown key 'naem' (known: content, role)",
+        "3: messages needs at least 1 of them",
+    ]

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import EnumType
+from functools import cache
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -139,6 +140,7 @@ class Case:
 # --- the command line, as it is declared --------------------------------------------------------
 
 
+@cache
 def verbs() -> dict[tuple[str, ...], Any]:
     """Every verb by its words."""
     return dict(_verbs(typer.main.get_command(app), ()))
@@ -398,7 +400,7 @@ def _misjudged(result: Result) -> str | None:
         return f"{found[0]!r} in: {said[-600:]}"
     if len(result.stderr) > LONGEST:
         return f"{len(result.stderr)} characters of message: {result.stderr[:300]}"
-    if result.exit_code == 2 and "rror" not in result.stderr and "Usage" not in result.stderr:
+    if result.exit_code == 2 and not re.search("[Ee]rror:|FAILED|Usage", result.stderr):
         return f"no error: {result.stderr[-300:]}"
     return None
 

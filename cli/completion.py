@@ -1,0 +1,66 @@
+"""What a shell offers for the word that is being typed.
+
+A shell asks at every press of a key, so nothing here imports torch, and a config that cannot be
+read offers nothing in place of an error.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from ..configs.costs import shipped_costs
+from ..configs.load import load, shipped
+from ..graph.errors import StepweaveError
+
+
+def configs(incomplete: str) -> list[str]:
+    """Shipped names, and YAML files."""
+    return _starting(incomplete, [*shipped(), *_files(incomplete)])
+
+
+def costs(incomplete: str) -> list[str]:
+    """Shipped profiles, and YAML files."""
+    return _starting(incomplete, [*shipped_costs(), *_files(incomplete)])
+
+
+def settings(incomplete: str) -> list[str]:
+    """The keys of a pipeline, with their values where they are few."""
+    from ..configs.keys import keys
+
+    key, equals, _ = incomplete.partition("=")
+    if not equals:
+        return _starting(incomplete, [f"{each.name}=" for each in keys()])
+    found = next((each.choices for each in keys() if each.name == key), ())
+    return _starting(incomplete, [f"{key}={choice}" for choice in found])
+
+
+def ops(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The nodes of the config that stands before, and their ops."""
+    name = ctx.params.get("config")
+    try:
+        from .planned import step_graph_of
+
+        graph = step_graph_of(load(str(name)))
+    except StepweaveError:
+        return []
+    return _starting(incomplete, [*(node.name for node in graph.nodes), *graph.vertices])
+
+
+def _files(incomplete: str) -> list[str]:
+    """YAML files and folders beside what is typed."""
+    folder = Path(incomplete if incomplete.endswith("/") else Path(incomplete).parent)
+    try:
+        inner = sorted(folder.iterdir())
+    except OSError:
+        return []
+    return [
+        f"{path}/" if path.is_dir() else str(path)
+        for path in inner
+        if path.suffix in (".yaml", ".yml") or path.is_dir()
+    ]
+
+
+def _starting(incomplete: str, words: list[str]) -> list[str]:
+    return [word for word in words if word.startswith(incomplete)]

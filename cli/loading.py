@@ -1,0 +1,36 @@
+"""A line on stderr while libraries and models load, for whoever looks at a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..configs.schema import PipelineConfig
+    from ..serving.llm import LLM
+
+
+def loaded(config: PipelineConfig) -> LLM:
+    """The engine of a config. Raises what `LLM` raises."""
+    with _said("importing torch and transformers"):
+        from ..serving.llm import LLM
+    drafter = config.speculation.drafter if config.speculation else None
+    with _said(f"loading {config.model.name}" + (f" and {drafter}" if drafter else "")):
+        return LLM(pipeline=config)
+
+
+@contextmanager
+def _said(what: str) -> Iterator[None]:
+    if not sys.stderr.isatty():
+        yield
+        return
+    line = f"{what} …"[:79]
+    sys.stderr.write(f"\r{line}")
+    sys.stderr.flush()
+    try:
+        yield
+    finally:
+        sys.stderr.write(f"\r{' ' * len(line)}\r")
+        sys.stderr.flush()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 _PACKAGES = ("stepweave", "torch", "transformers", "xgrammar", "networkx", "pydantic")
+
+
+_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, of Windows below Linux
 
 
 def doctor() -> int:
@@ -16,8 +20,7 @@ def doctor() -> int:
         ("python", platform.python_version(), True),
         *(_package(name) for name in _PACKAGES),
         ("cores", str(len(os.sched_getaffinity(0)) if _has_affinity() else os.cpu_count()), True),
-        _cuda(),
-        *_kernels(),
+        *_cuda(),
         _embedded("target"),
         _embedded("draft"),
     ]
@@ -38,23 +41,26 @@ def _package(name: str) -> tuple[str, str, bool]:
         return name, f"not installed: pip install {name}", False
 
 
-def _cuda() -> tuple[str, str, bool]:
+def _cuda() -> list[tuple[str, str, bool]]:
+    """The GPU, and which attention runs on it and why not another.
+
+    Where there is no driver there is no GPU, and no need to import torch, which takes seconds.
+    """
     try:
+        version("torch")
+    except PackageNotFoundError:
+        return [("cuda", "unknown without torch", True)]
+    from ..models.kernels import available
+
+    device, capability = "none; pipelines run on the CPU", None
+    if sys.platform != "linux" or any(Path(each).exists() for each in _DRIVERS):
         import torch
-    except ImportError:
-        return "cuda", "unknown without torch", True
-    if not torch.cuda.is_available():
-        return "cuda", "none; pipelines run on the CPU", True
-    return "cuda", torch.cuda.get_device_name(0), True
 
-
-def _kernels() -> list[tuple[str, str, bool]]:
-    """Which attention runs on a GPU, and why not another."""
-    try:
-        from ..models.kernels import available
-    except ImportError:
-        return []
-    return [(f"attention: {name}", said, True) for name, said in available().items()]
+        if torch.cuda.is_available():
+            device = torch.cuda.get_device_name(0)
+            capability = torch.cuda.get_device_capability()
+    kernels = available(capability).items()
+    return [("cuda", device, True), *((f"attention: {name}", said, True) for name, said in kernels)]
 
 
 def _embedded(part: str) -> tuple[str, str, bool]:

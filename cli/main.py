@@ -331,8 +331,8 @@ def list_choices(
     section: Annotated[
         str | None,
         typer.Argument(
-            metavar="[pipelines|kinds|policies|costs]",
-            help="One section only.",
+            metavar="SECTION",
+            help="One of pipelines, kinds, policies and costs; all if not given.",
             autocompletion=lambda incomplete: [
                 each
                 for each in ("pipelines", "kinds", "policies", "costs")

@@ -5,23 +5,27 @@ installed (torch's CUDA wheels bring it). The environment variable `STEPWEAVE_KE
 of them, to tell a wrong kernel from a wrong model. Triton is not imported to answer.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Literal
-
-import torch
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from ...graph.errors import did_you_mean
 from ..errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
 
 Implementation = Literal["reference", "triton"]
 
 VARIABLE = "STEPWEAVE_KERNELS"
 
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_DTYPES = ("torch.float16", "torch.bfloat16", "torch.float32")
 
 
 def implementation(device: torch.device, dtype: torch.dtype) -> Implementation:
@@ -33,7 +37,7 @@ def implementation(device: torch.device, dtype: torch.dtype) -> Implementation:
     asked = forced()
     if asked is not None:
         return asked
-    fits = device.type == "cuda" and dtype in _DTYPES
+    fits = device.type == "cuda" and str(dtype) in _DTYPES
     return "triton" if fits and _installed() is not None else "reference"
 
 
@@ -52,11 +56,14 @@ def forced() -> Implementation | None:
     raise ModelError(f"{VARIABLE} is {asked!r}{guess}; unset it for the best that fits the device")
 
 
-def available() -> Mapping[str, str]:
-    """Each kernel of this installation and what becomes of it on this machine, for people."""
+def available(capability: tuple[int, int] | None) -> Mapping[str, str]:
+    """Each kernel of this installation and what becomes of it on this machine, for people.
+
+    `capability` is that of its CUDA device, None without one. Imports no torch.
+    """
     asked = forced()
     by_force = f" ({VARIABLE} asks for {asked})" if asked is not None else ""
-    installed, cuda = _installed(), torch.cuda.is_available()
+    installed, cuda = _installed(), capability is not None
     if installed is None:
         of_triton = "not used: Triton is not installed"
     elif asked == "reference":
@@ -65,14 +72,13 @@ def available() -> Mapping[str, str]:
         of_triton = f"not used: no CUDA device (Triton {installed})"
     else:
         of_triton = f"used for decoding, windows and the cache{by_force} (Triton {installed})"
-    varlen = find_spec("torch.nn.attention.varlen") is not None
-    if not varlen:
-        of_varlen = f"not used: torch {torch.__version__} has no torch.nn.attention.varlen"
+    if not _has_varlen():
+        of_varlen = f"not used: torch {version('torch')} has no torch.nn.attention.varlen"
     elif asked is not None:
         of_varlen = f"not used{by_force}"
-    elif not cuda:
+    elif capability is None:
         of_varlen = "not used: no CUDA device"
-    elif torch.cuda.get_device_capability() < (8, 0):
+    elif capability < (8, 0):
         of_varlen = "not used: needs a device of compute capability 8.0"
     else:
         of_varlen = "used for prompts in float16 and bfloat16"
@@ -92,3 +98,10 @@ def _installed() -> str | None:
         return version("triton")
     except PackageNotFoundError:  # some builds of torch carry it under another name
         return "of unknown version"
+
+
+def _has_varlen() -> bool:
+    """Looked up as a file: to ask the import system would import torch."""
+    torch = find_spec("torch")
+    folders = torch.submodule_search_locations if torch else None
+    return any(Path(each, "nn", "attention", "varlen.py").is_file() for each in folders or ())

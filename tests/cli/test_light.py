@@ -25,17 +25,22 @@ WITHOUT_TENSORS = [
     ["simulate", "async_speculation", "--costs", "all"],
     ["trace", "abstract_decode", "-o", "trace.json"],
     ["schema"],
+    ["list"],
+    ["doctor"],
 ]
 REFUSED = [
     ["run", "nowhere"],
     ["run", "quickstart", "--set", "model.nmae=x"],
-    ["run", "quickstart", "--prompts", "broken.jsonl"],
-    ["run", "quickstart", "--prompt", "x", "--schema", "broken.jsonl"],
     ["run", "async"],
-    ["trace", "quickstart", "--prompts", "broken.jsonl"],
-    ["profile", "quickstart", "--prompts", "broken.jsonl"],
     ["profile", "quickstart", "--rows", "0"],
     ["run", "quickstart", "--set", "slots.nothing=2"],
+]
+WRONG = [
+    ["run", "quickstart", "--prompts", "broken.jsonl"],
+    ["run", "quickstart", "--prompt", "x", "--schema", "broken.jsonl"],
+    ["run", "broken.jsonl", "--prompt", "x"],
+    ["trace", "quickstart", "--prompts", "broken.jsonl"],
+    ["profile", "quickstart", "--prompts", "broken.jsonl"],
 ]
 RUN_EACH = """
 import contextlib, io, json, sys
@@ -63,7 +68,7 @@ def imported(verbs: list[list[str]], folder: Path) -> list[tuple[int, list[str]]
     return [(code, names) for code, names in map(json.loads, done.stdout.splitlines())]
 
 
-@pytest.mark.parametrize(("verbs", "code"), [(WITHOUT_TENSORS, 0), (REFUSED, 2)])
+@pytest.mark.parametrize(("verbs", "code"), [(WITHOUT_TENSORS, 0), (WRONG, 1), (REFUSED, 2)])
 def test_what_needs_no_tensors_imports_none(
     verbs: list[list[str]], code: int, tmp_path: Path
 ) -> None:

@@ -155,15 +155,14 @@ def test_the_environment_may_force_an_implementation(monkeypatch: pytest.MonkeyP
 def test_people_are_told_what_runs_and_why_not_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(choice.VARIABLE, raising=False)
     monkeypatch.setattr(choice, "_installed", lambda: "3.7.1")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert set(available()) == {"triton", "varlen", "reference"}
-    assert available()["triton"] == "not used: no CUDA device (Triton 3.7.1)"
-    assert available()["reference"] == "used"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    assert available()["triton"].startswith("used for decoding")
-    assert available()["varlen"].startswith("used for prompts")
-    assert available()["reference"] == "used for float64"
+    assert set(available(None)) == {"triton", "varlen", "reference"}
+    assert available(None)["triton"] == "not used: no CUDA device (Triton 3.7.1)"
+    assert available(None)["reference"] == "used"
+    older = "not used: needs a device of compute capability 8.0"
+    assert available((7, 5))["varlen"] == older
+    assert available((9, 0))["triton"].startswith("used for decoding")
+    assert available((9, 0))["varlen"].startswith("used for prompts")
+    assert available((9, 0))["reference"] == "used for float64"
     monkeypatch.setattr(choice, "_installed", lambda: None)
-    assert available()["triton"] == "not used: Triton is not installed"
-    assert available()["reference"] == "used"
+    assert available((9, 0))["triton"] == "not used: Triton is not installed"
+    assert available((9, 0))["reference"] == "used"

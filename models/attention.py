@@ -234,7 +234,7 @@ def attend_layer(
         result = attend(pack(q, group.query_len, shape.kv_heads), k, v, allowed, how)
         results.append(unpack(result, group.query_len))
     if len(groups) == 1 and padded == tokens:
-        return results[0]  # as they come: the one group is the whole batch
+        return results[0].contiguous()  # the one group is the whole batch
     out = query.new_zeros(padded, heads, shape.value_dim)
     for group, result in zip(groups, results, strict=True):
         start = 0

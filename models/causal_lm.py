@@ -303,7 +303,7 @@ class CausalLM:
         ]
 
     def _decoder_layers(self) -> Sequence[nn.Module]:
-        decoder = getattr(self.hf, "get_decoder", lambda: None)() or self._base
+        decoder = self._decoder() or self._base
         wanted = self.config.num_hidden_layers
         found = [
             part
@@ -341,10 +341,15 @@ class CausalLM:
                 )
         return torch.cat([streams[layer] for layer in layers], dim=-1)
 
+    def _decoder(self) -> PreTrainedModel | None:
+        """The part below the head, where that is not simply the base model."""
+        found = getattr(self.hf, "get_decoder", lambda: None)()
+        return found if isinstance(found, PreTrainedModel) else None  # some call their head so
+
     def _watch_hidden(self) -> None:
         """Keep what the outermost part below the head returns; some heads skip the base model."""
         parts = {self._base}
-        if (decoder := getattr(self.hf, "get_decoder", lambda: None)()) is not None:
+        if (decoder := self._decoder()) is not None:
             parts.add(decoder)
         for part in parts:
             if (hook := part.__dict__.pop("_stepweave_hook", None)) is not None:

@@ -12,7 +12,7 @@ from ..graph.compile import compile_plan
 from ..graph.errors import GraphError, did_you_mean
 from ..graph.plan import Plan
 from ..graph.verify import verify
-from ..graph.whatif import scaled, under
+from ..graph.whatif import altered, scaled, under
 from .planned import Planned, costs_named, planned_with
 
 
@@ -147,10 +147,11 @@ def _know_values(config: str, plan: Plan, slots: Mapping[str, int]) -> None:
 def _compiled(found: Planned, costs: Mapping[str, float], slots: Mapping[str, int]) -> Plan:
     """The plan that the compiler derives with these costs and slots."""
     config, graph = found.loaded.config, found.plan.graph
+    said = found.plan.costs_from if costs == found.plan.costs else altered(found.plan)
     if isinstance(config, AbstractGraph):
-        plan = compile_plan(graph, costs=costs, slots=slots)
+        plan = compile_plan(graph, costs=costs, slots=slots, costs_from=said)
     else:
         pins = {**config.slots, **slots}
-        plan = compile_plan(graph, costs=costs, slots=pins, order=config.order)
+        plan = compile_plan(graph, costs=costs, slots=pins, order=config.order, costs_from=said)
     verify(plan)
     return plan

@@ -1,4 +1,4 @@
-"""`stepweave check`: compile, prove, and print the proof."""
+"""`stepweave check`: compile, prove, and print the verdict, or all of the proof."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..graph.errors import StepweaveError
 from ..graph.plan import Edge, Plan
 from .planned import costs_named, planned_with
 from .reporting import say, short, status_of, told
+from .wrapping import columns, paragraph, whole_items
 
 
 def check(
@@ -19,10 +20,14 @@ def check(
     overrides: Mapping[str, str],
     as_json: bool,
     *,
+    proof: bool = False,
     costs: str | None = None,
     rows: int | None = None,
 ) -> int:
-    """Check each config in order; the exit status is the worst of theirs."""
+    """Check each config in order; the exit status is the worst of theirs.
+
+    `proof` prints every requirement with its witness too.
+    """
     status = 0
     times = costs_named(costs, rows)
     for place, name in enumerate(names):
@@ -34,7 +39,8 @@ def check(
         else:
             if not as_json and place:
                 print()
-            print(json.dumps(success(plan)) if as_json else _plan_text(name, plan), flush=True)
+            text = json.dumps(success(plan)) if as_json else _plan_text(name, plan, proof)
+            print(text, flush=True)
     return status
 
 
@@ -47,6 +53,7 @@ def success(plan: Plan) -> dict[str, Any]:
         "digest": plan.digest,
         **{key: found[key] for key in _PLAN_KEYS},
         "errors": [],
+        "costs_from": plan.costs_from,
         **({"costs": costs} if costs else {}),
     }
 
@@ -69,6 +76,7 @@ def failure(error: StepweaveError) -> dict[str, Any]:
         "period_us": None,
         "critical_cycle": [],
         "errors": errors,
+        "costs_from": None,
     }
 
 
@@ -86,31 +94,30 @@ def tell_failure(name: str, error: StepweaveError, found: Mapping[str, Any] | No
         say(f"  {line}")
 
 
-def _plan_text(name: str, plan: Plan) -> str:
+def _plan_text(name: str, plan: Plan, proof: bool) -> str:
+    width = columns()
     devices = sorted({vertex.actor for vertex in plan.graph.vertices.values() if vertex.launch})
-    parts = [
-        f"{name}: sound",
-        f"  digest          {plan.digest[:16]}",
-        f"  ops             {len(plan.graph.vertices)} on {len(plan.actors)} actors"
-        + (f" (streams: {', '.join(devices)})" if devices else ""),
-        f"  requirements    {plan.requirements}, each with a witness",
-        f"  period          {plan.period_us:,.0f} µs",
-        f"  critical cycle  {_cycle(plan)}",
-        f"  slots           {_slots(plan)}",
-        *(f"  note            {note}" for note in plan.notes),
-        "",
-        f"waits ({len(plan.waits)})",
-        *_waits(plan),
-        "",
-        "requirements and their witnesses",
-        *_table(
-            [
-                ("hazard", "value", "before", "after", "dist", "by", "witness"),
-                *_witness_rows(plan.edges),
-            ]
-        ),
+    streams = f" (streams: {', '.join(devices)})" if devices else ""
+    more = "" if proof else " (--proof prints them)"
+    facts = [
+        ("digest", plan.digest[:16]),
+        ("ops", f"{len(plan.graph.vertices)} on {len(plan.actors)} actors{streams}"),
+        ("requirements", f"{plan.requirements}, each with a witness{more}"),
+        ("period", f"{plan.period_us:,.0f} µs a step"),
+        ("costs", plan.costs_from),
+        ("critical cycle", _cycle(plan)),
+        ("slots", _slots(plan)),
+        *(("note", note) for note in plan.notes),
     ]
-    return "\n".join(parts)
+    lines = [f"{name}: sound"]
+    for label, text in facts:
+        lines += paragraph(text, width, 2, f"{label:16}")
+    lines += ["", f"waits ({len(plan.waits)})", *_waits(plan, width)]
+    if proof:
+        heads = ("hazard", "value", "before", "after", "dist", "by", "witness")
+        rows = _table([heads, *_witness_rows(plan.edges)])
+        lines += ["", "requirements and their witnesses", *rows]
+    return "\n".join(lines)
 
 
 def _cycle(plan: Plan) -> str:
@@ -130,7 +137,7 @@ def _slots(plan: Plan) -> str:
     return shown + (f"; fresh: {', '.join(fresh)}" if fresh else "")
 
 
-def _waits(plan: Plan) -> list[str]:
+def _waits(plan: Plan, width: int) -> list[str]:
     if not plan.waits:
         return ["  none: program order and launches imply every requirement"]
     lines = []
@@ -138,7 +145,10 @@ def _waits(plan: Plan) -> list[str]:
         later = f", {wait.distance} steps later" if wait.distance not in (0, 1) else ""
         later = ", one step later" if wait.distance == 1 else later
         lines.append(f"  {wait.target}{later} waits for {wait.source}")
-        lines += [f"    {p.hazard} {p.value}: {p.before} → {p.after}" for p in wait.protects]
+        said = [
+            f"{p.hazard} {p.value}".strip() + f": {p.before} → {p.after}" for p in wait.protects
+        ]
+        lines += whole_items(said, width, 4)
     return lines
 
 

@@ -88,6 +88,8 @@ def speed_lines(found: Difference, width: int) -> list[str]:
             f"period     {before.period_us:,.6g} → {after.period_us:,.6g} µs a step "
             f"({gain:.3g}× the steps per second)"
         ]
+    said = dict.fromkeys((before.costs_from, after.costs_from))
+    lines += paragraph(" → ".join(said), width, 0, "costs      ")
     if not found.cycle_changed:
         return [*lines, *paragraph(f"{bound_by(after)}, as before", width, 0, "bound by   ")]
     for sign, plan in (("-", before), ("+", after)):

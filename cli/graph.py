@@ -52,6 +52,9 @@ def graph_show(
     color: Annotated[
         bool | None, typer.Option("--color/--no-color", help="Else as the terminal allows.")
     ] = None,
+    proof: Annotated[
+        bool, typer.Option("--proof", help="With lanes: every requirement and what meets it.")
+    ] = False,
     settings: Settings = None,
     costs: Costs = None,
     rows: Rows = None,
@@ -74,6 +77,7 @@ def graph_show(
         steps=steps,
         width=width,
         color=color,
+        proof=proof,
         costs=costs,
         rows=rows,
     )

@@ -89,6 +89,9 @@ def check(
         ),
     ],
     json: Annotated[bool, typer.Option("--json", help="One JSON object per config.")] = False,
+    proof: Annotated[
+        bool, typer.Option("--proof", help="Print every requirement and what meets it, too.")
+    ] = False,
     mutate: Annotated[
         bool,
         typer.Option("--mutate", help="Break the plan in every small way; is each way noticed?"),
@@ -97,13 +100,13 @@ def check(
     costs: Costs = None,
     rows: Rows = None,
 ) -> None:
-    """Compile a config, prove it free of races, and print the proof.
+    """Compile a config, prove it free of races, and say what the plan is.
 
     \b
     Exit status 1 if what a config says is wrong, or with --mutate if a mutant survives.
       stepweave check quickstart
       stepweave check abstract_decode.yaml my_graph.yaml --json
-      stepweave check quickstart --set depth=3
+      stepweave check quickstart --set depth=3 --proof
       stepweave check quickstart --mutate
       stepweave check async_eagle3_grammar --costs llama_8b --rows 32
     """
@@ -115,7 +118,8 @@ def check(
         raise Exit(run_mutants(configs, overrides(settings), json))
     from .check import check as run_check
 
-    raise Exit(run_check(configs, overrides(settings), json, costs=costs, rows=rows))
+    checked = run_check(configs, overrides(settings), json, proof=proof, costs=costs, rows=rows)
+    raise Exit(checked)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from ..configs.errors import ConfigError, Mark, Problem
 from ..configs.load import Loaded, load
 from ..graph.compile import compile_plan
 from ..graph.errors import GraphError, StepweaveError, UnsoundPlan, did_you_mean
-from ..graph.plan import Plan
+from ..graph.plan import HINTS, Plan
 from ..graph.step_graph import StepGraph
 from ..graph.verify import verify
 
@@ -100,11 +100,16 @@ def plan_of(
         if costs is not None and times is not None:
             read = f"costs: {costs.label}; at {times.rows} rows, {times.tokens} query tokens"
             said = (read, *(f"costs: {note}" for note in times.notes))
-            plan = replace(plan, notes=(*plan.notes, *said))
+            plan = replace(plan, notes=(*plan.notes, *said), costs_from=_costs_from(costs, times))
         verify(plan)
     except (GraphError, UnsoundPlan) as error:
         raise Refused(error, loaded.mark(error.line)) from error
     return Planned(plan, loaded, costs, times)
+
+
+def _costs_from(costs: Costs, times: OpTimes) -> str:
+    rows = f"{costs.origin}, {times.rows} row{'s' * (times.rows != 1)} a step"
+    return rows if times.complete else f"{rows}; ops that it lacks: {HINTS}"
 
 
 def step_graph_of(loaded: Loaded) -> StepGraph:

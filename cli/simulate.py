@@ -110,7 +110,7 @@ def _text(found: Simulation) -> str:
             f"{found.name}: {found.how}, {found.settings.steps} steps simulated{noise}",
             *(
                 line
-                for note in notes or ["costs: the config's hints and defaults"]
+                for note in notes or [f"costs: {made.plan.costs_from}"]
                 for line in wrap(note, width, subsequent_indent="       ")
             ),
             "",

@@ -127,7 +127,10 @@ def _sweep_lines(
     plain: Plan, sweeps: Sequence[Sweep], points: Sequence[Point], width: int
 ) -> list[str]:
     cycles = Letters()
-    before = f"{plain.period_us:,.6g} µs a step as configured, bound by {bound_by(plain)}"
+    before = (
+        f"{plain.period_us:,.6g} µs a step as configured (costs: {plain.costs_from}), "
+        f"bound by {bound_by(plain)}"
+    )
     lines = [*paragraph(before, width), ""]
     grid = _grid(sweeps, points, cycles) if len(sweeps) == 2 else []
     if grid and max(map(len, grid)) <= width:

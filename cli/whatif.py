@@ -67,7 +67,7 @@ def _ranked(config: str, plan: Plan, as_json: bool) -> None:
 
 
 def _ranking(config: str, plan: Plan, found: Sequence[Sensitivity], width: int) -> list[str]:
-    period = f"{plan.period_us:,.6g} µs a step"
+    period = f"{plan.period_us:,.6g} µs a step (costs: {plan.costs_from})"
     lines = paragraph(f"{config}: {period}, bound by {bound_by(plan)}:", width)
     lines += paragraph(cycle_words(plan.critical_cycle), width, 2)
     paying = [each for each in found if each.faster > 0]

@@ -102,7 +102,7 @@ def wait_lines(plan: Plan, wait: WaitExplanation, width: int) -> list[str]:
         lines += ["", *_protected_lines(wait, reason, width)]
     lines.append("")
     lines += _also_lines(plan, wait, width)
-    lines += paragraph(wait.cost, width, 2, "costs     ")
+    lines += paragraph(f"{wait.cost} Costs: {plan.costs_from}.", width, 2, "costs     ")
     return lines
 
 

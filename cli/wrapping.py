@@ -35,6 +35,12 @@ def path(text: str, width: int, indent: int = 0, label: str = "") -> list[str]:
     return paragraph(f" →{_TIED}".join(tied), width, indent, label)
 
 
+def whole_items(items: Sequence[str], width: int, indent: int = 0) -> list[str]:
+    """`item · item · item` over as many lines as it takes, broken between items only."""
+    tied = [item.replace(" ", _TIED) for item in items]
+    return paragraph(" · ".join(tied), width, indent) if items else []
+
+
 def table(rows: Sequence[Sequence[str]], width: int, *, right: Sequence[int] = ()) -> list[str]:
     """Columns padded to their widest cell, those in `right` flush right; lines cut at `width`."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

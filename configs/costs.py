@@ -157,6 +157,7 @@ class OpTimes:
     rows: int
     tokens: int
     notes: tuple[str, ...]  # what was missing, not wanted, or beyond what is known
+    complete: bool  # it knows every op of the graph
 
     def on(self, graph: StepGraph) -> StepGraph:
         """The graph with the launch latencies."""
@@ -184,6 +185,15 @@ class Costs:
         return f"{self.name} ({basis}{when}): {self.file.describes}"
 
     @property
+    def origin(self) -> str:
+        """The same in fewer words, to stand beside a period."""
+        if self.file.basis == "assumed":
+            return f"{self.name}: ASSUMED, not measured"
+        where = f" on {self.file.device}" if self.file.device else ""
+        when = f", {self.file.date}" if self.file.date else ""
+        return f"{self.name}: measured{where}{when}"
+
+    @property
     def batch(self) -> int:
         """The rows that are meant where nobody says: the file's, else the most that it knows."""
         known = [int(size) for op in self.file.ops.values() for size in op.rows]
@@ -208,6 +218,7 @@ class Costs:
             ),
             rows=rows,
             tokens=tokens,
+            complete=len(found) == len(graph.vertices),
             notes=(
                 *self._mismatch(graph, found),
                 *(f"{said}: {', '.join(ops)}" for said, ops in beyond.items()),

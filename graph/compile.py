@@ -7,6 +7,7 @@ the byte, on every machine.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from .budget import Budget
@@ -16,7 +17,7 @@ from .events import Actors, Event, listing_programs, with_streams
 from .order import OrderChoice, choose_order
 from .paths import closure_cells
 from .period import op_costs, period
-from .plan import Plan
+from .plan import HINTS, Plan
 from .requirements import Requirement, requirements
 from .slots import Compared, choose_slots
 from .step_graph import StepGraph
@@ -31,20 +32,31 @@ def compile_plan(
     costs: Mapping[str, float] | None = None,
     slots: Mapping[str, int] | None = None,
     order: Literal["keep", "search"] | None = None,
+    costs_from: str | None = None,
 ) -> Plan:
     """Derive the plan: what waits for what, how many slots, what bounds the speed; with proof.
 
     `costs` are durations in µs by op name, as a profile gives them; `slots` pins values by
-    name; `order` overrides the graph's own. Raises `GraphError` for declarations that are wrong
+    name; `order` overrides the graph's own; `costs_from` says where the costs come from, to be
+    shown beside every period. Raises `GraphError` for declarations that are wrong
     and `DeadlockError`, with the cycle, for a graph that no waits can order.
     """
     validate(graph)
     durations = op_costs(graph, _known_costs(graph, costs))
     pins = _pinned(graph, slots)
-    if (order or graph.order) == "keep":
-        return plan_for(graph, with_streams(graph, listing_programs(graph)), durations, pins)
-    chosen = _searched(graph, durations, pins)
-    return plan_for(graph, with_streams(graph, chosen.programs), durations, pins, chosen.notes)
+    programs, notes = listing_programs(graph), tuple[str, ...]()
+    if (order or graph.order) == "search":
+        chosen = _searched(graph, durations, pins)
+        programs, notes = dict(chosen.programs), chosen.notes
+    plan = plan_for(graph, with_streams(graph, programs), durations, pins, notes)
+    return replace(plan, costs_from=costs_from or _said_of(graph, costs))
+
+
+def _said_of(graph: StepGraph, costs: Mapping[str, float] | None) -> str:
+    """Where the costs of a plan come from, if the caller does not say."""
+    if not costs:
+        return HINTS
+    return "as given" if len(costs) == len(graph.vertices) else f"as given, else {HINTS}"
 
 
 ORDER_CELLS = 200_000_000  # for the slots of all orders whose waits are counted: a second

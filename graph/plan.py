@@ -12,6 +12,7 @@ from .step_graph import StepGraph
 
 Hazard = Literal["RAW", "WAR", "WAW"]
 By = Literal["order", "launch", "wait", "path"]
+HINTS = "hints, not measured"  # what nodes declare, and a default where they declare nothing
 Placed = tuple[str, int]  # an op and the offset at which its actor runs it
 
 
@@ -78,6 +79,7 @@ class Plan:
     critical_cycle: tuple[Placed, ...]  # (op, distance to the next)
     notes: tuple[str, ...] = ()  # e.g. what a guarding wait costs, or that a heuristic was used
     costs: Mapping[str, float] = field(default_factory=dict)  # op -> µs used for the period
+    costs_from: str = HINTS  # where the costs come from, for people; no part of the digest
 
     @property
     def records(self) -> frozenset[str]:

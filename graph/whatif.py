@@ -11,6 +11,8 @@ from .events import plan_edges
 from .period import period
 from .plan import Plan
 
+CHANGED = ", changed here"
+
 
 def under(plan: Plan, costs: Mapping[str, float]) -> Plan:
     """The same orders, waits and slots with other durations: their period and critical cycle.
@@ -19,7 +21,13 @@ def under(plan: Plan, costs: Mapping[str, float]) -> Plan:
     """
     durations = {**plan.costs, **costs}
     found = period(plan.graph, plan_edges(plan), durations)
-    return replace(plan, costs=durations, period_us=found.us, critical_cycle=found.critical)
+    changed = plan if durations == plan.costs else replace(plan, costs_from=altered(plan))
+    return replace(changed, costs=durations, period_us=found.us, critical_cycle=found.critical)
+
+
+def altered(plan: Plan) -> str:
+    """Where the costs of a plan come from once some of them are changed to see what happens."""
+    return plan.costs_from if plan.costs_from.endswith(CHANGED) else f"{plan.costs_from}{CHANGED}"
 
 
 def scaled(costs: Mapping[str, float], factors: Mapping[str, float]) -> dict[str, float]:
@@ -66,6 +74,7 @@ def outcome(plan: Plan, base: Plan) -> dict[str, Any]:
     gain = speedup(base, plan)
     return {
         "period_us": plan.period_us,
+        "costs_from": plan.costs_from,
         "speedup": gain if gain != float("inf") else None,
         "bound_by": bound_by(plan),
         "critical_cycle": found["critical_cycle"],

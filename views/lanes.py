@@ -1,9 +1,13 @@
-"""The plan for terminals: lanes over some steps, then waits, slots, period and requirements."""
+"""The plan for terminals: lanes over some steps, then waits, slots and period.
+
+Every step is drawn with the same widths: the columns of a period repeat.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from string import ascii_letters, digits
 
 from ..graph.plan import Plan
@@ -13,21 +17,15 @@ from .words import across, carried, clip, count, protected
 _STEP_COLOURS = ("36", "33", "35", "32", "34", "31")  # ANSI: cyan, yellow, magenta, green, …
 
 
-@dataclass(frozen=True)
-class _Block:
-    """One op of one step, as it is drawn."""
+def lanes(
+    plan: Plan, *, steps: int = 3, width: int = 80, color: bool = False, proof: bool = False
+) -> str:
+    """The plan for people: lanes over some steps, then waits, slots and period.
 
-    op: str
-    step: int
-    start: float
-    end: float
-
-
-def lanes(plan: Plan, *, steps: int = 3, width: int = 80, color: bool = False) -> str:
-    """The plan for people: lanes over some steps, then waits, slots, period, requirements.
-
-    One lane for each actor, in steady state, every op as early as it may. The time axis is
-    stretched where ops would be too short to see. No line is longer than `width`.
+    One lane for each actor, in steady state, every op as early as it may; below them a line for
+    each wait, from the end of the op that is waited for to the start of the one that waits. The
+    time axis is stretched where ops would be too short to see. With `proof`, every requirement and
+    what meets it. No line is longer than `width`.
     """
     width = max(width, 40)
     counts = [
@@ -40,46 +38,108 @@ def lanes(plan: Plan, *, steps: int = 3, width: int = 80, color: bool = False) -
         _lane_lines(plan, max(steps, 1), width, color),
         _wait_lines(plan, width),
         _slot_lines(plan, width),
-        _period_lines(plan, width),
-        _edge_lines(plan, width),
+        period_lines(plan, width),
+        _edge_lines(plan, width) if proof else [],
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
 
+@dataclass(frozen=True)
+class _Columns:
+    """Where instants lie in the lanes: the same columns in every period."""
+
+    times: Timetable
+    phases: Mapping[int, int]  # columns from the begin of a period, by instant in its grain
+    period: int  # columns of a period
+
+    def at(self, us: float) -> int:
+        turn, phase = _phase(us, self.times.period_us)
+        first_turn, first = _phase(min(self.times.starts.values()), self.times.period_us)
+        return (turn - first_turn) * self.period + self.phases[phase] - self.phases[first]
+
+    def of(self, op: str, step: int) -> tuple[int, int]:
+        """Where an op of a step begins and ends."""
+        later = step * self.times.period_us
+        return self.at(self.times.starts[op] + later), self.at(self.times.ends[op] + later)
+
+    @property
+    def stretched(self) -> bool:
+        """Whether some instant stands more than a column from where the clock puts it."""
+        scale = self.period / _GRAINS
+        return any(abs(column - phase * scale) > 1 for phase, column in self.phases.items())
+
+
+_GRAINS = 1_000_000  # in a period
+
+
+def _phase(us: float, period: float) -> tuple[int, int]:
+    return divmod(round(us / period * _GRAINS), _GRAINS)
+
+
+def _columns(times: Timetable, steps: int, room: int) -> _Columns:
+    """The columns of a period; ops are as wide as leaves some of it to the clock."""
+    end = max(times.ends.values()) + (steps - 1) * times.period_us
+    found = None
+    for least, share in ((6, 0.75), (5, 0.75), (4, 0.75), (3, 0.75), (2, 1.0), (1, 1.0), (0, 1.0)):
+        packed, narrowest = _packed(times, least)
+        for period in range(room, narrowest - 1, -1):
+            spare = period - narrowest
+            phases = {p: column + spare * p // _GRAINS for p, column in packed.items()}
+            found = _Columns(times, phases, period)
+            if found.at(end) <= room:
+                break
+        if found is not None and found.at(end) <= room and narrowest <= share * found.period:
+            return found
+    assert found is not None, "the last width tried is 0"
+    return found
+
+
+def _packed(times: Timetable, least: int) -> tuple[dict[int, int], int]:
+    """The leftmost columns of all phases that give every op this width; and the period's."""
+    ends = {op: _phase(us, times.period_us) for op, us in times.ends.items()}
+    starts = {op: _phase(us, times.period_us) for op, us in times.starts.items()}
+    order = sorted({phase for _, phase in (*starts.values(), *ends.values())})
+    spans = [(starts[op][1], ends[op][1], ends[op][0] - starts[op][0]) for op in starts]
+    period = 0
+    while True:
+        column = dict.fromkeys(order, 0)
+        for _ in range(len(order) + 1):
+            before = dict(column)
+            for early, late in pairwise(order):
+                column[late] = max(column[late], column[early])
+            for start, stop, turns in spans:
+                column[stop] = max(column[stop], column[start] + least - turns * period)
+            if column == before and column[order[-1]] <= period + column[order[0]]:
+                return column, period
+        period += 1
+
+
 def _lane_lines(plan: Plan, steps: int, width: int, color: bool) -> list[str]:
     times = timetable(plan)
-    rows = {
-        actor: [
-            _Block(
-                op,
-                step,
-                times.starts[op] + step * times.period_us,
-                times.ends[op] + step * times.period_us,
-            )
-            for op, _ in program
-            for step in range(steps)
-        ]
-        for actor, program in plan.actors.items()
-    }
-    margin = min(max(len(actor) for actor in rows) + 1, width // 4)
-    column = _columns([block for row in rows.values() for block in row], width - margin)
+    margin = min(max([len(actor) for actor in plan.actors] + [5]) + 1, width // 4)
+    columns = _columns(times, steps, width - margin)
     letters = _letters(plan)
     lines, spelled = [], set()
-    for actor, row in rows.items():
+    for actor, program in plan.actors.items():
+        blocks = sorted(
+            (*columns.of(op, step), step, op) for op, _ in program for step in range(steps)
+        )
         drawn, at = [], 0
-        for block in sorted(row, key=lambda block: (block.start, block.end)):
-            start, end = max(column[block.start], at), column[block.end]
+        for start, end, step, op in blocks:
+            start, end = max(start, at), min(end, width - margin)
             if end <= start:
+                spelled.add(op)
                 continue
-            name = block.op.replace(".host", "").replace(".device", "")  # the lane says which
-            text, whole = _block_text(name, letters[block.op], block.step, end - start)
+            name = op.replace(".host", "").replace(".device", "")  # the lane says which
+            text, whole = _block_text(name, letters[op], step, end - start)
             if not whole:
-                spelled.add(block.op)
-            drawn.append(" " * (start - at) + _painted(text, block.step, color))
+                spelled.add(op)
+            drawn.append(" " * (start - at) + _painted(text, step, color))
             at = end
         lines.append(clip(actor, margin - 1).ljust(margin) + "".join(drawn))
-    lines.append(_axis(times, steps, column, margin, width))
-    if _stretched(column):
+    lines += _wait_marks(plan, columns, steps, margin, width)
+    lines.append(_axis(columns, steps, margin, width))
+    if columns.stretched:
         lines.append(
             " " * margin + "(stretched where ops would be too short to see)"[: width - margin]
         )
@@ -87,40 +147,24 @@ def _lane_lines(plan: Plan, steps: int, width: int, color: bool) -> list[str]:
     return [*lines, *_flow("key", key, width)]
 
 
-def _columns(blocks: Sequence[_Block], width: int) -> dict[float, int]:
-    """A column for every begin and end: in proportion to time, but no block gets lost.
-
-    Every block has a least width, the widest that leaves much of the line to the clock.
-    """
-    instants = sorted({at for block in blocks for at in (block.start, block.end)})
-    least: dict[float, int] = {}
-    for smallest, share in ((6, 0.6), (5, 0.6), (4, 0.6), (3, 0.6), (2, 1.0), (1, 1.0), (0, 1.0)):
-        least = _packed(blocks, instants, smallest)
-        if least[instants[-1]] <= share * width:
-            break
-    spare = max(width - least[instants[-1]], 0)
-    first, span = instants[0], (instants[-1] - instants[0]) or 1.0
-    return {at: min(least[at] + int(spare * (at - first) / span), width) for at in instants}
+_MARKED = 8  # waits that have a line below the lanes; more of them would say less
 
 
-def _stretched(column: Mapping[float, int]) -> bool:
-    """Whether some instant stands more than two columns from where the clock puts it."""
-    first, last = min(column), max(column)
-    scale = column[last] / ((last - first) or 1.0)
-    return any(abs(place - (at - first) * scale) > 2 for at, place in column.items())
-
-
-def _packed(blocks: Sequence[_Block], instants: Sequence[float], smallest: int) -> dict[float, int]:
-    """The leftmost columns that keep order and give every block this width."""
-    begun: dict[float, list[float]] = {}
-    for block in blocks:
-        begun.setdefault(block.end, []).append(block.start)
-    found: dict[float, int] = {}
-    latest = 0
-    for at in instants:
-        latest = max([latest, *(found[start] + smallest for start in begun.get(at, ()))])
-        found[at] = latest
-    return found
+def _wait_marks(plan: Plan, columns: _Columns, steps: int, margin: int, width: int) -> list[str]:
+    """For each wait a line with `└─→` from the end of its source to the start of its target."""
+    lines = []
+    for number, wait in enumerate(plan.waits[:_MARKED], start=1):
+        line = clip(f"wait {number}", margin - 1).ljust(margin)
+        for step in range(steps - wait.distance):
+            if step + wait.distance < 0:
+                continue
+            start = margin + columns.of(wait.source, step)[1] - 1
+            end = margin + columns.of(wait.target, step + wait.distance)[0]
+            if len(line) <= start and end < width:
+                arrow = "└" + "─" * (end - start - 1) + "→" if end > start else "↓"
+                line = line.ljust(start) + arrow
+        lines.append(line)
+    return lines
 
 
 def _letters(plan: Plan) -> dict[str, str]:
@@ -144,16 +188,14 @@ def _block_text(name: str, letter: str, step: int, width: int) -> tuple[str, boo
     return f"{letter}{step}"[:width].ljust(width), False
 
 
-def _axis(
-    times: Timetable, steps: int, column: Mapping[float, int], margin: int, width: int
-) -> str:
+def _axis(columns: _Columns, steps: int, margin: int, width: int) -> str:
     """Where each step begins, in µs."""
-    line = "µs".ljust(margin)
+    line, times = "µs".ljust(margin), columns.times
     first = min(times.starts, key=lambda op: times.starts[op])
     for step in range(steps):
         at = times.starts[first] + step * times.period_us
         label = f"╵{at:,.0f}"
-        place = margin + column[at]
+        place = margin + columns.at(at)
         if place >= len(line) and place + len(label) <= width:
             line = line.ljust(place) + label
     return line
@@ -170,10 +212,10 @@ def _wait_lines(plan: Plan, width: int) -> list[str]:
     if not plan.waits:
         return _flow("waits", ["none:", "programs and launches", "order everything"], width, " ")
     lines = ["waits"]
-    for wait in plan.waits:
+    for number, wait in enumerate(plan.waits, start=1):
         lines += _fit(
             [
-                f"{wait.source} → {wait.target}",
+                f"{number}  {wait.source} → {wait.target}",
                 f"step{wait.distance:+d}",
                 protected(wait),
                 f"[{across(plan, wait)}, event {wait.source}]",
@@ -190,8 +232,10 @@ def _slot_lines(plan: Plan, width: int) -> list[str]:
     return _flow("slots", shown, width)
 
 
-def _period_lines(plan: Plan, width: int) -> list[str]:
+def period_lines(plan: Plan, width: int) -> list[str]:
+    """The period, where its costs come from, the cycle that sets it, and the notes."""
     lines = [f"period  {plan.period_us:,.0f} µs a step"]
+    lines += _flow("costs", plan.costs_from.split(), width, gap=" ")
     if plan.critical_cycle:
         around = [*plan.critical_cycle, (plan.critical_cycle[0][0], 0)]
         hops = [f"{op} →" if d == 0 else f"{op} →({d:+d})" for op, d in around[:-1]]

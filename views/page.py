@@ -18,7 +18,7 @@ from .page_data import page_data
 from .svg_dag import dag_svg
 from .svg_lanes import lanes_svg
 from .svg_slots import slots_svg
-from .words import across, carried, count, later
+from .words import across, carried, count, later, per_step
 
 SCRIPTS = ("page_state.js", "page_details.js", "page_sight.js", "page.js")  # one, in this order
 
@@ -44,7 +44,7 @@ def page(plan: Plan, *, steps: int = 3, title: str | None = None) -> str:
 
 def _facts(plan: Plan) -> str:
     return (
-        f"{plan.period_us:,.0f} µs a step · {count(len(plan.actors), 'actor')} · "
+        f"{per_step(plan)} · {count(len(plan.actors), 'actor')} · "
         f"{count(len(plan.waits), 'wait')} · {count(plan.requirements, 'requirement')}"
     )
 

@@ -42,6 +42,7 @@ def tables(
 def _flows(plan: Plan, key: Mapping[str, str], room: float) -> Iterator[tuple[str, Iterable[str]]]:
     lead = f"{plan.period_us:,.0f} µs" + (", bound by" if plan.critical_cycle else "")
     yield "period", flowed(lead, critical_cycle(plan), room, 12, " ")
+    yield "costs", flowed("", plan.costs_from.split(), room, 12, " ")
     if plan.waits:
         yield "waits", [line for wait in plan.waits for line in _wait_lines(plan, wait, room)]
     for note in plan.notes:

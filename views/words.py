@@ -30,6 +30,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def per_step(plan: Plan) -> str:
+    """`500 µs a step (costs: hints, not measured)`: no period stands alone."""
+    return f"{plan.period_us:,.0f} µs a step (costs: {plan.costs_from})"
+
+
 def ghosts(plan: Plan) -> dict[tuple[str, str, int], list[Edge]]:
     """Requirements between two ops that need no wait of their own."""
     waits = {(wait.source, wait.target, wait.distance) for wait in plan.waits}

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
+from ..graph.arguments import MAX_DISTANCE
 from ..graph.errors import did_you_mean
 from ..graph.node import Node, Op, Read, State, Value
 from ..graph.step_graph import StepGraph
@@ -20,7 +21,6 @@ from .validated import validated
 from .yaml_source import Located, Location
 
 MAX_NODES = 256
-MAX_DISTANCE = 1024  # bounds carries, offsets and slots: past that a number is a typing error
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\s@\x00-\x1f\x7f-\x9f]+$")]
 Microseconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]

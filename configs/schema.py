@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
-from .abstract import MAX_DISTANCE, MAX_NODES, AbstractGraph, Microseconds, Name, ReadText
+from ..graph.arguments import MAX_DISTANCE
+from .abstract import MAX_NODES, AbstractGraph, Microseconds, Name, ReadText
 from .prompts import PromptLine
 
 Executor = Literal["serial", "threads", "cuda"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal, Protocol
 
+from ..graph import arguments
 from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.plan import Plan
 from .asked import Asked
@@ -59,10 +60,19 @@ def run(
     With `check="strict"` an op that does what it did not declare ends the run with a `NodeFailure`
     whose cause is a `ContractViolation`; the report's `unused` lists what ops declared in vain.
     """
+    arguments.a("run", "plan", plan, Plan, "a plan, as `compile_plan` makes of a step graph")
     if isinstance(executor, str):
         executor = executor_named(executor)
-    if steps is not None and steps < 0:
-        raise StepweaveError(f"a run cannot have {steps} steps")
+    elif not callable(executor):
+        names = ", ".join(EXECUTORS)
+        raise arguments.wrong("run", "executor", f"one of {names}", executor, "SW-ARGUMENT")
+    if steps is not None:
+        arguments.whole("run", "steps", steps, 0, 1 << 62)
+    arguments.mapping("run", "states", states, "state names to objects", "SW-ARGUMENT")
+    keep = arguments.texts("run", "keep", keep)
+    if watchdog_s is not None:
+        arguments.number("run", "watchdog_s", watchdog_s, code="SW-ARGUMENT")
+    arguments.one_of("run", "check", check, ("off", "strict"))
     asked = Asked(steps, states, keep, trace, watchdog_s)
     if check == "off":
         return executor(plan, asked)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import NamedTuple
 
+from ..graph import arguments
 from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.plan import Plan
 from .errors import StuckWait
@@ -51,8 +52,13 @@ def simulate(
     do. With `serial` the plan's orders and waits do not count: one op after another, as the
     serial executor does. Raises `StuckWait` where the plan deadlocks.
     """
+    arguments.a("simulate", "plan", plan, Plan, "a plan, as `compile_plan` makes of a step graph")
+    arguments.whole("simulate", "steps", steps, 0, 1 << 31)
+    arguments.number("simulate", "jitter", jitter, most=1, code="SW-ARGUMENT")
+    arguments.mapping("simulate", "costs", costs or {}, "op names to µs", "SW-COST")
     vertices = plan.graph.vertices
-    for name in costs or {}:
+    for name, us in (costs or {}).items():
+        arguments.number("simulate", f"costs[{name!r}]", us)
         if name not in vertices:
             raise StepweaveError(f"there is no op {name!r}{did_you_mean(name, vertices)}")
     named = {**plan.costs, **(costs or {})}

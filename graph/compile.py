@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from . import arguments
 from .budget import Budget
 from .digest import declaration_digest
 from .errors import GraphError, did_you_mean
@@ -41,6 +42,11 @@ def compile_plan(
     shown beside every period. Raises `GraphError` for declarations that are wrong
     and `DeadlockError`, with the cycle, for a graph that no waits can order.
     """
+    arguments.a(
+        "compile_plan", "graph", graph, StepGraph, "a step graph, as `step_graph` or a config makes"
+    )
+    if order is not None:
+        arguments.one_of("compile_plan", "order", order, ("keep", "search"))
     validate(graph)
     durations = op_costs(graph, _known_costs(graph, costs))
     pins = _pinned(graph, slots)
@@ -202,9 +208,12 @@ def _period_of(
     return period(frame.graph, [*frame.free, *events], costs).us
 
 
+_SLOTS = "value names to numbers of slots"
+
+
 def _pinned(graph: StepGraph, slots: Mapping[str, int] | None) -> dict[str, int | None]:
     """The slots of each value that are not open: declared, given, or None where it is fresh."""
-    given = dict(slots or {})
+    given = dict(arguments.mapping("compile_plan", "slots", slots or {}, _SLOTS, "SW-SLOTS"))
     for name, count in given.items():
         value = graph.values.get(name)
         if value is None:
@@ -212,9 +221,10 @@ def _pinned(graph: StepGraph, slots: Mapping[str, int] | None) -> dict[str, int 
                 f"slots: there is no value {name!r}{did_you_mean(name, graph.values)}.",
                 code="SW-UNKNOWN-NAME",
             )
-        if value.storage == "fresh" or count < 1:
-            problem = "is fresh and has no slots" if value.storage == "fresh" else "needs ≥ 1 slot"
-            raise GraphError(f"slots: value {name!r} {problem}.", code="SW-SLOTS", line=value.line)
+        if value.storage == "fresh":
+            problem = f"slots: value {name!r} is fresh and has no slots."
+            raise GraphError(problem, code="SW-SLOTS", line=value.line)
+        arguments.whole("compile_plan", f"slots[{name!r}]", count, 1, code="SW-SLOTS")
     pins: dict[str, int | None] = {}
     for name, value in graph.values.items():
         if value.storage == "fresh":
@@ -227,7 +237,9 @@ def _pinned(graph: StepGraph, slots: Mapping[str, int] | None) -> dict[str, int 
 
 
 def _known_costs(graph: StepGraph, costs: Mapping[str, float] | None) -> Mapping[str, float] | None:
-    for name in costs or {}:
+    arguments.mapping("compile_plan", "costs", costs or {}, "op names to µs", "SW-COST")
+    for name, us in (costs or {}).items():
+        arguments.number("compile_plan", f"costs[{name!r}]", us)
         if name not in graph.vertices:
             raise GraphError(
                 f"costs: there is no op {name!r}{did_you_mean(name, graph.vertices)}.",

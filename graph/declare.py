@@ -17,8 +17,9 @@ import re
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args, overload
 
+from . import arguments
 from .errors import GraphError, StepweaveError, did_you_mean
 from .node import Node, Op, OpContext, Place, Read, Run, State, Storage, Value
 from .step_graph import StepGraph
@@ -155,8 +156,22 @@ def node(
     side of a device node, if that does more than launch.
     """
 
+    if name is not None:
+        arguments.text("node", "name", name)
+    if function is not None:
+        _check_function(function, "node")
+
     def decorate(decorated: Callable[..., Any]) -> NodeFunction[..., Any]:
+        _check_function(decorated, "node")
         called = str(name or getattr(decorated, "__name__", "node"))
+        where = f"node {called!r}"
+        _check_placing(where, actor, stream, offset, cost_us, launch_latency_us)
+        for argument, names in (("writes", writes), ("updates", updates)):
+            if not isinstance(names, str):
+                arguments.texts(where, argument, names)
+        arguments.mapping(where, "reads", reads or {}, "parameters to values", "SW-ARGUMENT")
+        if launch is not None:
+            arguments.a(where, "launch", launch, NodeFunction, "a function decorated with @node")
         parameters, context = _parameters(decorated, called, reads or {})
         changed = (updates,) if isinstance(updates, str) else tuple(updates)
         for state in changed:
@@ -194,6 +209,32 @@ def node(
         )
 
     return decorate if function is None else decorate(function)
+
+
+def _check_function(function: object, where: str) -> None:
+    if not callable(function) or isinstance(function, NodeFunction | type):
+        must = "a plain function; its options are given by name, as in @node(writes=…)"
+        raise arguments.wrong(where, "the decorated object", must, function, "SW-ARGUMENT")
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        kind = "async" if inspect.iscoroutinefunction(function) else "generator"
+        raise arguments.wrong(where, "it", "a plain function", f"{kind} function", "SW-ARGUMENT")
+
+
+def _check_placing(
+    where: str,
+    actor: object,
+    stream: object,
+    offset: object,
+    cost_us: object,
+    launch_latency_us: object,
+) -> None:
+    arguments.text(where, "actor", actor)
+    if stream is not None:
+        arguments.text(where, "stream", stream)
+    arguments.whole(where, "offset", offset, -arguments.MAX_DISTANCE)
+    for argument, us in (("cost_us", cost_us), ("launch_latency_us", launch_latency_us)):
+        if us is not None:
+            arguments.number(where, argument, us)
 
 
 @dataclass(frozen=True)
@@ -235,6 +276,19 @@ def value(
     allocate: Callable[[], Any] | None = None,
 ) -> ValueHint:
     """Say something of a value that cannot be inferred: its initial version, its slots."""
+    arguments.text("value", "its name", name)
+    where = f"value {name!r}"
+    if place is not None:
+        arguments.one_of(where, "place", place, get_args(Place))
+    if storage is not None:
+        arguments.one_of(where, "storage", storage, get_args(Storage))
+    if slots is not None:
+        arguments.whole(where, "slots", slots, 1, code="SW-SLOTS")
+    arguments.whole(where, "nbytes", nbytes, 0, 1 << 62)
+    if allocate is not None and not callable(allocate):
+        raise arguments.wrong(
+            where, "allocate", "a function without parameters", allocate, "SW-ARGUMENT"
+        )
     return ValueHint(name, place, storage, slots, nbytes, external, initial, allocate)
 
 
@@ -250,6 +304,21 @@ def step_graph(
     Values are inferred: one that only host ops touch lives on the host, one that only device ops
     touch on the device, and one that crosses over in pinned memory.
     """
+    for item in nodes:
+        if not isinstance(item, Node | NodeFunction):
+            must = "a Node or a function decorated with @node, each an argument of its own"
+            raise arguments.wrong("step_graph", "each node", must, item, "SW-ARGUMENT")
+    for argument, given, kind in (("values", values, "value(…)"), ("states", states, "a name")):
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            must = f"a list, each entry {kind}"
+            raise arguments.wrong("step_graph", argument, must, given, "SW-ARGUMENT")
+    values, states = list(values), list(states)
+    for hint in values:
+        arguments.a("step_graph", "each of values", hint, (Value, ValueHint), "made by value(…)")
+    for state in states:
+        arguments.a("step_graph", "each of states", state, (str, State), "a name or a State")
+    arguments.one_of("step_graph", "order", order, ("keep", "search"))
+    arguments.text("step_graph", "name", name)
     kinds = [State(state) if isinstance(state, str) else state for state in states]
     names = {state.name for state in kinds}
     built = [item if isinstance(item, Node) else item.node(names) for item in nodes]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
+from .arguments import MAX_DISTANCE, number, whole
 from .errors import GraphError, did_you_mean
 from .node import Node, State, Value
 from .step_graph import StepGraph, Vertex
@@ -69,6 +70,7 @@ def _check_nodes(graph: StepGraph) -> None:
                 "it has no host op" + (" to launch its device op" if node.device else ""),
                 "Give it one; it may read and write nothing.",
             )
+        whole(f"node {node.name!r}", "offset", node.offset, -MAX_DISTANCE)
         _check_phases(node)
         _check_stream(node)
         if node.launch_latency_us is not None and node.launch_latency_us < 0:
@@ -123,6 +125,9 @@ def _check_actors(graph: StepGraph) -> None:
 
 def _check_values(graph: StepGraph) -> None:
     for value in graph.values.values():
+        if value.slots is not None:
+            where = f"value {value.name!r}"
+            whole(where, "slots", value.slots, -MAX_DISTANCE, code="SW-SLOTS")
         problem = None
         if value.slots is not None and value.storage == "fresh":
             problem = (
@@ -159,6 +164,9 @@ def _accesses(graph: StepGraph) -> Iterator[tuple[Vertex, str, str]]:
 def _check_reads(graph: StepGraph) -> None:
     for vertex in graph.vertices.values():
         for read in vertex.op.reads:
+            carry = f"the carry of {read.name!r}"
+            where = f"node {vertex.node.name!r}"
+            whole(where, carry, read.carry, -MAX_DISTANCE, code="SW-CARRY")
             if read.carry < 0:
                 raise _wrong(
                     vertex.node,
@@ -244,8 +252,11 @@ def _check_places(graph: StepGraph) -> None:
 def _check_costs(graph: StepGraph) -> None:
     for node in graph.nodes:
         for op in chain(node.host, node.device):
-            if op.cost_us is not None and not 0 <= op.cost_us < float("inf"):
+            if op.cost_us is None:
+                continue
+            if isinstance(op.cost_us, int | float) and op.cost_us < 0:
                 raise _wrong(node, "SW-COST", f"a cost of {op.cost_us} µs", "Give µs ≥ 0.")
+            number(f"node {node.name!r}", "cost_us", op.cost_us)
 
 
 _CHECKS: tuple[Callable[[StepGraph], None], ...] = (

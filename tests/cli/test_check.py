@@ -13,7 +13,7 @@ from stepweave.configs.load import shipped
 
 KEYS = [
     *("ok", "digest", "actors", "waits", "edges", "slots", "requirements", "period_us"),
-    *("critical_cycle", "errors"),
+    *("critical_cycle", "errors", "costs_from"),
 ]
 SOUND = """\
 order: keep
@@ -86,6 +86,54 @@ def test_people_read_the_waits_with_what_they_protect(tmp_path: Path) -> None:
     assert "prepare.host, one step later waits for prepare.device" in result.stdout
     assert "WAR staging: prepare.device → prepare.host" in result.stdout
     assert "fresh: batch" in result.stdout
+
+
+def test_the_proof_is_printed_on_request_only(tmp_path: Path) -> None:
+    path = written(tmp_path, SOUND)
+    assert "requirements and their witnesses" not in stepweave("check", path).stdout
+    proof = stepweave("check", path, "--proof").stdout
+    assert "requirements and their witnesses" in proof
+    assert "RAW     staging  prepare.host    prepare.device" in proof
+
+
+@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("verb", [("check",), ("graph", "show")], ids=" ".join)
+def test_every_shipped_config_fits_a_screen(
+    name: str, verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = stepweave(*verb, name).stdout.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "hints, not measured"),
+        (("--set", "costs.forward.device=4000"), "as given, else hints, not measured"),
+        (("--costs", "llama_8b"), "llama_8b: ASSUMED, not measured, 8 rows a step"),
+    ],
+)
+def test_no_period_stands_without_the_origin_of_its_costs(
+    arguments: tuple[str, ...], said: str
+) -> None:
+    for verb in (("check",), ("graph", "show"), ("graph", "whatif")):
+        printed = " ".join(stepweave(*verb, "quickstart", *arguments).stdout.split())
+        assert said in printed, verb
+    why = stepweave("graph", "why", "quickstart", "draft", "d2h_copy", *arguments).stdout
+    assert f"Costs: {said}" in " ".join(why.split())
+    drawn = stepweave("graph", "render", "quickstart", "-o", "-", "--format", "svg", *arguments)
+    assert said in drawn.stdout
+    page = stepweave("graph", "render", "quickstart", "-o", "-", "--format", "html", *arguments)
+    assert f"a step (costs: {said})" in page.stdout
+    (found,) = objects(stepweave("check", "quickstart", "--json", *arguments))
+    assert found["costs_from"] == said
+
+
+def test_changed_costs_are_said_to_be_changed() -> None:
+    found = stepweave("graph", "whatif", "abstract_decode", "--scale", "forward=0.5").stdout
+    assert "costs      hints, not measured → hints, not measured, changed here" in found
 
 
 def test_several_files_are_answered_in_order_and_one_failure_fails_all(tmp_path: Path) -> None:

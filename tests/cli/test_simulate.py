@@ -133,7 +133,7 @@ def test_what_is_printed_says_where_the_costs_come_from() -> None:
     assert "not in this pipeline: bitmask.device" in assumed
     assert "├forward " in assumed
     assert "device gap     0 µs a step, on compute" in assumed
-    assert "hints and defaults" in stepweave("simulate", "async").stdout
+    assert "costs: hints, not measured" in stepweave("simulate", "async").stdout
 
 
 @pytest.mark.usefixtures("files")

@@ -27,24 +27,8 @@ def one() -> Any:
 
 GRAPH = step_graph(one(), values=[value("x", storage="slots")])
 PLAN = compile_plan(GRAPH)
-HOSTILE: list[Any] = [None, True, -1, 0, 1.5, math.nan, math.inf, -math.inf, 10**400, ""]
-HOSTILE += ["x", b"x", [], {}]
-    None,
-    True,
-    -1,
-    0,
-    1.5,
-    math.nan,
-    math.inf,
-    -math.inf,
-    10**30,
-    "",
-    "x",
-    b"x",
-    [],
-    {},
-]
-HOSTILE += [(), [1], {"a": 1}, {1: 2}, object(), int, len, lambda: None, GRAPH, PLAN, 1j]
+HOSTILE: list[Any] = [None, True, -1, 0, 1.5, math.nan, math.inf, -math.inf, 10**400, "", "x"]
+HOSTILE += [b"x", [], {}, (), [1], {"a": 1}, {1: 2}, object(), int, len, GRAPH, PLAN, 1j]
 
 
 async def later() -> None: ...
@@ -98,7 +82,10 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: graph_of(host=(Op(cost_us="5"),)), "node 'n': cost_us must be a number"),  # type: ignore[arg-type]
     (lambda: graph_of(host=(Op(cost_us=math.nan),)), "node 'n': cost_us must be a number"),
     (lambda: graph_of(offset="1"), "node 'n': offset must be a whole number"),
-    (lambda: graph_of(host=(Op((Read("x", 10**9),)),)), "the carry of 'x' must be a whole number"),
+    (
+        lambda: step_graph(one(), node(reads={"x": Read("x", 10**9)})(lambda x: None)),
+        "the carry of 'x' must be a whole number",
+    ),
     (
         lambda: StepGraph.build([Node("n")], [Value("x", "pinned", "slots", "2")]),  # type: ignore[arg-type]
         "value 'x': slots must be a whole number",

@@ -34,6 +34,9 @@ HOSTILE += [b"x", [], {}, (), [1], {"a": 1}, {1: 2}, object(), int, len, GRAPH, 
 async def later() -> None: ...
 
 
+def taker(x: int) -> None: ...
+
+
 def graph_of(**changes: Any) -> StepGraph:
     declared = {"name": "n", "host": (Op(),), **changes}
     return StepGraph.build([Node(**declared)], [])
@@ -83,7 +86,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: graph_of(host=(Op(cost_us=math.nan),)), "node 'n': cost_us must be a number"),
     (lambda: graph_of(offset="1"), "node 'n': offset must be a whole number"),
     (
-        lambda: step_graph(one(), node(reads={"x": Read("x", 10**9)})(lambda x: None)),
+        lambda: step_graph(one(), node(reads={"x": Read("x", 10**9)})(taker)),
         "the carry of 'x' must be a whole number",
     ),
     (

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from .requests.request import RequestOutput as RequestOutput
     from .requests.request import SamplingParams as SamplingParams
     from .serving.llm import LLM as LLM
+    from .serving.llm import Interrupted as Interrupted
+    from .serving.streaming import TextPiece as TextPiece
     from .views.dot import dot as dot
     from .views.lanes import lanes as lanes
 
@@ -46,6 +48,7 @@ _HOME = {
     "Built": "nodes.kind",
     "DeadlockError": "graph.errors",
     "GraphError": "graph.errors",
+    "Interrupted": "serving.llm",
     "Node": "graph.node",
     "NodeKind": "nodes.kind",
     "NodeSpec": "nodes.kind",
@@ -59,6 +62,7 @@ _HOME = {
     "State": "graph.node",
     "StepGraph": "graph.step_graph",
     "StepweaveError": "graph.errors",
+    "TextPiece": "serving.streaming",
     "UnsoundPlan": "graph.errors",
     "Value": "graph.node",
     "compile_plan": "graph.compile",
@@ -77,6 +81,7 @@ __all__ = [
     "Built",
     "DeadlockError",
     "GraphError",
+    "Interrupted",
     "Node",
     "NodeKind",
     "NodeSpec",
@@ -90,6 +95,7 @@ __all__ = [
     "State",
     "StepGraph",
     "StepweaveError",
+    "TextPiece",
     "UnsoundPlan",
     "Value",
     "compile_plan",

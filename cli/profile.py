@@ -79,7 +79,7 @@ def _file(config: PipelineConfig, name: str, found: Sequence[Profiled]) -> Costs
             "describes": f"{name}: model {config.model.name}, {config.model.dtype}",
             "device": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
             "executor": f"{config.executor}, depth {config.depth}, "
-            f"torch threads {config.torch_threads or 'by default'}",
+            f"torch threads {config.threads_in_torch or 'by default'}",
             "versions": {
                 "python": platform.python_version(),
                 **{each: version(each) for each in ("torch", "transformers")},

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..graph.errors import did_you_mean
 from .abstract import AbstractGraph, read_abstract
 from .errors import ConfigError, Mark, Problem
+from .plain import dotted, located
 from .validated import validated
 from .yaml_source import Located, parse_yaml, read_yaml
 
@@ -64,17 +65,21 @@ def shipped_file(name: str) -> Path:
 
 
 def load_config(
-    name: str | Path, overrides: Mapping[str, str] | None = None
+    name: str | Path, overrides: Mapping[str, Any] | None = None
 ) -> PipelineConfig | AbstractGraph:
-    """The config of a path or shipped name; `overrides` as in `--set scheduler.max_rows=4`."""
+    """The config of a path or shipped name; `overrides` as in `--set scheduler.max_rows=4`.
+
+    A text is read as YAML, as on the command line; any other plain value is meant as it is, and a
+    mapping sets the keys that it has.
+    """
     return load(name, overrides).config
 
 
-def load(name: str | Path, overrides: Mapping[str, str] | None = None) -> Loaded:
+def load(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
     """The config together with its source. Raises `ConfigError` listing all that is wrong."""
     source = _extended(_find(str(name), Path()), str(name), ())
-    for key, text in (overrides or {}).items():
-        source = _set(source, key, text)
+    for key, value in dotted(overrides or {}):
+        source = _set(source, key, value)
     if _is_abstract(source):
         return Loaded(read_abstract(source), source, str(name))
     return Loaded(_read_pipeline(source), source, str(name))
@@ -150,19 +155,26 @@ def _names(parts: list[Located]) -> list[str | None]:
     return found
 
 
-def _set(source: Located, key: str, text: str) -> Located:
+def _set(source: Located, key: str, given: Any) -> Located:
     """`source` with one value replaced; missing mappings on the way are made."""
-    mark = Mark(f"--set {key}={text}")
+    mark = Mark(f"--set {key}={given}" if isinstance(given, str) else f"overrides[{key!r}]")
     steps = key.split(".")
     if not all(steps):
         raise ConfigError.at(mark, "write it as --set dotted.key=value")
-    try:
-        value = parse_yaml(text, mark.file) if text.strip() else Located("", mark)
-    except ConfigError as error:
-        raise ConfigError.at(mark, error.problems[0].message) from error
+    value = _read(given, mark)
     if steps[0] == "nodes" and len(steps) > 2 and not _is_abstract(source):
         source = _with_node(source, steps[1], mark)
     return _replaced(source, steps, _moved(value, mark), mark)
+
+
+def _read(given: Any, mark: Mark) -> Located:
+    """A text as YAML, anything else as it is."""
+    if not isinstance(given, str):
+        return located(given, mark)
+    try:
+        return parse_yaml(given, mark.file) if given.strip() else Located("", mark)
+    except ConfigError as error:
+        raise ConfigError.at(mark, error.problems[0].message) from error
 
 
 def _with_node(source: Located, name: str, mark: Mark) -> Located:
@@ -229,6 +241,8 @@ def _read_pipeline(source: Located) -> PipelineConfig:
 
     config = validated(PipelineConfig, source)
     problems = list(_unknown_names(config, source))
+    if (foreign := config.foreign_drafter) is not None:
+        problems.append(Problem(source.at(("model", "name")).mark, foreign))
     if problems:
         raise ConfigError(*problems)
     for index, node in enumerate(config.nodes):

@@ -248,8 +248,10 @@ class PipelineConfig(_Part):
         default=False,
         description="With executor cuda: name each op `node/step` for profilers such as Nsight.",
     )
-    torch_threads: int | None = Field(
-        default=None, ge=1, le=1024, description="Threads inside a torch operation; null: torch's."
+    torch_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = Field(
+        default="auto",
+        description="Threads inside a torch operation. null: as many as torch takes. auto: 1 for "
+        "the embedded model, whose operations are too small to share out, null for any other.",
     )
     check: Literal["off", "strict"] = Field(
         default="off",
@@ -309,6 +311,25 @@ class PipelineConfig(_Part):
                 "device out, or take executor threads"
             )
         return self
+
+    @property
+    def foreign_drafter(self) -> str | None:
+        """What is wrong where the drafter is that of the embedded model, and the model another."""
+        drafter = None if self.speculation is None else self.speculation.drafter
+        if self.model.name == "embedded" or drafter not in EMBEDDED_DRAFTERS.values():
+            return None
+        return (
+            f"model.name is {self.model.name!r}, but the drafter is {drafter!r}, which drafts for "
+            "the embedded model only; set speculation.model to a drafter of that model, or go on "
+            "without one: --set speculation=null"
+        )
+
+    @property
+    def threads_in_torch(self) -> int | None:
+        """Threads inside a torch operation; None: torch's own number."""
+        if self.torch_threads == "auto":
+            return 1 if self.model.name == "embedded" else None
+        return self.torch_threads
 
     @property
     def captured(self) -> bool:

@@ -7,16 +7,14 @@ for output in llm.generate(["Once upon a time"], SamplingParams(max_tokens=40)):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ..configs.errors import ConfigError
-from ..configs.load import load_config
-from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
 from ..executors.report import RunReport
 from ..graph.plan import Plan
@@ -25,10 +23,11 @@ from ..requests.spans import RequestLog, RequestSpan
 from ..requests.step_counts import StepCount
 from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarError
-from .engine import EngineError
+from .arguments import Messages, Params, chosen, conversations, each_prompt, params_for_each
 from .intake import Intake, Prompt, named, told
 from .loading import load_engine
 from .runs import Job, Listeners, OnOutput, OnProgress, OnText, Run
+from .streaming import Call, TextPiece, pieces
 from .turns import Turns
 from .warm_up import warm_up
 
@@ -57,27 +56,24 @@ class Traced:
 class LLM:
     """A loaded pipeline.
 
-    `model` replaces the pipeline's model: a directory, a hub name, or a `CausalLM`. `pipeline` is
-    a config, a path or a shipped name; `overrides` are dotted keys, as for `--set`.
+    `model` replaces the pipeline's model: a directory or a hub name. `pipeline` is a config, a
+    path or a shipped name; if not given, `async_grammar` for a model, and `quickstart` for the
+    embedded one. `overrides` change keys of the pipeline's file: {"depth": 3},
+    {"scheduler": {"max_rows": 4}} or {"scheduler.max_rows": 4}; a text is read as YAML, as `--set`
+    does.
 
-    Raises `ConfigError`, `GraphError`, `ModelError` or `EngineError`.
+    Raises `ConfigError`, `GraphError`, `ModelError` or `EngineError`, and `TypeError` for
+    arguments of a wrong type.
     """
 
     def __init__(
         self,
         model: str | Path | None = None,
         *,
-        pipeline: PipelineConfig | str | Path = "quickstart",
-        overrides: Mapping[str, str] | None = None,
+        pipeline: PipelineConfig | str | Path | None = None,
+        overrides: Mapping[str, Any] | None = None,
     ) -> None:
-        if not isinstance(pipeline, PipelineConfig):
-            loaded = load_config(pipeline, overrides)
-            if not isinstance(loaded, PipelineConfig):
-                raise EngineError(f"{pipeline} is an abstract graph: there is nothing to run in it")
-            pipeline = loaded
-        if model is not None:
-            renamed = pipeline.model.model_copy(update={"name": str(model)})
-            pipeline = pipeline.model_copy(update={"model": renamed})
+        pipeline = chosen(model, pipeline, overrides)
         self.config = pipeline
         self.engine = load_engine(pipeline)
         self._intake = Intake(pipeline, self.engine)
@@ -113,7 +109,7 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        params: Params = None,
         *,
         on_text: OnText | None = None,
         on_progress: OnProgress | None = None,
@@ -122,8 +118,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Generate for every prompt; outputs in the order of the prompts.
 
-        A prompt is a text, a line as in a prompts file, or a list of token ids. `params` are for
-        prompts that are texts or ids, one for all or one for each; a line has its own.
+        A prompt is a text, a mapping as a line of a prompts file, or a list of token ids.
+        `params` are `SamplingParams`, or a mapping of its arguments: one for all prompts, or a
+        list with one for each. What a line says itself goes before.
 
         `on_text(id, piece)` streams settled text (with n > 1 of each completion, as `id/index`),
         `on_output(output)` gets each output once, as soon as its prompt has ended,
@@ -138,12 +135,56 @@ class LLM:
         settled, and `EngineError` after `close`.
         """
         listeners = Listeners(on_text, on_progress, on_output)
-        return self._generate(prompts, params, listeners, progress, traced=False).outputs
+        many = each_prompt(prompts)
+        each_params = params_for_each(params, len(many))
+        return self._generate(many, each_params, listeners, progress).outputs
+
+    def chat(
+        self,
+        messages: Messages,
+        params: Params = None,
+        *,
+        on_text: OnText | None = None,
+        on_progress: OnProgress | None = None,
+        on_output: OnOutput | None = None,
+        progress: bool | None = None,
+    ) -> list[RequestOutput]:
+        """`generate` for one conversation, or for a list of them.
+
+        A conversation is a list of messages, {"role": "user", "content": "…"}, which goes through
+        the model's chat template. A content is a text, or a list of {"type": "text", "text": …};
+        special tokens in it are text.
+        """
+        return self.generate(
+            conversations(messages),
+            params,
+            on_text=on_text,
+            on_progress=on_progress,
+            on_output=on_output,
+            progress=progress,
+        )
+
+    def stream(
+        self, prompts: Prompt | Sequence[Prompt], params: Params = None
+    ) -> Iterator[TextPiece]:
+        """`generate` as an iterator: pieces of text as they are settled, and each output.
+
+        The call begins when the first piece is asked for, and goes on in a thread of its own;
+        it is cancelled when the iterator is closed.
+        """
+        many = each_prompt(prompts)
+        each_params = params_for_each(params, len(many))
+        call = Call()
+
+        def serve(listeners: Listeners) -> None:
+            self._generate(many, each_params, listeners, progress=False, call=call)
+
+        return pieces(call, serve)
 
     def traced(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        params: Params = None,
         *,
         on_text: OnText | None = None,
         on_progress: OnProgress | None = None,
@@ -155,25 +196,29 @@ class LLM:
         Noting this takes two readings of the clock per op.
         """
         listeners = Listeners(on_text, on_progress, on_output)
-        return self._generate(prompts, params, listeners, progress, traced=True)
+        many = each_prompt(prompts)
+        each_params = params_for_each(params, len(many))
+        return self._generate(many, each_params, listeners, progress, traced=True)
 
     def _generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None,
+        many: Sequence[Prompt],
+        params: Sequence[SamplingParams | None],
         listeners: Listeners,
         progress: bool | None,
         *,
-        traced: bool,
+        traced: bool = False,
+        call: Call | None = None,
     ) -> Traced:
-        many = _each(prompts)
-        each_params = _for_each(params, len(many))
+        """Wait for a turn, and serve; `call` is told when it begins."""
         jobs = [Job(*named(prompt, index)) for index, prompt in enumerate(many)]
         with self._turns.turn(), listeners.shown(progress, len(jobs)) as listening:
             running = Run(self._table, jobs, listening, self._turns)
             self._running = running
+            if call is not None:
+                call.begins(running)
             try:
-                return self._serve(running, list(zip(jobs, many, each_params, strict=True)), traced)
+                return self._serve(running, list(zip(jobs, many, params, strict=True)), traced)
             finally:
                 self._running = None
                 self.engine.totals.requests += len(jobs)
@@ -268,24 +313,3 @@ class LLM:
         """A label, where drafts are kept at given rates: what comes out is not the model's."""
         rates = self.engine.synthetic_acceptance
         return {} if rates is None else {"synthetic_acceptance": list(rates)}
-
-
-def _each(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or many, as many. A sequence of numbers is one prompt of token ids."""
-    if isinstance(prompts, str | Mapping | PromptLine):
-        return [prompts]
-    found = list(prompts)
-    if found and all(isinstance(each, int) for each in found):
-        return [cast(Sequence[int], found)]
-    return cast(list[Prompt], found)
-
-
-def _for_each(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int
-) -> Sequence[SamplingParams | None]:
-    """One set of parameters per prompt. Raises `ValueError` if there are more or fewer."""
-    if params is None or isinstance(params, SamplingParams):
-        return [params] * count
-    if len(params) != count:
-        raise ValueError(f"{count} prompts, but {len(params)} sets of sampling parameters")
-    return params

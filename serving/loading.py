@@ -48,7 +48,7 @@ def load_engine(config: PipelineConfig) -> Engine:
         graphs=config.captured,
         nvtx=config.nvtx,
         check=config.check,
-        torch_threads=config.torch_threads,
+        torch_threads=config.threads_in_torch,
     )
 
 

@@ -25,7 +25,7 @@ def progress_bar(total: int) -> Iterator[Callable[[int, int], None]]:
         TextColumn("{task.fields[tokens]} tokens"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=watched()) as bar:
         task = bar.add_task("", total=total, tokens=0)
 
         def show(ended: int, tokens: int) -> None:

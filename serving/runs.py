@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
+from ..requests.complaints import shown
 from ..requests.request import Request, RequestError, RequestOutput
 from ..requests.table import RequestTable
 from ..structured.backend import CompiledGrammar
@@ -64,9 +65,17 @@ class Listeners:
     on_progress: OnProgress | None = None
     on_output: OnOutput | None = None
 
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            listener = getattr(self, each.name)
+            if listener is not None and not callable(listener):
+                raise TypeError(f"{each.name} must be a function, not {shown(listener)}")
+
     @contextmanager
     def shown(self, progress: bool | None, total: int) -> Iterator[Listeners]:
         """These, and in the block a progress bar; None: if somebody looks and nobody listens."""
+        if not isinstance(progress, bool | None):
+            raise TypeError(f"progress must be true, false or None, not {shown(progress)}")
         listened = self.on_text is not None or self.on_progress is not None
         if progress is None:
             progress = watched() and not listened

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable, Iterator
+from time import perf_counter
 from typing import TypeVar
 
 from ..policies.wake import Wake
@@ -47,6 +48,7 @@ class Inbox:
 
     def submit_all(self, requests: Iterable[Request]) -> None:
         for request in requests:
+            request.moments.submitted_s = perf_counter()
             self._arrived.put(request)
         self._woken.set()
 

@@ -130,11 +130,11 @@ class RequestTable:
 
     def submit(self, request: Request) -> None:
         """Queue a request (any thread). Raises `RequestError` if the queue is full."""
-        self.inbox.submit(_stamped(request))
+        self.inbox.submit(request)
 
     def submit_all(self, requests: Iterable[Request]) -> None:
         """Queue a whole batch of work that waits for all of it: no limit of the queue applies."""
-        self.inbox.submit_all(map(_stamped, requests))
+        self.inbox.submit_all(requests)
 
     def cancel(self, uid: int) -> None:
         """End a request at the next schedule (any thread).
@@ -525,11 +525,6 @@ class RequestTable:
         self.rows.release([request.row], request.last_step)
         self.blocks.release(request)
         request.row = request.generation = -1
-
-
-def _stamped(request: Request) -> Request:
-    request.moments.submitted_s = perf_counter()
-    return request
 
 
 def _claim(request: Request) -> Claim:

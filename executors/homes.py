@@ -216,7 +216,7 @@ def _address(datum: Any) -> int:
 
 
 def _spans(datum: object) -> Iterator[tuple[int, int, Callable[[], bool]]]:
-    """All memory that a datum reaches, as whole allocations."""
+    """All memory that a datum reaches, as whole allocations; not that of read-only arrays."""
     for _, part in reached(datum, _patience):
         if is_memory(part):
             yield from _allocation(part)
@@ -234,7 +234,8 @@ def _allocation(holder: Any) -> Iterator[tuple[int, int, Callable[[], bool]]]:
         if is_tensor(holder.base):
             yield from _allocation(holder.base)
             return
-        if holder.nbytes and holder.dtype != object:
+        constant = holder.base is None and not holder.flags.writeable
+        if holder.nbytes and holder.dtype != object and not constant:
             start = _address(holder)
             reference = weakref.ref(holder)
             yield start, start + holder.nbytes, lambda: reference() is not None

@@ -356,3 +356,16 @@ def test_what_fits_is_what_can_be_copied() -> None:
 def test_a_plan_without_buffers_and_states_watches_nothing() -> None:
     assert Homes().of([torch.zeros(1), {"a": np.zeros(1)}]) == {None}
     assert Homes().of((1, "a", frozenset([2]))) == set()
+
+
+def test_an_array_that_nobody_can_write_is_shared_freely() -> None:
+    constant = np.arange(3.0)
+    constant.flags.writeable = False
+    homes = Homes()
+    homes.add_state("table", {"mask": constant})
+    assert homes.of(constant) == homes.of(constant[1:]) == {None}
+    seen = np.arange(3.0)
+    view = seen[:]
+    view.flags.writeable = False
+    homes.add_state("table", {"mask": view})
+    assert None not in homes.of(seen), "its base can still be written"

@@ -228,6 +228,15 @@ def test_arrays_of_token_ids_are_prompts(llm: LLM) -> None:
     assert len(found) == 1
 
 
+def test_requests_with_grammars_are_served_again_and_again(llm: LLM) -> None:
+    """What an earlier run has left in the table shares constant arrays with the next."""
+    params = {"max_tokens": 9, "structured_outputs": {"regex": "[a-z]{3}"}}
+    texts = [llm.generate([STORY] * 3, params)[0].text for _ in range(3)]
+    texts.append(llm.traced([STORY] * 3, params).outputs[0].text)
+    assert len(set(texts)) == 1
+    assert len(texts[0]) == 3
+
+
 # -- chat and stream -----------------------------------------------------------------------
 
 

@@ -1,0 +1,216 @@
+"""Every row of every table of the README is read, and compared with what it claims to say.
+
+A row that nothing here knows fails: a new claim brings its check.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from math import prod
+from pathlib import Path
+from statistics import median
+from typing import Any, get_args
+
+import pytest
+
+from stepweave.configs.abstract import AbstractGraph
+from stepweave.configs.load import load_config, shipped
+from stepweave.configs.schema import Executor, PipelineConfig
+from stepweave.executors.explore_mutants import campaign
+from stepweave.serving.pipeline import compiled
+from tests.graph.shipped_plans import shipped_plan
+from tests.serving.matrix import DEPTHS, GRAMMARS, METHODS, SAMPLING, SITUATIONS
+from tests.serving.test_faults import NIGHTLY
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the table below a heading, without its head."""
+    section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def result(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+# --- pipelines ----------------------------------------------------------------------------------
+
+DRAFTERS = {
+    "": None,
+    "a smaller model": "draft_model",
+    "EAGLE head": "eagle",
+    "EAGLE-3 head": "eagle3",
+    "prompt look-up": "ngram",
+}
+
+
+def test_the_table_of_pipelines_is_what_ships() -> None:
+    table = {cells[0].strip("`"): cells[1:] for cells in rows("Pipelines")}
+    assert sorted(table) == sorted(shipped())
+    for name, (depth, speculation, grammars, about) in table.items():
+        config = load_config(name)
+        if isinstance(config, AbstractGraph):
+            assert about.startswith("a graph without code")
+            continue
+        assert int(depth) == config.depth, name
+        method = config.speculation.method if config.speculation else None
+        assert DRAFTERS[speculation] == method, name
+        assert (grammars == "yes") == (config.structured is not None), name
+        assert ("prompts" in about) == bool(config.prompts), name
+
+
+def test_every_pipeline_with_code_takes_the_settings_that_the_text_names() -> None:
+    said = re.search(
+        r"All but the last.*take `--set executor=(\S+)` and `--set depth=([\d|]+)`", README
+    )
+    assert said is not None
+    executors, depths = said[1].split("|"), said[2].split("|")
+    assert set(executors) == set(get_args(Executor))
+    assert rows("Pipelines")[-1][0] == "`abstract_decode`"
+    for name in shipped():
+        if isinstance(load_config(name), AbstractGraph):
+            continue
+        for depth in depths:
+            config = load_config(name, {"depth": depth, "executor": executors[-1]})
+            assert isinstance(config, PipelineConfig)
+            assert compiled(config).period_us > 0
+        for executor in executors:
+            load_config(name, {"executor": executor})
+
+
+# --- figures ------------------------------------------------------------------------------------
+
+
+def times(number: float, places: int = 2) -> str:
+    return f"{number:.{places}f}"
+
+
+def compile_time() -> str:
+    found = result("compile_time")["pipelines"]["quickstart"]
+    return f"{found['keep_ms']['median']:.1f} ms / {found['search_ms']['median']:.0f} ms"
+
+
+def interpreter() -> str:
+    def span(executor: str) -> str:
+        found = result("interpreter")["results"]
+        extra = [round(each["extra_us"][0]) for each in found if each["executor"] == executor]
+        return f"{min(extra)} to {max(extra)} µs"
+
+    return f"{span('serial')} serial, {span('threads')} on threads"
+
+
+def spread(key: str) -> str:
+    found = result("overlap")[key]
+    middle, low, high = (times(found[each]) for each in ("median", "low", "high"))
+    return f"{middle} (quartiles {low} and {high})"
+
+
+def slower(side: str) -> str:
+    return f"{times(result('peers')['sides'][side]['slower_by']['median'])} times as long"
+
+
+def sides() -> Any:
+    return result("speculation_1")["sides"]
+
+
+def faster(side: str, places: int = 2) -> str:
+    return times(sides()[side]["faster_than_none"]["median"], places)
+
+
+FOUR = ("EAGLE-3", "n-gram", "EAGLE", "draft model")
+
+
+def grammar_on() -> str:
+    found = [
+        each["speed_of_grammar_off"]["median"]
+        for name, each in sides().items()
+        if name.endswith(", grammar")
+    ]
+    return f"{times(median(found))} ({times(min(found))} to {times(max(found))})"
+
+
+def over(theirs: str, ours: str, places: int) -> str:
+    found = [sides()[side]["faster_than_none"]["median"] for side in (theirs, ours)]
+    return f"{times(found[0] / found[1], places)} times faster"
+
+
+def first_draft() -> str:
+    """Of the table in the training notes, which `training/eagle.py` prints."""
+    notes = (ROOT / "training" / "README.md").read_text(encoding="utf-8")
+    table = notes.partition("| EAGLE-3 | 1st |")[2].partition("\n\n")[0]
+    every = re.search(r"\| all \| ([\d.]+) %", table)
+    assert every is not None
+    return f"{float(every[1]):.0f} %"
+
+
+@cache
+def mutants() -> str:
+    """Found by both oracles, of those that are not provably harmless."""
+    plans = map(shipped_plan, shipped())
+    tallies = [tally for plan in plans for tally in campaign(plan).tallies.values()]
+    return f"{sum(each.killed for each in tallies)} of {sum(each.total for each in tallies)}"
+
+
+CLAIMS: dict[str, Callable[[], str]] = {
+    "compile and prove `quickstart`": compile_time,
+    "executing a plan over a hand-written loop": interpreter,
+    "16 grammars over 50,000 tokens": lambda: (
+        f"{times(result('overlap')['speed_ratio']['median'])} times faster"
+    ),
+    "… share of the hideable host work": lambda: spread("hidden"),
+    "… predicted against measured period": lambda: spread("predicted_over_measured_period"),
+    "embedded model: 200 extractions": lambda: result("embedded")["extractions_exact"].removesuffix(
+        "/200"
+    ),
+    "… drafts accepted, k = 3": lambda: f"{result('embedded')['acceptance'] * 100:.0f} %",
+    "embedded model, 16 mixed prompts": lambda: slower("transformers generate_batch"),
+    "… `generate`, one prompt at a time": lambda: slower("transformers generate, one by one"),
+    "… `generate`, one batch padded": lambda: slower("transformers generate, padded batch"),
+    "… ours without invariant arithmetic": lambda: slower("the same, arithmetic not invariant"),
+    "one request at a time, equal tokens": lambda: f"{' / '.join(map(faster, FOUR))} times faster",
+    "… forwards of the target per token": lambda: " / ".join(
+        times(sides()[side]["forwards_per_token"]) for side in FOUR
+    ),
+    "… first draft of the shipped EAGLE-3 head": first_draft,
+    "… grammar on, of the speed without": grammar_on,
+    "… `generate` with an assistant": lambda: over(
+        "transformers, assistant", "EAGLE-3, as transformers computes", 2
+    ),
+    "… `generate` with prompt look-up": lambda: over(
+        "transformers, prompt look-up", "n-gram, as transformers computes", 1
+    ),
+}
+COUNTED = {
+    "every one of 2,400 combinations": lambda: prod(
+        map(len, (DEPTHS, METHODS, GRAMMARS, SAMPLING, SITUATIONS))
+    ),
+    "10,000 runs under random faults": lambda: NIGHTLY,
+}
+MUTANTS = "mutants of the 12 shipped plans"
+
+
+@pytest.mark.parametrize("cells", rows("Measured"), ids=lambda cells: cells[0][:40])
+def test_every_figure_is_that_of_the_results(cells: list[str]) -> None:
+    what, figure = cells
+    known = [key for key in (*CLAIMS, *COUNTED, MUTANTS) if what.startswith(key)]
+    assert len(known) == 1, f"nothing checks {what!r}"
+    if known[0] in CLAIMS:
+        assert figure == CLAIMS[known[0]]()
+    elif known[0] in COUNTED:
+        assert f"{COUNTED[known[0]]():,}" in what
+    else:
+        assert re.fullmatch(r"(\d+) of \1", figure)
+        assert len(shipped()) == 12
+
+
+@pytest.mark.nightly
+def test_as_many_mutants_are_found_as_the_readme_says() -> None:
+    figure = next(figure for what, figure in rows("Measured") if what.startswith(MUTANTS))
+    assert figure == mutants()

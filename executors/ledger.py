@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from .races import Piece
 from .touch import Block
 
 
@@ -43,6 +44,7 @@ class Entry:
         "home",
         "owners",
         "paths",
+        "piece",
         "reference",
         "retired",
         "start",
@@ -59,6 +61,7 @@ class Entry:
         self.born = False  # it was allocated by the op that published it
         self.filled: int | None = None  # of a slot: the step that last filled it
         self.paths: dict[str, str] = {}
+        self.piece = Piece()  # who accessed it, and when
 
     @property
     def free(self) -> bool:
@@ -101,9 +104,10 @@ class Ledger:
         found = []
         with self._lock:
             for block in blocks:
-                if not isinstance(block.holder, Tensor):
-                    continue
-                entry = self.find(block.start) or self._add(Entry(block))
+                known = self.find(block.start)
+                if known is None and not isinstance(block.holder, Tensor):
+                    continue  # an array; one that lies in the memory of a tensor is known by that
+                entry = known or self._add(Entry(block))
                 entry.paths[key.name] = block.path
                 entry.retired = None
                 if home:
@@ -112,6 +116,12 @@ class Ledger:
                     entry.owners |= {key}
                 found.append(entry)
         return found
+
+    def note(self, block: Block) -> None:
+        """Know memory that is nobody's, from now on."""
+        with self._lock:
+            if self.find(block.start) is None:
+                self._add(Entry(block))
 
     def retire(self, blocks: Iterable[Block], key: Key) -> list[Block]:
         """Those of `blocks` that nobody has now that the last reader of `key` is done."""

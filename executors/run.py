@@ -79,7 +79,7 @@ def run(
     from .exits import watched_exits
     from .strict import Strict  # with torch, which a graph of plain functions does without
 
-    strict = Strict(plan.graph, states, keep)
+    strict = Strict(plan, states, keep)
     with watched_exits():
         report = executor(replace(plan, graph=strict.graph), asked)
     return replace(report, unused=strict.unused())

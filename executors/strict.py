@@ -23,11 +23,16 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+from torch import Tensor
+
 from ..graph.node import Node, Op, OpContext, Read, Run
+from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph, Vertex
+from .clocks import Clocks
 from .context import Context
 from .errors import ContractViolation
 from .ledger import Entry, Key, Ledger
+from .races import Access, Races
 from .report import Unused
 from .source_line import where
 from .touch import Block, Walker, fingerprint, poison
@@ -50,9 +55,12 @@ class Strict:
     """The checks of one run. `graph` is the given one with every op's function checked."""
 
     def __init__(
-        self, graph: StepGraph, states: Mapping[str, object], keep: Collection[str] = ()
+        self, plan: Plan, states: Mapping[str, object], keep: Collection[str] = ()
     ) -> None:
+        graph = plan.graph
         self.values = graph.values
+        self.slots = plan.slots
+        self.races = Races(Clocks(plan))
         self.keep = frozenset(keep)
         self.objects = states
         self.ledger = Ledger()
@@ -113,6 +121,12 @@ class Strict:
         external = self.values[read.name].external
         return Key(read.name, -1 if external else max(step - read.carry, -1))
 
+    def cell(self, key: Key) -> tuple[str, int]:
+        """The cell that a version lies in: a slot, or one of its own."""
+        assert key.version is not None, "a state has no versions"
+        slots = self.slots.get(key.name)
+        return key.name, key.version if slots is None else key.version % slots
+
     def reader_done(self, key: Key) -> None:
         """One reader of a version is done; the last one's end is the version's."""
         if key.version == -1:
@@ -139,6 +153,8 @@ class Strict:
         that slot comes after all readers of this one. Versions that the run hands out are spared.
         """
         version = self.published.pop(key, NOTHING)
+        if self.slots.get(key.name) is None:
+            self.races.forget(self.cell(key))
         value = self.values[key.name]
         copied = value.allocate is not None and key.name in self._readers
         spared = key.name in self.keep and not copied
@@ -173,6 +189,11 @@ class Checked:
         self.states_read = tuple(name for name in strict.objects if name in named)
         self.states_written = tuple(name for name in strict.objects if name in op.writes)
         self.step = -1
+        # The bare name means the nearest version, as for the op's context.
+        self.by_name: dict[str, Read] = {}
+        for read in sorted(self.values, key=lambda read: -read.carry):
+            self.by_name[read.name] = self.by_name[str(read)] = read
+        self.accessed: set[object] = set()
         self.readable: set[Entry] = set()
         self.writable: set[Entry] = set()
         self.touched: set[Entry] = set()
@@ -218,6 +239,7 @@ class Checked:
             raise
         if self.violation is not None:
             raise self.violation  # the op has caught it
+        self._access_the_rest()
         self._compare(before)
         self._note_use(found)
         for name in self.states_written:
@@ -235,6 +257,84 @@ class Checked:
         for noted in (self.readable, self.writable, self.touched, self.changed):
             noted.clear()
         self.born.clear()
+        self.accessed.clear()
+
+    # --- what the plan orders
+
+    def reads_value(self, name: str, *, at_line: bool = True) -> None:
+        """The op takes a version: its cell, and all memory and objects of it."""
+        read = self.by_name.get(name)
+        if read is None or read in self.accessed:
+            return
+        self.accessed.add(read)
+        strict = self.strict
+        key = strict.version(read, self.step)
+        if key.version == -1:
+            return
+        access = Access(self.vertex.name, self.step, False)
+        self._race(strict.races.named(strict.cell(key), access), False, read.name, "", at_line)
+        version = strict.published.get(key, NOTHING)
+        for entry in version.entries:
+            self._touch(entry, False, at_line=at_line)
+        other = strict.races.read_objects(version.datum, self.vertex.name, self.step)
+        self._race(other, False, read.name, "", at_line)
+
+    def writes_value(self, name: str, datum: Any, *, at_line: bool = True) -> None:
+        """The op publishes a version."""
+        strict, op, step = self.strict, self.vertex.name, self.step
+        self.accessed.add(name)
+        cell = strict.cell(Key(name, step))
+        other = strict.races.named(cell, Access(op, step, True))
+        for read in self.values:
+            version = strict.version(read, step)
+            if read.name == name and version.version != -1 and strict.cell(version) == cell:
+                other = Access(op, step, False)  # it writes over what it reads
+        self._race(other, True, name, "", at_line)
+        other = strict.races.publish_objects(datum, op, step)
+        self._race(other, True, name, " (an object that it is made of)", at_line)
+
+    def uses_state(self, name: str, *, at_line: bool = True) -> None:
+        """The op takes a state, to read or to change it as it declares."""
+        if name in self.accessed or name not in (*self.states_read, *self.states_written):
+            return
+        self.accessed.add(name)
+        writes = name in self.states_written
+        access = Access(self.vertex.name, self.step, writes)
+        self._race(self.strict.races.named(name, access), writes, name, "", at_line)
+
+    def _access_the_rest(self) -> None:
+        """What is declared may be accessed in every step, though it was not in this one."""
+        for read in self.values:
+            self.reads_value(str(read), at_line=False)
+        for name in self.written:
+            if name not in self.accessed:
+                self.writes_value(name, None, at_line=False)
+        for name in (*self.states_read, *self.states_written):
+            self.uses_state(name, at_line=False)
+
+    def _touch(self, entry: Entry, writes: bool, *, at_line: bool = True) -> None:
+        access = Access(self.vertex.name, self.step, writes)
+        other = self.strict.races.touch(entry.piece, access)
+        if other is not None:
+            owner = entry.home or entry.retired or max(entry.owners, default=None)
+            # Nobody's by now: the name by which it was published last.
+            name = next(reversed(entry.paths), "") if owner is None else owner.name
+            self._race(other, writes, name, entry.paths.get(name, ""), at_line)
+
+    def _race(
+        self, other: Access | None, writes: bool, name: str, path: str, at_line: bool
+    ) -> None:
+        if other is None:
+            return
+        what = f"{name}{path}" if name else "memory that is no value's and no state's"
+        self._violate(
+            "SW-RACE",
+            name,
+            f"{'writes' if writes else 'reads'} {what}, which op {other.op!r} "
+            f"{'writes' if other.writes else 'reads'} in step {other.step}, and the plan orders "
+            "neither of the two before the other: in another run they may come the other way round",
+            at_line=at_line,
+        )
 
     # --- what it may touch
 
@@ -257,6 +357,7 @@ class Checked:
         blocks = strict.walker.blocks(buffer)
         for entry in strict.ledger.claim(blocks, Key(name), home=True):
             entry.filled = self.step
+            self._touch(entry, True)
             if entry.home == Key(name):
                 self.writable.add(entry)
                 self.readable.add(entry)
@@ -265,6 +366,7 @@ class Checked:
         """The op writes a version: what it reaches is the value's from now on."""
         version = self.strict.publish(Key(name, self.step), datum, self.born)
         self.touched |= version.entries  # what it read and hands on has been used
+        self.writes_value(name, datum)
         for entry in version.entries:
             if entry.home is not None and entry.home.name != name:
                 self._violate(
@@ -276,8 +378,16 @@ class Checked:
             if entry.owners == {Key(name, self.step)}:
                 self.writable.add(entry)
             self.readable.add(entry)
+            self._touch(entry, entry.start in self.born)
 
     # --- what torch tells
+
+    def meets(self, tensor: Tensor, address: int) -> None:
+        """Memory that an op writes, and did not allocate, is known from then on."""
+        if address and address not in self.born and self._near(address) is None:
+            block = Block.of_tensor(tensor, "")
+            if block is not None:
+                self.strict.ledger.note(block)
 
     def uses(self, address: int, use: Use) -> None:
         entry = self._near(address)
@@ -285,16 +395,22 @@ class Checked:
             return
         if use is Use.WRITE:
             if entry in self.writable:
-                self.changed.add(entry)
+                if entry not in self.changed:
+                    self.changed.add(entry)
+                    self._touch(entry, True)
                 return
         elif entry in self.readable or (use is Use.LOOK and entry in self.writable):
-            self.touched.add(entry)
+            if entry not in self.touched:
+                self.touched.add(entry)
+                self._touch(entry, False)
             return
         found = self.strict.ledger.find(address)
         if found is not entry and found is not None:
             self.uses(address, use)  # the first had expired
         elif found is not None and not found.free:
             self._refuse(found, use)
+        elif found is not None and address not in self.born:
+            self._touch(found, use is Use.WRITE)
 
     def asks_the_host(self, what: str) -> None:
         if not may_ask():
@@ -409,7 +525,9 @@ class _Seen:
         return self.context.waited_s
 
     def read(self, name: str) -> Any:
-        return self.context.read(name)
+        datum = self.context.read(name)
+        self.check.reads_value(name)
+        return datum
 
     def buffer(self, name: str) -> Any:
         buffer = self.context.buffer(name)
@@ -423,7 +541,9 @@ class _Seen:
         self.check.publishes(name, self.context.published(name))
 
     def state(self, name: str) -> Any:
-        return self.context.state(name)
+        state = self.context.state(name)
+        self.check.uses_state(name)
+        return state
 
     def stop(self) -> None:
         self.context.stop()

@@ -37,6 +37,9 @@ class Observer(Protocol):
     def uses(self, address: int, use: Use) -> None:
         """The storage at `address` (0: of no memory) is used."""
 
+    def meets(self, tensor: Tensor, address: int) -> None:
+        """An operation is about to write to this tensor, whose storage is at `address`."""
+
     def allocates(self, address: int) -> None:
         """An operation has returned a new storage (0: without memory)."""
 
@@ -142,15 +145,24 @@ class _Dispatch(TorchDispatchMode):
         writes, use, uses = facts.writes, facts.use, self._uses
         for place, argument in enumerate(args):
             if isinstance(argument, Tensor):
-                uses(_address(argument), _WRITE if place in writes else use)
+                if place in writes:
+                    self._writes(argument)
+                else:
+                    uses(_address(argument), use)
             elif isinstance(argument, _LISTS):
                 for each in argument:
                     if isinstance(each, Tensor):
-                        uses(_address(each), _WRITE if place in writes else use)
+                        if place in writes:
+                            self._writes(each)
+                        else:
+                            uses(_address(each), use)
         if kwargs:
             for name, argument in kwargs.items():
                 if isinstance(argument, Tensor):
-                    uses(_address(argument), _WRITE if name in writes else use)
+                    if name in writes:
+                        self._writes(argument)
+                    else:
+                        uses(_address(argument), use)
         if asked is not None:
             with NO_WAITS.waiting():
                 result = facts.call(*args, **(kwargs or {}))
@@ -166,6 +178,11 @@ class _Dispatch(TorchDispatchMode):
                     if isinstance(each, Tensor):
                         self._allocates(_address(each))
         return result
+
+    def _writes(self, tensor: Tensor) -> None:
+        address = _address(tensor)
+        self._observer.meets(tensor, address)
+        self._uses(address, _WRITE)
 
     @staticmethod
     def _asked(facts: _Facts, args: Any, kwargs: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -59,6 +60,13 @@ class ModelConfig(_Part):
         description="What a plain `prompt` is: text to continue, or a user's turn in the chat "
         "template. auto: chat for the embedded model, text for any other.",
     )
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _a_device_there_is(cls, device: object) -> object:
+        if isinstance(device, str) and re.fullmatch(DEVICE, device) is None:
+            raise ValueError(f"{device[:60]!r} is no device: take auto, cpu, cuda or cuda:1")
+        return device
 
     @model_validator(mode="after")
     def _invariant_means_as_it_is(self) -> ModelConfig:

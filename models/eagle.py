@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..graph.errors import StepweaveError, shortly
 from .attention import AttentionBatch, InGraph, paged_attention
 from .causal_lm import CausalLM, DType
 from .compiled import LEAST, Compile, CompiledLayers
@@ -110,16 +111,23 @@ class EagleHead:
         Local files first; safetensors only. `dtype="auto"` and None are what the target has.
         Raises `ModelError` if the head does not fit the target, naming the key.
         """
-        network, draft_ids = build(read(name_or_path), target)
-        return cls(
-            network,
-            target,
-            draft_ids,
-            dtype=None if dtype == "auto" else getattr(torch, dtype),
-            invariant=invariant,
-            compile=compile,
-            merge=merge,
-        )
+        try:
+            network, draft_ids = build(read(name_or_path), target)
+            return cls(
+                network,
+                target,
+                draft_ids,
+                dtype=None if dtype == "auto" else getattr(torch, dtype),
+                invariant=invariant,
+                compile=compile,
+                merge=merge,
+            )
+        except StepweaveError:
+            raise
+        except Exception as error:  # of the library's layers, for numbers that make no sense
+            raise ModelError(
+                f"{name_or_path}: its config.json describes no EAGLE head: {shortly(error)}"
+            ) from error
 
     # --- what it is
 

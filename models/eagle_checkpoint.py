@@ -63,6 +63,8 @@ def read(name_or_path: str | Path) -> Checkpoint:
         config = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise ModelNotFound(f"{name}: no readable config.json of an EAGLE head: {error}") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{name}: config.json is no object but {type(config).__name__}")
     require_safetensors(name, folder)
     weights: dict[str, Tensor] = {}
     for file in sorted(folder.glob("*.safetensors")):
@@ -123,6 +125,11 @@ def build(checkpoint: Checkpoint, target: CausalLM) -> tuple[EagleNetwork, Tenso
                 f"{target.name} (hidden size {target.hidden_size}, vocabulary "
                 f"{target.vocab_size}) ask for {shape}"
             )
+    for key, weight in weights.items():
+        if not weight.is_floating_point():
+            raise ModelError(f"{name}: {key} is {weight.dtype}; weights are floating-point numbers")
+        if not bool(weight.isfinite().all()):
+            raise ModelError(f"{name}: {key} holds numbers that are not finite; fetch it again")
     network.load_state_dict(weights, assign=True)
     network.rotary_emb = LlamaRotaryEmbedding(config.llama)  # computed, so not in the file
     return network, draft_ids
@@ -145,6 +152,8 @@ def _config(checkpoint: Checkpoint, target: CausalLM) -> EagleConfig:
     biased = frozenset(key.split(".")[-2] for key in weights if key.endswith(".bias"))
     mlp = {"gate_proj", "up_proj", "down_proj"}
     llama = LlamaConfig.from_dict({**stated, "mlp_bias": bool(mlp & biased)})
+    if llama.max_position_embeddings < 1:
+        raise ModelError(f"{name}: max_position_embeddings is {llama.max_position_embeddings}")
     rope: Any = llama.rope_parameters
     if rope["rope_type"] in _MOVING_ROPE:
         raise UnsupportedModel(

@@ -627,6 +627,24 @@ REFUSED: dict[str, tuple[str, Callable[[Head], None], str]] = {
         say(eagle_config={AUX: "all"}),
         "want a list of layer numbers",
     ),
+    "a width in words": ("eagle", say(head_dim="x"), "describes no EAGLE head: .*'head_dim' expec"),
+    "layers in words": ("eagle3", say(num_hidden_layers="x"), "'num_hidden_layers' expected int"),
+    "no heads": ("eagle", say(num_attention_heads=0), "describes no EAGLE head: ZeroDivision"),
+    "an unknown rope": ("eagle", say(rope_scaling={"rope_type": "x"}), "describes no EAGLE head"),
+    "an unknown activation": ("eagle3", say(hidden_act="x"), "describes no EAGLE head: KeyError"),
+    "no positions": ("eagle", say(max_position_embeddings=0), "max_position_embeddings is 0"),
+    "more positions than memory": (
+        "eagle",
+        say(max_position_embeddings=10**14),
+        "describes no EAGLE head: RuntimeError",
+    ),
+    "integers": ("eagle", put(fc__weight=torch.ones(SIZE, 2 * SIZE).long()), "fc.weight is torch"),
+    "not numbers": (
+        "eagle",
+        put(fc__weight=torch.full((SIZE, 2 * SIZE), torch.nan)),
+        "fc.weight holds numbers that are not finite",
+    ),
+    "a scalar": ("eagle3", put(lm_head__weight=torch.tensor(1.0)), "describes no EAGLE head"),
     "too shallow for the custom": ("eagle3", say(eagle_config=None), "has only 3 layers"),
 }
 

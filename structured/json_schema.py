@@ -5,7 +5,7 @@ schema while its user believes that it cannot. So a schema is brought into its n
 needs few keywords, and written for a library in the forms that it was found to serve exactly, by
 random outputs. What is left is refused, naming the place and the keyword; or, if that is asked for,
 compiled with a warning that says the same. A schema may still be read more strictly than the
-standard does: properties come in the order of the schema, and with XGrammar none but those, unless
+standard does: properties come in the order of the schema, and none but those that it names, unless
 `additionalProperties` says so.
 
 Annotations (title, description, default, examples, unknown keywords and formats) constrain nothing

@@ -9,7 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from stepweave.structured.auto_backend import AutoBackend
-from stepweave.structured.backend import fill_batch
+from stepweave.structured.backend import GrammarBackend, fill_batch
 from stepweave.structured.bitmask import words
 from stepweave.structured.grammar import GrammarError, GrammarSpec
 from stepweave.structured.llguidance_backend import LLGrammar
@@ -155,3 +155,28 @@ def test_rows_of_both_libraries_are_filled_in_one_batch(auto: AutoBackend) -> No
     for row, grammar in enumerate(grammars):
         bits = np.flatnonzero(np.unpackbits(mask[row].view(np.uint8), bitorder="little"))
         assert bits.tolist() == next_tokens(grammar.matcher())
+
+
+@pytest.mark.parametrize(
+    ("schema", "written", "open_"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "integer"}}}, '{"a": 1, "b": 2}', False),
+        ({"type": "object", "patternProperties": {"^a": {"type": "integer"}}}, '{"b": 2}', False),
+        (
+            {"properties": {"a": {"type": "integer"}}, "additionalProperties": True},
+            '{"b": 2}',
+            True,
+        ),
+        ({"type": "object"}, '{"b": 2}', True),
+    ],
+)
+def test_both_libraries_write_the_properties_that_are_named_and_no_others(
+    backend: GrammarBackend,
+    tokenizer: PreTrainedTokenizerFast,
+    schema: dict[str, Any],
+    written: str,
+    open_: bool,
+) -> None:
+    matcher = backend.compile(spec(json=schema)).matcher()
+    tokens = [*tokenizer(written)["input_ids"], STOPS[0]]
+    assert all(map(matcher.accept, tokens)) is open_

@@ -199,7 +199,7 @@ class SchemaWriter(ABC):
         if layer.rest is not None:
             schema["additionalProperties"] = self._rest(layer.rest)
         elif patterns or any(map(self._nodes.possible, names.values())):
-            # One reading with every library: a model writes what is named, unless more is asked for.
+            # One reading with every library: what is named, unless more is asked for.
             schema["additionalProperties"] = False
         if "required" in case.parts:
             schema["required"] = case.parts["required"]

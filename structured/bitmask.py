@@ -32,7 +32,7 @@ def words(vocab: int) -> int:
 
 
 def row_allowing(tokens: Iterable[int], vocab: int) -> Words:
-    """A row `[words(vocab)]` that allows just these ids; ids outside the vocabulary are an error.
+    """A row `[words(vocab)]` that allows just these ids. Read-only, so that many may hold it.
 
     Raises:
         ValueError: an id below 0 or not below `vocab`.
@@ -42,7 +42,9 @@ def row_allowing(tokens: Iterable[int], vocab: int) -> Words:
         if not 0 <= token < vocab:
             raise ValueError(f"token {token} is outside the vocabulary of {vocab}")
         allowed[token] = 1
-    return np.packbits(allowed, bitorder="little").view("<i4").astype(np.int32)
+    row = np.packbits(allowed, bitorder="little").view("<i4").astype(np.int32)
+    row.flags.writeable = False
+    return row
 
 
 def allows_any(row: Words) -> bool:

@@ -38,7 +38,6 @@ class MaskShape:
         if not stop_tokens:
             raise ValueError("eos_token_ids is empty: a finished grammar would allow no token")
         closed_row = row_allowing(stop_tokens, vocab_size)
-        closed_row.flags.writeable = False
         return cls(
             vocab_size, stop_tokens, closed_row, row_allowing(range(vocab_size), vocab_size)[-1]
         )

@@ -137,6 +137,16 @@ def test_a_keyword_that_would_be_ignored_is_refused_or_reported() -> None:
     assert output.to_json()["warnings"] == list(output.warnings)
 
 
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
+def test_a_grammar_that_is_kept_serves_the_next_call_from_its_first_step(backend: str) -> None:
+    overrides = {"structured.backend": backend, "structured.compile_limit_s": "null"}
+    asked = {"choice": ["positive", "negative"]}
+    with LLM(pipeline="async_grammar", overrides=overrides) as llm:
+        texts = {one(llm, prompt=REVIEW, structured_outputs=asked).text for _ in range(3)}
+    assert len(texts) == 1
+    assert texts <= {"positive", "negative"}
+
+
 def test_an_output_names_the_library_that_served_its_grammar(llm: LLM) -> None:
     output = one(llm, prompt=REVIEW, structured_outputs={"choice": ["positive", "negative"]})
     assert output.notes == ("choice: served by llguidance",)

@@ -83,7 +83,7 @@ def test_no_operation_makes_the_host_wait() -> None:
 def test_infinite_and_broken_logits_keep_their_meaning() -> None:
     inf, nan = float("inf"), float("nan")
     logits = torch.tensor([[inf, -inf, nan, inf, -inf, nan]])
-    masked = apply_bitmask(logits, torch.from_numpy(row_allowing([0, 1, 2], 6))[None])[0]
+    masked = apply_bitmask(logits, torch.from_numpy(row_allowing([0, 1, 2], 6).copy())[None])[0]
     assert masked[:2].tolist() == [inf, -inf]
     assert masked[3:5].tolist() == [-inf, -inf]
     assert masked[[2, 5]].isnan().all()
@@ -92,7 +92,7 @@ def test_infinite_and_broken_logits_keep_their_meaning() -> None:
 def test_row_allowing_sets_those_bits_only() -> None:
     row = row_allowing([0, 31, 32, 49], 50)
     assert row.dtype == np.int32
-    kept = apply_bitmask(torch.zeros(1, 50), torch.from_numpy(row)[None])[0]
+    kept = apply_bitmask(torch.zeros(1, 50), torch.from_numpy(row.copy())[None])[0]
     assert kept.isfinite().nonzero().flatten().tolist() == [0, 31, 32, 49]
     for outside in (-1, 50):
         with pytest.raises(ValueError, match="outside the vocabulary"):

@@ -1,7 +1,6 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -212,16 +211,11 @@ assert not heavy, heavy
 
 
 def test_an_abstract_graph_is_checked_without_torch() -> None:
-    times = []
-    for _ in range(3):
-        started = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-c", PROBE, "abstract_decode"], capture_output=True, text=True
-        )
-        times.append(time.perf_counter() - started)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["ok"]
-    assert min(times) < 3, times  # 0.6 s on an idle machine; a busy one must not fail the tests
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, "abstract_decode"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ok"]
 
 
 @pytest.mark.parametrize("name", shipped())

@@ -480,15 +480,18 @@ def served(engine: Engine) -> Callable[[Any], list[Any]]:
     return outcome
 
 
+@pytest.mark.parametrize("part", range(10))
 def test_a_thousand_schedules_of_the_full_decode_pipeline_give_the_serial_tokens(
-    engine: Engine, served: Callable[[Any], list[Any]]
+    engine: Engine, served: Callable[[Any], list[Any]], part: int
 ) -> None:
+    """In parts, so that each ends within a test's time limit on a busy machine too."""
+    seeds = range(105 * part, 105 * (part + 1))
     expected = served("serial")
     assert [len(tokens) for tokens, *_ in expected] == [3, 4, 2]
     assert sum(drafted for _, drafted, *_ in expected) > 0
-    found = explore_nodes(engine.plan, served, expected=expected, seeds=range(1050))
+    found = explore_nodes(engine.plan, served, expected=expected, seeds=seeds)
     assert found.failure is None, str(found.failure)
-    assert found.distinct >= 1000
+    assert found.distinct >= 100
 
 
 @pytest.mark.nightly

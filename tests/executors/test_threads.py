@@ -14,6 +14,8 @@ from itertools import pairwise
 import pytest
 
 from stepweave.executors import NodeFailure, RunReport, StuckWait, run
+from stepweave.executors.crew import Crew
+from stepweave.executors.frontier import Frontier
 from stepweave.executors.instructions import Program
 from stepweave.executors.testing import recorded_states, recording, with_graph
 from stepweave.graph.compile import compile_plan
@@ -176,21 +178,25 @@ def test_an_op_sees_how_long_its_own_waits_blocked_it() -> None:
 
 
 def test_a_wait_that_is_over_takes_no_time() -> None:
-    """The driver is the slow one here: what it waits for has long been done."""
+    """The driver goes on to the wait only once that is over."""
     waited: list[float] = []
+    copied = threading.Semaphore(0)
 
     def around(name: str, work: Run) -> Run:
         def seen(ctx: OpContext) -> None:
-            if name == "schedule.host":
-                time.sleep(0.02)
+            if name == "schedule.host" and ctx.step >= 2:
+                assert copied.acquire(timeout=200)  # of the step that the next commit waits for
+                time.sleep(0.02)  # the end of that op is noted after its body
             if name == "commit.host":
                 waited.append(ctx.waited_s)
             work(ctx)
+            if name == "copy.device":
+                copied.release()
 
         return seen
 
     go(decode(around, depth=2), steps=9)
-    assert sorted(waited)[4] < 0.01
+    assert min(waited) == 0.0 or sorted(waited)[4] < 0.01
 
 
 def test_two_streams_are_in_progress_at_the_same_time() -> None:
@@ -437,17 +443,33 @@ def test_ctrl_c_lets_steps_in_flight_complete() -> None:
     assert all(steps == ran["schedule.host"] for steps in ran.values())
 
 
-def test_a_second_ctrl_c_does_not_wait_for_them() -> None:
+def told_of(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> threading.Event:
+    """Set once that method has been called."""
+    called, original = threading.Event(), getattr(owner, method)
+
+    def noted(*arguments: object) -> object:
+        try:
+            return original(*arguments)
+        finally:
+            called.set()
+
+    monkeypatch.setattr(owner, method, noted)
+    return called
+
+
+def test_a_second_ctrl_c_does_not_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: dict[str, list[int]] = defaultdict(list)
     main = threading.main_thread().ident
     assert main is not None
+    stopping = told_of(monkeypatch, Frontier, "stop")
+    giving_up = told_of(monkeypatch, Crew, "_abort")
 
     def around(name: str, work: Run) -> Run:
         def interrupt(ctx: OpContext) -> None:
             if (name, ctx.step) == ("forward.device", 5):
-                for _ in range(2):
+                for heard in (stopping, giving_up):  # the main thread has taken it in
                     signal.pthread_kill(main, signal.SIGINT)
-                    time.sleep(0.5)  # for the main thread to take it in, on a busy machine
+                    assert heard.wait(timeout=200)
             work(ctx)
             ran[name].append(ctx.step)
 
@@ -485,14 +507,21 @@ def test_an_op_that_hangs_is_named_by_those_who_wait_for_it() -> None:
     def around(name: str, work: Run) -> Run:
         def hang(ctx: OpContext) -> None:
             if (name, ctx.step) == ("forward.device", 2):
-                released.wait(timeout=0.4)
+                released.wait(timeout=200)
             work(ctx)
 
         return hang
 
     plan = decode(around)
-    with pytest.raises(StuckWait) as caught:
-        run(plan, executor="threads", steps=9, states=recorded_states(plan.graph), watchdog_s=0.2)
+    states = recorded_states(plan.graph)
+    try:
+        with pytest.raises(StuckWait) as caught:
+            run(plan, executor="threads", steps=9, states=states, watchdog_s=0.2)
+    finally:
+        released.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("stepweave-"):
+                thread.join(timeout=200)
     assert caught.value.activity["compute"] == "runs 'forward.device' of step 2"
     assert caught.value.awaited in {"forward.device", "copy.device"}
 

@@ -385,12 +385,12 @@ def test_a_release_from_another_thread_ends_the_delay() -> None:
 
 def test_a_release_is_good_for_one_delay() -> None:
     pacer = JustInTime()
-    pretend(pacer, slack_s=0.3)
+    pretend(pacer, slack_s=60.0)
     pacer.release()
     began = time.perf_counter()
     pacer.before_schedule(in_flight=1)
-    assert time.perf_counter() - began < 0.2
-    pacer.waited(0.3)
+    assert time.perf_counter() - began < 30.0
+    pretend(pacer, slack_s=0.3)
     began = time.perf_counter()
     pacer.before_schedule(in_flight=1)
     assert time.perf_counter() - began > 0.2

@@ -12,7 +12,7 @@ from ..configs.errors import ConfigError, Mark
 from ..configs.prompts import (
     MAX_FILE_BYTES,
     PromptLine,
-    StructuredOutputs,
+    prompt_of,
     prompts_of,
     read_prompts,
 )
@@ -32,8 +32,8 @@ def requested(
     """The requests in order. `schema` binds the prompts of the command line only."""
     if schema is not None and not prompts:
         raise ConfigError.at(Mark("--schema"), "needs a --prompt to apply to")
-    grammar = StructuredOutputs(json=_read_schema(schema)) if schema else None
-    found = [PromptLine(prompt=text, structured_outputs=grammar) for text in prompts]
+    grammar = {"structured_outputs": {"json": _read_schema(schema)}} if schema else {}
+    found = [prompt_of({"prompt": text, **grammar}, "--prompt") for text in prompts]
     if file is not None:
         found += prompts_of(_read_stdin(), STDIN) if str(file) == "-" else read_prompts(file)
     if not found:

@@ -31,6 +31,8 @@ def dotted(settings: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator
 def located(value: Any, mark: Mark, depth: int = 0) -> Located:
     """A value as if it stood in a file; a path is its text. Raises `ConfigError`."""
     value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, int) and abs(value) >= 1 << 64:
+        raise ConfigError.at(mark, "is a number too large for any key")
     if value is None or isinstance(value, bool | int | float | str):
         return Located(value, mark, mark)
     if isinstance(value, os.PathLike):

@@ -95,6 +95,8 @@ def prompt_of(given: str | Mapping[str, Any] | PromptLine, name: str = "prompt")
     data: Any = {"prompt": given} if isinstance(given, str) else dict(given)
     try:
         return validated(PromptLine, _Line(data, Mark(name)))
+    except RecursionError:
+        raise ConfigError.at(Mark(name), "is nested too deeply") from None
     except (TypeError, ValueError) as error:
         raise ConfigError.at(Mark(name), f"is not plain data: {error}") from error
 

@@ -130,10 +130,13 @@ def _grammar(asked: StructuredOutputs) -> GrammarSpec:
         raise RequestError(f"structured_outputs: {error}") from None
 
 
-def _plain(value: Any) -> Any:
-    """Scalars and arrays of numpy and torch as Python has them; no other object has a `tolist`."""
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Scalars and arrays of numpy and torch as Python has them; no other object has a `tolist`.
+
+    In lists of pairs as well; no argument is nested deeper.
+    """
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(each, depth + 1) for each in value] if depth < 2 else value
     if isinstance(value, Mapping):
         return dict(value)
     return value.tolist() if hasattr(value, "tolist") else value

@@ -189,6 +189,18 @@ def test_a_schema_binds_the_prompts_of_the_command_line(made: Made, tmp_path: Pa
     assert f"{path}:1:2: is not JSON" in result.stderr
 
 
+@pytest.mark.usefixtures("made")
+def test_a_prompt_that_is_no_text_and_a_schema_that_is_none_are_one_line(tmp_path: Path) -> None:
+    result = stepweave("run", "async", "--prompt", "bad \udcff")  # as Python reads a lone byte
+    assert result.exit_code == 2
+    assert result.stderr == ("error: --prompt: holds half of a surrogate pair, which is not text\n")
+    path = tmp_path / "schema.json"
+    path.write_text("null")
+    result = stepweave("run", "quickstart", "--prompt", "x", "--schema", path)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: --prompt: structured_outputs: needs exactly one of")
+
+
 def test_settings_reach_the_engine(made: Made) -> None:
     stepweave("run", "quickstart", "--set", "depth=3", "--set", "executor=serial")
     assert (made.llms[0].pipeline.depth, made.llms[0].pipeline.executor) == (3, "serial")

@@ -3,7 +3,6 @@
 import json
 from collections import UserDict
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,20 +14,9 @@ from stepweave.configs.prompts import prompt_of
 from stepweave.requests.keys import SamplingKeys
 from stepweave.requests.request import RequestError, SamplingParams
 from stepweave.structured.grammar import GrammarSpec
+from tests.requests.hostile import HOSTILE
 
 NAMES = [each.name for each in fields(SamplingParams)]
-HOSTILE: list[Any] = [
-    *(True, False, 2.5, -1, 0, 10**400, 1e400, float("nan"), float("-inf"), "a", "", "\ud800"),
-    *(b"a", [], [[]], ["\ud800"], [""], [True], ["x"] * 10_000, {}, {"a": "b"}, {"5": 1e9}),
-    *(set(), object(), object, print, 1j, np.float64(3.5), torch.ones(2, 2), Path("x"), range(3)),
-    *([(1, 2, 3)], [([], 1)], {(): 1}, {1: True}, "x" * 10**6, ("a", 1), {"json": {1, 2}}),
-    *(
-        {"json": object()},
-        {"regex": "(", "choice": ["a"]},
-        {"choice": "ab"},
-        {"json": float("nan")},
-    ),
-]
 
 
 def refusal(name: str, value: Any) -> str | None:

@@ -16,6 +16,7 @@ from stepweave.models.testing import save_tiny
 from stepweave.requests.request import RequestError, RequestOutput
 from stepweave.serving import progress
 from stepweave.serving.engine import EngineError
+from tests.requests.hostile import LOOP, NESTED
 
 STORY = "Write a short story about a fox."
 SMALL = {"scheduler": {"num_blocks": 64, "max_rows": 4}, "model.dtype": "float64"}
@@ -110,6 +111,9 @@ def test_overrides_are_plain_values_and_nested_mappings(
         ({3: 4}, "overrides: a key must be text, not 3"),
         ({"model": {"dtype": {"x": 1}}}, "nothing below a plain value"),
         ({"": 3}, "dotted.key=value"),
+        ({"depth": 10**5000}, "a number too large"),
+        ({"streams": LOOP}, "nested deeper than 64"),
+        ({"model": NESTED}, "nested deeper than 64"),
     ],
 )
 def test_overrides_that_do_not_fit_are_told_by_their_key(
@@ -185,6 +189,9 @@ def test_a_wrong_argument_of_a_call_is_one_sentence_and_nothing_runs(
         ({"prompt": "half \ud800"}, "half of a surrogate pair"),
         ({"prompt": object()}, "not plain data"),
         ({"messages": "hello"}, "messages must be a list"),
+        ({"messages": LOOP}, "Circular reference"),
+        ({"prompt": STORY, "structured_outputs": {"json": NESTED}}, "nested too deeply"),
+        ({"prompt": STORY, "seed": 10**5000}, "not plain data"),
         ({}, "needs either prompt or messages"),
         ({"prompt": STORY, "max_tokens": True}, "max_tokens must be a whole number, not true"),
         ({"prompt": STORY, "priority": "a"}, "priority must be a whole number"),

@@ -16,6 +16,7 @@ from ..graph.errors import StepweaveError
 from ..views.perfetto import write_perfetto
 from ..views.timeline_page import timeline_page
 from ..views.traced import Trace
+from .loading import loaded
 from .output import place, save, writing
 from .planned import plan_of
 from .reporting import UNSOUND, say
@@ -57,8 +58,8 @@ def trace(name: str, overrides: Mapping[str, str], prompts: Prompts, asked: Aske
     for path in (asked.output, asked.html):
         if path is not None:
             place(path)
-    loaded = load(name, overrides)
-    config, plan = loaded.config, plan_of(loaded, overrides, None, None).plan
+    source = load(name, overrides)
+    config, plan = source.config, plan_of(source, overrides, None, None).plan
     if isinstance(config, AbstractGraph):
         if prompts.given:
             raise ConfigError.at(
@@ -80,9 +81,9 @@ def _run(config: PipelineConfig, prompts: Prompts, asked: Asked) -> tuple[Trace,
     from .signals import cancelled_by_signals
 
     lines = requested(config, prompts.texts, prompts.file, None, prompts.max_tokens)
-    from ..serving.llm import LLM, Interrupted  # only now: it takes seconds
+    llm = loaded(config)
+    from ..serving.llm import Interrupted  # only now: it takes seconds
 
-    llm = LLM(pipeline=config)
     try:
         with cancelled_by_signals(llm.cancel) as interruption:
             for _ in range(asked.warm_up):

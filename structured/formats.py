@@ -28,12 +28,13 @@ _ZONE: Final = r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 _BYTE: Final = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4: Final = rf"{_BYTE}\.{_BYTE}\.{_BYTE}\.{_BYTE}"
 
-_LONG_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_SHORT_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,28}[A-Za-z0-9])?"
+_LONG_LABEL: Final = r"(?:[A-Za-z0-9]{1,63}|[A-Za-z0-9](?:-?[A-Za-z0-9]){0,31})"
+_SHORT_LABEL: Final = r"(?:[A-Za-z0-9]{1,29}|[A-Za-z0-9](?:-?[A-Za-z0-9]){0,14})"
 _HOST: Final = (
     rf"(?:{_LONG_LABEL}(?:\.{_LONG_LABEL}){{0,2}}|{_SHORT_LABEL}(?:\.{_SHORT_LABEL}){{3,7}})"
 )
-"""RFC 1123. A name has 253 characters at most: three labels of 63, or eight of 30."""
+"""RFC 1123, without "--", which begins international labels ("xn--…") that are checked further. A
+name has 253 characters at most: three labels of 63, or eight of 29."""
 
 _ATOM: Final = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}"
 _EMAIL: Final = rf"{_ATOM}(?:\.{_ATOM}){{0,2}}@{_LONG_LABEL}(?:\.{_LONG_LABEL}){{1,2}}"

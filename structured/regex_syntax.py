@@ -5,15 +5,15 @@ repetitions and the anchors `^` and `$`. Refused, by position, are forms that ne
 back references, `\b`), and forms that other dialects read differently (`\A`, `[]a]`, `a{,3}`),
 since an output must be right under each. Lazy quantifiers describe the same language as others.
 
-`\d` and `\w` are ASCII, as in ECMA-262. `\s` is what both ECMA-262 and Python call white space, and
-`\S` is what neither does. Surrogates are no characters.
+`\d`, `\w` and `\s` are what both ECMA-262 and Python take for digits, word characters and white
+space, `\D`, `\W` and `\S` what neither does. Surrogates are no characters.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final, NoReturn
 
 from .source import GrammarError
@@ -117,16 +117,44 @@ _SPACE: Final = ranges(
 )
 _SPACE_ANYWHERE: Final = ranges(*_SPACE, (0x1C, 0x1F), (0x85, 0x85), (0xFEFF, 0xFEFF))
 _LINE_END: Final = ranges((0xA, 0xA), (0xD, 0xD), (0x2028, 0x2029))
-_CLASSES: Final = {
-    "d": _DIGIT,
-    "D": inverted(_DIGIT),
-    "w": _WORD,
-    "W": inverted(_WORD),
-    "s": _SPACE,
-    "S": inverted(_SPACE_ANYWHERE),
-}
-_NEGATED_CLASSES: Final = {**_CLASSES, "s": _SPACE_ANYWHERE, "S": inverted(_SPACE)}
-"""The same in a negated class, whose complement must be what every reader takes it for."""
+_NO_WORD: Final = ranges(
+    *common(inverted(_WORD), ((0, 0x7F),)),
+    *((0x80, 0xA9), (0xAB, 0xB1), (0xB4, 0xB4), (0xB6, 0xB8), (0xBB, 0xBB), (0xBF, 0xBF)),
+    *((0xD7, 0xD7), (0xF7, 0xF7), (0x2000, 0x203E), (0x2041, 0x2053), (0x2055, 0x206F)),
+)
+"""In no reader's `\\w`; fewer than there are, since the others are hundreds of runs."""
+
+
+@cache
+def _classes(*, negated: bool) -> dict[str, Ranges]:
+    r"""What `\d` and its like stand for, so that a text is right for every reader.
+
+    ECMA-262 has ASCII in `\d` and `\w`, Python all of Unicode. So the plain letters stand for what
+    is in both, and the capital ones for what is in neither; inside of a negated class, whose
+    complement counts, the other way round.
+    """
+    text = "".join(chr(code) for code in range(0x11000) if not 0xD800 <= code <= 0xDFFF)
+    digits = ranges(*((ord(hit[0][0]), ord(hit[0][-1])) for hit in re.finditer(r"\d+", text)))
+    no_digit = common(inverted(digits), ((0, 0xFFFF),))
+    if negated:
+        return {
+            "d": inverted(no_digit),
+            "D": inverted(_DIGIT),
+            "w": inverted(_NO_WORD),
+            "W": inverted(_WORD),
+            "s": _SPACE_ANYWHERE,
+            "S": inverted(_SPACE),
+        }
+    return {
+        "d": _DIGIT,
+        "D": no_digit,
+        "w": _WORD,
+        "W": _NO_WORD,
+        "s": _SPACE,
+        "S": inverted(_SPACE_ANYWHERE),
+    }
+
+
 _CONTROLS: Final = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 _DOT: Final = Chars(inverted(_LINE_END))
 
@@ -230,7 +258,7 @@ class _Parser:
             case "[":
                 return Chars(self._class(start))
             case "\\":
-                return Chars(self._escape(start, _CLASSES))
+                return Chars(self._escape(start, negated=False))
             case "*" | "+" | "?":
                 self.fail("nothing to repeat", start)
         if character == "{" and re.compile(r"[0-9]+(,[0-9]*)?\}").match(self._source, self._at):
@@ -253,7 +281,6 @@ class _Parser:
 
     def _class(self, start: int) -> Ranges:
         negated = self._took("^")
-        known = _NEGATED_CLASSES if negated else _CLASSES
         if self._source.startswith("]", self._at):
             self.fail("']' at the start of a class means different things to different readers")
         runs: list[tuple[int, int]] = []
@@ -261,7 +288,7 @@ class _Parser:
             if not self.more():
                 self.fail("this '[' is not closed", start)
             at = self._at
-            low = self._class_atom(known)
+            low = self._class_atom(negated)
             if (
                 self._source.startswith("-", self._at)
                 and not self._source.startswith("-]", self._at)
@@ -271,7 +298,7 @@ class _Parser:
                 self._at += 1
                 if not self.more():
                     self.fail("this '[' is not closed", start)
-                high = self._class_atom(known)
+                high = self._class_atom(negated)
                 if len(high) != 1 or high[0][0] != high[0][1]:
                     self.fail("a range in a class needs a character at each end", at)
                 if high[0][0] < low[0][0]:
@@ -282,19 +309,19 @@ class _Parser:
         found = ranges(*runs)
         return inverted(found) if negated else found
 
-    def _class_atom(self, known: dict[str, Ranges]) -> Ranges:
+    def _class_atom(self, negated: bool) -> Ranges:
         start = self._at
         character = self._next()
         if character == "\\":
-            return self._escape(start, known, in_class=True)
+            return self._escape(start, negated=negated, in_class=True)
         return ((ord(character), ord(character)),)
 
-    def _escape(self, start: int, known: dict[str, Ranges], *, in_class: bool = False) -> Ranges:
+    def _escape(self, start: int, *, negated: bool, in_class: bool = False) -> Ranges:
         if not self.more():
             self.fail("it ends in a backslash", start)
         character = self._next()
-        if character in known:
-            return known[character]
+        if character in "dDwWsS":
+            return _classes(negated=negated)[character]
         if character in _CONTROLS:
             code = _CONTROLS[character]
         elif character == "b" and in_class:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from .regex_language import alternatives, repeated, sequence
-from .regex_syntax import Alt, Chars, Regex, Repeat, Seq, common, ranges
+from .regex_syntax import Alt, Chars, Ranges, Regex, Repeat, Seq, common, ranges
 
 _UNESCAPED: Final = ranges((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF))
 """What a JSON string may hold as it is."""
@@ -47,7 +47,7 @@ def regex_text(tree: Regex) -> str:
             assert runs, "nothing matches"
             if len(runs) == 1 and runs[0][0] == runs[0][1]:
                 return _character(runs[0][0])
-            return "[" + "".join(_run(low, high) for low, high in runs) + "]"
+            return f"[{_class(runs)}]"
         case Seq(parts):
             return "".join(
                 f"({regex_text(p)})" if isinstance(p, Alt) else regex_text(p) for p in parts
@@ -70,6 +70,18 @@ def _count(low: int, high: int | None) -> str:
     if low == high:
         return f"{{{low}}}"
     return f"{{{low},{'' if high is None else high}}}"
+
+
+def _class(runs: Ranges) -> str:
+    """The runs, "^" behind the others: XGrammar takes one in front, however it is written, for
+    one that negates the class."""
+    text = ""
+    hat = ""
+    for low, high in runs:
+        if low == ord("^"):
+            hat, low = _character(low), low + 1
+        text += _run(low, high) if low <= high else ""
+    return text + hat
 
 
 def _run(low: int, high: int) -> str:

@@ -19,12 +19,12 @@ from .schema_values import (
     both,
     child,
     common_multiple,
+    distinct,
     exact,
     fulfils,
     item,
     kind_of,
     plain,
-    same,
 )
 
 MAX_MULTIPLES: Final = 256
@@ -112,11 +112,11 @@ def _listed(
     """Values that the schema lists, less those that break another fact."""
     first = next(fact for fact in facts if fact.keyword == "values")
     kept: list[object] = []
-    for value in first.value:
+    for value in distinct(first.value):
         kind = kind_of(value)
-        if kind not in kinds or among(value, kept):
+        if kind not in kinds:
             continue
-        relevant = [fact for fact in facts if kind in fact.kinds]
+        relevant = [fact for fact in facts if kind in fact.kinds and fact is not first]
         _report_unable(relevant, report)
         if all(fulfils(value, fact, nodes.holds) for fact in relevant if fact.keyword != "unable"):
             kept.append(value)
@@ -360,10 +360,7 @@ def _unique(case: Case, nodes: Nodes, most: int | None) -> list[object] | None:
         if len(found) > MAX_UNIQUE:
             return None
         arrays = [
-            [*array, value]
-            for array in arrays
-            for value in values
-            if not any(same(value, each) for each in array)
+            [*array, value] for array in arrays for value in values if not among(value, array)
         ]
         if len(arrays) > MAX_UNIQUE:
             return None if length < longest else found

@@ -50,7 +50,7 @@ class Document:
 
     def __init__(self, root: object) -> None:
         self.root = root
-        self._ids: dict[str, str] | None = None
+        self._ids: dict[str, list[str]] | None = None
 
     def at(self, place: str) -> object:
         """The value at a place that this class made."""
@@ -92,13 +92,19 @@ class Document:
     def _by_id(self, place: str, name: str, reference: str) -> str:
         """The place of the schema that names itself, by `$id`, `id` or `$anchor`."""
         if self._ids is None:
-            self._ids = dict(_identifiers(self.root))
+            self._ids = {}
+            for known, where in _identifiers(self.root):
+                self._ids.setdefault(known, []).append(where)
         root = self.root if isinstance(self.root, dict) else {}
         own = root.get("$id", root.get("id"))
         names = [name, urljoin(own, name)] if isinstance(own, str) else [name]
         for each in names:
-            if each.rstrip("#") in self._ids:
-                return self._ids[each.rstrip("#")]
+            places = dict.fromkeys(self._ids.get(each.rstrip("#"), ()))
+            if len(places) > 1:
+                several = ", ".join(sorted(places))
+                refuse(place, f"'$ref': {reference!r} names several schemas: {several}")
+            if places:
+                return next(iter(places))
         refuse(
             place,
             f"'$ref': {reference!r} leads out of the schema, and nothing is fetched; put what it "

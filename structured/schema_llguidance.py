@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from decimal import Decimal
+from typing import Final
+
 from .regex_syntax import Regex
 from .schema_cases import Case
 from .schema_document import Schema
 from .schema_terms import NOTHING, Layer, Node
 from .schema_writer import SchemaWriter, whole
 
+LARGEST_STEP: Final = 9999
+"""The largest `multipleOf`, whatever its power of ten: the library's work grows with its square,
+and at six digits it takes minutes."""
+
 
 class LLGuidanceWriter(SchemaWriter):
     """The library intersects patterns and lengths, and leaves named properties out of patterns."""
+
+    def number(self, case: Case) -> Schema:
+        step = case.parts.get("multipleOf", 1)
+        digits = Decimal(repr(step)).normalize().as_tuple().digits
+        if int("".join(map(str, digits))) > LARGEST_STEP:
+            what = f"'multipleOf' with more digits than {LARGEST_STEP} has cannot be enforced"
+            self.note(case, "multipleOf", what)
+            parts = {key: value for key, value in case.parts.items() if key != "multipleOf"}
+            return super().number(replace(case, parts=parts))
+        return super().number(case)
 
     def string(self, case: Case, trees: list[Regex], low: int, high: int | None) -> Schema:
         schema: Schema = {"type": "string"}

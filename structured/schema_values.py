@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from fractions import Fraction
 from math import lcm
 from typing import Any
@@ -33,18 +33,30 @@ def kind_of(value: object) -> str:
             return "object"
 
 
-def same(one: object, other: object) -> bool:
-    """Whether two JSON values are equal: 1 and 1.0 are, 1 and true are not."""
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    return isinstance(one, bool) == isinstance(other, bool) and one == other
+def identity(value: object) -> Hashable:
+    """Equal for JSON values that are equal: for 1 and 1.0, but not for 1 and true."""
+    match value:
+        case bool():
+            return ("boolean", value)
+        case list():
+            return tuple(map(identity, value))
+        case dict():
+            return frozenset((key, identity(each)) for key, each in value.items())
+    return value  # null, a number or a string
+
+
+def distinct(values: Iterable[object]) -> list[object]:
+    """The values in order, each once."""
+    found: dict[Hashable, object] = {}
+    for value in values:
+        found.setdefault(identity(value), value)
+    return list(found.values())
 
 
 def among(value: object, values: Iterable[object]) -> bool:
     """Whether a list of JSON values has an equal one."""
-    return any(same(value, each) for each in values)
+    wanted = identity(value)
+    return any(identity(each) == wanted for each in values)
 
 
 def exact(number: int | float) -> Fraction:

@@ -235,7 +235,9 @@ class SchemaWriter(ABC):
         if "propertyNames" not in case.parts:
             return layer
         tree = self._names_tree(case.parts["propertyNames"])
-        if tree is None or layer.patterns:
+        # Named properties would have to be under the pattern as well, which says more.
+        named = layer.rest and any(map(self._nodes.possible, layer.names.values()))
+        if tree is None or layer.patterns or named:
             self.note(case, "propertyNames", "'propertyNames' cannot be enforced here")
             return layer
         rest = layer.rest or ()

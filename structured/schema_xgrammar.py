@@ -15,6 +15,9 @@ LONGEST_PATTERN: Final = 128
 """The longest repetition that may be a pattern. From some 130 on the library's masks let tokens
 through that end the string and go on wrongly, which its matcher then refuses (seen in 0.2.8)."""
 
+LARGEST_STEP: Final = 1024
+"""The largest `multipleOf` that the library does not drop."""
+
 _INTEGERS: Final = range(-(2**63) + 1, 2**63 - 1)
 
 
@@ -25,6 +28,9 @@ class XGrammarWriter(SchemaWriter):
         bounds = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"} & set(case.parts)
         if "multipleOf" in case.parts and (case.type != "integer" or bounds):
             what = "'multipleOf' can be enforced for 'integer' without bounds only"
+            self.note(case, "multipleOf", what)
+        elif case.parts.get("multipleOf", 1) > LARGEST_STEP:
+            what = f"'multipleOf' above {LARGEST_STEP} cannot be enforced"
             self.note(case, "multipleOf", what)
         for keyword in sorted(bounds):
             if case.type == "integer" and case.parts[keyword] not in _INTEGERS:

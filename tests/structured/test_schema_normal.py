@@ -1,0 +1,220 @@
+"""The normal form of a schema allows exactly what the schema allows; `jsonschema` says what."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import pytest
+
+from stepweave.structured.json_schema import rewrite_schema
+from stepweave.structured.schema_document import Document
+from stepweave.structured.schema_normal import MAX_BRANCHES, Normaliser
+from stepweave.structured.source import GrammarError
+
+from .corpus import SCHEMAS
+from .test_walks import judge
+
+TYPES = ["null", "boolean", "integer", "number", "string", "array", "object"]
+VALUES: list[Any] = [
+    *(None, True, False, 0, 1, 2, 3, 4, 6, -1, 1.5, 0.25, 10, "", "a", "b", "ab", "abc", "ba"),
+    *([], [1], [1, 2], ["a"], [1, "a"], ["a", "b", 3], [[1]], [None, None]),
+    *({}, {"a": 1}, {"a": "a"}, {"b": 2}, {"a": 3, "b": "b"}, {"c": None}, {"a": {"a": 1}}),
+    *({"a": 1, "b": 1, "c": 1}, {"b": [1]}, {"ab": 2}, {"a": None, "ab": "a"}),
+]
+
+
+def leaf(draw: random.Random) -> dict[str, Any]:
+    """One keyword."""
+    names = ["a", "b", "c", "ab"]
+    keywords: dict[str, list[Any]] = {
+        "minimum": [0, 1, 2.5],
+        "exclusiveMaximum": [1, 3, 10],
+        "multipleOf": [1, 2, 3, 0.5],
+        "minLength": [0, 1, 2],
+        "maxLength": [0, 1, 2],
+        "pattern": ["^a", "b$", "^[ab]*$", "a|^b"],
+        "required": [[name] for name in names] + [["a", "b"]],
+        "minItems": [0, 1, 2],
+        "maxItems": [0, 1, 2],
+        "maxProperties": [0, 1, 2],
+        "minProperties": [0, 1],
+        "dependentRequired": [{"a": ["b"]}, {"b": ["c"]}, {"c": ["a", "b"]}],
+        "enum": [draw.sample(VALUES, 5)],
+        "const": VALUES,
+        "type": [*TYPES, draw.sample(TYPES, draw.randrange(1, 4))],
+    }
+    keyword = draw.choice(list(keywords))
+    return {keyword: draw.choice(keywords[keyword])}
+
+
+def random_schema(draw: random.Random, depth: int) -> Any:
+    """A schema in which every type is stated, so that none has to be guessed."""
+    if depth == 0:
+        if draw.random() < 0.1:
+            return draw.choice([True, False])
+        return {"type": TYPES, **leaf(draw)}
+
+    def below() -> Any:
+        return random_schema(draw, depth - 1)
+
+    parts: dict[str, Any] = {"type": draw.sample(TYPES, draw.randrange(3, 8))}
+    for _ in range(draw.randrange(1, 3)):
+        kind = draw.choice(["leaf", "all", "any", "one", "not", "if", "members", "items", "names"])
+        match kind:
+            case "leaf":
+                parts |= {key: value for key, value in leaf(draw).items() if key != "type"}
+            case "all" | "any" | "one":
+                parts[f"{kind}Of"] = [below() for _ in range(draw.randrange(1, 4))]
+            case "not":
+                parts["not"] = below()
+            case "if":
+                parts |= {"if": below(), draw.choice(["then", "else"]): below()}
+            case "members":
+                parts["properties"] = {name: below() for name in draw.sample(["a", "b", "c"], 2)}
+                if draw.random() < 0.5:
+                    parts["additionalProperties"] = draw.choice([False, True, below()])
+                if draw.random() < 0.3:
+                    parts["patternProperties"] = {"^a": below()}
+            case "items":
+                parts["prefixItems"] = [below() for _ in range(draw.randrange(3))] or [True]
+                if draw.random() < 0.5:
+                    parts["items"] = below()
+            case _:
+                parts["propertyNames"] = draw.choice([{"maxLength": 1}, {"enum": ["a", "b"]}])
+    return parts
+
+
+def compare(schema: Any, values: list[Any]) -> bool:
+    """Whether the normal form could be made; if so, it must agree on all values."""
+    try:
+        source, unenforced = rewrite_schema(json.dumps(schema), "llguidance")
+    except GrammarError as refusal:
+        if "no value can satisfy it" in str(refusal):
+            assert not any(judge(schema).is_valid(value) for value in values), schema
+        return False
+    if unenforced:
+        return False
+    normal = jsonschema.Draft202012Validator(json.loads(source))
+    before = jsonschema.Draft202012Validator(schema)
+    for value in values:
+        assert before.is_valid(value) == normal.is_valid(value), (schema, source, value)
+    return True
+
+
+def test_random_schemas_allow_what_they_allowed() -> None:
+    draw = random.Random(7)
+    assert sum(compare(random_schema(draw, 2), VALUES) for _ in range(250)) > 100
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(20))
+def test_many_random_schemas_allow_what_they_allowed(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(1500):
+        compare(random_schema(draw, draw.choice([1, 2, 2, 3])), VALUES)
+
+
+@pytest.mark.parametrize("library", ["xgrammar", "llguidance"])
+def test_no_normal_form_of_the_corpus_allows_more(library: Any) -> None:
+    for schema in SCHEMAS:
+        try:
+            source, unenforced = rewrite_schema(json.dumps(schema), library)
+        except GrammarError:
+            continue
+        normal = jsonschema.Draft202012Validator(json.loads(source))
+        if unenforced or (library == "xgrammar" and '"pattern' in source):
+            continue  # XGrammar's patterns are for the text between the quotes
+        for value in VALUES:
+            # XGrammar has no properties beyond the named ones, unless they are allowed.
+            if library == "xgrammar" and isinstance(value, dict):
+                continue
+            assert not normal.is_valid(value) or judge(schema).is_valid(value), (schema, value)
+
+
+def served(schema: Any, library: Any = "llguidance") -> Any:
+    source, unenforced = rewrite_schema(json.dumps(schema), library)
+    assert unenforced == ()
+    return json.loads(source)
+
+
+INTEGER = {"type": "integer"}
+AB = {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "normal"),
+    [
+        ({"type": "string", "uniqueItems": False, "if": {}}, {"type": "string"}),
+        ({"type": "integer", "anyOf": [{"minimum": 3}]}, {"type": "integer", "minimum": 3}),
+        (
+            {"allOf": [{"minimum": 3}, {"maximum": 9}, INTEGER]},
+            {**INTEGER, "minimum": 3, "maximum": 9},
+        ),
+        ({"enum": [1, "a", 5], "type": "integer", "maximum": 4}, {"enum": [1]}),
+        ({"$ref": "#/$defs/n", "minimum": 3, "$defs": {"n": INTEGER}}, {**INTEGER, "minimum": 3}),
+        ({"oneOf": [INTEGER, {"type": "null"}]}, {"anyOf": [INTEGER, {"type": "null"}]}),
+        ({**AB, "dependencies": {}}, AB),
+        ({**AB, "dependencies": {"a": []}}, AB),
+        (
+            {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "minItems": 2},
+            {"enum": [[1, 2], [2, 1]]},
+        ),
+        ({**INTEGER, "multipleOf": 4, "minimum": 1, "maximum": 12}, {"enum": [4, 8, 12]}),
+        ({"type": "number", "multipleOf": 2}, {"type": "integer", "multipleOf": 2}),
+        (
+            {"type": "object", "propertyNames": {"enum": ["a"]}},
+            {"type": "object", "properties": {"a": {}}, "additionalProperties": False},
+        ),
+        (
+            {"type": "number", "minimum": 1, "exclusiveMinimum": True},
+            {"type": "number", "exclusiveMinimum": 1},
+        ),
+        ({"minLength": 2}, {"type": "string", "minLength": 2}),
+    ],
+)
+def test_harmless_forms_are_written_in_simple_ones(schema: Any, normal: Any) -> None:
+    found = served(schema)
+    if "anyOf" in normal:
+        assert found == normal or found == {"type": ["integer", "null"]}
+    else:
+        assert found == normal
+
+
+def test_a_schema_that_needs_itself_stays_finite() -> None:
+    tree = {
+        "type": "object",
+        "properties": {
+            "next": {"$ref": "#"},
+            "all": {"allOf": [{"$ref": "#"}, {"required": ["next"]}]},
+        },
+    }
+    assert len(json.dumps(served(tree))) < 1000
+
+
+def test_alternatives_that_combine_without_end_are_refused() -> None:
+    def pair(name: str) -> dict[str, Any]:
+        return {"anyOf": [{"required": [name]}, {"maxProperties": 50, "minProperties": 1}]}
+
+    schema = {"type": "object", "allOf": [pair(f"p{index}") for index in range(30)]}
+    with pytest.raises(GrammarError, match=f"more than {MAX_BRANCHES} ways"):
+        rewrite_schema(json.dumps(schema), "xgrammar")
+    impossible = {"allOf": [{"anyOf": [{"type": "null"}, {"type": "string"}]}] * 30 + [INTEGER]}
+    with pytest.raises(GrammarError, match="no value can satisfy it"):
+        rewrite_schema(json.dumps(impossible), "xgrammar")
+
+
+def test_names_that_could_mean_two_schemas_are_refused() -> None:
+    twice = {"x": {"$anchor": "n", "type": "null"}, "y": {"$anchor": "n", "type": "string"}}
+    with pytest.raises(GrammarError, match=r"names several schemas: #/\$defs/x, #/\$defs/y"):
+        rewrite_schema(json.dumps({"$ref": "#n", "$defs": twice}), "xgrammar")
+
+
+def test_a_place_is_a_pointer_that_leads_back() -> None:
+    document = Document({"properties": {"a/b": {"items": [{}, {"~": 1}]}}})
+    place = document.target("#", "#/properties/a~1b/items/1")
+    assert document.at(place) == {"~": 1}
+    assert document.target("#", "#/properties/a%2Fb".replace("%2F", "~1")) == "#/properties/a~1b"
+    assert Normaliser(document).canonical(()) == ()

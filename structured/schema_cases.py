@@ -281,6 +281,9 @@ def _counts(case: Case, facts: Sequence[Fact], least: str, most: str) -> bool:
 
 def _arrays(facts: Sequence[Fact], nodes: Nodes, report: Report) -> Iterator[Case]:
     case = Case("array")
+    some = [fact.value[1] for fact in facts if fact.keyword == "some"]
+    if not all(nodes.possible(opposite(node)) for node in some):
+        return
     more = [_decided_items(fact, nodes, report) for fact in facts]
     facts = [fact for fact in more if fact is not None]
     if not _counts(case, facts, "minItems", "maxItems"):
@@ -372,6 +375,8 @@ def _unique(case: Case, nodes: Nodes, most: int | None) -> list[object] | None:
 
 def _objects(facts: Sequence[Fact], nodes: Nodes, report: Report) -> Iterator[Case]:
     facts, extras = _without_exclusions(facts, report)
+    if not all(nodes.possible(opposite(fact.value.rest or ())) for fact in extras):
+        return  # whatever the other properties are, they are right
     case = Case("object")
     if not _counts(case, facts, "minProperties", "maxProperties"):
         return

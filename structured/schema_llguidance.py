@@ -46,7 +46,7 @@ class LLGuidanceWriter(SchemaWriter):
         return layer.names
 
     def counts(self, case: Case, layer: Layer, schema: Schema) -> None:
-        closed = layer.rest == NOTHING and not layer.patterns
+        closed = layer.rest in (None, NOTHING) and not layer.patterns
         for keyword in ("minProperties", "maxProperties"):
             if keyword not in case.parts:
                 continue

@@ -361,8 +361,8 @@ _OPPOSITE: Final = {
 
 def opposite(node: Node) -> Node:
     """Not the schema that a keyword names, which is one literal."""
-    if node == NOTHING:
-        return ()
+    if node in (NOTHING, ()):
+        return NOTHING if node == () else ()
     (literal,) = node
     return (literal.negated(),)
 

@@ -51,16 +51,18 @@ def leaf(draw: random.Random) -> dict[str, Any]:
 
 
 def random_schema(draw: random.Random, depth: int) -> Any:
-    """A schema in which every type is stated, so that none has to be guessed."""
+    """A schema in which all is stated that would otherwise be read in the narrow way: types, and
+    whether there may be properties that it does not name."""
     if depth == 0:
         if draw.random() < 0.1:
             return draw.choice([True, False])
-        return {"type": TYPES, **leaf(draw)}
+        return {"type": TYPES, "additionalProperties": True, **leaf(draw)}
 
     def below() -> Any:
         return random_schema(draw, depth - 1)
 
     parts: dict[str, Any] = {"type": draw.sample(TYPES, draw.randrange(3, 8))}
+    parts["additionalProperties"] = True
     for _ in range(draw.randrange(1, 3)):
         kind = draw.choice(["leaf", "all", "any", "one", "not", "if", "members", "items", "names"])
         match kind:
@@ -156,8 +158,8 @@ AB = {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}}
         ({"enum": [1, "a", 5], "type": "integer", "maximum": 4}, {"enum": [1]}),
         ({"$ref": "#/$defs/n", "minimum": 3, "$defs": {"n": INTEGER}}, {**INTEGER, "minimum": 3}),
         ({"oneOf": [INTEGER, {"type": "null"}]}, {"anyOf": [INTEGER, {"type": "null"}]}),
-        ({**AB, "dependencies": {}}, AB),
-        ({**AB, "dependencies": {"a": []}}, AB),
+        ({**AB, "dependencies": {}}, {**AB, "additionalProperties": False}),
+        ({**AB, "dependencies": {"a": []}}, {**AB, "additionalProperties": False}),
         (
             {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "minItems": 2},
             {"enum": [[1, 2], [2, 1]]},

@@ -206,7 +206,7 @@ def test_another_package_can_bring_a_drafter(
     )
 
     class Installed:
-        name, value = "echo", "another_package:KIND"
+        name, value, dist = "echo", "another_package:KIND", None
 
         def load(self) -> NodeKind:
             return echo

@@ -117,7 +117,7 @@ class Intake:
     def grammar(self, spec: GrammarSpec, reasoning: bool | None) -> Future[CompiledGrammar]:
         """The compiled grammar, now or later. The future may hold a `GrammarError`."""
         if self._config.structured is None:
-            raise RequestError("this pipeline has no grammars: set `structured.backend`")
+            raise RequestError("this pipeline has no grammars: set `structured.backend: auto`")
         if self._grammars is None:
             raise RequestError("structured outputs need a model with an end-of-text token")
         return self._grammars.compile(spec, reasoning)

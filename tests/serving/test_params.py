@@ -286,3 +286,12 @@ def test_requests_that_arrive_in_time_are_served_just_in_time() -> None:
         assert {request.finish_reason for request in made} == {"length"}
         texts.append([request.text for request in made])
     assert texts[0] == texts[1]
+
+
+def test_a_pipeline_without_grammars_says_which_key_gives_it_some() -> None:
+    asked = {"choice": ["positive", "negative"]}
+    with LLM(pipeline="async") as without:
+        error = one(without, prompt=REVIEW, structured_outputs=asked).error or ""
+    assert error.endswith("set `structured.backend: auto`")
+    with LLM(pipeline="async", overrides={"structured.backend": "auto"}) as served:
+        assert one(served, prompt=REVIEW, structured_outputs=asked).text in asked["choice"]

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Final
 
 from .regex_syntax import Regex
-from .schema_cases import Case
+from .schema_case import Case
 from .schema_document import Schema
 from .schema_terms import NOTHING, Layer, Node
 from .schema_writer import SchemaWriter, whole

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from .schema_cases import Case, cases
+from .schema_case import Case
+from .schema_cases import cases
 from .schema_document import Document, refuse
 from .schema_terms import (
     KINDS,

@@ -21,7 +21,7 @@ from .regex_language import (
 )
 from .regex_syntax import ANY, Regex, RegexError, Repeat, literal
 from .regex_text import regex_text
-from .schema_cases import Case
+from .schema_case import Case
 from .schema_document import Schema, refuse
 from .schema_normal import Key, Normaliser
 from .schema_terms import NOTHING, Layer, Literal, Node, Slots

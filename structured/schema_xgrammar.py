@@ -6,7 +6,7 @@ from typing import Final
 
 from .regex_syntax import Regex, finds
 from .regex_text import json_text, longest_count
-from .schema_cases import Case
+from .schema_case import Case
 from .schema_document import Schema
 from .schema_terms import NOTHING, Layer, Node
 from .schema_writer import SchemaWriter, whole

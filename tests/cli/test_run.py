@@ -264,3 +264,44 @@ def test_a_signal_before_the_engine_is_up_is_one_line(
         [sys.executable, "-c", code, "run", "async"], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (returned, said)
+
+
+@pytest.mark.usefixtures("made")
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_file_gets_what_would_be_printed(as_json: bool, tmp_path: Path) -> None:
+    path, form = tmp_path / "results", ["--json"] if as_json else []
+    arguments = ["run", "async", "--prompt", "a b", "--prompt", "c", *form]
+    printed = stepweave(*arguments)
+    written = stepweave(*arguments, "-o", path)
+    assert (written.exit_code, written.stdout) == (0, "")
+    assert written.stderr == f"wrote {path}\n"
+    text = path.read_text(encoding="utf-8")
+    assert "a b" in text
+    assert len(text.splitlines()) == len(printed.stdout.splitlines())
+    if as_json:
+        assert [list(json.loads(line)) for line in text.splitlines()] == [
+            list(each) for each in objects(printed)
+        ]
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
+    made: Made, tmp_path: Path
+) -> None:
+    result = stepweave("run", "async", "--prompt", "x", "-o", tmp_path)
+    assert result.exit_code == 2
+    assert "is a directory" in result.stderr
+    assert made.llms == []
+
+
+def test_prompts_may_come_from_standard_input(made: Made) -> None:
+    lines = '{"prompt": "first", "max_tokens": 2}\n\n{"prompt": "second", "id": "s"}\n'
+    arguments = ["run", "async", "--json", "--ordered", "--prompts", "-"]
+    result = CliRunner().invoke(app, arguments, input=lines)
+    assert result.exit_code == 0, result.output
+    assert [each["id"] for each in objects(result)[:-1]] == ["0", "s"]
+    result = CliRunner().invoke(app, arguments, input='{"promt": "x"}')
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: standard input:1: unknown key 'promt'")
+    result = CliRunner().invoke(app, arguments, input="")
+    assert (result.exit_code, len(made.llms)) == (1, 1)
+    assert "standard input:1: holds no prompts" in result.stderr

@@ -26,7 +26,7 @@ from .invariant import make_invariant, undo_invariant, whole_tiles
 from .merging import merge as merged
 from .paged_cache import LayerShape, PagedCache
 from .pretrained import load_model, named
-from .rope import RowSpeeds, switch_length, undo_rope
+from .rope import RowSpeeds, keep_dynamic, switch_length, undo_rope
 from .source import EMBEDDED
 from .support import own_code, plain_experts, refuse, windows
 
@@ -82,6 +82,7 @@ class CausalLM:
         model.requires_grad_(False)
         undo_invariant(model)
         undo_rope(model)
+        keep_dynamic(model, self.config)
         self.rope_switch = self._rope_switch()
         self._speeds = None if self.rope_switch is None else RowSpeeds(model, self.rope_switch)
         compiled.undo(model)

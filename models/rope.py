@@ -13,7 +13,9 @@ to them is done: it is only shown other positions.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,7 +66,7 @@ class RowSpeeds:
     def __init__(self, model: PreTrainedModel, switch: int) -> None:
         self.switch = switch
         self.long: Tensor | None = None
-        parts = [each for each in model.modules() if type(each).__name__.endswith(_ROTARY)]
+        parts = _rotary_parts(model)
         if not parts:
             raise UnsupportedModel(f"{type(model).__name__}: cannot find its rotary embedding")
         for part in parts:
@@ -85,6 +87,22 @@ class RowSpeeds:
             )
 
         return forward
+
+
+def keep_dynamic(model: PreTrainedModel, config: Any) -> None:
+    """Let embeddings of type `dynamic` not ask in each pass whether a text is beyond the context.
+
+    None is, and asking makes the host wait for the device. Within the context their speeds are
+    those that they begin with.
+    """
+    if "dynamic" in set(rope_types(config.to_dict())):
+        for part in _rotary_parts(model):
+            part.__dict__[_OWN] = True
+            part.__dict__["forward"] = partial(inspect.unwrap(type(part).forward), part)
+
+
+def _rotary_parts(model: nn.Module) -> list[nn.Module]:
+    return [part for part in model.modules() if type(part).__name__.endswith(_ROTARY)]
 
 
 def undo_rope(model: nn.Module) -> None:

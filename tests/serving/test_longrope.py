@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from stepweave.models.causal_lm import CausalLM
@@ -16,6 +18,10 @@ from stepweave.serving.llm import LLM
 
 ORIGINAL = 24
 COUNT = 20
+RECOMPUTES = Version("5.23")
+"""From here on, at the latest, `generate` of Phi-3 with a cache is what it is without one: 5.17
+drops the cache where the original context ends, and goes on from the last token alone.
+"""
 PHI3: dict[str, Any] = {"max_position_embeddings": 80, **longrope(ORIGINAL, 12)}
 KEYS = {
     "scheduler.num_blocks": "200",
@@ -56,13 +62,14 @@ def own(model: PreTrainedModel, prompt: list[int], **how: Any) -> tuple[int, ...
 def answers(phi3: Path) -> list[tuple[int, ...]]:
     load: Any = AutoModelForCausalLM.from_pretrained
     model = load(phi3, dtype=torch.float64, attn_implementation="eager")
-    found = [own(model, prompt) for prompt in prompts()]
-    assert found == [own(model, prompt, use_cache=False) for prompt in prompts()]
+    found = [own(model, prompt, use_cache=False) for prompt in prompts()]
+    if Version(transformers.__version__) >= RECOMPUTES:
+        assert found == [own(model, prompt) for prompt in prompts()]
     model.config.rope_parameters["long_factor"] = model.config.rope_parameters["short_factor"]
     build: Any = AutoModelForCausalLM.from_config
     changed = build(model.config, attn_implementation="eager")
     changed.to(torch.float64).load_state_dict(model.state_dict())
-    others = [own(changed, prompt) for prompt in prompts()]
+    others = [own(changed, prompt, use_cache=False) for prompt in prompts()]
     differ = [a != b for a, b in zip(found, others, strict=True)]
     assert differ == [False] + [True] * 6, "the first stays short; the others must show the change"
     return found
@@ -135,6 +142,9 @@ def test_seeded_texts_with_log_probabilities_are_equal_at_every_depth(phi3: Path
     assert results[1] == results[0]
 
 
+@pytest.mark.skipif(
+    Version(transformers.__version__) < RECOMPUTES, reason="its code asks the device for lengths"
+)
 def test_checking_mode_finds_nothing(phi3: Path, answers: list[tuple[int, ...]]) -> None:
     llm = served(phi3, "async_speculation", check="strict", executor="serial")
     assert [output.token_ids for output in said(llm, prompts())] == answers
@@ -185,4 +195,5 @@ def test_dynamic_scaling_is_served_up_to_the_context(tmp_path: Path) -> None:
     load: Any = AutoModelForCausalLM.from_pretrained
     model = load(path, dtype=torch.float64, attn_implementation="eager")
     expected = [own(model, prompt) for prompt in prompts()]
-    assert [output.token_ids for output in said(served(path, "async"), prompts())] == expected
+    llm = served(path, "async", check="strict", executor="serial")  # nor is the device asked
+    assert [output.token_ids for output in said(llm, prompts())] == expected

@@ -11,6 +11,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address
@@ -23,8 +24,9 @@ from transformers import PreTrainedTokenizerFast
 
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.grammar import GrammarError, GrammarSpec
+from stepweave.structured.xgrammar_backend import XGrammarBackend
 
-from .conftest import BACKENDS, EOS, make_backend
+from .conftest import BACKENDS, EOS, STOPS, VOCAB, make_backend
 from .corpus import PATTERNS, SCHEMAS
 from .walking import random_output
 
@@ -200,3 +202,37 @@ def test_most_of_the_corpus_is_served_by_one_library_or_the_other(
             served += 1
             break
     assert served > 0.8 * len(indices)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "in_json"),
+    [
+        (r"^v[0-9](-[a-z]{2,4})?$", True),
+        (r"^(x[0-9]{2,3})?y$", True),
+        (r"^.{1,200}$", True),
+        (r"a$b", True),
+        (r"a$b", False),
+        (r"^[\^a]$", False),
+    ],
+)
+def test_the_library_needs_this_care(
+    tokenizer: PreTrainedTokenizerFast, pattern: str, in_json: bool
+) -> None:
+    """As a user writes them, without a rewriting. Should this fail, XGrammar reads them right."""
+    backend = XGrammarBackend(tokenizer, VOCAB, STOPS)
+    compiler, schema = backend._compiler, json.dumps({"type": "string", "pattern": pattern})
+    handle = compiler.compile_json_schema(schema) if in_json else compiler.compile_regex(pattern)
+    raw = replace(backend.compile(GrammarSpec("regex", "a")), handle=handle)
+    walks = list(texts(raw, spelled(tokenizer), random.Random(1), 30))
+    assert walks, "no walk finished"
+    assert not all(right(pattern, text, in_json) for text in walks)
+
+
+def right(pattern: str, text: bytes, in_json: bool) -> bool:
+    """Whether a text is what a pattern says, as JSON or as a whole."""
+    try:
+        if in_json:
+            return re.search(pattern, json.loads(text.decode())) is not None
+        return re.fullmatch(pattern, text.decode()) is not None
+    except ValueError:
+        return False

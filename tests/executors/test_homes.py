@@ -18,7 +18,7 @@ from torch import Tensor
 from stepweave.executors import NodeFailure, Virtual, run
 from stepweave.executors.errors import ContractViolation
 from stepweave.executors.explore_nodes import Interleaved
-from stepweave.executors.homes import Homes, fits
+from stepweave.executors.homes import Home, Homes, fits
 from stepweave.executors.run import Executor
 from stepweave.executors.virtual_streams import Deferred
 from stepweave.graph.compile import compile_plan
@@ -308,20 +308,12 @@ def test_the_memory_of_a_state_is_copied_where_there_is_a_slot_for_it() -> None:
 
 def test_a_state_may_let_go_of_memory_that_a_value_then_gets() -> None:
     """What a state held when the run began is known by more than its address."""
-
-    def make(ctx: OpContext) -> None:
-        kv = ctx.state("kv")
-        kv.clear()
-        made = [torch.full((1,), float(ctx.step)) for _ in range(50)]
-        ctx.write("v", made[-1])
-
-    nodes = [
-        Node("make", (Op((Read("kv"),), ("v", "kv"), run=make),)),
-        Node("look", (Op((Read("v"),)),), actor="other"),
-    ]
-    plan = compile_plan(StepGraph.build(nodes, [Value("v")], ("kv",), order="keep"))
-    kv = [torch.zeros(1) for _ in range(50)]
-    run(plan, steps=STEPS, states={"kv": kv})
+    memory, homes = np.zeros(4), Homes()
+    kv = [torch.from_numpy(memory)]
+    homes.add_state("kv", kv)
+    assert homes.of(kv[0][1:]) == {Home("kv")}
+    kv.clear()
+    assert homes.of(torch.from_numpy(memory)) == {None}
 
 
 def test_a_device_op_does_not_copy_host_memory_beside_the_stream() -> None:

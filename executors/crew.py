@@ -128,6 +128,11 @@ class Crew:
         self.captured = {} if captures is None else captures.begin(memory, self.streams)
         self.holds = Holds(plan, memory.cells, program.ahead) if device.defers else None
         self.copies: dict[str, Copies] = {}
+        # A replayed graph does the work of all its ops when the first of them is launched.
+        self.filled_from: dict[str, tuple[str, ...]] = {op: (op,) for op in plan.graph.vertices}
+        for segment in () if captures is None else captures.segments:
+            self.filled_from |= dict.fromkeys(segment.ops, ())
+            self.filled_from[segment.ops[0]] = segment.ops
         if device.defers:
             for op, vertex in plan.graph.vertices.items():
                 late = memory.keep_late(vertex) if vertex.side == "device" else None
@@ -271,6 +276,7 @@ class Crew:
         )
         ask = None if self.holds is None else self.holds.asks(op, stream)
         copies = self.copies.get(op)
+        due = [self.copies[name] for name in self.filled_from.get(op, ()) if name in self.copies]
         awaited = [
             (wait, self.tokens[wait].get, self.actor_of[wait.source] in self.streams)
             for wait in task.waits
@@ -286,8 +292,8 @@ class Crew:
             desk.at = None
 
         def launch(step: int) -> None:
-            if copies is not None:
-                copies.before(step)
+            for each in due:
+                each.before(step)
             for wait, get, of_device in awaited:
                 launcher.wait = wait
                 event = get()

@@ -276,5 +276,5 @@ def test_names_that_do_not_exist_are_refused_with_the_nearest() -> None:
         run(plan, steps=1, keep=["y"])
     with pytest.raises(StepweaveError, match="no state 'kv'"):
         run(plan, steps=1, states={"kv": 1})
-    with pytest.raises(StepweaveError, match="cannot have -1 steps"):
+    with pytest.raises(StepweaveError, match="steps must be a whole number from 0"):
         run(plan, steps=-1)

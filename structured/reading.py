@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from .grammar import GrammarError, GrammarSpec
+from .grammar import MAX_SOURCE_BYTES, GrammarError, GrammarSpec
 from .json_schema import Library as Library
 from .json_schema import rewrite_schema
 from .regex_language import match_language, nothing
@@ -45,6 +45,12 @@ def read(spec: GrammarSpec, library: Library) -> Reading:
     match spec.kind:
         case "json":
             source, unenforced = rewrite_schema(spec.source, library)
+            if len(source) > MAX_SOURCE_BYTES:
+                raise GrammarError(
+                    f"json: its alternatives and references, worked out, take {len(source)} bytes, "
+                    f"more than {MAX_SOURCE_BYTES}; use fewer of 'anyOf', 'oneOf', 'if' and "
+                    "'dependencies', or split the schema"
+                )
             return Reading(GrammarSpec("json", source), unenforced)
         case "regex":
             source, unenforced = rewrite_regex(spec.source, library)

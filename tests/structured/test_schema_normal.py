@@ -9,7 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from stepweave.structured.grammar import GrammarSpec
 from stepweave.structured.json_schema import rewrite_schema
+from stepweave.structured.reading import read
 from stepweave.structured.schema_document import Document
 from stepweave.structured.schema_normal import MAX_BRANCHES, Normaliser
 from stepweave.structured.source import GrammarError
@@ -206,6 +208,14 @@ def test_alternatives_that_combine_without_end_are_refused() -> None:
     impossible = {"allOf": [{"anyOf": [{"type": "null"}, {"type": "string"}]}] * 30 + [INTEGER]}
     with pytest.raises(GrammarError, match="no value can satisfy it"):
         rewrite_schema(json.dumps(impossible), "xgrammar")
+
+
+def test_a_schema_that_grows_too_large_is_refused_in_words_about_itself() -> None:
+    names = {f"property_{index:04}": INTEGER for index in range(400)}
+    one_of = [{"required": [f"property_{index:04}"]} for index in range(100)]
+    schema = {"type": "object", "properties": names, "anyOf": one_of}
+    with pytest.raises(GrammarError, match="its alternatives and references, worked out, take"):
+        read(GrammarSpec.from_request({"json": schema}), "xgrammar")
 
 
 def test_names_that_could_mean_two_schemas_are_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from ..configs.schema import PipelineConfig, SpeculationConfig
 from ..executors.blocking import device_called
 from ..models.causal_lm import CausalLM
@@ -14,8 +16,19 @@ from .pipeline import compiled
 def load_engine(config: PipelineConfig) -> Engine:
     """Load the models and compile the plan.
 
+    What is tried out while a model loads is computed with as many threads as its runs have: it is
+    to hold for them, and threads that wait for each other cost a small model seconds.
     Raises `NoCuda`, `ModelError`, `GraphError` or `EngineError`.
     """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config.threads_in_torch or threads)
+    try:
+        return _loaded(config)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _loaded(config: PipelineConfig) -> Engine:
     model = CausalLM.load(
         config.model.name,
         dtype=config.model.dtype,

@@ -31,13 +31,16 @@ class Blocking:
         return self.executor(replace(plan, graph=plan.graph.with_ops(self._awaited)), asked)
 
     def _awaited(self, vertex: Vertex) -> Op:
+        """The op on this GPU: a thread of the executor's own begins on the first one."""
         body = vertex.op.run
-        if body is None or vertex.side == "host":
+        if body is None:
             return vertex.op
 
         def run(context: OpContext) -> None:
-            body(context)
-            torch.cuda.synchronize(self.gpu)
+            with torch.cuda.device(self.gpu):
+                body(context)
+                if vertex.side == "device":
+                    torch.cuda.synchronize(self.gpu)
 
         return replace(vertex.op, run=run)
 

@@ -9,6 +9,12 @@ it has been launched and its event recorded. So nobody can wait for an event bef
 recorded, or mistake one step's for another's. A device op is launched by the thread of its launch
 op: that takes the op's tokens, has the stream wait for their events, gives it the op's body, and
 has it record an event if anybody waits for one.
+
+A launch takes tokens of device ops only, and they are there: that an awaited op is launched first
+is a requirement of the plan (`launch_order`), which its waits between host ops meet. If one is not
+there, the plan is wrong, and the run ends with an error that names both ops. Only where the waiting
+or the awaited step is not one of the run, before the first or after the last, does a launch wait:
+the plan orders what runs.
 """
 
 from __future__ import annotations
@@ -249,15 +255,22 @@ class Crew:
 
     def _launch(self, task: Task, memory: Memory) -> Callable[[int], None] | None:
         """Give the device ops of a launch to their stream, in order."""
-        launches = [self._launch_one(op, task.stream, memory) for op in task.launches]
+        told: list[tuple[Callable[[int, Token], None], Token]] = []
+        pending = told if len(task.launches) > 1 else None
+        launches = [self._launch_one(op, task.stream, memory, pending) for op in task.launches]
         if not launches:
             return None
         if len(launches) == 1 and not (self._traced and self.device.defers):
             return launches[0]
 
         def launch(step: int) -> None:
+            """Nobody learns of the first phase before the last is launched: to the plan, whoever
+            comes after a phase comes after the launch op, and so after all that this launches."""
             for one in launches:
                 one(step)
+            for put, event in told:
+                put(step, event)
+            told.clear()
 
         def launch_and_note(step: int) -> None:
             launch(step)
@@ -266,7 +279,14 @@ class Crew:
         # Where a launch calls the bodies, it is a host op's own work, and often most of it.
         return launch_and_note if self._traced and self.device.defers else launch
 
-    def _launch_one(self, op: str, actor: str | None, memory: Memory) -> Callable[[int], None]:
+    def _launch_one(
+        self,
+        op: str,
+        actor: str | None,
+        memory: Memory,
+        pending: list[tuple[Callable[[int, Token], None], Token]] | None,
+    ) -> Callable[[int], None]:
+        """`pending`: where to note who is to be told of the event, if not at once."""
         assert actor is not None, "what launches has a stream"
         task, stream, desk = self.tasks[op], self.streams[actor], self.desks[actor]
         launcher = self.desks[self.actor_of[memory.contexts[op].vertex.launch or op]]
@@ -277,10 +297,11 @@ class Crew:
         ask = None if self.holds is None else self.holds.asks(op, stream)
         copies = self.copies.get(op)
         due = [self.copies[name] for name in self.filled_from.get(op, ()) if name in self.copies]
-        awaited = [
-            (wait, self.tokens[wait].get, self.actor_of[wait.source] in self.streams)
-            for wait in task.waits
-        ]
+        awaited = [(wait, wait.distance, self.tokens[wait]) for wait in task.waits]
+        frontier = self.frontier
+        assert all(self.actor_of[wait.source] in self.streams for wait in task.waits), (
+            f"{op!r} waits for a host op, which is its launch's to wait for"
+        )
 
         def work(step: int) -> None:
             try:
@@ -294,23 +315,42 @@ class Crew:
         def launch(step: int) -> None:
             for each in due:
                 each.before(step)
-            for wait, get, of_device in awaited:
-                launcher.wait = wait
-                event = get()
-                launcher.wait = None
-                if of_device and event is not None:
+            for wait, distance, tokens in awaited:
+                if distance <= step <= frontier.begun and step >= 0:
+                    event = self._launched_before(tokens, wait, step)
+                else:
+                    launcher.wait = wait
+                    event = tokens.get()
+                    launcher.wait = None
+                if event is not None:
                     stream.wait(event)
             stream.run(work, step, node)
             if signals:
                 event = stream.record()
                 for put in signals:
-                    put(step, event)
+                    if pending is None:
+                        put(step, event)
+                    else:
+                        pending.append((put, event))
             if ask is not None:
                 ask(step)
             if copies is not None:
                 copies.after(step, stream)
 
         return launch
+
+    def _launched_before(self, tokens: Tokens, wait: Wait, step: int) -> Token:
+        """The token of a device op that the plan has launched before `wait.target` of this step."""
+        try:
+            return tokens.get_nowait()
+        except Empty:
+            if self.frontier.aborted:
+                raise Aborted from None
+            raise AssertionError(
+                f"{wait.target!r} of step {step} is launched before {wait.source!r} of step "
+                f"{step - wait.distance}, for whose event it waits: in this plan nothing orders "
+                "their launches"
+            ) from None
 
     # --- the run ---
 
@@ -361,10 +401,11 @@ class Crew:
         program = [(self.performs[task.op], task.offset) for task in tasks]
         iteration = self.program.first
         try:
-            while iteration <= frontier.end:
-                for perform, offset in program:
-                    perform(iteration - offset)
-                iteration += 1
+            with self.device.entered():
+                while iteration <= frontier.end:
+                    for perform, offset in program:
+                        perform(iteration - offset)
+                    iteration += 1
             for task in tasks:
                 for op in (task.op, *task.launches):
                     for put in self.owed[op]:

@@ -147,6 +147,9 @@ class CudaStreams:
     defers: bool = field(default=True, init=False)
     _streams: dict[str, CudaStream] = field(default_factory=dict, init=False)
 
+    def entered(self) -> torch.cuda.device:
+        return torch.cuda.device(self.gpu)
+
     def open(self, streams: Sequence[str], urgent: frozenset[str]) -> Mapping[str, CudaStream]:
         """They begin after what the calling thread has on its current stream, such as caches."""
         before = torch.cuda.current_stream(self.gpu)
@@ -199,6 +202,8 @@ class Cuda:
                 f"({torch.__version__}) sees none. Executor 'threads' runs the same plan on a CPU."
             )
         gpu = torch.device(self.gpu)
+        if gpu.index is None:  # current on this thread, but not on those of the run
+            gpu = torch.device(gpu.type, torch.cuda.current_device())
         if self.graphs and (self.captures is None or self.captures.plan is not plan):
             self.captures, self._pools = Captures(plan), {}
         with torch.cuda.device(gpu):

@@ -70,6 +70,12 @@ class Device(Protocol):
         Then data must outlive the body (see `hold.py`), and only the stream knows its times.
         """
 
+    def entered(self) -> AbstractContextManager[object]:
+        """What every host thread of a run is within: this device is the thread's current one.
+
+        A new thread begins on the first GPU, whatever the thread that started it is on.
+        """
+
     def open(self, streams: Sequence[str], urgent: frozenset[str]) -> Mapping[str, Stream]:
         """New streams. The `urgent` ones go first where both have work."""
 

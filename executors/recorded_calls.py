@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -98,6 +99,10 @@ class RecordedCalls:
     calls: list[Call] = field(default_factory=list)
     urgent: frozenset[str] = frozenset()
     defers: bool = field(default=True, init=False)
+
+    def entered(self) -> nullcontext[None]:
+        """There is no device to be on."""
+        return nullcontext()
 
     def open(self, streams: Sequence[str], urgent: frozenset[str]) -> Mapping[str, RecordedStream]:
         self.urgent = urgent

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -83,6 +84,10 @@ class VirtualStreams:
     defers: bool = field(default=True, init=False)
     _streams: dict[str, VirtualStream] = field(default_factory=dict, init=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
+
+    def entered(self) -> nullcontext[None]:
+        """There is no device to be on."""
+        return nullcontext()
 
     def open(self, streams: Sequence[str], urgent: frozenset[str]) -> Mapping[str, VirtualStream]:
         self._streams = {name: VirtualStream(self) for name in streams}

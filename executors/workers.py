@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from time import perf_counter
@@ -87,6 +88,10 @@ class Workers:
     defers: bool = field(default=False, init=False)
     _streams: dict[str, WorkerStream] = field(default_factory=dict, init=False)
     _pending: set[WorkerEvent] = field(default_factory=set, init=False)
+
+    def entered(self) -> nullcontext[None]:
+        """Threads of a CPU have no current device."""
+        return nullcontext()
 
     def open(self, streams: Sequence[str], urgent: frozenset[str]) -> Mapping[str, WorkerStream]:
         """Threads have no priorities: `urgent` says nothing here."""

@@ -486,6 +486,8 @@ def _not_finite(model: nn.Module) -> str:
 
 
 def _device(name: torch.device | str) -> torch.device:
+    if isinstance(name, torch.device):
+        return name
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError):

@@ -25,6 +25,7 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.serving.engine import EngineError
 from stepweave.serving.testing import TinyConfig, tiny_engine
 from tests.device.emulated import DEVICE
+from tests.device.fake_cuda import FakeCuda
 from tests.device.pipelines import DRAFTERS, tiny_on
 
 GPU = torch.device("cuda", 0)
@@ -104,7 +105,7 @@ def test_on_a_gpu_host_executors_wait_behind_each_device_op_and_cuda_does_not() 
     def wait(gpu: torch.device) -> None:
         done.append(f"{gpu}")
 
-    with patch.object(torch.cuda, "synchronize", wait):
+    with patch.multiple(torch.cuda, synchronize=wait, device=FakeCuda().device):
         run(plan, executor=executor_on(GPU, "serial"), steps=2)
     assert done == ["device", "cuda:0", "host"] * 2
 

@@ -16,6 +16,7 @@ import networkx as nx
 
 from stepweave.executors import crew
 from stepweave.executors.context import Context
+from stepweave.executors.errors import NodeFailure
 from stepweave.executors.instructions import interpret
 from stepweave.executors.recorded_calls import RecordedCalls
 from stepweave.executors.run import run
@@ -103,8 +104,14 @@ def broken(plan: Plan, steps: int = 6) -> list[str]:
     seen: dict[tuple[str | None, str], list[object]] = {}
     device.note = record  # type: ignore[method-assign]
     graph = recording(plan.graph, around)
-    with patch.object(crew, "interpret", noting):
-        run(with_graph(plan, graph), executor=device, steps=steps, states=recorded_states(graph))
+    try:
+        with patch.object(crew, "interpret", noting):
+            states = recorded_states(graph)
+            run(with_graph(plan, graph), executor=device, steps=steps, states=states)
+    except NodeFailure as failure:
+        if not isinstance(failure.__cause__, AssertionError):
+            raise
+        return [str(failure.__cause__)]  # launched before what it waits for
     after = {what: nx.descendants(journal.order, what) for what in list(journal.order)}
     return [
         f"{need.hazard} {need.value}: {need.before}@{step} → {need.after}@{step + need.distance}"

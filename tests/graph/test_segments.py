@@ -61,6 +61,80 @@ def test_a_launch_that_has_something_to_read_ends_a_segment() -> None:
     assert apart[1].writes == {"y"}
 
 
+def parts(*between: Node, two: Node | None = None, one: Op | None = None) -> list[tuple[str, ...]]:
+    """Segments of `one` and `two` on one stream, whose launches have nothing else to do.
+
+    `one`: the host op of the first; `two`: another second; `between`: nodes listed between them.
+    """
+    nodes = [
+        Node("one", (one or Op(),), (Op(writes=("x",)),), stream="compute"),
+        *between,
+        two or Node("two", (Op(),), (Op((Read("x"),), ("y",)),), stream="compute"),
+    ]
+    names = {name for node in nodes for op in (*node.host, *node.device) for name in op.writes}
+    values = [
+        Value(name, "device" if name in "xyz" else "pinned", "slots") for name in sorted(names)
+    ]
+    plan = compile_plan(StepGraph.build(nodes, values, order="keep"))
+    check(plan)
+    return [segment.ops for segment in segments(plan)]
+
+
+TOGETHER = [("one.device", "two.device")]
+APART = [("one.device",), ("two.device",)]
+
+
+def test_launches_that_only_launch_one_after_the_other_are_one_segment() -> None:
+    assert parts() == TOGETHER
+    assert parts(Node("aside", (Op(writes=("note",)),), actor="worker")) == TOGETHER
+
+
+def test_a_launch_that_waits_for_another_thread_ends_a_segment() -> None:
+    """Launched with the first, the second would not have waited."""
+    read = Op((Read("x"), Read("note")), ("y",))
+    two = Node("two", (Op(),), (read,), stream="compute")
+    assert parts(Node("aside", (Op(writes=("note",)),), actor="worker"), two=two) == APART
+
+
+def test_a_launch_that_another_thread_waits_for_ends_a_segment() -> None:
+    """Launching more there would keep that thread waiting."""
+    look = Node("look", (Op((Read("note"),)),), actor="worker")
+    assert parts(look, one=Op(writes=("note",))) == APART
+
+
+def test_a_launch_that_writes_ends_a_segment() -> None:
+    two = Node("two", (Op(writes=("note",)),), (Op((Read("x"),), ("y",)),), stream="compute")
+    assert parts(two=two) == APART
+
+
+def test_a_host_op_between_the_launches_ends_a_segment() -> None:
+    assert parts(Node("between")) == APART
+
+
+def test_launches_of_different_steps_are_no_segment() -> None:
+    """The second of step i comes right after the first of step i + 1."""
+    two = Node("two", (Op(),), (Op((Read("x"),), ("y",)),), stream="compute", offset=1)
+    assert sorted(parts(two=two)) == APART
+
+
+def test_phases_of_one_node_are_one_segment() -> None:
+    """Whatever the host op that launches both has to do before."""
+    phases = (Op((Read("x"),), ("y",), phase="a"), Op((Read("y"),), ("z",), phase="b"))
+    found = parts(two=Node("two", (Op(writes=("note",)),), phases, stream="compute"))
+    assert found == [("one.device",), ("two.device.a", "two.device.b")]
+
+
+def test_what_a_segment_reads_of_the_step_before_comes_from_outside() -> None:
+    nodes = [
+        Node("one", (Op(),), (Op((Read("y", 1),), ("x",)),), stream="compute"),
+        Node("two", (Op(),), (Op((Read("x"),), ("y",)),), stream="compute"),
+    ]
+    values = [Value("x", "device", "slots"), Value("y", "device", "slots", initial=0)]
+    [segment] = segments(compile_plan(StepGraph.build(nodes, values, order="keep")))
+    assert segment.reads == {"y"}
+    assert segment.writes == {"x", "y"}
+
+
 def check(plan: Plan) -> None:
     found = segments(plan)
     on_streams = [

@@ -280,3 +280,37 @@ def test_a_step_that_writes_nothing_leaves_nothing_of_an_earlier_one() -> None:
     assert seen == [[step] * 3 if step % 3 else None for step in range(24)]
     assert device.captures is not None
     assert all(each.replayed > 0 for each in device.captures.counts.values())
+
+
+def test_a_graph_fills_the_slot_of_its_step_and_no_other() -> None:
+    """All that the body sees is one state; what differs from step to step is where it writes."""
+
+    def count_up(ctx: OpContext) -> None:
+        memory: Tensor = ctx.state("memory")
+        ctx.write("total", memory.add_(1).clone())
+
+    def copy(ctx: OpContext) -> None:
+        ctx.write("out", ctx.buffer("out").copy_(ctx.read("total@-1")))
+
+    nodes = [
+        Node(
+            "count",
+            (Op(),),
+            (Op((Read("memory"),), ("memory", "total"), run=count_up),),
+            stream="compute",
+        ),
+        Node("copy", (Op(),), (Op((Read("total", 1),), ("out",), run=copy),), stream="copy"),
+        Node("settle", (Op((Read("out"),)),), offset=1),
+    ]
+    values = [
+        Value("total", "device", "slots", initial=torch.zeros(())),
+        Value("out", "pinned", "slots", allocate=lambda: torch.zeros(())),
+    ]
+    plan = compile_plan(StepGraph.build(nodes, values, ["memory"], order="keep"))
+    assert (plan.slots["total"] or 0) >= 2
+    device = RecordedCalls(graphs=True)
+    assert outs(plan, device) == list(range(STEPS))
+    assert device.captures is not None
+    counted, _ = device.captures.counts.values()
+    assert counted.captured == plan.slots["total"]
+    assert counted.replayed > 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 
@@ -61,15 +63,24 @@ def test_a_launch_that_has_something_to_read_ends_a_segment() -> None:
     assert apart[1].writes == {"y"}
 
 
-def parts(*between: Node, two: Node | None = None, one: Op | None = None) -> list[tuple[str, ...]]:
+def parts(
+    *between: Node,
+    two: Node | None = None,
+    one: Op | None = None,
+    before: Sequence[Node] = (),
+    after: Sequence[Node] = (),
+) -> list[tuple[str, ...]]:
     """Segments of `one` and `two` on one stream, whose launches have nothing else to do.
 
-    `one`: the host op of the first; `two`: another second; `between`: nodes listed between them.
+    `one`: the host op of the first; `two`: another second; the others are listed before, between
+    and after them.
     """
     nodes = [
+        *before,
         Node("one", (one or Op(),), (Op(writes=("x",)),), stream="compute"),
         *between,
         two or Node("two", (Op(),), (Op((Read("x"),), ("y",)),), stream="compute"),
+        *after,
     ]
     names = {name for node in nodes for op in (*node.host, *node.device) for name in op.writes}
     values = [
@@ -77,7 +88,7 @@ def parts(*between: Node, two: Node | None = None, one: Op | None = None) -> lis
     ]
     plan = compile_plan(StepGraph.build(nodes, values, order="keep"))
     check(plan)
-    return [segment.ops for segment in segments(plan)]
+    return [segment.ops for segment in segments(plan) if segment.stream == "compute"]
 
 
 TOGETHER = [("one.device", "two.device")]
@@ -87,6 +98,19 @@ APART = [("one.device",), ("two.device",)]
 def test_launches_that_only_launch_one_after_the_other_are_one_segment() -> None:
     assert parts() == TOGETHER
     assert parts(Node("aside", (Op(writes=("note",)),), actor="worker")) == TOGETHER
+
+
+def test_an_event_that_another_stream_waits_for_ends_a_segment() -> None:
+    """Recorded after both, it would come later than it might."""
+    read = Node("read", (Op(),), (Op((Read("x"),), ("z",)),), stream="copy")
+    assert parts(after=[read]) == APART
+
+
+def test_a_wait_for_another_stream_ends_a_segment() -> None:
+    """Waited for before both, it would hold up the first."""
+    write = Node("write", (Op(),), (Op(writes=("z",)),), stream="copy")
+    two = Node("two", (Op(),), (Op((Read("x"), Read("z")), ("y",)),), stream="compute")
+    assert parts(before=[write], two=two) == APART
 
 
 def test_a_launch_that_waits_for_another_thread_ends_a_segment() -> None:

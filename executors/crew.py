@@ -37,7 +37,7 @@ from .device import Device, Event, Moment, Stream
 from .errors import DeviceFailure, NodeFailure, StuckWait
 from .frontier import Aborted, Frontier
 from .hold import Copies, Holds
-from .instructions import Desk, Program, Task, interpret
+from .instructions import Desk, Perform, Program, Task, interpret
 from .report import OpEvent, RunReport
 from .trace import timed
 
@@ -303,14 +303,7 @@ class Crew:
             f"{op!r} waits for a host op, which is its launch's to wait for"
         )
 
-        def work(step: int) -> None:
-            try:
-                perform(step)
-            except Aborted:
-                pass
-            except BaseException as cause:
-                self._fail(desk, cause)
-            desk.at = None
+        work = self._unfailing(perform, desk)
 
         def launch(step: int) -> None:
             for each in due:
@@ -338,6 +331,20 @@ class Crew:
                 copies.after(step, stream)
 
         return launch
+
+    def _unfailing(self, perform: Perform, desk: Desk) -> Perform:
+        """A device op on its stream: an error ends the run, and not the thread that works."""
+
+        def work(step: int) -> None:
+            try:
+                perform(step)
+            except Aborted:
+                pass
+            except BaseException as cause:
+                self._fail(desk, cause)
+            desk.at = None
+
+        return work
 
     def _launched_before(self, tokens: Tokens, wait: Wait, step: int) -> Token:
         """The token of a device op that the plan has launched before `wait.target` of this step."""

@@ -35,7 +35,7 @@ from .asked import Asked
 from .context import Context, Memory, cells_in_flight
 from .device import Device, Event, Moment, Stream
 from .errors import DeviceFailure, NodeFailure, StuckWait
-from .frontier import Aborted, Frontier
+from .frontier import BEFORE_ALL, Aborted, Frontier
 from .hold import Copies, Holds
 from .instructions import Desk, Perform, Program, Task, interpret
 from .report import OpEvent, RunReport
@@ -119,6 +119,7 @@ class Crew:
         self._traced = trace
         self._events: list[OpEvent] = []
         self._stamps: list[tuple[str, int, Moment, Moment]] = []
+        self._recorded: dict[str, int] = {}  # the last step of a device op that has its event
         self._launched: dict[tuple[str, int], float] = {}  # when a host op had launched its own
         self.tokens: dict[Wait, Tokens] = {
             wait: SimpleQueue() for task in self.tasks.values() for wait in task.waits
@@ -298,7 +299,7 @@ class Crew:
         copies = self.copies.get(op)
         due = [self.copies[name] for name in self.filled_from.get(op, ()) if name in self.copies]
         awaited = [(wait, wait.distance, self.tokens[wait]) for wait in task.waits]
-        frontier = self.frontier
+        frontier, recorded = self.frontier, self._recorded
         assert all(self.actor_of[wait.source] in self.streams for wait in task.waits), (
             f"{op!r} waits for a host op, which is its launch's to wait for"
         )
@@ -320,6 +321,7 @@ class Crew:
             stream.run(work, step, node)
             if signals:
                 event = stream.record()
+                recorded[op] = step
                 for put in signals:
                     if pending is None:
                         put(step, event)
@@ -351,6 +353,8 @@ class Crew:
         try:
             return tokens.get_nowait()
         except Empty:
+            if self._recorded.get(wait.source, BEFORE_ALL) >= step - wait.distance:
+                return tokens.get()  # its launcher is telling one after another
             if self.frontier.aborted:
                 raise Aborted from None
             raise AssertionError(

@@ -17,7 +17,7 @@ from stepweave.executors.report import RunReport
 from stepweave.executors.workers import Workers
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
-from stepweave.graph.plan import Plan
+from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.step_graph import StepGraph
 
 
@@ -148,3 +148,38 @@ def test_nobody_learns_of_a_phase_before_the_last_one_is_launched() -> None:
         run(plan, executor=RecordedCalls(), steps=50, watchdog_s=60)
     assert learned == list(range(50))
     assert early == []
+
+
+def test_of_two_who_wait_for_the_same_one_may_be_told_late() -> None:
+    """`look` learns of `make`, and so `use` is launched, before it has been told itself."""
+    looked = [threading.Event() for _ in range(50)]
+
+    def make(ctx: OpContext) -> None:
+        ctx.write("one", ctx.step)
+        ctx.write("two", ctx.step)
+
+    look = Op((Read("one"),), phase="p0", run=lambda ctx: looked[ctx.step].set())
+    nodes = [
+        Node("make", (Op(),), (Op(writes=("one", "two"), run=make),), actor="a", stream="x"),
+        Node("use", (look, Op(phase="p1")), (Op((Read("two"),)),), actor="b", stream="y"),
+    ]
+    plan = compile_plan(StepGraph.build(nodes, [Value("one", "pinned"), Value("two", "device")]))
+    needless = Wait("make.device", "use.device", 0)  # the planner leaves it to the other one
+    plan = replace(plan, waits=(*plan.waits, needless))
+
+    def telling_the_stream_last(*args: Any) -> Crew:
+        made = Crew(*args)
+        waiting = [wait.target for wait in made.tokens if wait.source == "make.device"]
+        puts = dict(zip(waiting, made.signals["make.device"], strict=True))
+        assert set(puts) == {"use.host.p0", "use.device"}
+
+        def late(step: int, token: Any) -> None:
+            if 0 <= step < len(looked):
+                assert looked[step].wait(60)
+            puts["use.device"](step, token)
+
+        made.signals["make.device"][:] = [puts["use.host.p0"], late]
+        return made
+
+    with patch.object(crew, "Crew", telling_the_stream_last):
+        run(plan, executor=RecordedCalls(), steps=len(looked), watchdog_s=60)

@@ -393,15 +393,15 @@ def _misjudged(result: Result) -> str | None:
         return f"exit status {result.exit_code}: {result.output[-300:]}"
     if result.exit_code == 0:
         return None
-    said = result.stderr if result.exit_code == 2 else result.output
+    said = result.stderr or result.output  # `check --json` tells it on stdout, as an object
     if not said.strip():
         return f"exit status {result.exit_code} without a word"
     if found := RIDDLES.search(said):
         return f"{found[0]!r} in: {said[-600:]}"
     if len(result.stderr) > LONGEST:
         return f"{len(result.stderr)} characters of message: {result.stderr[:300]}"
-    if result.exit_code == 2 and not re.search("[Ee]rror:|FAILED|Usage", result.stderr):
-        return f"no error: {result.stderr[-300:]}"
+    if result.exit_code == 2 and not re.search("[Ee]rror:|FAILED|Usage|^{", said):
+        return f"no error: {said[-300:]}"
     return None
 
 

@@ -87,8 +87,10 @@ ADVICE: dict[str, tuple[list[str], str, Again]] = {
     ),
     "a grammar without grammars": (
         ["run", "async", "--prompts", "regex.jsonl", "--json"],
-        r"set `(structured\.backend)`",
-        lambda found: [["run", "async", "--prompts", "regex.jsonl", "--set", f"{found[0]}=auto"]],
+        r"set `(structured\.backend): (auto)`",
+        lambda found: [
+            ["run", "async", "--prompts", "regex.jsonl", "--set", f"{found[0]}={found[1]}"]
+        ],
     ),
     "reasoning without an end": (
         ["run", "quickstart", "--prompts", "reasoning.jsonl", "--json"],

@@ -44,22 +44,35 @@ class View(StrEnum):
 @graph_app.command("show")
 def graph_show(
     config: Config,
-    steps: Annotated[int, typer.Option(min=1, max=32, help="Steps drawn.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, max=32, help="Number of steps to draw.")] = 3,
     form: Annotated[
-        Format, typer.Option("--format", help="lanes: for terminals; dot and mermaid: graphs.")
+        Format,
+        typer.Option(
+            "--format",
+            help="lanes: a drawing for terminals. dot, mermaid: the graph. json: the plan as data.",
+        ),
     ] = Format.LANES,
-    width: Annotated[int | None, typer.Option(min=40, max=1000, help="Columns of lanes.")] = None,
+    width: Annotated[
+        int | None,
+        typer.Option(
+            min=40, max=1000, help="Width of the lanes in characters. Default: the terminal's."
+        ),
+    ] = None,
     color: Annotated[
-        bool | None, typer.Option("--color/--no-color", help="Else as the terminal allows.")
+        bool | None,
+        typer.Option(
+            "--color/--no-color", help="Use colours or not. Default: if the terminal has them."
+        ),
     ] = None,
     proof: Annotated[
-        bool, typer.Option("--proof", help="With lanes: every requirement and what meets it.")
+        bool,
+        typer.Option("--proof", help="With lanes: also print every requirement and what meets it."),
     ] = False,
     settings: Settings = None,
     costs: Costs = None,
     rows: Rows = None,
 ) -> None:
-    """Draw a plan: what each actor runs over a few steps, and what waits for what, and why.
+    """Draw a plan: what each actor runs over a few steps, and the waits with their reasons.
 
     \b
       stepweave graph show quickstart
@@ -87,24 +100,32 @@ def graph_show(
 def graph_render(
     config: Config,
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - for stdout.")
+        str,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write; - writes to standard output."
+        ),
     ],
-    steps: Annotated[int | None, typer.Option(min=1, max=32, help="Steps drawn.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, max=32, help="Number of steps to draw.")
+    ] = None,
     view: Annotated[
         View,
-        typer.Option(help="Of svg and png: lanes over time, the graph, or lifetimes of slots."),
+        typer.Option(
+            help="For svg and png: draw lanes over time, the graph, or the lifetimes of slots."
+        ),
     ] = View.LANES,
     form: Annotated[
-        FileFormat | None, typer.Option("--format", help="Else what the file's extension says.")
+        FileFormat | None,
+        typer.Option("--format", help="Format of the file. Default: by the file's extension."),
     ] = None,
     title: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Above the drawing, of svg and png.")
+        str | None, typer.Option(metavar="TEXT", help="For svg and png: title above the drawing.")
     ] = None,
     settings: Settings = None,
     costs: Costs = None,
     rows: Rows = None,
 ) -> None:
-    """Write the plan to a file: .svg .html .png .dot .mmd .json
+    """Write a plan to a file: .svg, .html, .png, .dot, .mmd or .json.
 
     \b
       stepweave graph render quickstart -o plan.svg
@@ -135,9 +156,12 @@ From = Annotated[
     ),
 ]
 To = Annotated[
-    str, typer.Argument(metavar="B", help="Another, or the same.", autocompletion=offer_ops)
+    str,
+    typer.Argument(
+        metavar="B", help="A node or op; may be the same as A.", autocompletion=offer_ops
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @graph_app.command("why")
@@ -150,10 +174,10 @@ def graph_why(
     costs: Costs = None,
     rows: Rows = None,
 ) -> None:
-    """Say why B waits for A: what the wait protects, what else it orders, what it costs.
+    """Explain why B waits for A: what the wait protects, what else it orders, what it costs.
 
     \b
-    A wait the other way round is shown too; without any, what orders them instead.
+    Waits of A for B are shown too. Without any wait: which other orderings hold.
       stepweave graph why quickstart d2h_copy commit
       stepweave graph why quickstart draft.device d2h_copy.device --set depth=3
       stepweave graph why abstract_decode d2h_copy commit.host.advance --json
@@ -172,7 +196,7 @@ def graph_why_not(
     distance: Annotated[
         int | None,
         typer.Option(
-            metavar="D", min=-1000, max=1000, help="Ask about A of step i and B of step i + D."
+            metavar="D", min=-1000, max=1000, help="Compare A of step i with B of step i + D."
         ),
     ] = None,
     json: AsJson = False,
@@ -180,7 +204,7 @@ def graph_why_not(
     costs: Costs = None,
     rows: Rows = None,
 ) -> None:
-    """Say why B need not wait for A: what orders them already, or that nothing has to.
+    """Explain why B need not wait for A: what orders them already, or that no order is needed.
 
     \b
       stepweave graph why-not quickstart sample d2h_copy
@@ -196,20 +220,22 @@ def graph_why_not(
 @graph_app.command("diff")
 def graph_diff(
     before: Annotated[
-        str, typer.Argument(metavar="X", help="A config, as it was.", autocompletion=offer_configs)
+        str, typer.Argument(metavar="X", help="The first config.", autocompletion=offer_configs)
     ],
     after: Annotated[
-        str, typer.Argument(metavar="Y", help="A config, as it is.", autocompletion=offer_configs)
+        str, typer.Argument(metavar="Y", help="The second config.", autocompletion=offer_configs)
     ],
     settings: Settings = None,
     before_settings: Annotated[
-        list[str] | None, typer.Option("--set-x", metavar="KEY=VALUE", help="A setting of X only.")
+        list[str] | None,
+        typer.Option("--set-x", metavar="KEY=VALUE", help="Change a setting of X only."),
     ] = None,
     after_settings: Annotated[
-        list[str] | None, typer.Option("--set-y", metavar="KEY=VALUE", help="A setting of Y only.")
+        list[str] | None,
+        typer.Option("--set-y", metavar="KEY=VALUE", help="Change a setting of Y only."),
     ] = None,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="End with 1 if the plans differ.")
+        bool, typer.Option("--exit-code", help="Exit with status 1 if the plans differ.")
     ] = False,
     html: Annotated[
         str | None,
@@ -219,10 +245,10 @@ def graph_diff(
     costs: Costs = None,
     rows: Rows = None,
 ) -> None:
-    """Say what differs between two plans: waits, slots, orders, requirements, period.
+    """Print what differs between two plans: waits, slots, orders, requirements, period.
 
     \b
-    `protection` lists what only a path of other orderings protects now, and what no longer.
+    `protection` lists requirements that changed between a wait and a path of other orderings.
       stepweave graph diff quickstart quickstart --set-y depth=1
       stepweave graph diff async drafter_stream
       stepweave graph diff async async --set-y slots.staging=1 --exit-code
@@ -249,42 +275,50 @@ def graph_whatif(
     config: Config,
     scale: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=F", help="The ops of a node, or one op, take F times as long."),
+        typer.Option(
+            metavar="NAME=F", help="Multiply the duration of an op, or of all ops of a node, by F."
+        ),
     ] = None,
     cost: Annotated[
-        list[str] | None, typer.Option(metavar="OP=US", help="The op takes so many µs.")
+        list[str] | None, typer.Option(metavar="OP=US", help="Set the duration of an op, in µs.")
     ] = None,
     slots: Annotated[
-        list[str] | None, typer.Option(metavar="VALUE=N", help="The value has N slots.")
+        list[str] | None, typer.Option(metavar="VALUE=N", help="Give a value N slots.")
     ] = None,
     settings: Settings = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUES",
-            help="A,B,C or FROM:TO:STEPS of scale.NAME, cost.OP, slots.VALUE, rows (of --costs) or "
-            "any setting. Given twice: a table.",
+            help="Try several values, A,B,C or FROM:TO:STEPS, of scale.NAME, cost.OP, "
+            "slots.VALUE, rows (of --costs) or any setting. Two sweeps make a table.",
         ),
     ] = None,
     keep_plan: Annotated[
         bool,
-        typer.Option("--keep-plan", help="Time the same orders, waits and slots."),
+        typer.Option(
+            "--keep-plan",
+            help="Keep orders, waits and slots of the config's plan, "
+            "and change only its durations.",
+        ),
     ] = False,
     rank: Annotated[
-        bool, typer.Option("--rank", help="With a change: which op of the changed plan matters.")
+        bool, typer.Option("--rank", help="With a change: also rank the ops of the changed plan.")
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="The sweep as .svg, .csv or .json."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write the sweep to a file: .svg, .csv or .json."
+        ),
     ] = None,
     json: AsJson = False,
     costs: Costs = None,
     rows: Rows = None,
 ) -> None:
-    """Say what another duration, slot count or setting would do; or which op is worth the effort.
+    """Predict what another duration, slot count or setting would do, or rank the ops.
 
     \b
-    Without any change: for each op how the period follows it, exactly, from the cycles.
+    Without a change: for each op, how the period depends on its duration.
       stepweave graph whatif abstract_decode
       stepweave graph whatif quickstart --set depth=1
       stepweave graph whatif quickstart --set depth=1 --rank

@@ -50,7 +50,7 @@ class _Verbs(TyperGroup):
 app = typer.Typer(
     name="stepweave",
     cls=_Verbs,
-    help="Decode steps as declared dataflow: overlap and synchronization derived, and proved.",
+    help="Compile, check and run decode steps of language models, declared as dataflow graphs.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -75,7 +75,7 @@ def _options(
         typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Decode steps as declared dataflow: overlap and synchronization derived, and proved."""
+    """Compile, check and run decode steps of language models, declared as dataflow graphs."""
 
 
 @app.command()
@@ -84,26 +84,30 @@ def check(
         list[str],
         typer.Argument(
             metavar="CONFIG…",
-            help="YAML files or names of shipped ones.",
+            help="YAML files, or names of shipped configs.",
             autocompletion=offer_configs,
         ),
     ],
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per config.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per config.")] = False,
     proof: Annotated[
-        bool, typer.Option("--proof", help="Print every requirement and what meets it, too.")
+        bool, typer.Option("--proof", help="Also print every requirement and what meets it.")
     ] = False,
     mutate: Annotated[
         bool,
-        typer.Option("--mutate", help="Break the plan in every small way; is each way noticed?"),
+        typer.Option(
+            "--mutate",
+            help="Break the plan in many small ways, and count how many "
+            "of the broken plans are detected.",
+        ),
     ] = False,
     settings: Settings = None,
     costs: Costs = None,
     rows: Rows = None,
 ) -> None:
-    """Compile a config, prove it free of races, and say what the plan is.
+    """Compile a config, prove that its plan has no races, and print the plan.
 
     \b
-    Exit status 1 if what a config says is wrong, or with --mutate if a mutant survives.
+    Exit status 1 if a config is wrong, or with --mutate if a broken plan is not detected.
       stepweave check quickstart
       stepweave check abstract_decode.yaml my_graph.yaml --json
       stepweave check quickstart --set depth=3 --proof
@@ -129,36 +133,49 @@ def run(
     prompts: PromptsFile = None,
     schema: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="JSON Schema that answers to --prompt must follow."),
+        typer.Option(metavar="FILE", help="JSON Schema that outputs for --prompt must follow."),
     ] = None,
     max_tokens: MaxTokens = None,
     settings: Settings = None,
     json: Annotated[
         bool,
-        typer.Option("--json", help="One JSON object per request as it ends, then a summary."),
+        typer.Option(
+            "--json", help="Print one JSON object per request when it ends, then a summary."
+        ),
     ] = False,
     ordered: Annotated[
         bool,
-        typer.Option("--ordered", help="With --json: all at the end, in the order of the input."),
+        typer.Option(
+            "--ordered",
+            help="With --json: print all objects at the end, in the order of the input.",
+        ),
     ] = False,
     compare: Annotated[
         bool,
-        typer.Option("--compare", help="Run the synchronous loop too; report equality and speed."),
+        typer.Option(
+            "--compare",
+            help="Also run the synchronous loop, and report whether the "
+            "tokens are equal and how the speeds compare.",
+        ),
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail where a node does what it did not declare.")
+        bool,
+        typer.Option("--strict", help="Fail if a node makes an access that it did not declare."),
     ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Write what would be printed to a file."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the output to a file in place of standard output.",
         ),
     ] = None,
 ) -> None:
-    """Generate text. Without prompts given, for those of the config.
+    """Generate text. Without --prompt or --prompts, the prompts of the config are used.
 
     \b
-    Exit code 1 if a request failed, 130 after Ctrl-C, 143 after TERM (what was done is printed).
+    Exit status 1 if a request failed; 130 after Ctrl-C and 143 after TERM, with the results so far.
       stepweave run quickstart
       stepweave run quickstart --prompt "Write a story about a fox named Ida." --max-tokens 80
       stepweave run async --prompts requests.jsonl --json -o results.jsonl
@@ -184,25 +201,34 @@ def run(
 @app.command()
 def profile(
     config: Config,
-    rows: Annotated[str, typer.Option(metavar="N,N…", help="Batch sizes to time.")] = "1,4,8",
+    rows: Annotated[str, typer.Option(metavar="N,N…", help="Batch sizes to measure.")] = "1,4,8",
     rounds: Annotated[
-        int, typer.Option(min=1, max=1000, help="Timed rounds per batch size; one more warms up.")
+        int,
+        typer.Option(
+            min=1, max=1000, help="Measured rounds per batch size, after one round of warm-up."
+        ),
     ] = 3,
     prompt: PromptTexts = None,
     prompts: PromptsFile = None,
     max_tokens: MaxTokens = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Default: CONFIG.costs.yaml, here."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write. Default: CONFIG.costs.yaml in the current directory.",
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     settings: Settings = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Time the ops of a pipeline as it runs, and write a costs file for check and simulate.
+    """Run a pipeline, measure the duration of each op, and write a costs file.
 
     \b
-    Without prompts given, for those of the config. Only decode steps with all rows busy count.
+    Without --prompt or --prompts, the prompts of the config are used.
+    Only decode steps in which all rows are busy are measured.
       stepweave profile quickstart
       stepweave profile async_eagle --prompts requests.jsonl --rows 1,16 -o eagle.yaml
       stepweave profile quickstart --set executor=serial --rows 4 --rounds 5
@@ -227,23 +253,32 @@ def simulate(
         typer.Option(
             "--costs",
             metavar="FILE|NAME|all",
-            help="Durations of ops: a file that `profile` wrote, a shipped, assumed profile, or a "
-            "table over all of those.",
+            help="Read durations of ops from a file that `profile` wrote, or from a "
+            "shipped, assumed profile. all: print a table of all shipped profiles.",
         ),
     ] = None,
     rows: Rows = None,
-    steps: Annotated[int, typer.Option(min=1, max=10_000, help="Steps simulated.")] = 40,
+    steps: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Number of steps to simulate.")
+    ] = 40,
     jitter: Annotated[
-        float, typer.Option(min=0, max=1, help="Each op takes its cost times 1 ± so much.")
+        float,
+        typer.Option(
+            min=0, max=1, help="Multiply each duration by a random factor between 1 - X and 1 + X."
+        ),
     ] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the jitter.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the jitter.")] = 0,
     tokens_per_step: Annotated[
         float | None,
-        typer.Option(min=0.01, max=1000, help="Tokens that a row gets in a step, on average."),
+        typer.Option(
+            min=0.01, max=1000, help="Average number of tokens that a row gets in a step."
+        ),
     ] = None,
     compare: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Beside it: the same with this setting."),
+        typer.Option(
+            metavar="KEY=VALUE", help="Also simulate the config with this setting, and compare."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -251,16 +286,16 @@ def simulate(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write the timeline: .html, .json (Perfetto), .svg or .txt.",
+            help="Write the timeline to a file: .html, .json (Perfetto), .svg or .txt.",
         ),
     ] = None,
     settings: Settings = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Run a plan on a clock of its own: no model, no tensors, exact times.
+    """Simulate a plan on a virtual clock, without a model or tensors.
 
     \b
-    Durations come from --costs, else from the config's hints.
+    Durations are those of --costs. Without --costs, they are the hints of the config.
       stepweave simulate async_eagle3_grammar --costs llama_8b --rows 10 --tokens-per-step 2.25
       stepweave simulate quickstart --costs quickstart.costs.yaml --compare executor=serial
       stepweave simulate async_eagle3_grammar --costs all
@@ -286,31 +321,39 @@ def trace(
     config: Config,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FILE", help="Timeline for Perfetto."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write the timeline to, for Perfetto."
+        ),
     ] = Path("trace.json"),
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The same as a page of its own.")
+        Path | None, typer.Option(metavar="FILE", help="Also write the timeline as an HTML page.")
     ] = None,
     prompt: PromptTexts = None,
     prompts: PromptsFile = None,
     max_tokens: MaxTokens = None,
     steps: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Steps simulated of an abstract graph.")
+        int,
+        typer.Option(min=1, max=10_000, help="Number of steps to simulate, for an abstract graph."),
     ] = 40,
     steps_shown: Annotated[
-        int | None, typer.Option(min=1, help="Only the last steps on the page; else all.")
+        int | None,
+        typer.Option(min=1, help="Show only the last N steps on the page. Default: all."),
     ] = None,
     warm_up: Annotated[
-        int, typer.Option(min=0, max=100, help="Runs before the one that is traced.")
+        int, typer.Option(min=0, max=100, help="Number of runs before the traced one.")
     ] = 1,
     settings: Settings = None,
-    json: Annotated[bool, typer.Option("--json", help="The summary as one JSON object.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as one JSON object.")
+    ] = False,
 ) -> None:
-    """Run a pipeline, write when every op ran, and compare it with the plan.
+    """Run a pipeline, record when each op ran, and compare the times with the plan.
 
     \b
-    Without prompts given, for those of the config. An abstract graph is simulated.
-    Exit code 1 if a request failed or there is no steady state, 130 after Ctrl-C, 143 after TERM.
+    Without --prompt or --prompts, the prompts of the config are used.
+    An abstract graph is simulated.
+    Exit status 1 if a request failed or no steady state was reached;
+    130 after Ctrl-C and 143 after TERM.
       stepweave trace quickstart
       stepweave trace quickstart -o trace.json --html timeline.html --set depth=3
       stepweave trace async --prompts requests.jsonl --max-tokens 64 --json
@@ -336,7 +379,7 @@ def list_choices(
         str | None,
         typer.Argument(
             metavar="SECTION",
-            help="One of pipelines, kinds, policies and costs; all if not given.",
+            help="One of pipelines, kinds, policies and costs. Default: all.",
             autocompletion=lambda incomplete: [
                 each
                 for each in ("pipelines", "kinds", "policies", "costs")
@@ -344,9 +387,9 @@ def list_choices(
             ],
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List the pipelines, node kinds, policies and costs profiles there are, with a line each.
+    """List pipelines, node kinds, policies and costs profiles, with one line for each.
 
     \b
       stepweave list
@@ -359,7 +402,7 @@ def list_choices(
 
 @app.command()
 def doctor() -> None:
-    """Say what this machine and this installation can do.
+    """Print what this machine and this installation support.
 
     \b
       stepweave doctor
@@ -375,7 +418,7 @@ def schema() -> None:
 
     \b
       stepweave schema > stepweave.schema.json
-    and in a config's first line:
+    To use it, write this as the first line of a config:
       # yaml-language-server: $schema=stepweave.schema.json
     """
     import json

@@ -37,7 +37,7 @@ Config = Annotated[
     str,
     typer.Argument(
         metavar="CONFIG",
-        help="A YAML file, or the name of a shipped one.",
+        help="A YAML file, or the name of a shipped config.",
         autocompletion=offer_configs,
     ),
 ]
@@ -46,7 +46,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a setting; may be repeated.",
+        help="Change a setting of the config. Can be repeated.",
         autocompletion=offer_settings,
     ),
 ]
@@ -55,19 +55,30 @@ Costs = Annotated[
     typer.Option(
         "--costs",
         metavar="FILE|NAME",
-        help="Durations of ops: a file that `profile` wrote, or a shipped, assumed profile.",
+        help="Read durations of ops from a file that `profile` wrote, or from a shipped, "
+        "assumed profile.",
         autocompletion=offer_costs,
     ),
 ]
 Rows = Annotated[
     int | None,
-    typer.Option(min=1, max=1 << 20, help="Batch size at which --costs is read; else the file's."),
+    typer.Option(
+        min=1,
+        max=1 << 20,
+        help="Batch size at which --costs is read. Default: the `batch` of the file.",
+    ),
 ]
 PromptTexts = Annotated[
-    list[str] | None, typer.Option(metavar="TEXT", help="A prompt; may be repeated.")
+    list[str] | None, typer.Option(metavar="TEXT", help="A prompt. Can be repeated.")
 ]
 PromptsFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.jsonl", help="Requests, one JSON object per line; - for stdin."),
+    typer.Option(
+        metavar="FILE.jsonl",
+        help="Read requests from a file, one JSON object per line; - reads standard input.",
+    ),
 ]
-MaxTokens = Annotated[int | None, typer.Option(min=1, max=1 << 20, help="For every request.")]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(min=1, max=1 << 20, help="Largest number of tokens generated for each request."),
+]

@@ -53,27 +53,39 @@ class _Part(BaseModel):
 ReadText = Annotated[
     str,
     BeforeValidator(_checked_read),
-    Field(max_length=160, description="A value or state; `name@-1` reads the step before."),
+    Field(
+        max_length=160, description="A value or state; `name@-1` is the value of the step before."
+    ),
 ]
 
 
 class AbstractPhase(_Part):
     """A part of an op, so that an access can end before the op does."""
 
-    name: Name = Field(description="Names the op: `node.host.name`.")
-    reads: tuple[ReadText, ...] = Field(default=(), max_length=256, description="As of an op.")
-    writes: tuple[Name, ...] = Field(default=(), max_length=256, description="As of an op.")
+    name: Name = Field(description="Name of the phase; its op is called `node.host.name`.")
+    reads: tuple[ReadText, ...] = Field(
+        default=(), max_length=256, description="Values and states, as for an op."
+    )
+    writes: tuple[Name, ...] = Field(
+        default=(), max_length=256, description="Values and states, as for an op."
+    )
     cost_us: Microseconds | None = Field(default=None, description="Duration in µs.")
 
 
 class AbstractOp(_Part):
     """What a node does on one actor: one op, or consecutive phases."""
 
-    reads: tuple[ReadText, ...] = Field(default=(), max_length=256, description="What it reads.")
-    writes: tuple[Name, ...] = Field(default=(), max_length=256, description="What it writes.")
+    reads: tuple[ReadText, ...] = Field(
+        default=(), max_length=256, description="Values and states that it reads."
+    )
+    writes: tuple[Name, ...] = Field(
+        default=(), max_length=256, description="Values and states that it writes."
+    )
     cost_us: Microseconds | None = Field(default=None, description="Duration in µs.")
     phases: tuple[AbstractPhase, ...] = Field(
-        default=(), max_length=64, description="Instead of reads, writes and cost_us."
+        default=(),
+        max_length=64,
+        description="Consecutive parts of the op, in place of reads, writes and cost_us.",
     )
 
     @model_validator(mode="after")
@@ -98,12 +110,16 @@ def _op(
 class AbstractNode(_Part):
     """A unit of work in a step."""
 
-    name: Name = Field(description="Of the node; ops are called `name.host` and `name.device`.")
-    kind: Literal["abstract"] = Field(default="abstract", description="Has no implementation.")
+    name: Name = Field(
+        description="Name of the node; its ops are called `name.host` and `name.device`."
+    )
+    kind: Literal["abstract"] = Field(
+        default="abstract", description="A node without an implementation."
+    )
     actor: Name = Field(
         default="driver", description="The host thread that runs it, or launches its device op."
     )
-    stream: Name | None = Field(default=None, description="Where its device op runs.")
+    stream: Name | None = Field(default=None, description="The stream that runs its device op.")
     offset: int = Field(
         default=0,
         ge=-MAX_DISTANCE,
@@ -111,11 +127,13 @@ class AbstractNode(_Part):
         description="In iteration t it acts on step t - offset.",
     )
     launch_latency_us: Microseconds | None = Field(
-        default=None, description="The device op may start this long after its launch began."
+        default=None, description="µs from the start of the launch until the device op can start."
     )
-    allow_sync: bool = Field(default=False, description="Its ops may wait for the device.")
-    host: AbstractOp | None = Field(default=None, description="What it does on its host thread.")
-    device: AbstractOp | None = Field(default=None, description="What it does on its stream.")
+    allow_sync: bool = Field(
+        default=False, description="true: its host ops may wait for the device."
+    )
+    host: AbstractOp | None = Field(default=None, description="The op on its host thread.")
+    device: AbstractOp | None = Field(default=None, description="The op on its stream.")
     _line: int | None = PrivateAttr(default=None)
 
     def node(self) -> Node:
@@ -141,13 +159,18 @@ class AbstractValue(_Part):
     )
     storage: Literal["slots", "fresh"] | None = Field(
         default=None,
-        description="Static buffers, or allocated anew in each step (the default on the host).",
+        description="slots: static buffers. fresh: allocated in each step. null: fresh on the "
+        "host if `slots` is not given, slots otherwise.",
     )
     slots: int | None = Field(
-        default=None, ge=1, le=MAX_DISTANCE, description="Physical copies; derived if not given."
+        default=None,
+        ge=1,
+        le=MAX_DISTANCE,
+        description="Number of physical copies. null: the compiler derives it.",
     )
     initial: Literal["external"] | None = Field(
-        default=None, description="`external`: comes from outside, nobody here writes it."
+        default=None,
+        description="`external`: the value comes from outside the graph, and no node writes it.",
     )
     bytes: int = Field(default=0, ge=0, le=1 << 60, description="Size of one slot.")
     _line: int | None = PrivateAttr(default=None)
@@ -167,7 +190,7 @@ class AbstractValue(_Part):
 class AbstractState(_Part):
     """A datum changed in place across steps."""
 
-    name: Name = Field(description="A state that is only a name may stand without this key.")
+    name: Name = Field(description="Name of the state. `- kv` is short for `- {name: kv}`.")
     _line: int | None = PrivateAttr(default=None)
 
 
@@ -182,16 +205,21 @@ def _mapping_or_nothing(value: Any) -> Any:
 class AbstractGraph(_Part):
     """A decode step declared without an implementation."""
 
-    version: Literal[1] = Field(default=1, description="Of this format.")
+    version: Literal[1] = Field(default=1, description="Version of this format.")
     order: Literal["keep", "search"] = Field(
         default="search",
-        description="keep: actors run ops as listed. search: the driver's order is chosen.",
+        description="keep: actors run ops in the listed order. search: the compiler chooses "
+        "the driver's order.",
     )
     actors: tuple[Name, ...] | None = Field(
-        default=None, description="The host threads there are; any other name is then an error."
+        default=None,
+        description="Names of the host threads; with this key, any other name "
+        "is an error. null: any name.",
     )
     streams: tuple[Name, ...] | None = Field(
-        default=None, description="The streams there are; any other name is then an error."
+        default=None,
+        description="Names of the streams; with this key, any other name is an "
+        "error. null: any name.",
     )
     values: dict[
         Name,
@@ -202,7 +230,7 @@ class AbstractGraph(_Part):
     ] = Field(
         default_factory=dict,
         max_length=4096,
-        description="By name: what is written anew in each step.",
+        description="Values by name: data that is written anew in each step.",
     )
     states: tuple[
         Annotated[
@@ -210,9 +238,13 @@ class AbstractGraph(_Part):
             BeforeValidator(_state_by_name, json_schema_input_type=str | AbstractState),
         ],
         ...,
-    ] = Field(default=(), max_length=4096, description="What is changed in place across steps.")
+    ] = Field(
+        default=(),
+        max_length=4096,
+        description="States: data that is changed in place across steps.",
+    )
     nodes: tuple[AbstractNode, ...] = Field(
-        min_length=1, max_length=MAX_NODES, description="In reference order."
+        min_length=1, max_length=MAX_NODES, description="The nodes of a step, in listing order."
     )
 
     def step_graph(self, name: str = "step") -> StepGraph:

@@ -65,9 +65,11 @@ Curve = dict[
 class OpCosts(_Part):
     """How long one op takes: the sum of what it takes by rows and by query tokens."""
 
-    us: Microseconds | None = Field(default=None, description="Whatever the batch.")
-    rows: Curve = Field(default_factory=dict, max_length=256, description="µs by rows.")
-    tokens: Curve = Field(default_factory=dict, max_length=256, description="µs by query tokens.")
+    us: Microseconds | None = Field(default=None, description="µs at every batch size.")
+    rows: Curve = Field(default_factory=dict, max_length=256, description="µs by number of rows.")
+    tokens: Curve = Field(
+        default_factory=dict, max_length=256, description="µs by number of query tokens."
+    )
 
     @model_validator(mode="after")
     def _says_something(self) -> OpCosts:
@@ -118,17 +120,22 @@ NumberOrCosts = Annotated[
 class CostsFile(_Part):
     """What a costs file says."""
 
-    version: Literal[1] = Field(default=1, description="Of this format.")
-    basis: Literal["measured", "assumed"] = Field(description="Where the numbers come from.")
-    describes: Text = Field(description="Model and machine, for people.")
-    device: Text | None = Field(default=None, description="What the device ops ran on.")
-    executor: Text | None = Field(default=None, description="What ran the pipeline.")
+    version: Literal[1] = Field(default=1, description="Version of this format.")
+    basis: Literal["measured", "assumed"] = Field(
+        description="Whether the numbers were measured or assumed."
+    )
+    describes: Text = Field(description="Model and machine, as text for readers.")
+    device: Text | None = Field(default=None, description="The device that ran the device ops.")
+    executor: Text | None = Field(default=None, description="The executor that ran the pipeline.")
     versions: dict[Name, Text] = Field(default_factory=dict, max_length=64)
     date: Text | None = None
     notes: tuple[Text, ...] = Field(default=(), max_length=64)
     sources: tuple[Text, ...] = Field(default=(), max_length=64)
     batch: int | None = Field(
-        default=None, ge=1, le=MAX_ROWS, description="Rows that are meant if nobody says."
+        default=None,
+        ge=1,
+        le=MAX_ROWS,
+        description="Number of rows assumed when --rows is not given.",
     )
     period_us: Curve = Field(
         default_factory=dict, max_length=256, description="The measured time per step, by rows."
@@ -136,15 +143,17 @@ class CostsFile(_Part):
     launch_latency_us: dict[Name, Microseconds] = Field(
         default_factory=dict,
         max_length=256,
-        description="By node: its device op may start this long after its launch began.",
+        description="By node: µs from the start of the launch of its device op until that op "
+        "can start.",
     )
     ops: dict[Name, NumberOrCosts] = Field(
-        min_length=1, max_length=4096, description="By op, as in `forward.device: 4000`."
+        min_length=1, max_length=4096, description="Durations by op, as in `forward.device: 4000`."
     )
     kinds: dict[Name, dict[Name, NumberOrCosts]] = Field(
         default_factory=dict,
         max_length=256,
-        description="By kind of node: ops that cost something else where a node is of that kind.",
+        description="By node kind: durations of ops that replace those in `ops` where a node "
+        "is of that kind.",
     )
 
 

@@ -68,13 +68,20 @@ class _Prompt(Keys):
     id: Annotated[
         str | None,
         BeforeValidator(_number_as_text, json_schema_input_type=str | int | None),
-    ] = Field(default=None, max_length=256, description="Its place in the list if not given.")
-    prompt: Text | None = Field(default=None, description="A text; or `messages`.")
+    ] = Field(
+        default=None,
+        max_length=256,
+        description="Name of the request in the results. Not given: its place in the list, from 0.",
+    )
+    prompt: Text | None = Field(
+        default=None,
+        description="The prompt as text. Exactly one of `prompt` and `messages` is given.",
+    )
     messages: tuple[Message, ...] | None = Field(
         default=None,
         min_length=1,
         max_length=1024,
-        description="Turns, put through the model's chat template.",
+        description="A conversation, formatted by the model's chat template.",
     )
 
 

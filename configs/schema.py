@@ -27,38 +27,43 @@ class ModelConfig(_Part):
 
     name: Identifier = Field(
         default="embedded",
-        description="`embedded`, a directory, or a hub name; only safetensors are read.",
+        description="`embedded`, a directory, or a hub name. Weights are read from "
+        "safetensors files only.",
     )
     dtype: Literal["auto", "float32", "float64", "bfloat16", "float16"] = Field(
         default="auto",
-        description="auto: as the checkpoint says; of the embedded model float32, on which its "
-        "published figures rest.",
+        description="Number format of weights and caches. auto: the checkpoint's; float32 for "
+        "the embedded model, as in its published figures.",
     )
     device: Annotated[str, Field(pattern=DEVICE)] = Field(
         default="auto",
-        description="Where weights and caches lie, of drafters and heads too: `cpu`, `cuda`, "
-        "`cuda:1` … auto: a GPU if the executor is cuda, the CPU otherwise.",
+        description="The device that holds weights and caches, also those of drafters and "
+        "heads: `cpu`, `cuda`, `cuda:1` … auto: a GPU if the executor is cuda, the "
+        "CPU otherwise.",
     )
     invariant: bool = Field(
         default=True,
-        description="Arithmetic that does not depend on how many rows a step has, so that every "
-        "depth gives the same bits.",
+        description="Use arithmetic whose results do not depend on how many rows a step has, "
+        "so that every depth gives the same bits.",
     )
     compile: Literal["off", "layer"] = Field(
         default="off",
-        description="layer: decoder layers, of drafters and heads too, are compiled by "
-        "torch.compile when they are loaded, all layers of a kind as one. It takes seconds to "
-        "minutes, is meant for GPUs, and needs invariant false.",
+        description="layer: torch.compile compiles the decoder layers when they are loaded, "
+        "also those of drafters and heads; all layers of a kind share one "
+        "compilation. This takes seconds to minutes, is meant for GPUs, and needs "
+        "`invariant: false`.",
     )
     merge: bool | None = Field(
         default=None,
-        description="Linear layers of one input become one matrix product: queries, keys and "
-        "values; gate and up. Needs invariant false. null: if compiled.",
+        description="Merge linear layers that read the same input into one matrix product: "
+        "queries, keys and values; gate and up. Needs `invariant: false`. null: merge "
+        "if `compile` is not off.",
     )
     prompt_format: Literal["auto", "text", "chat"] = Field(
         default="auto",
-        description="What a plain `prompt` is: text to continue, or a user's turn in the chat "
-        "template. auto: chat for the embedded model, text for any other.",
+        description="How a plain `prompt` is read. text: the model continues it. chat: it is "
+        "a user's turn in the chat template. auto: chat for the embedded model, text "
+        "for any other.",
     )
 
     @field_validator("device", mode="before")
@@ -94,33 +99,37 @@ class SpeculationConfig(_Part):
 
     method: Method = Field(
         default="draft_model",
-        description="draft_model: a smaller causal LM. eagle, eagle3: a head on the model's hidden "
-        "states. ngram: what followed the last tokens earlier in the text. custom: the kind that "
-        "node `draft` names.",
+        description="The kind of drafter. draft_model: a smaller causal LM. eagle, eagle3: a "
+        "head on the model's hidden states. ngram: the tokens that followed the last "
+        "tokens where they occurred earlier in the text. custom: the kind that node "
+        "`draft` names.",
     )
     model: Identifier | None = Field(
         default=None,
-        description="The drafter or head: a directory, or a hub name; that of the embedded model "
-        "if not given.",
+        description="The drafter or head: a directory, or a hub name. null: the drafter of "
+        "the embedded model.",
     )
-    tokens: int = Field(default=3, ge=1, le=16, description="Drafted per step and row, at most.")
+    tokens: int = Field(
+        default=3, ge=1, le=16, description="Tokens drafted per step and row, at most."
+    )
     acceptance: Literal["coupled", "rejection"] = Field(
         default="coupled",
-        description="coupled: seeded tokens are equal with and without speculation. "
-        "rejection: classical rejection sampling.",
+        description="How drafts are accepted. coupled: with the same seed, the tokens are the "
+        "same with and without speculation. rejection: rejection sampling, which "
+        "keeps the distribution but not the tokens.",
     )
     padded: bool = Field(
         default=True,
-        description="true: the drafter's shapes do not depend on how many drafts were accepted, "
-        "so nothing waits for that count. false: it computes accepted tokens only, and the host "
-        "waits for their number.",
+        description="true: the drafter's shapes do not depend on how many drafts were "
+        "accepted, so nothing waits for that count. false: the drafter computes "
+        "accepted tokens only, and the host waits for their number.",
     )
     synthetic_acceptance: tuple[Annotated[float, Field(ge=0, le=1)], ...] | None = Field(
         default=None,
         min_length=1,
         max_length=16,
-        description="For benchmarks only: keep the draft at each place with this probability, "
-        "whatever it is. The output is not the model's.",
+        description="For benchmarks only: the draft at each position is accepted with this "
+        "probability, whichever token it is. The output is then not the model's.",
     )
 
     @model_validator(mode="after")
@@ -142,88 +151,102 @@ class StructuredConfig(_Part):
 
     backend: Literal["auto", "xgrammar", "llguidance"] = Field(
         default="auto",
-        description="The library behind it. auto: for each grammar the one that serves it exactly, "
-        "named in the output's `notes`.",
+        description="The grammar library. auto: each grammar is served by the library that "
+        "serves it exactly; the output's `notes` name it.",
     )
     any_whitespace: bool = Field(
-        default=False, description="Let JSON output contain whitespace of the model's choice."
+        default=False,
+        description="Allow any whitespace between the parts of JSON output, as the model chooses.",
     )
     strict: bool = Field(
         default=True,
-        description="Refuse a grammar of which something would not be enforced. false: go on, and "
-        "say so in the output's `warnings`.",
+        description="true: a grammar is refused if a part of it would not be enforced. false: "
+        "it is used, and the output's `warnings` name that part.",
     )
     reasoning_end: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
         default=None,
-        description="The text that ends a reasoning section, such as </think>: the grammar holds "
-        "from there on. A request may say `reasoning: false`.",
+        description="The text that ends a reasoning section, such as </think>. The grammar "
+        "applies after it. A request can turn this off with `reasoning: false`.",
     )
     compile_limit_s: float | None = Field(
         default=20.0,
         gt=0,
         le=3600,
-        description="Seconds of processor time that compiling one grammar may take. It is tried in "
-        "a process of its own first. null: no trial and no limit.",
+        description="Seconds of processor time that compiling one grammar may take. The "
+        "grammar is first compiled in a separate process as a trial. null: no trial "
+        "and no limit.",
     )
-    compile_workers: int = Field(default=1, ge=1, le=64, description="Compilations at once.")
+    compile_workers: int = Field(
+        default=1, ge=1, le=64, description="Number of grammars compiled at the same time."
+    )
     cache_bytes: int = Field(
-        default=64 << 20, ge=0, le=1 << 40, description="Compiled grammars kept for reuse."
+        default=64 << 20, ge=0, le=1 << 40, description="Bytes of compiled grammars kept for reuse."
     )
 
 
 class SchedulerConfig(_Part):
     """How many requests run at once, and with how much memory."""
 
-    max_rows: int = Field(default=16, ge=1, le=1024, description="Requests in one step.")
-    token_budget: int = Field(default=256, ge=1, le=1 << 20, description="Tokens in one step.")
+    max_rows: int = Field(default=16, ge=1, le=1024, description="Requests in one step, at most.")
+    token_budget: int = Field(
+        default=256, ge=1, le=1 << 20, description="Tokens in one step, at most."
+    )
     block_size: int = Field(default=16, ge=1, le=1024, description="Tokens per KV block.")
-    num_blocks: int = Field(default=512, ge=1, le=1 << 24, description="KV blocks there are.")
+    num_blocks: int = Field(default=512, ge=1, le=1 << 24, description="Number of KV blocks.")
     max_queue: int = Field(
-        default=4096, ge=1, le=1 << 20, description="Waiting requests; more are refused."
+        default=4096, ge=1, le=1 << 20, description="Requests that may wait; more are refused."
     )
     prefix_cache: bool = Field(
-        default=True, description="Reuse keys and values of prompts that begin alike."
+        default=True, description="Reuse keys and values between prompts with the same beginning."
     )
     admission: Literal["eager", "just_in_time"] = Field(
         default="eager",
-        description="When a step is scheduled. eager: as soon as the host can. just_in_time: as "
-        "late as the device's work in flight allows, so that a new request waits less.",
+        description="When a step is scheduled. eager: as soon as the host can. just_in_time: "
+        "as late as the device's work in flight allows, so that a new request waits "
+        "less.",
     )
 
 
 class NodeConfig(_Part):
     """A node of the decode step: what differs from its kind's defaults, or a node of its own."""
 
-    name: Name = Field(description="Of the node.")
+    name: Name = Field(description="Name of the node.")
     kind: Name | None = Field(
-        default=None, description="A registered kind; the node's name if not given."
+        default=None, description="A registered node kind. null: the kind with the node's name."
     )
     after: Name | None = Field(
-        default=None, description="The node that a node of its own stands after in the listing."
+        default=None, description="For a node that is added: the node after which it is listed."
     )
     actor: Name | None = Field(
         default=None, description="The host thread that runs it, or launches its device op."
     )
-    stream: Name | None = Field(default=None, description="Where its device op runs.")
+    stream: Name | None = Field(default=None, description="The stream that runs its device op.")
     offset: int | None = Field(
         default=None,
         ge=-MAX_DISTANCE,
         le=MAX_DISTANCE,
-        description="For a node of your own: in iteration t it acts on step t − offset.",
+        description="For a node that is added: in iteration t it acts on step t − offset.",
     )
     reads: dict[Name, ReadText] = Field(
         default_factory=dict,
         max_length=256,
-        description="Wiring: what each read of the kind reads here, as `value` or `value@-1`.",
+        description="By parameter of the kind: the value it reads in this pipeline, as "
+        "`value` or `value@-1`.",
     )
-    host_cost_us: Microseconds | None = Field(default=None, description="Hint for its host ops.")
-    device_cost_us: Microseconds | None = Field(default=None, description="For its device ops.")
+    host_cost_us: Microseconds | None = Field(
+        default=None, description="Assumed duration of its host ops in µs."
+    )
+    device_cost_us: Microseconds | None = Field(
+        default=None, description="Assumed duration of its device ops in µs."
+    )
     launch_latency_us: Microseconds | None = Field(
-        default=None, description="The device op may start this long after its launch began."
+        default=None, description="µs from the start of the launch until the device op can start."
     )
-    allow_sync: bool | None = Field(default=None, description="It may wait for the device.")
+    allow_sync: bool | None = Field(
+        default=None, description="true: its host ops may wait for the device."
+    )
     options: dict[str, Any] = Field(
-        default_factory=dict, max_length=256, description="Settings that the kind itself knows."
+        default_factory=dict, max_length=256, description="Settings that the node kind defines."
     )
     _line: int | None = PrivateAttr(default=None)
 
@@ -236,39 +259,49 @@ class NodeConfig(_Part):
 class PipelineConfig(_Part):
     """A decode pipeline: model, features, placement."""
 
-    version: Literal[1] = Field(default=1, description="Of this format.")
+    version: Literal[1] = Field(default=1, description="Version of this format.")
     model: ModelConfig = Field(default_factory=ModelConfig)
-    speculation: SpeculationConfig | None = Field(default=None, description="null: none.")
-    structured: StructuredConfig | None = Field(default=None, description="null: none.")
+    speculation: SpeculationConfig | None = Field(
+        default=None, description="Speculative decoding. null: none."
+    )
+    structured: StructuredConfig | None = Field(
+        default=None, description="Structured outputs. null: none."
+    )
     scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig)
-    depth: int = Field(default=2, ge=1, le=8, description="Steps in flight; 1 is synchronous.")
+    depth: int = Field(
+        default=2, ge=1, le=8, description="Steps in flight at the same time; 1 is synchronous."
+    )
     executor: Executor = Field(
         default="threads",
-        description="serial: one thread, no overlap, the reference. threads: real overlap, of "
-        "threads. cuda: of threads and the streams of a GPU.",
+        description="serial: one thread, no overlap; the reference. threads: threads run the "
+        "ops and overlap. cuda: threads and the streams of a GPU run the ops and "
+        "overlap.",
     )
     graphs: bool = Field(
         default=True,
-        description="With executor cuda: capture runs of device ops as CUDA graphs, and round "
-        "decode steps up to few sizes for them. Other executors run every step as it is.",
+        description="With executor cuda: consecutive device ops are captured as CUDA graphs, "
+        "and decode steps are padded to a few batch sizes for them. Other executors "
+        "ignore this key.",
     )
     nvtx: bool = Field(
         default=False,
-        description="With executor cuda: name each op `node/step` for profilers such as Nsight.",
+        description="With executor cuda: each op is named `node/step` for profilers such as "
+        "Nsight.",
     )
     torch_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = Field(
         default="auto",
-        description="Threads inside a torch operation. null: as many as torch takes. auto: 1 for "
-        "the embedded model, whose operations are too small to share out, null for any other.",
+        description="Threads inside a torch operation. null: torch's default. auto: 1 for the "
+        "embedded model, whose operations are too small to split; null for any other.",
     )
     check: Literal["off", "strict"] = Field(
         default="off",
-        description="strict: each node does what it declared and nothing else, or the run ends "
-        "with an error. For tests; it costs time.",
+        description="strict: the run ends with an error if a node does anything that it did "
+        "not declare. For tests; it costs time.",
     )
     order: Order = Field(
         default="search",
-        description="keep: the driver issues nodes as listed. search: its order is chosen.",
+        description="keep: the driver issues nodes in the listed order. search: the compiler "
+        "chooses the driver's order.",
     )
     actors: tuple[Name, ...] = Field(
         default=("driver", "grammar"), description="The host threads that nodes may name."
@@ -277,18 +310,26 @@ class PipelineConfig(_Part):
         default=("compute", "copy", "draft"), description="The streams that nodes may name."
     )
     slots: dict[Name, Annotated[int, Field(ge=1, le=MAX_DISTANCE)]] = Field(
-        default_factory=dict, max_length=4096, description="Pins: physical copies of a value."
+        default_factory=dict,
+        max_length=4096,
+        description="By value: its number of slots "
+        "(physical copies). Not given: the compiler derives it.",
     )
     costs: dict[Name, Microseconds] = Field(
         default_factory=dict,
         max_length=4096,
-        description="Hints: µs by op, as in `forward.device: 4000`.",
+        description="Assumed durations of ops in µs, as in `forward.device: 4000`.",
     )
     nodes: tuple[NodeConfig, ...] = Field(
-        default=(), max_length=MAX_NODES, description="Merged into the decode step by name."
+        default=(),
+        max_length=MAX_NODES,
+        description="Changes to the nodes of the decode "
+        "step, matched by name, and nodes that are added.",
     )
     prompts: tuple[PromptLine, ...] = Field(
-        default=(), max_length=10_000, description="What `run` generates for when given nothing."
+        default=(),
+        max_length=10_000,
+        description="Prompts that `run` uses when --prompt and --prompts are not given.",
     )
 
     @field_validator("nodes")
@@ -376,7 +417,8 @@ def json_schema() -> dict[str, Any]:
         definition = schema["$defs"][model.__name__]
         definition["properties"]["extends"] = {
             "type": "string",
-            "description": "A shipped name, or a path relative to this file, that this one amends.",
+            "description": "The config that this one changes: a shipped name, or a path "
+            "relative to this file.",
         }
     # A file that extends another may leave out whatever that one says.
     graph = schema["$defs"]["AbstractGraph"]

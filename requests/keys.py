@@ -59,21 +59,30 @@ class StructuredOutputs(Keys):
     alone, while a line that breaks this form fails the file.
     """
 
-    json_schema: Any = Field(default=None, alias="json", description="A JSON Schema.")
-    json_object: bool | None = Field(default=None, description="Any JSON object.")
-    regex: str | None = Field(default=None, max_length=65_536, description="A regular expression.")
+    json_schema: Any = Field(
+        default=None, alias="json", description="The output follows this JSON Schema."
+    )
+    json_object: bool | None = Field(
+        default=None, description="true: the output is any JSON object."
+    )
+    regex: str | None = Field(
+        default=None, max_length=65_536, description="The output matches this regular expression."
+    )
     grammar: str | None = Field(
-        default=None, max_length=262_144, description="EBNF whose first rule is `root`."
+        default=None,
+        max_length=262_144,
+        description="The output follows this grammar: EBNF whose first rule is `root`.",
     )
     choice: Annotated[tuple[Choice, ...], Listed] | None = Field(
-        default=None, max_length=4096, description="One of these texts."
+        default=None, max_length=4096, description="The output is one of these texts."
     )
     structural_tag: dict[str, Any] | None = Field(
-        default=None, description="Free text in which tags open structured parts."
+        default=None, description="The output is free text in which tags open structured parts."
     )
     reasoning: bool | None = Field(
         default=None,
-        description="Whether a reasoning section comes first; as the pipeline says if not given.",
+        description="Whether a reasoning section comes before the grammar. Not given: as the "
+        "pipeline is configured.",
     )
 
     @model_validator(mode="after")
@@ -94,45 +103,61 @@ class StructuredOutputs(Keys):
 class SamplingKeys(Keys):
     """How to draw tokens; what is not given, or None, is as `SamplingParams` has it."""
 
-    max_tokens: int | None = Field(default=None, ge=1, le=1 << 20, description="128 if not given.")
+    max_tokens: int | None = Field(
+        default=None, ge=1, le=1 << 20, description="Tokens generated at most. Not given: 128."
+    )
     temperature: float | None = Field(
-        default=None, ge=0, le=100, allow_inf_nan=False, description="0, greedy, if not given."
+        default=None,
+        ge=0,
+        le=100,
+        allow_inf_nan=False,
+        description="Divides the logits before a token is drawn; 0 is greedy. Not given: 0.",
     )
     top_p: float | None = Field(
         default=None,
         gt=0,
         le=1,
         allow_inf_nan=False,
-        description="Draw from the smallest set of tokens of this probability; 1: off.",
+        description="Draw only from the smallest set of most probable tokens whose "
+        "probabilities sum to at least this; 1: off.",
     )
-    top_k: int | None = Field(default=None, ge=0, le=1 << 24, description="0: all tokens.")
+    top_k: int | None = Field(
+        default=None,
+        ge=0,
+        le=1 << 24,
+        description="Draw only from this many of the most probable tokens; 0: from all tokens.",
+    )
     min_p: float | None = Field(
         default=None,
         ge=0,
         lt=1,
         allow_inf_nan=False,
-        description="Least probability, as a share of the best token's.",
+        description="Draw only tokens with at least this share of the most probable token's "
+        "probability; 0: off.",
     )
     presence_penalty: float | None = Field(
         default=None,
         ge=-2,
         le=2,
         allow_inf_nan=False,
-        description="For tokens that the output has.",
+        description="Subtracted from the logit of each token that is already in the output; "
+        "0: off.",
     )
     frequency_penalty: float | None = Field(
         default=None,
         ge=-2,
         le=2,
         allow_inf_nan=False,
-        description="For each time that the output has a token.",
+        description="Subtracted from a token's logit once for each time it is in the output; "
+        "0: off.",
     )
     repetition_penalty: float | None = Field(
         default=None,
         gt=0,
         le=100,
         allow_inf_nan=False,
-        description="For tokens of prompt and output; 1: off.",
+        description="Makes tokens that are in the prompt or the output less probable (above "
+        "1) or more (below 1); 1: off.",
     )
     logit_bias: (
         Annotated[
@@ -140,42 +165,69 @@ class SamplingKeys(Keys):
             BeforeValidator(_ids_as_numbers),
         ]
         | None
-    ) = Field(default=None, max_length=MAX_BIASES, description="Added to the logits of token ids.")
+    ) = Field(
+        default=None,
+        max_length=MAX_BIASES,
+        description="By token id: a number from -100 to 100 that is added to the token's logit.",
+    )
     bad_words: Annotated[tuple[StopString, ...], Listed] = Field(
         default=(), max_length=128, description="Texts that the output must not contain."
     )
     min_tokens: int | None = Field(
-        default=None, ge=0, le=1 << 20, description="No end before so many tokens."
+        default=None,
+        ge=0,
+        le=1 << 20,
+        description="The output cannot end before it has this many tokens.",
     )
-    n: int | None = Field(default=None, ge=1, le=128, description="Completions.")
+    n: int | None = Field(
+        default=None, ge=1, le=128, description="Number of completions of the prompt."
+    )
     logprobs: int | None = Field(
         default=None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Alternatives listed beside each output token.",
+        description="Return the log-probability of each output token, and of this many of the "
+        "most probable tokens at its place.",
     )
     prompt_logprobs: int | None = Field(
-        default=None, ge=0, le=MAX_LOGPROBS, description="The same for the tokens of the prompt."
+        default=None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="The same as `logprobs`, for the tokens of the prompt.",
     )
     draft_tokens: int | None = Field(
-        default=None, ge=0, le=16, description="Drafts per step, at most; 0: no speculation."
+        default=None,
+        ge=0,
+        le=16,
+        description="Drafts per step, at most; 0: no speculation for this request.",
     )
     priority: int | None = Field(
-        default=None, ge=-(1 << 31), le=1 << 31, description="Lower runs first."
+        default=None,
+        ge=-(1 << 31),
+        le=1 << 31,
+        description="Requests with a lower number run first.",
     )
     seed: int | None = Field(
         default=None,
         ge=0,
         lt=1 << 63,
-        description="0 if not given; completion number i has seed + i.",
+        description="Seed of the random draws; completion number i uses seed + i. Not given: 0.",
     )
     stop: Annotated[tuple[StopString, ...], OneOrListed] = Field(
-        default=(), max_length=16, description="Texts that end the output, which stops before them."
+        default=(),
+        max_length=16,
+        description="Texts that end the output. The output does not include them.",
     )
     stop_token_ids: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Listed] = Field(
-        default=(), max_length=MAX_STOP_TOKENS // 2, description="Tokens that end the output."
+        default=(),
+        max_length=MAX_STOP_TOKENS // 2,
+        description="Ids of tokens that end the output.",
     )
-    ignore_eos: bool = Field(default=False, description="Go on to max_tokens.")
+    ignore_eos: bool = Field(
+        default=False,
+        description="Do not stop at the end-of-sequence "
+        "token: generate until max_tokens or a stop string.",
+    )
     structured_outputs: StructuredOutputs | None = Field(
         default=None, description="The grammar that the output must follow."
     )

@@ -97,6 +97,8 @@ def _find(name: str, beside: Path) -> Path:
     stem = path.name.removesuffix(".yaml")
     if path.parent in (Path(), Path("configs")) and stem in shipped():
         return shipped_file(stem)
+    if name and (beside / path).is_dir():
+        raise ConfigError.at(Mark(name), "is a directory; name a file in it", "SW-NO-FILE")
     near = did_you_mean(stem, shipped()) if path.parent in (Path(), Path("configs")) else ""
     raise ConfigError.at(Mark(name), f"no such file or shipped config{near}", "SW-NO-FILE")
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..graph.arguments import described
 from .errors import ConfigError, Mark
 from .yaml_source import Located
 
@@ -17,6 +18,9 @@ def dotted(settings: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator
 
     Raises `ConfigError` for a key that is no text, or nesting without end.
     """
+    if not isinstance(settings, Mapping):
+        problem = f"must be a mapping of keys to values, not {described(settings)}"
+        raise ConfigError.at(Mark("overrides"), problem)
     for key, value in settings.items():
         if not isinstance(key, str):
             raise ConfigError.at(Mark("overrides"), f"a key must be text, not {key!r}")

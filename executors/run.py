@@ -60,7 +60,7 @@ def run(
     With `check="strict"` an op that does what it did not declare ends the run with a `NodeFailure`
     whose cause is a `ContractViolation`; the report's `unused` lists what ops declared in vain.
     """
-    arguments.a("run", "plan", plan, Plan, "a plan, as `compile_plan` makes of a step graph")
+    arguments.a("run", "plan", plan, Plan, arguments.A_PLAN)
     if isinstance(executor, str):
         executor = executor_named(executor)
     elif not callable(executor):

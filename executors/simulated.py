@@ -52,7 +52,7 @@ def simulate(
     do. With `serial` the plan's orders and waits do not count: one op after another, as the
     serial executor does. Raises `StuckWait` where the plan deadlocks.
     """
-    arguments.a("simulate", "plan", plan, Plan, "a plan, as `compile_plan` makes of a step graph")
+    arguments.a("simulate", "plan", plan, Plan, arguments.A_PLAN)
     arguments.whole("simulate", "steps", steps, 0, 1 << 31)
     arguments.number("simulate", "jitter", jitter, most=1, code="SW-ARGUMENT")
     arguments.mapping("simulate", "costs", costs or {}, "op names to µs", "SW-COST")

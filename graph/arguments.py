@@ -14,6 +14,7 @@ from .errors import GraphError, did_you_mean
 
 MAX_DISTANCE = 1024  # bounds carries, offsets and slots: past that a number is a typing error
 MAX_COST_US = 1e12
+A_PLAN = "a plan, as `compile_plan` makes of a step graph"
 
 
 def wrong(where: str, argument: str, must: str, given: object, code: str) -> GraphError:

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from . import arguments
 from .errors import UnsoundPlan
 from .plan import Edge, Plan
 from .verify_order import (
@@ -58,6 +59,7 @@ def verify(plan: Plan) -> None:
 
     The error's `code` and `line` are those of the first cause.
     """
+    arguments.a("verify", "plan", plan, Plan, arguments.A_PLAN)
     found = violations(plan)
     if found:
         raise UnsoundPlan(

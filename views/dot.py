@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from ..graph import arguments
 from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph
 from ..graph.timetable import arcs
@@ -12,6 +13,7 @@ from .words import carried, ghosts, later, placed, protected
 
 def dot(plan: Plan) -> str:
     """The plan for Graphviz: a cluster for each actor, waits bold, met requirements ghosted."""
+    arguments.a("dot", "plan", plan, Plan, arguments.A_PLAN)
     lines = [
         f"digraph {_quoted(plan.graph.name)} {{",
         "  rankdir=LR; compound=true;",

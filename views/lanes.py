@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from string import ascii_letters, digits
 
+from ..graph import arguments
 from ..graph.plan import Plan
 from ..graph.timetable import Timetable, timetable
 from .words import across, carried, clip, count, protected
@@ -27,7 +28,9 @@ def lanes(
     time axis is stretched where ops would be too short to see. With `proof`, every requirement and
     what meets it. No line is longer than `width`.
     """
-    width = max(width, 40)
+    arguments.a("lanes", "plan", plan, Plan, arguments.A_PLAN)
+    steps = arguments.whole("lanes", "steps", steps, 0)
+    width = max(arguments.whole("lanes", "width", width, 0, 1 << 31), 40)
     counts = [
         count(len(plan.actors), "actor"),
         count(len(plan.waits), "wait"),

@@ -69,7 +69,7 @@ def test_a_file_that_says_something_wrong_is_status_1_on_every_verb(verb: str) -
         ("async", ["--set", "modle.name=x"], "--set modle.name=x"),
         ("async", ["--set", "slots.stagin=2"], "(did you mean 'staging'?)"),
         ("async", ["--set", "depth"], "--set depth"),
-        (".", [], "no such file or shipped config"),
+        (".", [], "is a directory; name a file in it"),
         ("x" * 5000, [], "File name too long"),
     ],
 )

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -221,3 +222,9 @@ def test_a_pipeline_knows_the_lines_of_its_nodes(tmp_path: Path) -> None:
 def test_a_pipeline_config_survives_a_round_trip() -> None:
     config = pipeline("quickstart")
     assert PipelineConfig.model_validate(config.model_dump(by_alias=True)) == config
+
+
+@pytest.mark.parametrize("overrides", [3, "depth=3", ["depth"], object()])
+def test_overrides_that_are_no_mapping_are_refused_in_one_sentence(overrides: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^overrides: must be a mapping of keys to values, not "):
+        load_config("async", overrides)

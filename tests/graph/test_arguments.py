@@ -15,6 +15,9 @@ from stepweave.graph.declare import node, step_graph, value
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.node import Node, Op, Read, Value
 from stepweave.graph.step_graph import StepGraph
+from stepweave.graph.verify import verify
+from stepweave.views.dot import dot
+from stepweave.views.lanes import lanes
 
 
 def one() -> Any:
@@ -101,6 +104,11 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: run(PLAN, steps=1, states=[]), "run: states must be a mapping of state names"),  # type: ignore[arg-type]
     (lambda: run(PLAN, steps=1, check="strct"), "(did you mean 'strict'?)"),  # type: ignore[arg-type]
     (lambda: run(PLAN, steps=1, watchdog_s=-1), "run: watchdog_s must be a number"),
+    (lambda: verify(GRAPH), "verify: plan must be a plan, as `compile_plan` makes"),  # type: ignore[arg-type]
+    (lambda: lanes(GRAPH), "lanes: plan must be a plan, as `compile_plan` makes"),  # type: ignore[arg-type]
+    (lambda: lanes(PLAN, width="a"), "lanes: width must be a whole number from 0"),  # type: ignore[arg-type]
+    (lambda: lanes(PLAN, steps=-1), "lanes: steps must be a whole number from 0"),
+    (lambda: dot(GRAPH), "dot: plan must be a plan, as `compile_plan` makes"),  # type: ignore[arg-type]
     (lambda: simulate(GRAPH, steps=1), "simulate: plan must be a plan"),  # type: ignore[arg-type]
     (lambda: simulate(PLAN, steps=-1), "simulate: steps must be a whole number"),
     (lambda: simulate(PLAN, steps=1, jitter=2), "simulate: jitter must be a number from 0 to 1"),
@@ -146,6 +154,11 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "run(keep)": lambda given: run(PLAN, steps=1, keep=given),
     "run(states)": lambda given: run(PLAN, steps=1, states=given),
     "run(check)": lambda given: run(PLAN, steps=1, check=given),
+    "verify(plan)": lambda given: verify(given),
+    "lanes(plan)": lambda given: lanes(given),
+    "lanes(steps)": lambda given: lanes(PLAN, steps=given),
+    "lanes(width)": lambda given: lanes(PLAN, width=given),
+    "dot(plan)": lambda given: dot(given),
     "simulate(plan)": lambda given: simulate(given, steps=1),
     "simulate(jitter)": lambda given: simulate(PLAN, steps=1, jitter=given),
     "simulate(costs)": lambda given: simulate(PLAN, steps=1, costs=given),

@@ -78,7 +78,7 @@ class Replanner:
         """The plan after the change: derived anew, or with `keep_plan` the same one, timed."""
         if self.keep_plan and (change.slots or change.settings or change.rows):
             raise ConfigError.at(
-                Mark("--keep-plan"), "times the same plan: only costs may change, not what it is"
+                Mark("--keep-plan"), "keeps the plan: only costs can be changed with it"
             )
         found = self.planned(change) if change.settings or change.rows else plain
         durations = _durations(self.config, found.plan, change)

@@ -85,7 +85,7 @@ def swept(
     if output is not None:
         place(output)
     if len(sweeps) > 2:
-        raise ConfigError.at(Mark("--sweep"), "two sweeps make a table; more have no place in one")
+        raise ConfigError.at(Mark("--sweep"), "at most two sweeps can be combined")
     _refuse_bare_names(plain, sweeps)
     points = [
         _point(base, plain, change, sweeps, values)

@@ -30,7 +30,9 @@ def whatif(
 ) -> None:
     """Print what the change does, or what each value of the sweeps does, or which op matters."""
     if output is not None and not sweeps:
-        raise ConfigError.at(Mark(str(output)), "only a sweep is written: add --sweep KEY=VALUES")
+        raise ConfigError.at(
+            Mark(str(output)), "only a sweep can be written to a file: add --sweep KEY=VALUES"
+        )
     plain = base.planned(Change())
     if sweeps:
         swept(base, plain, change, sweeps, output, as_json)

@@ -74,7 +74,7 @@ class OpCosts(_Part):
     @model_validator(mode="after")
     def _says_something(self) -> OpCosts:
         if self.us is None and not self.rows and not self.tokens:
-            raise ValueError("says nothing: write a number, or `rows: {1: …, 8: …}`")
+            raise ValueError("has no duration: write a number, or `rows: {1: …, 8: …}`")
         return self
 
     def at(self, rows: int, tokens: int) -> float:
@@ -247,7 +247,7 @@ class Costs:
             if (close := difflib.get_close_matches(name, missing, n=1, cutoff=0.8))
         }
         for name, near in slips.items():
-            yield f"warning: {name!r} is no op of this pipeline (did you mean {near!r}?)"
+            yield f"warning: {name!r} is not an op of this pipeline (did you mean {near!r}?)"
         if missing:
             yield f"warning: no cost for {', '.join(missing)}: hints or defaults are used"
         foreign = sorted(known - graph.vertices.keys() - slips.keys())

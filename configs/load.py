@@ -205,7 +205,7 @@ def _replaced(part: Located, steps: list[str], value: Located, mark: Mark) -> Lo
         replaced = _replaced(inner, rest, value, mark)
         return Located({**part.value, step: replaced}, part.mark, part.key)
     if part.value is not None:
-        raise ConfigError.at(mark, f"there is nothing below a plain value: drop {step!r}")
+        raise ConfigError.at(mark, f"there is nothing below a plain value: remove {step!r}")
     return _replaced(Located({}, mark, mark), steps, value, mark)
 
 

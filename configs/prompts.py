@@ -38,10 +38,11 @@ def _joined(content: Any) -> Any:
     for index, part in enumerate(content):
         kind = part.get("type") if isinstance(part, Mapping) else None
         if not isinstance(part, Mapping) or not isinstance(part.get("text"), str) or kind != "text":
-            what = f"is of type {kind!r}" if kind != "text" and kind is not None else "is none"
+            typed = kind != "text" and kind is not None
+            what = f"is of type {kind!r}" if typed else "is not a text part"
             raise ValueError(
                 f'part {index} {what}: a content is a text, or a list of {{"type": "text", '
-                '"text": …}; there are no other parts'
+                '"text": …}; there are no other kinds of parts'
             )
         if unknown := sorted(map(str, set(part) - {"type", "text"})):
             raise ValueError(f"part {index}: unknown key {unknown[0]!r}")

@@ -70,7 +70,7 @@ class ModelConfig(_Part):
     @classmethod
     def _a_device_there_is(cls, device: object) -> object:
         if isinstance(device, str) and re.fullmatch(DEVICE, device) is None:
-            raise ValueError(f"{device[:60]!r} is no device: take auto, cpu, cuda or cuda:1")
+            raise ValueError(f"{device[:60]!r} is not a device: use auto, cpu, cuda or cuda:1")
         return device
 
     @model_validator(mode="after")
@@ -137,7 +137,10 @@ class SpeculationConfig(_Part):
         if self.method in ("ngram", "custom") and self.model is not None:
             raise ValueError(f"method {self.method} takes no model, but {self.model!r} is given")
         if self.method == "ngram" and not self.padded:
-            raise ValueError("method ngram computes no batches, so there is nothing to leave out")
+            raise ValueError(
+                "padded: false does not apply to method ngram, which computes no batches: "
+                "leave it out"
+            )
         return self
 
     @property
@@ -357,7 +360,7 @@ class PipelineConfig(_Part):
         if self.executor == "cuda" and self.model.device == "cpu":
             raise ValueError(
                 "executor cuda runs on the streams of a GPU, but model.device is cpu; leave the "
-                "device out, or take executor threads"
+                "device out, or use executor threads"
             )
         return self
 

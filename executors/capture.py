@@ -148,7 +148,7 @@ class _Places:
 
     def _staying_place(self, tensor: Tensor) -> Hashable:
         if tensor.untyped_storage().data_ptr() not in self._staying:
-            raise Unstable("what it reads lies elsewhere in each step")
+            raise Unstable("the memory that it reads is elsewhere in each step")
         return _place(tensor)
 
 

@@ -42,7 +42,7 @@ class LostWait(Exception):
     """A stream's wait was enqueued before its record: it does nothing."""
 
     def __init__(self, waiting: Instance, awaited: Instance) -> None:
-        super().__init__(f"{waiting} waits for {awaited}, which nobody has recorded")
+        super().__init__(f"{waiting} waits for {awaited}, which no op has recorded")
         self.waiting = waiting
         self.awaited = awaited
 

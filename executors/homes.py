@@ -94,7 +94,7 @@ class Homes:
         taken = next((home for home in self.of(datum) if home and home.slot is not None), None)
         if taken is not None:
             raise StepweaveError(
-                f"value {name!r}: its `initial` lies in the memory of {taken}, which is overwritten"
+                f"value {name!r}: its `initial` is in the memory of {taken}, which is overwritten"
                 " while `initial` is still read. Give it a tensor or object of its own.",
                 code="SW-SHARED-MEMORY",
             )

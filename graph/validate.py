@@ -222,7 +222,7 @@ def _check_writers(graph: StepGraph) -> None:
             raise _wrong(
                 vertex.node,
                 "SW-UNWRITTEN",
-                f"{vertex.name!r} reads {name!r}, which nobody writes"
+                f"{vertex.name!r} reads {name!r}, which no node writes"
                 + did_you_mean(name, writers),
                 "Declare its writer, or say `initial: external` if it comes from outside.",
             )

@@ -403,7 +403,7 @@ def _witnesses(
 def _gap(plan: Plan, edge: Edge, least: Mapping[tuple[str, str], int]) -> str | None:
     """A step of the witness that the plan does not order."""
     if edge.event is not None and edge.event not in plan.records:
-        return f"it names the event of {edge.event!r}, which nobody records"
+        return f"it names the event of {edge.event!r}, which no op records"
     for (u, at), (v, then) in pairwise(edge.witness):
         if least.get((u, v), then - at + 1) > then - at:
             return f"the plan has no ordering {instant(u, v, then - at)}"

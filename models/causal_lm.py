@@ -493,5 +493,5 @@ def _device(name: torch.device | str) -> torch.device:
     except (RuntimeError, TypeError):
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
-        raise ModelError(f"device {str(name)!r} is none to run on; take 'cpu', 'cuda' or 'cuda:1'")
+        raise ModelError(f"device {str(name)!r} is not supported; use 'cpu', 'cuda' or 'cuda:1'")
     return device

@@ -75,7 +75,9 @@ def read(name_or_path: str | Path) -> Checkpoint:
         if not key.endswith("rotary_emb.inv_freq")  # some old files store what is computed
     }
     if len(renamed) < sum(not key.endswith("rotary_emb.inv_freq") for key in weights):
-        raise ModelError(f"{name}: it has both midlayer.* and layers.0.*, of which one is meant")
+        raise ModelError(
+            f"{name}: it has both midlayer.* and layers.0.*, of which a head has only one"
+        )
     return Checkpoint(name, config, renamed)
 
 
@@ -92,7 +94,7 @@ def _folder(name_or_path: str | Path) -> Path:
         return Path(snapshot_download(source, allow_patterns=_FILES))
     except (OSError, ValueError) as error:
         raise ModelNotFound(
-            f"{source!r} could not be had from the hub: {shortly(error)}"
+            f"{source!r} could not be loaded from the hub: {shortly(error)}"
         ) from error
 
 

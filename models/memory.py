@@ -28,11 +28,13 @@ def room_for(what: str, nbytes: int, device: torch.device, advice: str) -> Itera
     try:
         yield
     except MemoryError as error:
-        raise NoMemory(f"{refused}, which cannot be had; {advice}") from error
+        raise NoMemory(f"{refused}, which cannot be allocated; {advice}") from error
     except RuntimeError as error:
         if not any(words in f"{error}".lower() for words in _SAYS_SO):
             raise
-        raise NoMemory(f"{refused}, which cannot be had ({shortly(error)}); {advice}") from error
+        raise NoMemory(
+            f"{refused}, which cannot be allocated ({shortly(error)}); {advice}"
+        ) from error
 
 
 def in_units(nbytes: int) -> str:

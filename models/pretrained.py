@@ -133,7 +133,7 @@ def _not_loaded(name: str, error: Exception, reports: Iterable[str]) -> ModelErr
     if parts := _not_converted(reports):
         return ModelError(
             f"{name}: the weights that {named(parts)} is put together from are "
-            "missing, too many or misshapen; fetch the checkpoint again, or correct config.json"
+            "missing, unexpected or misshapen; fetch the checkpoint again, or correct config.json"
         )
     if isinstance(error, MemoryError) or "allocate" in f"{error}":
         return ModelError(
@@ -196,7 +196,7 @@ def _unknown(stated: dict[str, Any]) -> str | None:
         return None
     ours = "; code that comes with a model is never run" if "auto_map" in stated else ""
     if not isinstance(kind, str):
-        return f"its config.json names no model_type, so nobody knows what model it is{ours}"
+        return f"its config.json names no model_type, so the kind of model is unknown{ours}"
     near = did_you_mean(kind, CONFIG_MAPPING)
     near = near if "mean" in near else ""
     return f"{_LIBRARY} has no model_type {kind!r}{near}; a newer one may have it{ours}"

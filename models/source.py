@@ -108,7 +108,7 @@ def ask_hub(name: str) -> None:
     nowhere = f"{name!r} is neither a directory here nor in the local cache of the hub"
     if constants.HF_HUB_OFFLINE:
         raise ModelNotFound(
-            f"{nowhere}, and HF_HUB_OFFLINE forbids to ask the hub; give the model's directory, or "
+            f"{nowhere}, and HF_HUB_OFFLINE forbids asking the hub; give the model's directory, or "
             "unset HF_HUB_OFFLINE"
         )
     try:

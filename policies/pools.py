@@ -80,7 +80,7 @@ class KeyPool:
         for key in keys:
             kept = self._quarantine.get(key, False) or key in self._idle
             if not kept and key not in self._users:
-                raise PoolError(f"key {key} cannot be shared: nobody holds or keeps it")
+                raise PoolError(f"key {key} cannot be shared: no request holds or keeps it")
             self._quarantine.pop(key, None)
             self._idle.pop(key, None)
             self._users[key] = self._users.get(key, 0) + 1
@@ -93,7 +93,7 @@ class KeyPool:
         for key in keys:
             users = self._users.get(key, 0)
             if not users:
-                raise PoolError(f"key {key} was released, but nobody holds it")
+                raise PoolError(f"key {key} was released, but no request holds it")
             self._ready[key] = max(self._ready.get(key, 0), last_step + self._distance)
             if users > 1:
                 self._users[key] = users - 1

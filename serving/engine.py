@@ -93,9 +93,9 @@ class Engine:
     def __post_init__(self) -> None:
         if self.drafter is not None and self.drafter.vocab_size < self.model.vocab_size:
             raise EngineError(
-                f"the drafter knows {self.drafter.vocab_size} tokens, the target "
-                f"{self.model.vocab_size}: they must share one vocabulary; set speculation.model "
-                "to a drafter made for this model, or speculation to null"
+                f"the drafter has a vocabulary of {self.drafter.vocab_size} tokens, the target "
+                f"one of {self.model.vocab_size}: they must share one vocabulary; set "
+                "speculation.model to a drafter made for this model, or speculation to null"
             )
         switch = getattr(self.drafter, "rope_switch", None)
         if switch is not None and switch != self.limits.rope_switch:
@@ -205,13 +205,13 @@ class Engine:
         device = self.model.device
         if self.executor == "cuda" and device.type == "cpu":
             raise EngineError(
-                "executor 'cuda' runs on the streams of a GPU, but the model lies on the CPU; load "
-                "it with device='cuda', or take executor 'threads'"
+                "executor 'cuda' runs on the streams of a GPU, but the model is on the CPU; load "
+                "it with device='cuda', or use executor 'threads'"
             )
         if self.drafter is not None and self.drafter.device != device:
             raise EngineError(
-                f"the drafter lies on {self.drafter.device}, the target on {device}: they must "
-                "lie on one device"
+                f"the drafter is on {self.drafter.device}, the target on {device}: they must "
+                "be on the same device"
             )
 
     def _serve(self, table: RequestTable, trace: bool) -> RunReport:

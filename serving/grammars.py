@@ -97,7 +97,8 @@ class Grammars:
         """
         if reasoning and self._end is None:
             raise RequestError(
-                "reasoning: this pipeline does not say what ends it: set `structured.reasoning_end`"
+                "reasoning: this pipeline does not define the text that ends a reasoning section: "
+                "set `structured.reasoning_end`"
             )
         compiled = self._service.submit(spec)
         if self._end is None or reasoning is False:

@@ -34,8 +34,8 @@ class Turns:
         """
         if threading.get_ident() in self._calling_back:
             raise EngineError(
-                "called from a callback of this LLM, whose call has not ended: make the next call "
-                "when it has"
+                "called from a callback of this LLM, whose call has not ended: call it again "
+                "after that call has ended"
             )
         mine = threading.Lock()
         mine.acquire()

@@ -186,7 +186,7 @@ def _who(accesses: Sequence[_Access]) -> list[str]:
     """`schedule.host → forward.host, commit.host@-1`, broken into lines."""
     writers = [a.op for a in accesses if a.mode == "write"]
     readers = [a.op + (f"@-{a.later}" if a.later else "") for a in accesses if a.mode == "read"]
-    *most, last = readers or ["nobody"]
+    *most, last = readers or ["no reader"]
     lead = f"{', '.join(writers) or 'given'} →"
     return flowed(lead, [*(f"{reader}," for reader in most), last], NAMES - 12, 10, " ")
 

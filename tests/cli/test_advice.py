@@ -75,7 +75,7 @@ ADVICE: dict[str, tuple[list[str], str, Again]] = {
     ),
     "a GPU that must be the CPU": (
         ["check", "async", "--set", "executor=cuda", "--set", "model.device=cpu"],
-        r"take executor (threads)",
+        r"use executor (threads)",
         lambda found: [
             ["check", "async", "--set", f"executor={found[0]}", "--set", "model.device=cpu"]
         ],

@@ -110,7 +110,7 @@ def test_every_known_batch_size_is_met_and_all_between_lie_between(
         ("ops:\n  a.host: {row: {1: 5}}\n", 5, "unknown key 'row' (did you mean 'rows'?)"),
         ("ops:\n  a.host: {rows: {0: 5}}\n", 5, "'0' is not a batch size"),
         ("ops:\n  a.host: {rows: {1.5: 5}}\n", 5, "'1.5' is not a batch size"),
-        ("ops:\n  a.host: {}\n", 5, "says nothing"),
+        ("ops:\n  a.host: {}\n", 5, "has no duration"),
         ("ops:\n  a.host: fast\n", 5, 'not "fast"'),
         ("ops:\n  a.host: 1\n  a.host: 2\n", 6, "duplicate key 'a.host'"),
         ("oops: {}\nops: {a.host: 1}\n", 4, "unknown key 'oops'"),
@@ -154,7 +154,7 @@ def test_a_slip_of_the_pen_is_told_from_an_op_of_another_pipeline(tmp_path: Path
     text = "ops: {forwrd.device: 7, forward.host: 1, schedule.host: 1, bitmask.host: 9}\n"
     notes = load_costs(written(tmp_path, text)).of(two_nodes()).notes
     assert notes[0] == (
-        "warning: 'forwrd.device' is no op of this pipeline (did you mean 'forward.device'?)"
+        "warning: 'forwrd.device' is not an op of this pipeline (did you mean 'forward.device'?)"
     )
     assert notes[-1] == "not in this pipeline: bitmask.host"
 

@@ -89,7 +89,7 @@ def test_an_engine_refuses_models_that_lie_elsewhere() -> None:
     engine = tiny_on(DEVICE, DRAFTERS["draft model"], "serial")
     here = tiny_engine(TinyConfig())
     assert isinstance(engine.drafter, CausalLM)
-    with pytest.raises(EngineError, match="the drafter lies on emulated"):
+    with pytest.raises(EngineError, match="the drafter is on emulated"):
         type(here)(here.compile, here.model, engine.limits, drafter=engine.drafter)
 
 

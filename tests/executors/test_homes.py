@@ -205,7 +205,7 @@ def test_an_initial_version_in_a_slot_is_refused() -> None:
             lambda ctx: ctx.write("v", filled(ctx, ctx.step)),
             slots(lambda: shared, 1, initial=shared[:]),
         ),
-        "value 'v': its `initial` lies in the memory of slot 0 of value 'v'",
+        "value 'v': its `initial` is in the memory of slot 0 of value 'v'",
     )
 
 

@@ -386,7 +386,7 @@ def test_embedded_names_point_into_the_package(
 
 def test_a_device_that_is_none_is_named(whole: dict[str, Path]) -> None:
     for device in ("gpu", "mps", "meta", "cuda:x"):
-        with pytest.raises(ModelError, match=rf"device '{device}' is none to run on; take 'cpu'"):
+        with pytest.raises(ModelError, match=rf"device '{device}' is not supported; use 'cpu'"):
             CausalLM.load(whole["dense"], device=device)
 
 

@@ -44,7 +44,7 @@ def simulate(
     takes: Callable[[Turn], float] | None = None,
     serial: bool = False,
 ) -> Timeline:
-    """Run `steps` steps on a clock of our own. `costs` (µs per op) go before the plan's.
+    """Simulate `steps` steps on a virtual clock. `costs` (µs per op) replace the plan's.
 
     With `jitter` each op takes its cost times a factor drawn evenly from 1 - jitter … 1 + jitter,
     by `seed`. `takes` may say otherwise, turn by turn: it is asked for the ops of each actor in

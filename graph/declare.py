@@ -148,7 +148,7 @@ def node(
     allow_sync: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Make a node of a function: on the host thread `actor`, or on `stream`, launched by it.
+    """Make a node of a function, to run on the host thread `actor`, or on `stream` if given.
 
     `reads` says what a parameter reads where that is not its name: `{"prev": "tokens@-1"}` (or
     annotate it, `prev: Annotated[Tensor, Read("tokens", 1)]`). `updates` names the states among
@@ -275,7 +275,7 @@ def value(
     initial: Any = None,
     allocate: Callable[[], Any] | None = None,
 ) -> ValueHint:
-    """Say something of a value that cannot be inferred: its initial version, its slots."""
+    """Declare what cannot be inferred of a value, such as its initial version or slots."""
     arguments.text("value", "its name", name)
     where = f"value {name!r}"
     if place is not None:

@@ -45,7 +45,7 @@ class OpContext(Protocol):
         """A state object, to be read or changed in place as declared."""
 
     def stop(self) -> None:
-        """Let no step after this one begin."""
+        """Start no step after this one."""
 
 
 Run = Callable[[OpContext], None]

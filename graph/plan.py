@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def records(self) -> frozenset[str]:
-        """Ops whose event is recorded: exactly those that somebody waits for."""
+        """Ops whose event is recorded: exactly those that another op waits for."""
         return frozenset(wait.source for wait in self.waits)
 
     @property

@@ -89,7 +89,7 @@ class SamplingParams:
 
     @property
     def penalized(self) -> bool:
-        """Whether what was written so far changes what may come."""
+        """Whether the output so far changes the scores of the next tokens."""
         return bool(
             self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
         )

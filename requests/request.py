@@ -144,7 +144,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """What a request came to. `error` says why, where `finish_reason` is "error".
+    """The result of a request. `error` says why, if `finish_reason` is "error".
 
     `logprobs` has one entry per output token, `prompt_logprobs` one per prompt token from the
     second on; None where they were not asked for. `warnings`: what of its grammar is not enforced;

@@ -267,7 +267,7 @@ class LLM:
         return None
 
     def warm_up(self, on_progress: Callable[[int, int, str], None] | None = None) -> None:
-        """Capture all graphs that steady decoding needs; nothing, where there are none.
+        """Capture all graphs that steady decoding needs; do nothing if there are none.
 
         `on_progress(done, of, what)` tells how far it is.
         """

@@ -21,7 +21,7 @@ _STEP_COLOURS = ("36", "33", "35", "32", "34", "31")  # ANSI: cyan, yellow, mage
 def lanes(
     plan: Plan, *, steps: int = 3, width: int = 80, color: bool = False, proof: bool = False
 ) -> str:
-    """The plan for people: lanes over some steps, then waits, slots and period.
+    """The plan as text: lanes over some steps, then waits, slots and period.
 
     One lane for each actor, in steady state, every op as early as it may; below them a line for
     each wait, from the end of the op that is waited for to the start of the one that waits. The

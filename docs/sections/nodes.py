@@ -24,7 +24,7 @@ INTRODUCTION = """\
 
 Every kind of node that ships, with what it reads and writes. This page is written from the
 declarations by `docs/make_reference.py`: each kind is built in every variant of the decode step,
-and an access that not all of them have is listed with the settings that bring it.
+and an access that only some variants have is listed with the settings that add it.
 
 (h) is host, (p) pinned and (d) device memory, (s) a state. `@-1` is the version of the step before.
 Ops without accesses are left out: the host op of a node that only launches. What the nodes are for,
@@ -35,7 +35,7 @@ FEATURES = {
     "structured": "`structured`",
     "speculation": "`speculation`",
     "head": "`method: eagle` or `eagle3`",
-    "draws": "`acceptance: rejection` (but for `ngram`)",
+    "draws": "`acceptance: rejection` (except `ngram`)",
     "compact": "`padded: false`",
 }
 Settings = frozenset[str]  # the FEATURES that a variant has
@@ -163,7 +163,7 @@ def _options(kind: NodeKind) -> str:
 
 def _where(about: Seen, node: Node) -> str:
     runs = f" Runs on `{node.actor}`" + (f", then on `{node.stream}`." if node.stream else ".")
-    drafter = " A drafter: it stands as node `draft`." if about.kind.drafter else ""
+    drafter = " A drafter, to be used for node `draft`." if about.kind.drafter else ""
     only = condition(set(about.nodes), set(variants())) if not about.kind.drafter else ""
     return runs + drafter + (f" In pipelines with {only}." if only else "")
 

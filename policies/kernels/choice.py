@@ -20,7 +20,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 class KernelsUnavailable(StepweaveError):
-    """The environment asks for kernels that there are none of."""
+    """The environment asks for kernels that are not available."""
 
     code = "SW-KERNELS"
 

@@ -61,7 +61,7 @@ def test_the_plan_is_derived_anew_unless_it_is_kept() -> None:
 def test_a_kept_plan_takes_no_other_plan(change: tuple[str, str]) -> None:
     done = graph("whatif", "quickstart", "--keep-plan", *change)
     assert done.exit_code == 2
-    assert "only costs may change" in done.stderr
+    assert "only costs can be changed" in done.stderr
 
 
 def test_slots_that_a_config_pins_stay_pinned() -> None:

@@ -200,7 +200,7 @@ def broken_witness(plan: Plan, change: Mapping[str, object]) -> Plan:
         ),
         ({"witness": (("forward.device", 0), ("nobody", 0))}, "'nobody' is no op of the graph"),
         ({"from_stream": "copy"}, "it names the actors 'copy' and 'copy'"),
-        ({"event": "prepare.device"}, "the event of 'prepare.device', which nobody records"),
+        ({"event": "prepare.device"}, "the event of 'prepare.device', which no op records"),
     ],
 )
 def test_a_witness_that_is_no_path_is_refused(

@@ -160,7 +160,7 @@ INCIDENTS = [
                 "a block is given back once more",
                 released_twice,
                 "SW-POOL",
-                ("key 1 was released, but nobody holds it",),
+                ("key 1 was released, but no request holds it",),
             ),
         ),
     ),

@@ -144,7 +144,7 @@ FAULTY: dict[str, tuple[str, Spoil, str]] = {
     "misshapen expert": (
         "experts",
         weights(lambda w: w.update({f"{EXPERT}w2.weight": torch.ones(2, 3)})),
-        "model.layers.1.mlp.experts.down_proj is put together from are missing, too many or missh",
+        "model.layers.1.mlp.experts.down_proj is put together from are missing, unexpected or",
     ),
     "another vocabulary": ("tied", config(vocab_size=999), "embed_tokens.weight is ("),
     "not numbers": (

@@ -123,7 +123,7 @@ def test_releasing_a_key_twice_or_one_that_nobody_holds_is_an_error() -> None:
     keys = pool.grant(1, 0)
     assert keys == [7]
     pool.release(keys, 0)
-    with pytest.raises(PoolError, match="key 7 was released, but nobody holds it"):
+    with pytest.raises(PoolError, match="key 7 was released, but no request holds it"):
         pool.release(keys, 0)
     with pytest.raises(PoolError, match="key 8"):
         pool.release([8], 0)

@@ -46,7 +46,7 @@ def status_of(error: StepweaveError) -> int:
     if isinstance(error, ConfigError):
         said_by_a_file = all(problem.mark.line is not None for problem in error.problems)
         return UNSOUND if said_by_a_file else USAGE
-    return UNSOUND
+    return USAGE if error.names_nothing else UNSOUND
 
 
 def open_closed_streams() -> None:

@@ -34,6 +34,7 @@ class NoCuda(StepweaveError):
     """There is no CUDA device to run on."""
 
     code = "SW-NO-CUDA"
+    names_nothing = True
 
 
 class CudaEvent:

@@ -22,6 +22,7 @@ class StepweaveError(Exception):
     """Base of every error that Stepweave raises for a user's mistake."""
 
     code = "SW-ERROR"
+    names_nothing = False  # whether what was asked for by name does not exist here
 
     def __init__(
         self,

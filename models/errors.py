@@ -23,6 +23,8 @@ class ModelError(StepweaveError):
 class ModelNotFound(ModelError):
     """No such model: neither a directory, nor in the local hub cache, nor on the hub."""
 
+    names_nothing = True
+
 
 class UnsupportedModel(ModelError):
     """The architecture needs what only its own attention code knows, such as ALiBi."""

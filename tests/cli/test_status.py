@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from stepweave.cli.main import app
@@ -96,6 +97,21 @@ def test_a_command_that_is_wrong_is_status_2_on_every_verb(
 def test_other_files_are_judged_alike(arguments: list[str], status: int, told: str) -> None:
     result = CliRunner().invoke(app, arguments)
     assert (result.exit_code, result.stdout) == (status, "")
+    assert told in result.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("model.name=./nowhere", "there is no directory './nowhere'"),
+        ("model.device=cuda:1", "device 'cuda:1' is a GPU"),
+        ("executor=cuda", "device 'cuda' is a GPU"),
+    ],
+)
+def test_models_and_devices_that_do_not_exist_are_status_2(setting: str, told: str) -> None:
+    result = CliRunner().invoke(app, ["run", "async", "--prompt", "x", "--set", setting])
+    assert (result.exit_code, result.stdout) == (2, "")
     assert told in result.stderr
 
 

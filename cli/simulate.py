@@ -175,7 +175,8 @@ def _print_overview(
             for k, (cell, w) in enumerate(zip(row, widths, strict=True))
         ]
         print("  ".join(cells).rstrip())
-    print("serial: nothing overlaps. depth 1: one step at a time. speed-up: serial over here.")
+    print("serial: nothing overlaps. depth 1: one step at a time. here: the config unchanged.")
+    print("speed-up: the time of serial divided by that of here.")
 
 
 def _overview(

@@ -186,7 +186,7 @@ def _guards(
             continue
         price = "it costs nothing in the period"
         if slower and len(notes) >= affordable:
-            price = "what it costs is not worked out, for there are many"
+            price = "its cost is not computed, because there are many guards"
         elif slower:
             others = [r for r in needed if r.value not in few or r.hazard == "RAW"]
             waits = fewest_waits(frame, Needs.of(frame, others))

@@ -112,8 +112,8 @@ class _Marking:
         found_ids = [each for each in ids if each in self._special.values() and each != unknown]
         if len(found_ids) != own:
             raise ChatError(
-                "a message has the text of a special token, and this tokenizer makes it that "
-                "token wherever it stands: leave it out"
+                "a message has the text of a special token, and this tokenizer reads it as "
+                "that token everywhere: remove it"
             )
         return ids
 
@@ -122,8 +122,8 @@ class _Marking:
         backend: Any = getattr(self._tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
             raise ChatError(
-                "a message has the text of a special token, and this tokenizer cannot take it as "
-                "text: leave it out"
+                "a message has the text of a special token, and this tokenizer cannot read it as "
+                "text: remove it"
             )
         told = json.loads(backend.to_str())
         added = told["added_tokens"]

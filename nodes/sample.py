@@ -74,8 +74,8 @@ def draw(
     count, width, vocab = logits.shape
     if rows.structured and (mask is None or len(mask.valid) != count):
         raise MissingMask(
-            "a row with a grammar came without its mask; it is not sampled, since that would be "
-            "sampling it freely"
+            "a row with a grammar came without its mask; it is not sampled, since its "
+            "grammar would not be enforced"
         )
     valid = rows.valid if mask is None else torch.minimum(rows.valid, mask.valid)
     by_kernel = runs_on(logits)

@@ -261,7 +261,7 @@ INCIDENTS = [
                 "masks of two rows for a step of three",
                 sampled_with_shifted_masks,
                 "SW-MISSING-MASK",
-                ("it is not sampled, since that would be sampling it freely",),
+                ("it is not sampled, since its grammar would not be enforced",),
             ),
         ),
     ),

@@ -128,7 +128,7 @@ def test_a_tokenizer_that_cannot_take_it_as_text_refuses_it(
     tokenizer = made(first=False)
     monkeypatch.setattr(type(tokenizer), "backend_tokenizer", None)
     assert Chat(tokenizer).encode(user("hello"))
-    with pytest.raises(ChatError, match="cannot take it as text"):
+    with pytest.raises(ChatError, match="cannot read it as text"):
         Chat(tokenizer).encode(user("<|im_end|>"))
 
 

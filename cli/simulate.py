@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..configs.abstract import AbstractGraph
-from ..configs.costs import Costs, load_costs, shipped_costs
+from ..configs.costs import Costs, assumed_costs, load_costs
 from ..configs.errors import ConfigError, Mark
 from ..views.timeline_lanes import timeline_lanes
 from .output import place, save
@@ -142,14 +142,14 @@ def _predicted(found: Simulation) -> float:
     return found.made.plan.period_us
 
 
-# --- all shipped profiles -----------------------------------------------------------------------
+# --- all assumed profiles -----------------------------------------------------------------------
 
 
 def _print_overview(
     name: str, overrides: dict[str, str], rows: int | None, run: Settings, as_json: bool
 ) -> None:
-    """One line per shipped profile: the serial loop, depth 1, and the config as it is."""
-    found = [_overview(name, overrides, load_costs(each), rows, run) for each in shipped_costs()]
+    """One line per assumed profile: the serial loop, depth 1, and the config as it is."""
+    found = [_overview(name, overrides, load_costs(each), rows, run) for each in assumed_costs()]
     if as_json:
         print(json.dumps({"config": name, "profiles": found}))
         return
@@ -167,7 +167,7 @@ def _print_overview(
                 line["bound_by"],
             )
         )
-    print(f"{name}: time per step with each shipped profile. ASSUMED costs, not measured ones.")
+    print(f"{name}: time per step with each assumed profile. ASSUMED costs, not measured ones.")
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     for row in table:
         cells = [

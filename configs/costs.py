@@ -257,8 +257,13 @@ class Costs:
 
 @cache
 def shipped_costs() -> tuple[str, ...]:
-    """Names of the costs files that come with the package: all of them assumed."""
+    """Names of the costs files that come with the package."""
     return tuple(sorted(path.stem for path in SHIPPED.glob("*.yaml")))
+
+
+def assumed_costs() -> tuple[str, ...]:
+    """Those of models and devices that the costs are assumed for, not measured on."""
+    return tuple(name for name in shipped_costs() if load_costs(name).file.basis == "assumed")
 
 
 def load_costs(name: str | Path) -> Costs:

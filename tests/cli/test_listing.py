@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import stepweave
 from stepweave.cli.main import app
-from stepweave.configs.costs import shipped_costs
+from stepweave.configs.costs import assumed_costs, shipped_costs
 from stepweave.configs.keys import keys
 from stepweave.configs.load import load_config, shipped
 from stepweave.nodes.registry import known_kinds
@@ -40,7 +40,9 @@ def test_everything_that_can_be_named_is_listed_with_a_line() -> None:
     assert "speculation.acceptance=coupled|rejection" in found["policies"]
     for section in found.values():
         assert all(line.strip() and "\n" not in line for line in section.values())
-    assert all(line.startswith("assumed: ") for line in found["costs"].values())
+    basis = {name: line.partition(": ")[0] for name, line in found["costs"].items()}
+    assert {name for name, word in basis.items() if word == "assumed"} == set(assumed_costs())
+    assert basis["embedded"] == "measured"
 
 
 def test_one_section_is_listed_alone_and_another_name_is_refused() -> None:

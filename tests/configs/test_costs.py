@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from stepweave.configs.costs import (
     CostsFile,
     OpCosts,
+    assumed_costs,
     costs_text,
     load_costs,
     shipped_costs,
@@ -232,7 +233,7 @@ def test_a_written_file_reads_back_the_same(tmp_path: Path) -> None:
     assert path.read_text().startswith("# Where it comes from.\nversion: 1\nbasis:")
 
 
-@pytest.mark.parametrize("name", shipped_costs())
+@pytest.mark.parametrize("name", assumed_costs())
 def test_shipped_profiles_say_that_they_are_assumed_and_grow_with_the_batch(name: str) -> None:
     costs = load_costs(name)
     assert costs.file.basis == "assumed"
@@ -252,3 +253,19 @@ def test_yaml_of_a_plain_number_is_a_plain_number() -> None:
         {"version": 1, "basis": "assumed", "describes": "x", "ops": {"a.host": 12.5}}
     )
     assert to_yaml(file).splitlines()[-1] == "  a.host: 12.5"
+
+
+def test_the_embedded_model_has_a_measured_profile_that_knows_every_op_of_its_pipelines() -> None:
+    costs = load_costs("embedded")
+    assert set(shipped_costs()) == {*assumed_costs(), "embedded"}
+    assert costs.file.basis == "measured"
+    assert costs.file.date is not None
+    assert costs.file.device is not None
+    for config in ("quickstart", "async_eagle3_grammar", "async_ngram", "async", "synchronous"):
+        graph = decode(config)
+        for rows in (1, 4, 8):
+            times = costs.of(graph, rows=rows, window=4)
+            assert times.costs.keys() == graph.vertices.keys(), "none missing"
+            assert not any("warning" in note for note in times.notes)
+    slow, fast = (costs.of(decode(c), rows=1, window=4) for c in ("quickstart", "async_ngram"))
+    assert slow.costs["draft.device"] > 2 * fast.costs["draft.device"], "a model against a look-up"

@@ -16,7 +16,7 @@ speculative step.
 import pytest
 
 from stepweave.cli.planned import planned
-from stepweave.configs.costs import shipped_costs
+from stepweave.configs.costs import assumed_costs
 from stepweave.executors.simulated import simulate
 
 TOKENS_PER_STEP = 2.25
@@ -75,7 +75,7 @@ def test_what_overlap_gains_is_mostly_the_grammar() -> None:
     assert gains[True] - 1 > 1.5 * (gains[False] - 1)  # published: 1.21 and 1.09
 
 
-@pytest.mark.parametrize("name", shipped_costs())
+@pytest.mark.parametrize("name", assumed_costs())
 def test_at_depth_2_the_device_alone_sets_the_pace_and_never_waits(name: str) -> None:
     plan = planned("async_eagle3_grammar", costs=name)
     vertices = plan.graph.vertices
@@ -83,7 +83,7 @@ def test_at_depth_2_the_device_alone_sets_the_pace_and_never_waits(name: str) ->
     assert simulate(plan, steps=60).gap_us("compute") == pytest.approx(0, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", shipped_costs())
+@pytest.mark.parametrize("name", assumed_costs())
 def test_at_depth_1_the_critical_cycle_runs_through_the_host(name: str) -> None:
     plan = planned("async_eagle3_grammar", {"depth": "1"}, costs=name)
     sides = {plan.graph.vertices[op].side for op, _ in plan.critical_cycle}

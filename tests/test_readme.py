@@ -106,6 +106,11 @@ def interpreter() -> str:
     return f"{span('serial')} serial, {span('threads')} on threads"
 
 
+def longest_gap() -> str:
+    found = result("neighbours")["auto"].values()
+    return f"{max(each['longest_ms'] for each in found):.0f} ms"
+
+
 def spread(key: str) -> str:
     found = result("overlap")[key]
     middle, low, high = (times(found[each]) for each in ("median", "low", "high"))
@@ -161,6 +166,7 @@ def mutants() -> str:
 CLAIMS: dict[str, Callable[[], str]] = {
     "compile and prove `quickstart`": compile_time,
     "executing a plan over a hand-written loop": interpreter,
+    "longest time between two steps of a request": longest_gap,
     "16 grammars over 50,000 tokens": lambda: (
         f"{times(result('overlap')['speed_ratio']['median'])} times faster"
     ),

@@ -145,7 +145,7 @@ class NodeKind:
             return built if machine is None else _for_a_run(built)
         except StepweaveError:
             raise
-        except Exception as error:  # the boundary: a kind may be of somebody else's package
+        except (Exception, SystemExit) as error:  # the boundary: somebody else's package
             raise GraphError(
                 f"node {spec.name!r}: `build` of kind {self.name!r}, in module "
                 f"{self.build.__module__!r}, failed: {type(error).__name__}: {error}",

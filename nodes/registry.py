@@ -55,7 +55,7 @@ def _loaded(point: EntryPoint) -> NodeKind:
     where = f"node kind {point.name!r} of {_package(point)}: entry point {point.value!r}"
     try:
         loaded = point.load()
-    except Exception as error:  # the boundary: anything may happen in code that is not ours
+    except (Exception, SystemExit) as error:  # the boundary: code that is not ours
         raise GraphError(
             f"{where} cannot be loaded: {type(error).__name__}: {error}. Update the package, or "
             "uninstall it",

@@ -30,6 +30,10 @@ BROKEN = {
     "KIND = 5": "must name a NodeKind, not an object of type int",
     "KINDS = 5": "cannot be loaded: AttributeError",
     "raise SystemError('half installed')": "cannot be loaded: SystemError: half installed",
+    "raise SystemExit(0)": "cannot be loaded: SystemExit: 0",
+    DECLARED + "KIND = NodeKind('mine', 'x', lambda spec, machine: exit(0))": (
+        "node 'extra': `build` of kind 'mine', in module '{}', failed: SystemExit: 0"
+    ),
     DECLARED + "KIND = NodeKind('mine', 'x', lambda spec, machine: 1 / 0)": (
         "node 'extra': `build` of kind 'mine', in module '{}', failed: ZeroDivisionError"
     ),

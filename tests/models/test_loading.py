@@ -144,7 +144,8 @@ FAULTY: dict[str, tuple[str, Spoil, str]] = {
     "misshapen expert": (
         "experts",
         weights(lambda w: w.update({f"{EXPERT}w2.weight": torch.ones(2, 3)})),
-        "model.layers.1.mlp.experts.down_proj is put together from are missing, unexpected or",
+        "model.layers.1.mlp.experts.down_proj is put together from are missing, unexpected or "
+        "misshapen; fetch the checkpoint again",
     ),
     "another vocabulary": ("tied", config(vocab_size=999), "embed_tokens.weight is ("),
     "not numbers": (

@@ -8,7 +8,10 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-_PACKAGES = ("stepweave", "torch", "transformers", "xgrammar", "networkx", "pydantic")
+_PACKAGES = (
+    *("stepweave", "torch", "transformers"),
+    *("xgrammar", "llguidance", "networkx", "pydantic"),
+)
 
 
 _DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, of Windows below Linux

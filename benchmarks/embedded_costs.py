@@ -54,7 +54,8 @@ def together(base: CostsFile, drafters: dict[str, CostsFile]) -> CostsFile:
         for kind, file in drafters.items()
     }
     about = "the embedded model on a shared machine without a GPU"
-    return base.model_copy(update={"describes": about, "kinds": kinds})
+    notes = (*base.notes, "draft_eagle: with the EAGLE-3 head")
+    return base.model_copy(update={"describes": about, "kinds": kinds, "notes": notes})
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..configs.abstract import AbstractGraph
-from ..configs.costs import Costs, OpTimes, load_costs
+from ..configs.costs import Costs, OpTimes, load_costs, shipped_costs
 from ..configs.errors import ConfigError, Mark, Problem
 from ..configs.load import Loaded, load
 from ..graph.compile import compile_plan
@@ -101,10 +101,20 @@ def plan_of(
             read = f"costs: {costs.label}; at {times.rows} rows, {times.tokens} query tokens"
             said = (read, *(f"costs: {note}" for note in times.notes))
             plan = replace(plan, notes=(*plan.notes, *said), costs_from=_costs_from(costs, times))
+        elif advice := _measured_costs(loaded):
+            plan = replace(plan, notes=(*plan.notes, advice))
         verify(plan)
     except (GraphError, UnsoundPlan) as error:
         raise Refused(error, loaded.mark(error.line)) from error
     return Planned(plan, loaded, costs, times)
+
+
+def _measured_costs(loaded: Loaded) -> str | None:
+    """What to add for measured durations, where a shipped costs file is named like the model."""
+    config = loaded.config
+    if isinstance(config, AbstractGraph) or config.model.name not in shipped_costs():
+        return None
+    return f"--costs {config.model.name} gives durations that were measured with this model"
 
 
 def _costs_from(costs: Costs, times: OpTimes) -> str:

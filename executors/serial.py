@@ -53,7 +53,7 @@ def run_serial(plan: Plan, asked: Asked) -> RunReport:
             for perform, offset in program:
                 perform(iteration - offset)
             iteration += 1
-    except Exception as cause:
+    except (Exception, SystemExit) as cause:
         raise desk.failure(cause) from cause
     return RunReport(
         steps=frontier.steps,

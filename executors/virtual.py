@@ -64,7 +64,7 @@ class Virtual:
             _World(program, frontier, performs, self.random).run()
         except StuckWait:
             raise
-        except Exception as cause:
+        except (Exception, SystemExit) as cause:
             raise desk.failure(cause) from cause
         return RunReport(
             steps=frontier.steps,

@@ -29,7 +29,14 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from ..graph.errors import StepweaveError, did_you_mean, shortly
 from .errors import ModelError, ModelNotFound, UnsupportedModel
-from .source import folder_of, from_local_then_hub, located, quiet, require_safetensors
+from .source import (
+    folder_of,
+    from_local_then_hub,
+    located,
+    quiet,
+    require_safetensors,
+    stored_dtypes,
+)
 
 _NAMED = 4
 """How many names of weights a message lists; more are counted."""
@@ -90,6 +97,8 @@ def load_model(name_or_path: str | Path, dtype: torch.dtype | str) -> PreTrained
         except Exception as error:  # of the model's own code, of several libraries
             raise _not_loaded(name, error, reports) from error
         _require_whole(name, type(model).__name__, loaded)
+        if folder.is_dir():
+            _require_numbers(name, folder, model)
     assert isinstance(model, PreTrainedModel)
     return model
 
@@ -120,6 +129,24 @@ def _require_whole(name: str, kind: str, loaded: dict[str, Any]) -> None:
         )
     if said := loaded.get("error_msgs"):
         raise ModelError(f"{name}: its weights cannot be loaded: {said[0]}")
+
+
+def _require_numbers(name: str, folder: Path, model: PreTrainedModel) -> None:
+    """Refuse integers in place of floating-point weights: the library would convert them as is."""
+    if getattr(model.config, "quantization_config", None) is not None:
+        return  # such weights are another loader's to judge
+    wanted = {key for key, each in model.named_parameters() if each.is_floating_point()}
+    integers = [
+        f"{key} ({dtype})"
+        for file in sorted(folder.glob("*.safetensors"))
+        for key, dtype in stored_dtypes(file)
+        if key in wanted and dtype[0] in "IUB" and dtype != "BF16"
+    ]
+    if integers:
+        raise ModelError(
+            f"{name}: its weights are integers where a {type(model).__name__} has floating-point "
+            f"numbers: {named(integers)}; take a checkpoint that is not quantized"
+        )
 
 
 def named(names: Iterable[str]) -> str:

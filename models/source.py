@@ -154,6 +154,13 @@ def require_safetensors(name: str | Path, folder: Path) -> None:
             ) from error
 
 
+def stored_dtypes(file: Path) -> Iterator[tuple[str, str]]:
+    """Each tensor of a safetensors file with the name of its dtype there, as `F32` or `I8`."""
+    with safe_open(file, framework="pt") as tensors:
+        for key in tensors.keys():  # noqa: SIM118 (it is no mapping)
+            yield key, tensors.get_slice(key).get_dtype()
+
+
 @contextmanager
 def quiet() -> Iterator[list[str]]:
     """Nothing of transformers is shown of a load that fails: the error says what is wrong.

@@ -52,7 +52,7 @@ class LLGuidanceWriter(SchemaWriter):
                 continue
             schema[keyword] = case.parts[keyword]
             if layer.patterns or (layer.names and (keyword == "minProperties" or not closed)):
-                what = f"{keyword!r} can be enforced only where no property is named"
+                what = f"{keyword!r} cannot be enforced beside named properties or patterns"
                 self.note(case, keyword, what)
         if case.parts.get("minProperties", 0) > 1:
             what = "'minProperties' cannot be enforced: the same name may come twice"

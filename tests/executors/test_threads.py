@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from stepweave.executors.crew import Crew
 from stepweave.executors.frontier import Frontier
 from stepweave.executors.instructions import Program
 from stepweave.executors.testing import recorded_states, recording, with_graph
+from stepweave.executors.virtual import Virtual
 from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import GraphError, StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
@@ -413,13 +415,14 @@ def test_no_op_begins_after_a_failure() -> None:
     assert len(late) <= 2  # those that were about to begin on other actors
 
 
-def test_an_op_that_exits_the_interpreter_is_a_failure() -> None:
+@pytest.mark.parametrize("executor", ["serial", "threads", Virtual(1)], ids=str)
+def test_an_op_that_exits_the_interpreter_is_a_failure(executor: Any) -> None:
     def leave(ctx: OpContext) -> None:
         sys.exit(3)
 
     plan = compile_plan(StepGraph.build([host("leave", leave)], []))
     with pytest.raises(NodeFailure, match="SystemExit: 3"):
-        run(plan, executor="threads", steps=2)
+        run(plan, executor=executor, steps=2)
 
 
 def test_ctrl_c_lets_steps_in_flight_complete() -> None:

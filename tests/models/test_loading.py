@@ -153,6 +153,15 @@ FAULTY: dict[str, tuple[str, Spoil, str]] = {
         weights(lambda w: w.update({"model.norm.weight": torch.full((48,), torch.nan)})),
         "logits are not finite, since these weights are not: model.norm.weight",
     ),
+    "integers": (
+        "dense",
+        weights(
+            lambda w: w.update(
+                {"model.embed_tokens.weight": w["model.embed_tokens.weight"].mul(9).to(torch.int8)}
+            )
+        ),
+        "floating-point numbers: model.embed_tokens.weight (I8); take a checkpoint that is not",
+    ),
     "cut off": ("dense", cut(5000), f"{FILE} is not a whole safetensors file"),
     "cut off in the header": ("dense", cut(9), f"{FILE} is not a whole safetensors file"),
     "empty": ("dense", cut(0), "its 0 bytes are cut off or damaged"),

@@ -101,7 +101,7 @@ def plan_of(
             read = f"costs: {costs.label}; at {times.rows} rows, {times.tokens} query tokens"
             said = (read, *(f"costs: {note}" for note in times.notes))
             plan = replace(plan, notes=(*plan.notes, *said), costs_from=_costs_from(costs, times))
-        elif advice := _measured_costs(loaded):
+        elif plan.costs_from == HINTS and (advice := _measured_costs(loaded)):
             plan = replace(plan, notes=(*plan.notes, advice))
         verify(plan)
     except (GraphError, UnsoundPlan) as error:

@@ -274,3 +274,17 @@ def test_a_config_without_a_plan_has_no_mutants(tmp_path: Path) -> None:
     assert not found["ok"]
     assert found["errors"][0]["code"] == "SW-DEADLOCK"
     assert stepweave("check", written(tmp_path, DEADLOCK), "--mutate").exit_code == 1
+
+
+def test_hints_name_the_measured_costs_of_their_model_and_given_costs_do_not() -> None:
+    def advice(*options: str) -> bool:
+        return "--costs embedded gives durations" in " ".join(
+            stepweave("check", *options).stdout.split()
+        )
+
+    assert advice("quickstart")
+    assert not advice("quickstart", "--costs", "embedded")
+    assert not advice("quickstart", "--set", "costs.forward.device=4000")
+    assert not advice("abstract_decode")
+    assert advice("async")
+    assert not advice("async", "--set", "model.name=somewhere/else")

@@ -8,6 +8,8 @@ Heavy modules are imported by the verb that needs them, so that `check` answers 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,12 +28,29 @@ from .options import (
     Settings,
     offer_configs,
 )
-from .reporting import Exit, one_line_errors, open_closed_streams, unwritable
+from .reporting import Exit, one_line_errors, open_closed_streams, short, unwritable
 from .signals import raise_on_term
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of the click that typer brings
+
+
+@contextmanager
+def _short_messages() -> Iterator[None]:
+    """A wrong argument is quoted in the message, however long it is: cut it."""
+    try:
+        yield
+    except _UsageError as error:
+        told: Any = error
+        told.message = short(told.message)
+        raise
 
 
 class _Verbs(TyperGroup):
     """Runs a verb with its mistakes told in one line."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _short_messages():
+            return super().make_context(*args, **kwargs)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -41,7 +60,7 @@ class _Verbs(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with one_line_errors(debug=bool(ctx.params.get("debug"))):
+            with one_line_errors(debug=bool(ctx.params.get("debug"))), _short_messages():
                 return super().invoke(ctx)
         except Exit as end:
             raise typer.Exit(end.code) from end

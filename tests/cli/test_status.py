@@ -149,3 +149,22 @@ def test_without_a_place_for_messages_the_status_still_tells(how: str) -> None:
         done = subprocess.run(shell, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (status, "")
     assert os.path.getsize("plan.svg") > 1000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("schema", "x" * 9000),
+        ("check", "quickstart", "--" + "x" * 9000),
+        ("graph", "x" * 9000),
+        ("simulate", "quickstart", "--steps", "x" * 9000),
+        ("x" * 9000,),
+    ],
+)
+def test_a_wrong_argument_is_quoted_in_a_message_of_bounded_length(
+    arguments: tuple[str, ...],
+) -> None:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+    assert len(result.stderr) < 3000

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from .configs.load import load_config as load_config
     from .configs.schema import PipelineConfig as Pipeline
     from .executors.run import run as run
-    from .executors.simulated import simulate as simulate
-    from .graph.compile import compile_plan as compile_plan
     from .graph.declare import node as node
     from .graph.declare import step_graph as step_graph
     from .graph.declare import value as value
@@ -29,8 +27,9 @@ if TYPE_CHECKING:
     from .graph.node import State as State
     from .graph.node import Value as Value
     from .graph.plan import Plan as Plan
+    from .graph.planner.compile import compile_plan as compile_plan
     from .graph.step_graph import StepGraph as StepGraph
-    from .graph.verify import verify as verify
+    from .graph.verifier.verify import verify as verify
     from .nodes.kind import Built as Built
     from .nodes.kind import NodeKind as NodeKind
     from .nodes.kind import NodeSpec as NodeSpec
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from .serving.llm import LLM as LLM
     from .serving.llm import Interrupted as Interrupted
     from .serving.streaming import TextPiece as TextPiece
+    from .timelines.simulated import simulate as simulate
     from .views.dot import dot as dot
     from .views.lanes import lanes as lanes
 
@@ -65,16 +65,16 @@ _HOME = {
     "TextPiece": "serving.streaming",
     "UnsoundPlan": "graph.errors",
     "Value": "graph.node",
-    "compile_plan": "graph.compile",
+    "compile_plan": "graph.planner.compile",
     "dot": "views.dot",
     "lanes": "views.lanes",
     "load_config": "configs.load",
     "node": "graph.declare",
     "run": "executors.run",
-    "simulate": "executors.simulated",
+    "simulate": "timelines.simulated",
     "step_graph": "graph.declare",
     "value": "graph.declare",
-    "verify": "graph.verify",
+    "verify": "graph.verifier.verify",
 }
 __all__ = [
     "LLM",

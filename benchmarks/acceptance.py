@@ -23,8 +23,8 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM
 
 from stepweave.policies.acceptance import ACCEPTANCE
-from stepweave.policies.noise import Purpose
-from stepweave.policies.sampling import draw, filtered_log_probs
+from stepweave.sampling.draw import draw, filtered_log_probs
+from stepweave.sampling.noise import Purpose
 from training.corpus import EXTRACTION, Task, examples, story
 from training.evaluate import encode
 from training.tokenizer import load_tokenizer

@@ -17,11 +17,11 @@ from time import perf_counter, process_time
 
 from stepweave.configs.load import load_config, shipped
 from stepweave.configs.schema import PipelineConfig
-from stepweave.graph import compile as compiler
-from stepweave.graph.large import chain, staged_chain, woven
+from stepweave.graph.planner import compile as compiler
 from stepweave.graph.step_graph import StepGraph
-from stepweave.graph.verify import verify
+from stepweave.graph.verifier.verify import verify
 from stepweave.serving.pipeline import step_graph
+from stepweave.testing.large_graphs import chain, staged_chain, woven
 
 from .paired import Spread, save
 

@@ -31,9 +31,9 @@ from queue import SimpleQueue
 from time import perf_counter, process_time
 
 from stepweave.executors import run
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 
 from .paired import save

@@ -21,7 +21,7 @@ from torch._inductor.utils import run_and_get_code
 
 from stepweave.models import compiled
 from stepweave.models.causal_lm import CausalLM
-from stepweave.models.testing import FAMILIES, tiny_model
+from stepweave.testing.models import FAMILIES, tiny_model
 
 from .paired import save
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from stepweave.executors.report import RunReport
-from stepweave.graph.compile import compile_plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.tokenizer import StreamDecoder
 from stepweave.nodes.decode_step import decode_step

@@ -29,16 +29,17 @@ from pathlib import Path
 from typing import Any
 
 from stepweave import LLM
-from stepweave.executors import Timeline, Turn, simulate
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.examples import decode_step
 from stepweave.graph.plan import Plan
-from stepweave.models.testing import save_tiny
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.models.tokenizer import StreamDecoder
 from stepweave.policies.pacing import Eager, JustInTime, Pacer, delayable
 from stepweave.policies.stopping import StopChecker
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.requests.table import RequestTable
+from stepweave.testing.models import save_tiny
+from stepweave.timelines.simulated import Turn, simulate
+from stepweave.timelines.timeline import Timeline
 from training.corpus import examples, story
 
 from .paired import Spread, save

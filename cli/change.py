@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from ..configs.abstract import AbstractGraph
 from ..configs.errors import ConfigError, Mark
-from ..graph.between import ops_named
-from ..graph.compile import compile_plan
+from ..graph.answers.between import ops_named
+from ..graph.answers.whatif import altered, scaled, under
 from ..graph.errors import GraphError, did_you_mean
 from ..graph.plan import Plan
-from ..graph.verify import verify
-from ..graph.whatif import altered, scaled, under
+from ..graph.planner.compile import compile_plan
+from ..graph.verifier.verify import verify
 from .planned import Planned, costs_named, planned_with
 
 

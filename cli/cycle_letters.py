@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from string import ascii_uppercase
 
+from ..graph.answers.whatif import bound_by
 from ..graph.plan import Placed, Plan
-from ..graph.whatif import bound_by
 from .diff import cycle_words
 from .wrapping import paragraph
 

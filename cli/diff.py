@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..graph.difference import Difference, Names, difference
+from ..graph.answers.difference import Difference, Names, difference
+from ..graph.answers.requirement_words import merged
+from ..graph.answers.whatif import bound_by, speedup
 from ..graph.plan import Placed, Plan, Wait
-from ..graph.requirement_words import merged
-from ..graph.verify_words import ago, counted, instant, later
-from ..graph.whatif import bound_by, speedup
+from ..graph.verifier.words import ago, counted, instant, later
 from ..views.diff_page import diff_page
 from .output import place, save
 from .planned import planned

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
-from ..executors.explore_mutants import Campaign, Tally, campaign
 from ..graph.errors import StepweaveError
+from ..testing.exploring.campaign import Campaign, Tally, campaign
 from .check import failure, tell_failure
 from .planned import planned
 from .reporting import UNSOUND, say, status_of

@@ -10,11 +10,11 @@ from ..configs.abstract import AbstractGraph
 from ..configs.costs import Costs, OpTimes, load_costs, shipped_costs
 from ..configs.errors import ConfigError, Mark, Problem
 from ..configs.load import Loaded, load
-from ..graph.compile import compile_plan
 from ..graph.errors import GraphError, StepweaveError, UnsoundPlan, did_you_mean
 from ..graph.plan import HINTS, Plan
+from ..graph.planner.compile import compile_plan
 from ..graph.step_graph import StepGraph
-from ..graph.verify import verify
+from ..graph.verifier.verify import verify
 
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig

@@ -19,8 +19,8 @@ from .reporting import say
 if TYPE_CHECKING:
     from ..configs.prompts import PromptLine
     from ..configs.schema import PipelineConfig
-    from ..executors.profile import Spread
     from ..serving.profiling import Profiled
+    from ..timelines.profile import Spread
 
 MAX_SIZES = 64
 

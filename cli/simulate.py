@@ -220,8 +220,8 @@ def _trace_events(found: Simulation) -> str:
 
 
 def _page(found: Simulation) -> str:
-    from ..executors.analysis import analyse
-    from ..executors.critical import cycle
+    from ..timelines.analysis import analyse
+    from ..timelines.critical import cycle
     from ..views.timeline_page import timeline_page
     from ..views.traced import Trace
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from ..configs.abstract import AbstractGraph
 from ..configs.costs import Costs
-from ..executors.analysis import analyse
-from ..executors.critical import chain
-from ..executors.simulated import simulate
-from ..executors.timeline import Span, Timeline
+from ..timelines.analysis import analyse
+from ..timelines.critical import chain
+from ..timelines.simulated import simulate
+from ..timelines.timeline import Span, Timeline
 from .planned import Planned, planned_with
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ..configs.errors import ConfigError, Mark
+from ..graph.answers.whatif import Point, bound_by, outcome, speedup
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
-from ..graph.whatif import Point, bound_by, outcome, speedup
 from ..views.plot import Sample, Series, chart, plot_svg
 from .change import Change, Replanner
 from .cycle_letters import Letters

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ..configs.abstract import AbstractGraph
 from ..configs.errors import ConfigError, Mark
 from ..configs.load import load
-from ..executors.measured import measured
 from ..graph.errors import StepweaveError
+from ..timelines.measured import measured
 from ..views.perfetto import write_perfetto
 from ..views.timeline_page import timeline_page
 from ..views.traced import Trace

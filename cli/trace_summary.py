@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..executors.critical import Cycle
 from ..executors.trace import overhead_us
+from ..timelines.critical import Cycle
 from ..views.timeline_page import signed
 from ..views.traced import Trace
 from .wrapping import paragraph, path, table

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..configs.errors import ConfigError, Mark
-from ..graph.difference import difference
+from ..graph.answers.difference import difference
+from ..graph.answers.sensitivity import Sensitivity, sensitivities
+from ..graph.answers.whatif import bound_by, outcome
 from ..graph.plan import Plan
-from ..graph.sensitivity import Sensitivity, sensitivities
-from ..graph.whatif import bound_by, outcome
 from .change import Change, Replanner
 from .cycle_letters import Letters
 from .diff import cycle_words, difference_lines

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..configs.errors import ConfigError, Mark
-from ..graph.between import Between, Order, between, ops_named
+from ..graph.answers.between import Between, Order, between, ops_named
+from ..graph.answers.explain import Reason, WaitExplanation, path_words
+from ..graph.answers.requirement_words import merged
 from ..graph.errors import GraphError
-from ..graph.explain import Reason, WaitExplanation, path_words
 from ..graph.plan import Plan
-from ..graph.requirement_words import merged
-from ..graph.verify_words import ago, counted, instant, later
+from ..graph.verifier.words import ago, counted, instant, later
 from .planned import planned
 from .wrapping import columns, paragraph, path
 

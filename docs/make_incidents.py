@@ -14,9 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # the cases are in `tests`, which is not installed
 
-from stepweave.graph.compile import compile_plan  # noqa: E402
 from stepweave.graph.plan import Plan  # noqa: E402
-from stepweave.graph.verify import violations  # noqa: E402
+from stepweave.graph.planner.compile import compile_plan  # noqa: E402
+from stepweave.graph.verifier.verify import violations  # noqa: E402
 from tests.incidents.corpus import GROUPS, INCIDENTS  # noqa: E402
 from tests.incidents.incident import Incident, Mistake, written  # noqa: E402
 

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from ..graph.plan import Plan
-from ..graph.segments import Segment, segments
+from ..graph.planner.segments import Segment, segments
 from .contents import Unstable, mapped, signature, tensors
 from .context import Context, Memory
 from .device import CannotCapture, Recording, Stream

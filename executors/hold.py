@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..graph.events import plan_edges
-from ..graph.paths import HOP, adjacency, closure, reachable
 from ..graph.plan import Plan
+from ..graph.planner.events import plan_edges
+from ..graph.planner.paths import HOP, adjacency, closure, reachable
 from ..graph.step_graph import Vertex
 from .context import Cells, Incomplete
 from .device import Event, Stream

@@ -76,8 +76,10 @@ def run(
     asked = Asked(steps, states, keep, trace, watchdog_s)
     if check == "off":
         return executor(plan, asked)
+    from ..testing.checking.strict import (
+        Strict,  # with torch, which a graph of plain functions does without
+    )
     from .exits import watched_exits
-    from .strict import Strict  # with torch, which a graph of plain functions does without
 
     strict = Strict(plan, states, keep)
     with watched_exits():

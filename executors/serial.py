@@ -14,7 +14,7 @@ from time import perf_counter
 
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
-from ..graph.requirements import requirements
+from ..graph.planner.requirements import requirements
 from ..graph.step_graph import StepGraph
 from .asked import Asked
 from .context import Memory

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..graph.node import OpContext
-from ..policies.logprobs import Logprobs
 from ..requests.limits import MAX_LOGPROBS
 from ..requests.request import TokenLogprob
+from ..sampling.logprobs import Logprobs
 from .kind import Shape
 from .machine import Machine
 from .sample import Sampled
@@ -20,7 +20,7 @@ from .transfer import CPU, download, packed, pinned
 
 @dataclass(frozen=True, slots=True)
 class HostLogprobs:
-    """Log-probabilities of up to L tokens, pinned: see `policies.logprobs.Logprobs`.
+    """Log-probabilities of up to L tokens, pinned: see `sampling.logprobs.Logprobs`.
 
     Alternatives are packed in lines of as many as the step computes.
     """

@@ -7,7 +7,7 @@ give up either overlap or this drafter. Ours are on the device.
 from __future__ import annotations
 
 from ..graph.node import OpContext
-from ..policies.lookup import propose as look_up
+from ..sampling.lookup import propose as look_up
 from .history import History
 from .prepare_inputs import Inputs
 from .proposal import Proposal

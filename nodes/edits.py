@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..policies.bad_words import ban_bad_words
-from ..policies.bias import apply_bias, ban_until, give_way
-from ..policies.penalties import apply_penalties
+from ..sampling.bad_words import ban_bad_words
+from ..sampling.bias import apply_bias, ban_until, give_way
+from ..sampling.penalties import apply_penalties
 from ..structured.bitmask import apply_bitmask
 from .staging import (
     B_LINE,

@@ -15,9 +15,9 @@ from torch import Tensor
 from ..graph.node import OpContext
 from ..models.attention import AttentionBatch
 from ..models.paged_cache import PagedCache
-from ..policies.kernels import runs_on
-from ..policies.noise import Purpose
-from ..policies.sampling import draw, filtered_log_probs
+from ..sampling.draw import draw, filtered_log_probs
+from ..sampling.kernels import runs_on
+from ..sampling.noise import Purpose
 from .machine import Machine
 from .prepare_inputs import Inputs, SampleRows, slots_of
 from .sample import Sampled
@@ -192,7 +192,7 @@ def _choose(
     purpose = Purpose.DRAFT if draws else Purpose.TARGET
     at = positions - sample.prompt
     if not (draws or sample.ranked) and runs_on(logits):
-        from ..policies.kernels import choose
+        from ..sampling.kernels import choose
 
         token = choose.sample(logits, sample.temperature, sample.min_p, sample.seeds, at, purpose)
         return token, None

@@ -16,9 +16,9 @@ from torch import Tensor
 from ..graph.errors import StepweaveError
 from ..graph.node import OpContext
 from ..policies.acceptance import Verified, coupled
-from ..policies.kernels import active, runs_on
-from ..policies.logprobs import Logprobs, token_logprobs
-from ..policies.sampling import filtered_log_probs
+from ..sampling.draw import filtered_log_probs
+from ..sampling.kernels import active, runs_on
+from ..sampling.logprobs import Logprobs, token_logprobs
 from .history import History
 from .kind import Shape
 from .machine import Machine
@@ -114,7 +114,7 @@ def draw(
 
 def _straight(rows: SampleRows, logits: Tensor, bits: Tensor | None, judged: Tensor) -> Verified:
     """Windows verified by kernels, without scores of the size of the logits in between."""
-    from ..policies.kernels import verify
+    from ..sampling.kernels import verify
 
     tokens, counts = verify.coupled(
         logits,
@@ -133,7 +133,7 @@ def _straight(rows: SampleRows, logits: Tensor, bits: Tensor | None, judged: Ten
 
 def _masked(logits: Tensor, bits: Tensor, *, in_place: bool) -> Tensor:
     """`logits[S, W, V]` with the masks `bits[S, W, V / 32]` applied by a kernel."""
-    from ..policies.kernels.mask import apply_bitmask
+    from ..sampling.kernels.mask import apply_bitmask
 
     rows, width, vocab = logits.shape
     flat, masks = logits.reshape(rows * width, vocab), bits.reshape(rows * width, -1)
@@ -201,7 +201,7 @@ def of_prompt(prompt: PromptLines, logits: Tensor) -> Logprobs:
 def hand_on(tails: Tails, rows: SampleRows, sampled: Sampled, history: History) -> Tails:
     """The tails after this step: rows that did not sample keep theirs."""
     if active(rows.base.device):
-        from ..policies.kernels import hand_on as kernel
+        from ..sampling.kernels import hand_on as kernel
 
         return Tails(
             *kernel.hand_on(

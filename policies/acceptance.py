@@ -14,9 +14,9 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from .kernels import runs_on
-from .noise import Purpose, uniform
-from .sampling import draw
+from ..sampling.draw import draw
+from ..sampling.kernels import runs_on
+from ..sampling.noise import Purpose, uniform
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def coupled(
     """
     rows, places, vocab = target.shape
     if runs_on(target):
-        from .kernels import verify
+        from ..sampling.kernels import verify
 
         return Verified(
             *verify.coupled_scores(

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
-from ..graph.events import plan_edges
-from ..graph.paths import adjacency, closure, within
 from ..graph.plan import Plan
+from ..graph.planner.events import plan_edges
+from ..graph.planner.paths import adjacency, closure, within
 from .wake import Wake
 
 FEWEST = 4  # steps to have seen before the first delay

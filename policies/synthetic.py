@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..sampling.draw import draw
+from ..sampling.noise import Purpose, uniform
 from .acceptance import Acceptance, Verified, at, followed_by, prefix, usable
-from .noise import Purpose, uniform
-from .sampling import draw
 
 
 def synthetic(rates: Sequence[float]) -> Acceptance:

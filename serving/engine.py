@@ -18,7 +18,7 @@ from ..executors.report import RunReport
 from ..executors.run import Executor, run
 from ..graph.errors import GraphError, StepweaveError, shortly
 from ..graph.plan import Plan
-from ..graph.pools import reuse_distance
+from ..graph.planner.pools import reuse_distance
 from ..models.causal_lm import CausalLM
 from ..models.eagle import EagleHead
 from ..models.memory import room_for

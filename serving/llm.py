@@ -45,7 +45,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Traced:
-    """What a traced run came to: `report` has the events, for `stepweave.executors.measured`."""
+    """What a traced run came to: `report` has the events, for `stepweave.timelines.measured`."""
 
     outputs: list[RequestOutput]
     report: RunReport

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..configs.schema import Method, NodeConfig, PipelineConfig
-from ..graph.compile import compile_plan
 from ..graph.errors import GraphError, did_you_mean
 from ..graph.plan import Plan
+from ..graph.planner.compile import compile_plan
 from ..graph.step_graph import StepGraph
 from ..nodes.decode_step import decode_step, listing, standard_kind
 from ..nodes.kind import NodeSpec, Shape

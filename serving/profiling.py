@@ -17,13 +17,13 @@ from operator import attrgetter
 from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
 from ..executors.asked import Asked
-from ..executors.profile import Spread, op_times, spreads, step_times
 from ..executors.report import RunReport
 from ..executors.run import Executor
-from ..graph.compile import plan_for
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
+from ..graph.planner.compile import plan_for
 from ..requests.batch import StepBatch
+from ..timelines.profile import Spread, op_times, spreads, step_times
 from .llm import LLM
 
 REQUESTS_PER_ROW = 6  # in a round: rows come and go, and most steps have all of them

@@ -241,8 +241,9 @@ def test_every_picture_is_drawn_by_a_script_and_shown_on_a_page() -> None:
 
 def test_every_test_that_the_theory_names_exists() -> None:
     theory = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
-    folders = ("graph", "executors")
-    tests = "".join(p.read_text() for each in folders for p in (ROOT / "tests" / each).glob("*.py"))
+    folders = ("graph", "executors", "testing", "timelines")
+    files = [path for each in folders for path in (ROOT / "tests" / each).rglob("*.py")]
+    tests = "".join(path.read_text() for path in files)
     named = re.findall(r"`(test_\w+)`", theory)
     assert len(named) > 20
     for name in named:
@@ -253,6 +254,6 @@ def test_the_reference_knows_every_error_code() -> None:
     reference = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
     folders = [path.parent for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests"]
     for folder in folders:
-        for source in folder.glob("*.py"):
+        for source in folder.rglob("*.py"):
             for code in re.findall(r'"(SW-[A-Z-]+)"', source.read_text(encoding="utf-8")):
                 assert f"`{code}`" in reference, f"{source.relative_to(ROOT)}: {code}"

@@ -19,11 +19,11 @@ import pytest
 from stepweave.configs.abstract import AbstractGraph
 from stepweave.configs.load import load_config, shipped
 from stepweave.configs.schema import Executor, PipelineConfig
-from stepweave.executors.explore_mutants import campaign
 from stepweave.serving.pipeline import compiled
+from stepweave.testing.exploring.campaign import campaign
 from tests.graph.shipped_plans import shipped_plan
 from tests.serving.matrix import DEPTHS, GRAMMARS, METHODS, SAMPLING, SITUATIONS
-from tests.serving.test_faults import NIGHTLY
+from tests.testing.test_faults import NIGHTLY
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

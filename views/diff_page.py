@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from string import Template
 
-from ..graph.difference import Difference, Names
+from ..graph.answers.difference import Difference, Names
 from ..graph.plan import Edge, Placed, Plan, Wait
 from .drawn import critical_cycle, summary
 from .html import asset, palette, policy

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from ..graph import arguments
+from ..graph.answers.timetable import arcs
 from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph
-from ..graph.timetable import arcs
 from .words import carried, ghosts, later, placed, protected
 
 

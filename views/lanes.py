@@ -11,8 +11,8 @@ from itertools import pairwise
 from string import ascii_letters, digits
 
 from ..graph import arguments
+from ..graph.answers.timetable import Timetable, timetable
 from ..graph.plan import Plan
-from ..graph.timetable import Timetable, timetable
 from .words import across, carried, clip, count, protected
 
 _STEP_COLOURS = ("36", "33", "35", "32", "34", "31")  # ANSI: cyan, yellow, magenta, green, …

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..graph.answers.timetable import arcs
 from ..graph.plan import Plan
-from ..graph.timetable import arcs
 from .words import later, placed, protected
 
 

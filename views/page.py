@@ -11,7 +11,7 @@ from html import escape
 from string import Template
 from urllib.parse import quote
 
-from ..graph.explain import explain_wait
+from ..graph.answers.explain import explain_wait
 from ..graph.plan import Edge, Plan
 from .html import asset, embedded, palette, policy
 from .page_data import page_data

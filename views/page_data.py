@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.events import plan_edges
-from ..graph.explain import WaitExplanation, explain_wait
-from ..graph.paths import HOP, adjacency, closure, reachable
+from ..graph.answers.explain import WaitExplanation, explain_wait
+from ..graph.answers.requirement_words import broken_words, needed_words, title
 from ..graph.plan import Edge, Plan
-from ..graph.requirement_words import broken_words, needed_words, title
+from ..graph.planner.events import plan_edges
+from ..graph.planner.paths import HOP, adjacency, closure, reachable
 from .words import carried
 
 

@@ -13,8 +13,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from ..executors.timeline import Span, Timeline
 from ..graph.plan import Plan
+from ..timelines.timeline import Span, Timeline
 from .words import protected
 
 if TYPE_CHECKING:

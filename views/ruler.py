@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..graph.timetable import Timetable
+from ..graph.answers.timetable import Timetable
 from .svg import number, tag, text, text_width, title
 from .time_axis import TimeAxis
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import networkx as nx
 
+from ..graph.answers.timetable import arcs
 from ..graph.plan import Edge, Plan
-from ..graph.timetable import arcs
 from .drawn import ghost_edges, ghost_title, short, summary, wait_label, wait_title
 from .routing import LABEL_SIZE, Link, Rect, Routed, route
 from .svg import clipped, document, flowed, legend_lines, number, tag, text, text_width, title

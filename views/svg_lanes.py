@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..graph.answers.timetable import Timetable, timetable
 from ..graph.plan import Plan
-from ..graph.timetable import Timetable, timetable
 from .drawn import carries, ghost_edges, ghost_title, summary, wait_label, wait_title
 from .label_rows import Note, place_notes
 from .lane_names import LEAST, Label, lane_heights, op_labels, written

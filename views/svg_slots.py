@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..graph.answers.timetable import Timetable, timetable
 from ..graph.plan import Edge, Plan
-from ..graph.timetable import Timetable, timetable
 from .drawn import summary, wait_title
 from .ruler import RULES as RULER_RULES
 from .ruler import ruler

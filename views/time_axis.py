@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from ..graph.timetable import Timetable
+from ..graph.answers.timetable import Timetable
 
 STRETCHED = "Zigzag on the ruler: time is stretched there, where ops would be too short to see."
 _CLOCK_SHARE = 0.3  # of the axis, at least, goes by the clock alone

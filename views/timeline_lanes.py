@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from string import ascii_lowercase, ascii_uppercase
 
-from ..executors.timeline import Span, Timeline
+from ..timelines.timeline import Span, Timeline
 from .words import clip
 
 

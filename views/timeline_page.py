@@ -11,9 +11,9 @@ from html import escape
 from string import Template
 from typing import Any
 
-from ..executors.critical import Cycle, chain
-from ..executors.timeline import Span, Timeline
-from ..graph.explain import explain_wait
+from ..graph.answers.explain import explain_wait
+from ..timelines.critical import Cycle, chain
+from ..timelines.timeline import Span, Timeline
 from .html import asset, embedded, palette, policy
 from .svg import STEP_COLOURS
 from .traced import Trace

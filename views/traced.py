@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..executors.analysis import Analysis, Cause, analyse
-from ..executors.critical import Cycle, cycle
-from ..executors.measured import measured, planned_beside, replayed_us
 from ..executors.report import RunReport
-from ..executors.simulated import simulate
-from ..executors.timeline import Timeline
 from ..graph.plan import Plan
+from ..timelines.analysis import Analysis, Cause, analyse
+from ..timelines.critical import Cycle, cycle
+from ..timelines.measured import measured, planned_beside, replayed_us
+from ..timelines.simulated import simulate
+from ..timelines.timeline import Timeline
 from .words import protected
 
 if TYPE_CHECKING:

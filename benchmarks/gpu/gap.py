@@ -27,11 +27,11 @@ from typing import Any
 
 import torch
 
-from stepweave.executors import simulate
-from stepweave.executors.profile import op_times, step_times
 from stepweave.executors.report import OpEvent, RunReport
 from stepweave.graph.plan import Plan
 from stepweave.serving.engine import Engine
+from stepweave.timelines.profile import op_times, step_times
+from stepweave.timelines.simulated import simulate
 
 from . import steering
 from .cube import TOKENS_PER_STEP, Cell, K, Workload

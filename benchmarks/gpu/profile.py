@@ -25,11 +25,12 @@ from unittest.mock import patch
 
 from stepweave.cli.output import save
 from stepweave.configs.costs import SHIPPED, CostsFile, costs_text
-from stepweave.executors import capture, simulate
-from stepweave.executors.profile import Spread, op_times, spreads, step_times
+from stepweave.executors import capture
 from stepweave.graph.plan import Plan
-from stepweave.graph.segments import Segment, segments
+from stepweave.graph.planner.segments import Segment, segments
 from stepweave.serving.engine import Engine
+from stepweave.timelines.profile import Spread, op_times, spreads, step_times
+from stepweave.timelines.simulated import simulate
 
 from . import steering
 from .cube import TOKENS_PER_STEP, Cell, K, Workload

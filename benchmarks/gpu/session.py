@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 import torch
 
 from stepweave.executors.cuda import Cuda
-from stepweave.executors.recorded_calls import RecordedCalls
 from stepweave.executors.run import Executor
 from stepweave.executors.threads import run_threads
+from stepweave.testing.devices.recorded_calls import RecordedCalls
 
 _T = TypeVar("_T")
 

@@ -15,8 +15,8 @@ from stepweave.executors.asked import Asked
 from stepweave.executors.capture import Captures
 from stepweave.executors.report import OpEvent, RunReport
 from stepweave.executors.run import Executor
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.tokenizer import StreamDecoder
 from stepweave.nodes.decode_step import decode_step

@@ -12,8 +12,8 @@ from sections.markdown import code, first_sentence, table
 
 from stepweave.configs.load import load_config, shipped
 from stepweave.configs.schema import PipelineConfig
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Value
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.nodes.kind import NodeKind
 from stepweave.nodes.registry import kind, known_kinds

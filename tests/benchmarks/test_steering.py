@@ -16,10 +16,10 @@ from benchmarks.gpu.networks import EOS, TOY, TOY_DRAFTER, random_model
 from benchmarks.gpu.traces import SCHEMAS, Dial, Traces, make
 from benchmarks.gpu.vocabulary import decode, encode, pieces, tokenizer
 from benchmarks.gpu.workbench import Pipeline, Served, engine, prompts, request, serve
-from stepweave.executors.recorded_calls import RecordedCalls
 from stepweave.executors.run import EXECUTORS, Executor
 from stepweave.graph.errors import GraphError
 from stepweave.models.causal_lm import CausalLM
+from stepweave.testing.devices.recorded_calls import RecordedCalls
 from tests.device.emulated import DEVICE, Pinning, Placed
 
 K, COUNT, REQUESTS = 3, 3, 5

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stepweave.cli.planned import planned
-from stepweave.graph.difference import difference
+from stepweave.graph.answers.difference import difference
 from stepweave.views.diff_page import diff_page
 
 

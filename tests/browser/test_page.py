@@ -13,9 +13,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from stepweave.cli.planned import planned
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Op, Read, Value
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.views.page import page
 from tests.browser.geometry import outside, overlapping
@@ -445,7 +445,7 @@ def test_keys_typed_into_the_search_are_text(at: Callable[..., Any]) -> None:
 
 def ordered(plan: Plan, first: str, then: str, distance: int) -> bool:
     """By unrolling: whether `first` of step 8 is done before `then` of step 8 + distance."""
-    from stepweave.graph.timetable import arcs
+    from stepweave.graph.answers.timetable import arcs
 
     edges = list(arcs(plan))
     reached, todo = {(first, 8)}, [(first, 8)]

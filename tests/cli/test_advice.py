@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from stepweave.cli.main import app
-from stepweave.models.testing import save_tiny
+from stepweave.testing.models import save_tiny
 
 UNIQUE = {"type": "array", "items": {"type": "integer"}, "maxItems": 2, "uniqueItems": True}
 SHORT = ("--max-tokens", "2")

@@ -253,7 +253,7 @@ def test_people_read_a_table_of_mutants(tmp_path: Path) -> None:
 def test_a_mutant_that_survives_is_shown_and_fails_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stepweave.executors import explore_mutants
+    from stepweave.testing.exploring import campaign as explore_mutants
 
     monkeypatch.setattr(explore_mutants, "by_explorer", lambda *_: "")
     path = written(tmp_path, SOUND)

@@ -17,11 +17,11 @@ from stepweave.configs.costs import (
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
-from stepweave.executors.simulated import simulate
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.declare import node, step_graph
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.serving.pipeline import step_graph as decode_graph
+from stepweave.timelines.simulated import simulate
 
 HEADER = "version: 1\nbasis: measured\ndescribes: a test\n"
 

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import torch
 
-from stepweave.executors.recorded_calls import Call
+from stepweave.testing.devices.recorded_calls import Call
 
 
 class _Here(threading.local):

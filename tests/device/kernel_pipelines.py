@@ -9,7 +9,7 @@ from torch import Tensor
 
 from stepweave.models.paged_cache import PagedCache
 from stepweave.requests.request import Request, SamplingParams
-from stepweave.serving.testing import VOCAB, tiny_request
+from stepweave.testing.engines import VOCAB, tiny_request
 from tests.device.pipelines import DRAFTERS, REGEX, Told, served, tiny_on
 
 

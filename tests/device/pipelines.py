@@ -18,8 +18,8 @@ from stepweave.requests.request import Request, RequestOutput, SamplingParams
 from stepweave.requests.table import RequestTable
 from stepweave.serving import loading
 from stepweave.serving.engine import Engine
-from stepweave.serving.testing import VOCAB, TinyConfig, fitted, tiny_engine, tiny_request
 from stepweave.structured.grammar import GrammarSpec
+from stepweave.testing.engines import VOCAB, TinyConfig, fitted, tiny_engine, tiny_request
 
 REGEX = GrammarSpec.from_request({"regex": "[a-z]{2,9}( [0-9]{1,3}){0,2}"})
 

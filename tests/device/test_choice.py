@@ -16,14 +16,14 @@ from stepweave.executors.blocking import Blocking, device_called, executor_on
 from stepweave.executors.cuda import Cuda, NoCuda
 from stepweave.executors.errors import ContractViolation
 from stepweave.executors.run import EXECUTORS
-from stepweave.executors.virtual_streams import Deferred
-from stepweave.executors.watch import TorchRefuses
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Op, OpContext
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.models.causal_lm import CausalLM
 from stepweave.serving.engine import EngineError
-from stepweave.serving.testing import TinyConfig, tiny_engine
+from stepweave.testing.checking.watch import TorchRefuses
+from stepweave.testing.devices.virtual_streams import Deferred
+from stepweave.testing.engines import TinyConfig, tiny_engine
 from tests.device.emulated import DEVICE
 from tests.device.fake_cuda import FakeCuda
 from tests.device.pipelines import DRAFTERS, tiny_on

@@ -12,13 +12,13 @@ from stepweave.cli.planned import planned
 from stepweave.executors import cuda as module
 from stepweave.executors.blocking import Blocking
 from stepweave.executors.cuda import Cuda
-from stepweave.executors.recorded_calls import Call, RecordedCalls
 from stepweave.executors.run import EXECUTORS, run
-from stepweave.executors.testing import recorded_states, recording, with_graph
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
+from stepweave.testing.devices.recorded_calls import Call, RecordedCalls
+from stepweave.testing.recording import recorded_states, recording, with_graph
 from tests.device.fake_cuda import FakeCuda
 
 GPU = torch.device("cuda", 1)

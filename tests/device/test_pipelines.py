@@ -14,10 +14,10 @@ import torch
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
 from stepweave.executors.run import EXECUTORS, Executor
-from stepweave.executors.touch import Walker
-from stepweave.executors.virtual_streams import Deferred
 from stepweave.models import attention, invariant
 from stepweave.nodes import prepare_inputs
+from stepweave.testing.checking.touch import Walker
+from stepweave.testing.devices.virtual_streams import Deferred
 from tests.device.emulated import DEVICE, Emulated, Pinning, Placed, asking_is_allowed
 from tests.device.pipelines import (
     DRAFTERS,

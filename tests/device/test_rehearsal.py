@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from stepweave.executors import run
-from stepweave.executors.recorded_calls import RecordedCalls
 from stepweave.executors.run import EXECUTORS
-from stepweave.executors.virtual_streams import Deferred
-from stepweave.graph.compile import compile_plan
+from stepweave.graph.planner.compile import compile_plan
+from stepweave.testing.devices.recorded_calls import RecordedCalls
+from stepweave.testing.devices.virtual_streams import Deferred
 from tests.device.emulated import DEVICE, Pinning, Placed
 from tests.gpu.checks import (
     Shipped,

@@ -10,12 +10,12 @@ import pytest
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load_config
 from stepweave.graph.errors import GraphError
-from stepweave.graph.verify import verify
-from stepweave.models.testing import save_tiny
+from stepweave.graph.verifier.verify import verify
 from stepweave.nodes.registry import known_kinds
 from stepweave.requests.request import RequestOutput, SamplingParams
 from stepweave.serving.llm import LLM
 from stepweave.serving.pipeline import step_graph
+from stepweave.testing.models import save_tiny
 from tests.installed import ROOT, installed
 
 STEER = ROOT / "examples" / "steer"

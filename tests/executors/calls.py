@@ -18,12 +18,12 @@ from stepweave.executors import crew
 from stepweave.executors.context import Context
 from stepweave.executors.errors import NodeFailure
 from stepweave.executors.instructions import interpret
-from stepweave.executors.recorded_calls import RecordedCalls
 from stepweave.executors.run import run
-from stepweave.executors.testing import recorded_states, recording, with_graph
 from stepweave.graph.node import OpContext, Run
 from stepweave.graph.plan import Plan, Wait
-from stepweave.graph.verify_order import needs_of
+from stepweave.graph.verifier.order import needs_of
+from stepweave.testing.devices.recorded_calls import RecordedCalls
+from stepweave.testing.recording import recorded_states, recording, with_graph
 
 
 class Journal:

@@ -10,13 +10,13 @@ import pytest
 
 from stepweave.cli.planned import planned
 from stepweave.configs.load import shipped
-from stepweave.executors.recorded_calls import RecordedCalls
 from stepweave.executors.run import run
-from stepweave.executors.testing import recorded_states, recording, with_graph
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.plan import Plan
-from stepweave.graph.testing import random_step_graph
+from stepweave.graph.planner.compile import compile_plan
+from stepweave.testing.devices.recorded_calls import RecordedCalls
+from stepweave.testing.graphs import random_step_graph
+from stepweave.testing.recording import recorded_states, recording, with_graph
 from tests.executors.calls import broken
 
 GOLDEN = Path(__file__).parent / "golden" / "calls"

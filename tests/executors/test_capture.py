@@ -12,12 +12,12 @@ from torch import Tensor
 from stepweave.executors import capture, run
 from stepweave.executors.capture import Captures, Counts
 from stepweave.executors.device import CannotCapture
-from stepweave.executors.recorded_calls import RecordedCalls
-from stepweave.executors.tape import Tape
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
+from stepweave.testing.devices.recorded_calls import RecordedCalls
+from stepweave.testing.devices.tape import Tape
 
 STEPS = 12
 

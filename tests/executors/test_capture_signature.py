@@ -21,11 +21,11 @@ from torch import Tensor
 from stepweave.executors import capture, run
 from stepweave.executors.capture import Counts
 from stepweave.executors.contents import Unstable, mapped, signature, tensors
-from stepweave.executors.recorded_calls import RecordedCalls
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
+from stepweave.testing.devices.recorded_calls import RecordedCalls
 
 STEPS = 14
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from stepweave.executors import NodeFailure, UndeclaredAccess, run
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Run, Storage, Value
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 
 EXECUTORS = pytest.mark.parametrize("executor", ["serial", "threads"])

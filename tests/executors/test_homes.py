@@ -15,17 +15,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.executors import NodeFailure, Virtual, run
+from stepweave.executors import NodeFailure, run
 from stepweave.executors.errors import ContractViolation
-from stepweave.executors.explore_nodes import Interleaved
 from stepweave.executors.homes import Home, Homes, fits
 from stepweave.executors.run import Executor
-from stepweave.executors.virtual_streams import Deferred
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
+from stepweave.testing.devices.virtual import Virtual
+from stepweave.testing.devices.virtual_streams import Deferred
+from stepweave.testing.exploring.nodes import Interleaved
 
 STEPS = 8
 SEEDS = range(100)

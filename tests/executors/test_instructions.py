@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from stepweave.executors.instructions import Program
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import GraphError
-from stepweave.graph.events import plan_edges
 from stepweave.graph.node import Node, Op, Read, Value
 from stepweave.graph.plan import Plan, Wait
+from stepweave.graph.planner.compile import compile_plan
+from stepweave.graph.planner.events import plan_edges
 from stepweave.graph.step_graph import StepGraph
-from stepweave.graph.testing import random_step_graph
+from stepweave.testing.graphs import random_step_graph
 
 
 def three_actors(*waits: Wait) -> Plan:

@@ -12,13 +12,13 @@ import pytest
 from stepweave.executors import NodeFailure, crew, run
 from stepweave.executors.asked import Asked
 from stepweave.executors.crew import Crew, run_on
-from stepweave.executors.recorded_calls import RecordedCalls
 from stepweave.executors.report import RunReport
 from stepweave.executors.workers import Workers
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan, Wait
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
+from stepweave.testing.devices.recorded_calls import RecordedCalls
 
 
 class HeldBack:

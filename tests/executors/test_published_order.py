@@ -17,7 +17,7 @@ import pytest
 
 from stepweave.cli.planned import planned
 from stepweave.configs.costs import assumed_costs
-from stepweave.executors.simulated import simulate
+from stepweave.timelines.simulated import simulate
 
 TOKENS_PER_STEP = 2.25
 ROWS = 10

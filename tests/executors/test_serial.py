@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from stepweave.executors import Virtual, run
+from stepweave.executors import run
 from stepweave.executors.serial import SerialProgram
-from stepweave.executors.testing import recorded_states, recording
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import GraphError, StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.graph.testing import random_step_graph
+from stepweave.testing.devices.virtual import Virtual
+from stepweave.testing.graphs import random_step_graph
+from stepweave.testing.recording import recorded_states, recording
 
 
 def noted(order: list[str], **offsets: int) -> Plan:

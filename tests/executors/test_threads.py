@@ -18,14 +18,14 @@ from stepweave.executors import NodeFailure, RunReport, StuckWait, run
 from stepweave.executors.crew import Crew
 from stepweave.executors.frontier import Frontier
 from stepweave.executors.instructions import Program
-from stepweave.executors.testing import recorded_states, recording, with_graph
-from stepweave.executors.virtual import Virtual
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import GraphError, StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
 from stepweave.graph.plan import Plan, Wait
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.graph.testing import random_step_graph
+from stepweave.testing.devices.virtual import Virtual
+from stepweave.testing.graphs import random_step_graph
+from stepweave.testing.recording import recorded_states, recording, with_graph
 
 
 @pytest.fixture(autouse=True)

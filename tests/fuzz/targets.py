@@ -19,12 +19,12 @@ import numpy as np
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load
 from stepweave.configs.prompts import PromptLine, read_prompts
-from stepweave.models.testing import tiny_tokenizer
 from stepweave.structured.backend import GrammarBackend, Matcher
 from stepweave.structured.bitmask import words
 from stepweave.structured.grammar import KINDS, GrammarError, GrammarSpec, MatcherFailure
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.xgrammar_backend import XGrammarBackend
+from stepweave.testing.models import tiny_tokenizer
 
 VOCAB, STOPS = 320, (0,)
 COMPILE_LIMIT_S = 3.0

@@ -13,7 +13,7 @@ import torch
 
 from stepweave.executors import run
 from stepweave.executors.cuda import Cuda
-from stepweave.graph.compile import compile_plan
+from stepweave.graph.planner.compile import compile_plan
 from tests.device.pipelines import Told
 from tests.gpu.checks import (
     Shipped,
@@ -61,7 +61,7 @@ from torch.cuda import _sanitizer
 import torch
 from stepweave.executors import run
 from stepweave.executors.cuda import Cuda
-from stepweave.graph.compile import compile_plan
+from stepweave.graph.planner.compile import compile_plan
 from tests.gpu.checks import Shipped, Surrounded, handed_over, pipeline
 
 mode = _sanitizer.cuda_sanitizer.dispatch

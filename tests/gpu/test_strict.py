@@ -9,8 +9,8 @@ import torch
 
 from stepweave.executors import NodeFailure, run
 from stepweave.executors.errors import ContractViolation
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Op
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from tests.device.pipelines import DRAFTERS
 from tests.gpu.checks import tiny_tokens

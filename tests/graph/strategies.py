@@ -8,11 +8,11 @@ from typing import Literal, TypeVar
 from hypothesis import HealthCheck, reject, settings
 from hypothesis import strategies as st
 
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import DeadlockError
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.graph.testing import grow_step_graph
+from stepweave.testing.graphs import grow_step_graph
 
 T = TypeVar("T")
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from stepweave.executors.run import run
-from stepweave.executors.simulated import simulate
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.declare import node, step_graph, value
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.node import Node, Op, Read, Value
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.graph.verify import verify
+from stepweave.graph.verifier.verify import verify
+from stepweave.timelines.simulated import simulate
 from stepweave.views.dot import dot
 from stepweave.views.lanes import lanes
 

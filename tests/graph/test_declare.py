@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import pytest
 
 from stepweave.executors import run
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.declare import ValueHint, node, step_graph, value
 from stepweave.graph.errors import GraphError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.views.lanes import lanes
 

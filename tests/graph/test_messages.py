@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from stepweave.cli.planned import planned
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import DeadlockError, UnsoundPlan
 from stepweave.graph.examples import decode_step
 from stepweave.graph.plan import Plan, Wait
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.graph.testing import random_step_graph
-from stepweave.graph.verify import verify, violations
+from stepweave.graph.verifier.verify import verify, violations
 from stepweave.graph.violation import RACE_CODES, Violation
+from stepweave.testing.graphs import random_step_graph
 from tests.graph.pipelines import decode, device_node, reads
 from tests.installed import ROOT
 

@@ -16,7 +16,8 @@ from stepweave.nodes.kind import Shape
 from stepweave.policies import counts
 from stepweave.requests.batch import ScheduledRow, StepBatch
 from stepweave.requests.request import Request, SamplingParams
-from stepweave.serving.testing import (
+from stepweave.structured.grammar import GrammarSpec
+from stepweave.testing.engines import (
     VOCAB,
     TinyConfig,
     tiny_engine,
@@ -24,8 +25,7 @@ from stepweave.serving.testing import (
     tiny_request,
     tiny_requests,
 )
-from stepweave.serving.testing import serve as serve_on
-from stepweave.structured.grammar import GrammarSpec
+from stepweave.testing.engines import serve as serve_on
 from tests.incidents.incident import Told
 
 CHOICE = GrammarSpec.from_request({"choice": ["yes", "no"]})

@@ -7,17 +7,17 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from stepweave.graph.compile import compile_plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.models.testing import tiny_tokenizer
 from stepweave.nodes.bitmask import MatcherTable
 from stepweave.requests.request import Request, SamplingParams
-from stepweave.serving.testing import EOS, VOCAB, tiny_grammars, tiny_request
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.bitmask import words
 from stepweave.structured.grammar import GrammarError, GrammarSpec
 from stepweave.structured.reasoning import with_reasoning
 from stepweave.structured.xgrammar_backend import XGrammarBackend
+from stepweave.testing.engines import EOS, VOCAB, tiny_grammars, tiny_request
+from stepweave.testing.models import tiny_tokenizer
 from tests.graph.build import device, host, op, value
 from tests.incidents.engines import (
     CHOICE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from stepweave.executors.run import run
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.nodes.bitmask import Mask, MatcherTable
 from stepweave.nodes.commit import advance
@@ -16,10 +16,10 @@ from stepweave.nodes.machine import Machine
 from stepweave.nodes.prepare_inputs import SampleRows
 from stepweave.nodes.sample import draw
 from stepweave.policies.acceptance import ACCEPTANCE
-from stepweave.policies.penalties import apply_penalties
 from stepweave.policies.stopping import StopChecker
 from stepweave.requests.batch import StepBatch
 from stepweave.requests.table import RequestTable
+from stepweave.sampling.penalties import apply_penalties
 from tests.graph.build import device, host, op, value
 from tests.incidents.engines import (
     LETTERS,

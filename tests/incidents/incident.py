@@ -15,9 +15,9 @@ from typing import NamedTuple
 from stepweave.executors.errors import NodeFailure
 from stepweave.executors.report import RunReport
 from stepweave.executors.run import run
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stepweave.graph.compile import compile_plan
-from stepweave.graph.pools import reuse_distance
+from stepweave.graph.planner.compile import compile_plan
+from stepweave.graph.planner.pools import reuse_distance
 from stepweave.graph.step_graph import StepGraph
-from stepweave.graph.verify import verify
+from stepweave.graph.verifier.verify import verify
 from stepweave.nodes.commit import advance
 from stepweave.policies.counts import InFlight
 from stepweave.policies.pools import KeyPool

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from stepweave.cli.planned import planned
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from tests.graph.build import device, host, op, staged, value
 from tests.graph.pipelines import decode

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from stepweave.graph.compile import compile_plan
-from stepweave.graph.events import Event, plan_edges
 from stepweave.graph.examples import decode_step
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
-from stepweave.graph.period import period
 from stepweave.graph.plan import Plan, Wait
+from stepweave.graph.planner.compile import compile_plan
+from stepweave.graph.planner.events import Event, plan_edges
+from stepweave.graph.planner.period import period
 from stepweave.graph.step_graph import StepGraph
-from stepweave.graph.verify import verify, violations
+from stepweave.graph.verifier.verify import verify, violations
 from stepweave.policies.pacing import Eager, JustInTime, Pacer, delayable
 from tests.graph.build import host, op, value
 from tests.graph.pipelines import decode

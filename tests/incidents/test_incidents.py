@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.plan import Plan
-from stepweave.graph.verify import verify, violations
+from stepweave.graph.planner.compile import compile_plan
+from stepweave.graph.verifier.verify import verify, violations
 from tests.graph import oracle
 from tests.incidents.corpus import INCIDENTS
 from tests.incidents.incident import Derived, Incident, Mistake, Refusal, refused, written

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from stepweave.models.causal_lm import CausalLM
-from stepweave.models.testing import PagedRows
+from stepweave.testing.models import PagedRows
 
 
 def passes(model: CausalLM) -> list[Tensor]:

@@ -18,7 +18,7 @@ from stepweave.models.errors import (
     UnsupportedModel,
 )
 from stepweave.models.paged_cache import LayerShape
-from stepweave.models.testing import FAMILIES, PagedRows, own_greedy, save_tiny, tiny_model
+from stepweave.testing.models import FAMILIES, PagedRows, own_greedy, save_tiny, tiny_model
 
 COUNT = 24
 FAMILY = pytest.mark.parametrize("family", sorted(FAMILIES))

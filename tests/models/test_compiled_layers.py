@@ -19,8 +19,8 @@ from stepweave.models.attention import AttentionBatch
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.errors import AttentionNotCalled, CompileFailed, ModelError
-from stepweave.models.testing import PagedRows, own_greedy, tiny_eagle, tiny_model
-from stepweave.serving.testing import tiny_pair
+from stepweave.testing.engines import tiny_pair
+from stepweave.testing.models import PagedRows, own_greedy, tiny_eagle, tiny_model
 from tests.models.ragged import passes
 
 

@@ -21,9 +21,9 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.errors import ModelError, ModelNotFound, NotInvariant, UnsupportedModel
 from stepweave.models.paged_cache import LayerShape
-from stepweave.models.testing import own_greedy, tiny_eagle, tiny_model
 from stepweave.models.tokenizer import load_tokenizer
-from stepweave.serving.testing import tiny_pair
+from stepweave.testing.engines import tiny_pair
+from stepweave.testing.models import own_greedy, tiny_eagle, tiny_model
 from training.corpus import EXTRACTION, examples, story
 
 VOCAB, SIZE, HEADS, KV_HEADS, WIDTH, INNER = 96, 48, 4, 2, 16, 80

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from stepweave.models.attention import AttentionBatch
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import ModelError, UnsupportedModel
-from stepweave.models.testing import FAMILIES, tiny_model
+from stepweave.testing.models import FAMILIES, tiny_model
 
 IDS = torch.tensor([5, 17, 3, 90, 41, 8, 60])
 

@@ -11,7 +11,7 @@ from stepweave.models.attention import AttentionBatch
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.eagle_network import EagleConfig, EagleNetwork
-from stepweave.models.testing import tiny_model
+from stepweave.testing.models import tiny_model
 from training.eagle import Conditional, export, new_head, read, table, unroll
 from training.train import load_model
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import ModelError
 from stepweave.models.merging import Part, merge
-from stepweave.models.testing import FAMILIES, tiny_model
+from stepweave.testing.models import FAMILIES, tiny_model
 from tests.models.ragged import passes
 
 

@@ -20,7 +20,7 @@ from stepweave.models.invariant import (
     tile_plan,
     undo_invariant,
 )
-from stepweave.models.testing import FAMILIES, PagedRows, tiny_model
+from stepweave.testing.models import FAMILIES, PagedRows, tiny_model
 
 EXACT = [torch.float32, torch.float64]
 

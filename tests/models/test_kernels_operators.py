@@ -14,7 +14,7 @@ from stepweave.models import attention, kernels
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import ModelError
 from stepweave.models.kernels import available, choice, operators, packed
-from stepweave.models.testing import PagedRows, own_greedy, tiny_model
+from stepweave.testing.models import PagedRows, own_greedy, tiny_model
 from tests.models.interpreter import Interpreter
 from tests.models.paged_oracle import Batch
 from tests.models.test_attention import Keys

@@ -29,8 +29,8 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.errors import ModelError, ModelNotFound, UnsupportedModel
 from stepweave.models.source import from_local_then_hub, resolve
-from stepweave.models.testing import SIZE, save_tiny, tiny_model
 from stepweave.models.tokenizer import load_tokenizer
+from stepweave.testing.models import SIZE, save_tiny, tiny_model
 
 Spoil = Callable[[Path], Any]
 UP = "model.layers.1.mlp.up_proj.weight"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from stepweave.models.testing import save_tiny, tiny_tokenizer
 from stepweave.models.tokenizer import StreamDecoder, load_tokenizer
+from stepweave.testing.models import save_tiny, tiny_tokenizer
 
 BPE = tiny_tokenizer()
 NAUGHTY = [

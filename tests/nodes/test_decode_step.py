@@ -2,10 +2,10 @@
 
 import pytest
 
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import GraphError
-from stepweave.graph.pools import reuse_distance
-from stepweave.graph.verify import verify
+from stepweave.graph.planner.compile import compile_plan
+from stepweave.graph.planner.pools import reuse_distance
+from stepweave.graph.verifier.verify import verify
 from stepweave.nodes.decode_step import decode_step, listing
 from stepweave.nodes.kind import NodeSpec, Shape, parse_read
 from stepweave.nodes.registry import kind, known_kinds

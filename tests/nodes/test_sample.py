@@ -12,7 +12,7 @@ from stepweave.nodes.machine import Machine
 from stepweave.nodes.prepare_inputs import SampleRows
 from stepweave.nodes.sample import MissingMask, draw
 from stepweave.policies.acceptance import ACCEPTANCE
-from stepweave.policies.noise import Purpose, gumbel
+from stepweave.sampling.noise import Purpose, gumbel
 from stepweave.structured.bitmask import row_allowing
 
 VOCAB = 8

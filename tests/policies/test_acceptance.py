@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from stepweave.policies.acceptance import ACCEPTANCE, Acceptance, Verified
-from stepweave.policies.noise import Purpose
-from stepweave.policies.sampling import draw, filtered_log_probs
+from stepweave.sampling.draw import draw, filtered_log_probs
+from stepweave.sampling.noise import Purpose
 
 RULES = list(ACCEPTANCE)
 N = 120_000

@@ -12,15 +12,16 @@ from typing import cast
 
 import pytest
 
-from stepweave.executors import Turn, run, simulate
-from stepweave.graph.compile import compile_plan
+from stepweave.executors import run
 from stepweave.graph.examples import decode_step
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.nodes.kind import Built, NodeKind, NodeSpec
 from stepweave.nodes.machine import Machine
 from stepweave.policies.pacing import Eager, JustInTime, Pacer, delayable, latest_start
+from stepweave.timelines.simulated import Turn, simulate
 
 US = 1e-6
 COPY = 40 * US

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.policies.noise import Purpose
-from stepweave.policies.sampling import draw
 from stepweave.policies.synthetic import synthetic
+from stepweave.sampling.draw import draw
+from stepweave.sampling.noise import Purpose
 
 N = 50_000
 

@@ -11,7 +11,8 @@ import torch
 
 from stepweave.configs.schema import Method
 from stepweave.requests.request import Request, SamplingParams
-from stepweave.serving.testing import (
+from stepweave.structured.grammar import GrammarSpec
+from stepweave.testing.engines import (
     VOCAB,
     TinyConfig,
     fitted,
@@ -19,7 +20,6 @@ from stepweave.serving.testing import (
     tiny_pair,
     tiny_request,
 )
-from stepweave.structured.grammar import GrammarSpec
 from tests.serving.reference import Expected, expected
 
 METHODS: tuple[Method | None, ...] = (None, "draft_model", "eagle", "eagle3", "ngram")

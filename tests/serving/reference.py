@@ -27,11 +27,11 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from stepweave.models.testing import tiny_tokenizer
-from stepweave.policies.noise import Purpose, gumbel
 from stepweave.requests.request import SamplingParams
-from stepweave.serving.testing import EOS, VOCAB
+from stepweave.sampling.noise import Purpose, gumbel
 from stepweave.structured.grammar import GrammarSpec
+from stepweave.testing.engines import EOS, VOCAB
+from stepweave.testing.models import tiny_tokenizer
 
 
 @dataclass

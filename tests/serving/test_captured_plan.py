@@ -7,7 +7,7 @@ import pytest
 from stepweave.cli.planned import planned
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
-from stepweave.graph.segments import segments
+from stepweave.graph.planner.segments import segments
 from stepweave.serving.pipeline import synchronous
 
 

@@ -10,10 +10,10 @@ import torch
 from stepweave import LLM
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.schema import Method
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import GraphError
 from stepweave.graph.node import OpContext
-from stepweave.graph.verify import verify
+from stepweave.graph.planner.compile import compile_plan
+from stepweave.graph.verifier.verify import verify
 from stepweave.nodes import registry
 from stepweave.nodes.decode_step import decode_step
 from stepweave.nodes.drafter import drafter
@@ -23,7 +23,7 @@ from stepweave.nodes.proposal import Proposal
 from stepweave.nodes.sample import Sampled
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.serving.engine import Engine
-from stepweave.serving.testing import TinyConfig, serve, tiny_engine, tiny_request, tiny_requests
+from stepweave.testing.engines import TinyConfig, serve, tiny_engine, tiny_request, tiny_requests
 
 WITH_WEIGHTS: list[Method] = ["draft_model", "eagle", "eagle3"]
 METHODS: list[Method] = [*WITH_WEIGHTS, "ngram"]

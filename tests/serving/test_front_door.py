@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from stepweave import LLM, Pipeline, SamplingParams, TextPiece, load_config
 from stepweave.cli.main import app
 from stepweave.configs.errors import ConfigError
-from stepweave.models.testing import save_tiny
 from stepweave.requests.request import RequestError, RequestOutput
 from stepweave.serving import progress
 from stepweave.serving.engine import EngineError
+from stepweave.testing.models import save_tiny
 from tests.requests.hostile import LOOP, NESTED
 
 STORY = "Write a short story about a fox."

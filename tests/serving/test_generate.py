@@ -7,7 +7,7 @@ import torch
 
 from stepweave.configs.schema import Method
 from stepweave.requests.request import SamplingParams
-from stepweave.serving.testing import (
+from stepweave.testing.engines import (
     EOS,
     TinyConfig,
     serve,

@@ -13,13 +13,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stepweave.configs.errors import ConfigError
 from stepweave.graph.errors import GraphError
-from stepweave.models.testing import save_tiny
 from stepweave.nodes.bitmask import MaskBuffer, MatcherTable
 from stepweave.requests.request import SamplingParams
 from stepweave.serving.engine import EngineError
 from stepweave.serving.llm import LLM, Interrupted
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.grammar import GrammarError
+from stepweave.testing.models import save_tiny
 
 SMALL = {
     "scheduler.num_blocks": "64",

@@ -11,10 +11,10 @@ from packaging.version import Version
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from stepweave.models.causal_lm import CausalLM
-from stepweave.models.testing import longrope, save_tiny, tiny_model
 from stepweave.requests.request import RequestOutput, SamplingParams
 from stepweave.serving.engine import EngineError
 from stepweave.serving.llm import LLM
+from stepweave.testing.models import longrope, save_tiny, tiny_model
 
 ORIGINAL = 24
 COUNT = 20

@@ -5,16 +5,16 @@ import torch
 
 from stepweave import LLM
 from stepweave.configs.schema import Method
-from stepweave.graph.compile import compile_plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.models.causal_lm import CausalLM
-from stepweave.models.testing import own_greedy, tiny_model
 from stepweave.nodes.decode_step import decode_step
 from stepweave.nodes.kind import Shape
 from stepweave.requests.request import SamplingParams
 from stepweave.requests.table import Limits
 from stepweave.serving.engine import Engine
 from stepweave.serving.pipeline import DRAFTERS
-from stepweave.serving.testing import VOCAB, fitted, tiny_request
+from stepweave.testing.engines import VOCAB, fitted, tiny_request
+from stepweave.testing.models import own_greedy, tiny_model
 
 WINDOW = 7
 

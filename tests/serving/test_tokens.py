@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from stepweave.requests.request import Request, SamplingParams
-from stepweave.serving.testing import (
+from stepweave.structured.grammar import GrammarSpec
+from stepweave.testing.engines import (
     EOS,
     TinyConfig,
     fitted,
@@ -24,7 +25,6 @@ from stepweave.serving.testing import (
     tiny_request,
     tiny_requests,
 )
-from stepweave.structured.grammar import GrammarSpec
 from tests.serving.reference import expected
 
 REGEX = GrammarSpec.from_request({"regex": "[a-z]{2,9}( [0-9]{1,3}){0,2}"})

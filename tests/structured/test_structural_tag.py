@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from stepweave.models.testing import tiny_tokenizer
 from stepweave.structured.backend import CompiledGrammar, GrammarBackend
 from stepweave.structured.grammar import MAX_DEPTH, GrammarError, GrammarSpec
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.structural_tag import MAX_TAGS
 from stepweave.structured.xgrammar_backend import XGrammarBackend
+from stepweave.testing.models import tiny_tokenizer
 
 from .conftest import EOS, VOCAB, make_backend
 

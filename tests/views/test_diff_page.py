@@ -7,7 +7,7 @@ import re
 import pytest
 
 from stepweave.cli.planned import planned
-from stepweave.graph.difference import difference
+from stepweave.graph.answers.difference import difference
 from stepweave.graph.plan import Plan
 from stepweave.views.diff_page import diff_page
 from tests.views.test_timeline_page import Balanced

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from stepweave.configs.errors import ConfigError
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.views import png as png_file
 from stepweave.views.dot import dot
 from stepweave.views.files import EXTENSIONS, VIEWS, Drawing, drawn, form_of

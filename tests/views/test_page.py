@@ -12,12 +12,12 @@ from importlib.resources import files
 import pytest
 from hypothesis import given
 
-from stepweave.graph.compile import compile_plan
-from stepweave.graph.explain import explain_wait
+from stepweave.graph.answers.explain import explain_wait
+from stepweave.graph.answers.timetable import arcs
 from stepweave.graph.node import Node, Op, Read, Value
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.graph.timetable import arcs
 from stepweave.views.html import embedded
 from stepweave.views.page import page
 from stepweave.views.page_data import nearest, page_data

@@ -14,11 +14,11 @@ import jsonschema
 import pytest
 
 from stepweave.cli.planned import planned
-from stepweave.executors import simulate
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import GraphError
-from stepweave.graph.testing import random_step_graph
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.requests.spans import RequestSpan
+from stepweave.testing.graphs import random_step_graph
+from stepweave.timelines.simulated import simulate
 from stepweave.views.perfetto import perfetto, write_perfetto
 from tests.graph.pipelines import decode
 

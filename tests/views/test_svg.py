@@ -13,11 +13,11 @@ from hypothesis import given
 
 from stepweave.cli.planned import planned
 from stepweave.configs.load import shipped
-from stepweave.graph.compile import compile_plan
+from stepweave.graph.answers.timetable import timetable
 from stepweave.graph.node import Node, Op, Read, Value
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.graph.timetable import timetable
 from stepweave.views.svg import DARK, LIGHT, flat, number, text_width
 from stepweave.views.svg_dag import dag_svg
 from stepweave.views.svg_lanes import lanes_svg

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from stepweave.graph.compile import compile_plan
+from stepweave.graph.answers.timetable import timetable
 from stepweave.graph.node import Node, Op
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.graph.timetable import timetable
 from stepweave.views.dot import dot, dot_graph
 from stepweave.views.lanes import lanes
 from stepweave.views.mermaid import mermaid

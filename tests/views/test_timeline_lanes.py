@@ -1,6 +1,6 @@
-from stepweave.executors.simulated import simulate
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.examples import decode_step
+from stepweave.graph.planner.compile import compile_plan
+from stepweave.timelines.simulated import simulate
 from stepweave.views.timeline_lanes import timeline_lanes
 
 PLAN = compile_plan(decode_step(2))

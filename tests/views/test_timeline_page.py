@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from stepweave.executors import RunReport, simulate
+from stepweave.executors import RunReport
 from stepweave.executors.report import OpEvent
-from stepweave.executors.simulated import Turn
-from stepweave.graph.compile import compile_plan
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
 from stepweave.requests.spans import RequestSpan
+from stepweave.timelines.simulated import Turn, simulate
 from stepweave.views.timeline_page import timeline_page
 from stepweave.views.traced import Trace
 from stepweave.views.words import protected

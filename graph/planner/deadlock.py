@@ -1,0 +1,100 @@
+"""Printing a deadlock: the shortest cycle that no order of steps can satisfy, with its reasons.
+
+An edge (u → v, d) puts u of step i before v of step i + d. Around a cycle of total distance ≤ 0
+an op would have to be done before itself, or before an earlier step of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import DeadlockError
+from ..step_graph import StepGraph
+from .events import Actors, Event
+from .paths import adjacency, tightest_cycle
+from .requirements import Gate, Requirement
+
+
+def deadlock(
+    graph: StepGraph,
+    actors: Actors,
+    free: Sequence[Event],
+    needed: Sequence[Requirement],
+    gates: Sequence[Gate],
+    *,
+    searched: bool = False,
+) -> DeadlockError:
+    """The error for a graph whose free edges and requirements close a cycle of distance ≤ 0.
+
+    `searched` says that the actors' order is only one example of many that cannot be either.
+    """
+    names = list(graph.vertices)
+    index = {name: number for number, name in enumerate(names)}
+    nearest: dict[tuple[str, str], tuple[int, str, Requirement | None]] = {}
+    for source, target, distance, kind in free:
+        _keep_nearer(nearest, (source, target), (distance, kind, None))
+    for requirement, (source, target, distance) in zip(needed, gates, strict=True):
+        _keep_nearer(nearest, (source, target), (distance, str(requirement), requirement))
+    edges = [(index[u], index[v], distance) for (u, v), (distance, _, _) in nearest.items()]
+    weights = adjacency(len(names), edges)
+    found = tightest_cycle(weights)
+    assert found is not None, "asked to explain a deadlock in a graph without one"
+    cycle = [names[number] for number in _from_least(found)]
+    following = [*cycle[1:], cycle[0]]
+    hops = [nearest[pair] for pair in zip(cycle, following, strict=True)]
+    walk = "".join(
+        f"{op} → (d={distance}, {reason}) "
+        for op, (distance, reason, _) in zip(cycle, hops, strict=True)
+    )
+    lines = [graph.vertices[r.target].node.line for _, _, r in hops if r is not None]
+    return DeadlockError(
+        f"no order can satisfy this cycle of total distance {sum(d for d, _, _ in hops)}: "
+        f"{walk}{cycle[0]}. {_advice(graph, actors, cycle, hops, searched)}",
+        [(op, distance) for op, (distance, _, _) in zip(cycle, hops, strict=True)],
+        line=next((line for line in lines if line is not None), None),
+    )
+
+
+Hop = tuple[int, str, "Requirement | None"]
+
+
+def _keep_nearer(nearest: dict[tuple[str, str], Hop], pair: tuple[str, str], hop: Hop) -> None:
+    if pair not in nearest or hop[0] < nearest[pair][0]:
+        nearest[pair] = hop
+
+
+def _from_least(cycle: list[int]) -> list[int]:
+    start = cycle.index(min(cycle))
+    return cycle[start:] + cycle[:start]
+
+
+def _advice(
+    graph: StepGraph, actors: Actors, cycle: list[str], hops: Sequence[Hop], searched: bool
+) -> str:
+    """Which order cannot be: that of the host threads on the cycle, or the accesses themselves."""
+    threads = [
+        graph.vertices[op].actor
+        for op, (_, reason, _) in zip(cycle, hops, strict=True)
+        if reason == "order" and graph.vertices[op].side == "host"
+    ]
+    reused = [r.value for _, _, r in hops if r is not None and r.hazard in ("WAR", "WAW")]
+    few = [name for name in dict.fromkeys(reused) if name in graph.values]
+    advice = [f"More slots for {', '.join(map(repr, few))} would help."] if few else []
+    if threads:
+        orders = "; ".join(
+            f"{thread!r} cannot run in the order {_program(actors, thread)}"
+            for thread in dict.fromkeys(threads)
+        )
+        remedy = (
+            ", nor in any other that keeps each node's phases together."
+            if searched
+            else ". List or offset the nodes otherwise, or use `order: search`."
+        )
+        advice.append(f"Host order: {orders}{remedy}")
+    elif not few:
+        advice.append("The accesses contradict each other: read one of these at a carry ≥ 1.")
+    return " ".join(advice)
+
+
+def _program(actors: Actors, thread: str) -> str:
+    return ", ".join(op if offset == 0 else f"{op}(t{-offset:+d})" for op, offset in actors[thread])

@@ -1,0 +1,144 @@
+"""The periodic event graph: actor programs, and the order that they give for nothing.
+
+An edge (u → v, d) says that u of step i is done before v of step i + d starts (Reiter 1968,
+"Scheduling parallel computations", calls such graphs computation graphs). Two kinds are
+free: an actor runs its program in order, over and over, and a device op starts after the op
+that launches it. Everything else is derived from these edges and the requirements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ..plan import Placed, Plan
+from ..step_graph import StepGraph
+
+if TYPE_CHECKING:  # half a second of start-up that only the exports below need
+    import networkx as nx
+
+Kind = Literal["order", "launch", "wait"]
+Actors = Mapping[str, tuple[Placed, ...]]
+
+
+class Event(NamedTuple):
+    """`source` of step i is done before `target` of step i + distance starts."""
+
+    source: str
+    target: str
+    distance: int
+    kind: Kind
+
+
+def listing_programs(graph: StepGraph) -> dict[str, tuple[Placed, ...]]:
+    """Host threads running their ops in listing order, at the declared offsets."""
+    programs: dict[str, list[Placed]] = {}
+    for vertex in graph.vertices.values():
+        if vertex.side == "host":
+            programs.setdefault(vertex.actor, []).append((vertex.name, vertex.offset))
+    return {actor: tuple(program) for actor, program in programs.items()}
+
+
+def with_streams(graph: StepGraph, programs: Actors) -> dict[str, tuple[Placed, ...]]:
+    """Add the streams to the host threads' programs.
+
+    A stream has no choice: it runs what was launched, in the order of the launches. Where
+    several host threads launch on one stream, the listing order decides (and the launch-order
+    requirements of `requirements.py` hold the threads to it).
+    """
+    actors = {actor: tuple(program) for actor, program in programs.items()}
+    place = {
+        op: (thread, rank, offset)
+        for thread, program in actors.items()
+        for rank, (op, offset) in enumerate(program)
+    }
+    streams: dict[str, list[str]] = {}
+    for vertex in graph.vertices.values():
+        if vertex.side == "device":
+            streams.setdefault(vertex.actor, []).append(vertex.name)
+    launch = {name: vertex.launch or "" for name, vertex in graph.vertices.items()}
+    for stream, ops in streams.items():
+        if len({place[launch[op]][0] for op in ops}) == 1:
+            ops.sort(key=lambda op: place[launch[op]][1])  # stable: phases stay in order
+        actors[stream] = tuple((op, place[launch[op]][2]) for op in ops)
+    return actors
+
+
+def program_edges(program: Iterable[Placed]) -> list[Event]:
+    """The order of one actor: each op before the next, the last before the first one round on."""
+    ops = tuple(program)
+    edges = [Event(u, v, at_u - at_v, "order") for (u, at_u), (v, at_v) in pairwise(ops)]
+    (last, at_last), (first, at_first) = ops[-1], ops[0]
+    return [*edges, Event(last, first, at_last - at_first + 1, "order")]
+
+
+def launch_edges(graph: StepGraph) -> list[Event]:
+    """Each node's launch op before the first of its device ops; the stream orders the rest."""
+    return [
+        Event(node.op_names("host")[-1], node.op_names("device")[0], 0, "launch")
+        for node in graph.nodes
+        if node.device
+    ]
+
+
+def free_edges(graph: StepGraph, actors: Actors) -> list[Event]:
+    """Every order that costs nothing."""
+    edges = [edge for program in actors.values() for edge in program_edges(program)]
+    return edges + launch_edges(graph)
+
+
+def plan_edges(plan: Plan) -> list[Event]:
+    """Every order that a plan keeps: the free edges and its waits."""
+    waits = [Event(w.source, w.target, w.distance, "wait") for w in plan.waits]
+    return free_edges(plan.graph, plan.actors) + waits
+
+
+def event_graph(plan: Plan) -> nx.MultiDiGraph:
+    """The periodic event graph of a plan, for networkx: cycles, layout, the reader's own questions.
+
+    Vertices carry `actor`, `side`, `offset` and `duration_us`, edges `distance` and `kind`.
+    """
+    import networkx as nx
+
+    events = nx.MultiDiGraph(name=plan.graph.name)
+    offsets = {op: offset for program in plan.actors.values() for op, offset in program}
+    for name, vertex in plan.graph.vertices.items():
+        events.add_node(
+            name,
+            actor=vertex.actor,
+            side=vertex.side,
+            offset=offsets[name],
+            duration_us=plan.costs.get(name),
+        )
+    for source, target, distance, kind in plan_edges(plan):
+        events.add_edge(source, target, key=kind, distance=distance, kind=kind)
+    return events
+
+
+def to_networkx(graph: StepGraph) -> nx.MultiDiGraph:
+    """The declared data flow, before any order is chosen: one edge for each read of a value.
+
+    Vertices are ops, edges go from writer to reader and carry `value` and `carry`; the launch
+    edges of device nodes are there too, as `kind="launch"`.
+    """
+    import networkx as nx
+
+    flow = nx.MultiDiGraph(name=graph.name)
+    for name, vertex in graph.vertices.items():
+        flow.add_node(name, actor=vertex.actor, side=vertex.side, node=vertex.node.name)
+    writers = {
+        value: name
+        for name, vertex in graph.vertices.items()
+        for value in vertex.op.writes
+        if value in graph.values
+    }
+    for name, vertex in graph.vertices.items():
+        for read in vertex.op.reads:
+            if read.name in writers:
+                flow.add_edge(
+                    writers[read.name], name, kind="read", value=read.name, carry=read.carry
+                )
+    for source, target, _, kind in launch_edges(graph):
+        flow.add_edge(source, target, kind=kind)
+    return flow

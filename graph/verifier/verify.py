@@ -1,0 +1,433 @@
+"""Check a plan against the declarations it came from, trusting nothing that the planner said.
+
+The verifier is the second opinion: it shares no code with the planner. From the declared
+accesses it derives anew which orderings must exist, from the plan's actors and waits which
+orderings do exist, and compares. A plan passes if
+
+- every op runs once per iteration, on its own actor, device ops at the offset of their launch;
+- no cycle of its orderings has a total distance ≤ 0 (such a plan would stop for ever);
+- every required ordering has a path at most as long as its distance (SW-RAW-…, SW-WAR-…,
+  SW-WAW-…, by the sides of the two accesses);
+- streams receive their ops in the order in which they run them (SW-LAUNCH), and every stream
+  wait is enqueued after the record it waits for, since a wait for an event that is not yet
+  recorded does nothing (SW-HOST-ORDER);
+- `edges` and `launch_order` state each of these requirements, none weakened, with a witness that
+  is really a path of the plan (SW-WITNESS).
+
+One report per cause: a deleted wait may leave twelve pairs unordered, of which eleven follow
+from the twelfth; one slot too few lets all readers of a value be overtaken. What has the same
+cause is listed under the first. A report says which wait, or how many slots, would repair it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from .. import arguments
+from ..errors import UnsoundPlan
+from ..plan import Edge, Plan
+from ..violation import RACE_CODES, Violation
+from .order import (
+    Arc,
+    Distances,
+    Need,
+    arcs_of,
+    feeds_of,
+    needs_of,
+    program_arcs,
+    stuck_cycle,
+)
+from .reports import (
+    Report,
+    access_of,
+    copies,
+    deadlock_report,
+    goal_of,
+    is_fed,
+    is_reversed,
+    missing_order,
+    repair_of,
+    slots_for,
+)
+from .words import ago, edge_text, instant, later
+
+
+def verify(plan: Plan) -> None:
+    """Return if the plan is sound; else raise `UnsoundPlan` with every cause.
+
+    The error's `code` and `line` are those of the first cause.
+    """
+    arguments.a("verify", "plan", plan, Plan, arguments.A_PLAN)
+    found = violations(plan)
+    if found:
+        raise UnsoundPlan(
+            "\n".join(str(violation) for violation in found),
+            code=found[0].code,
+            line=found[0].line,
+            violations=found,
+        )
+
+
+def violations(plan: Plan) -> list[Violation]:
+    """Everything that is wrong with a plan, one entry per cause; empty if it is sound."""
+    structural = [*_actors(plan), *_slots(plan), *_wait_ends(plan)]
+    if structural:  # orderings mean nothing before the programs do
+        return [_advised(violation) for violation in structural]
+    arcs = list(arcs_of(plan))
+    cycle = stuck_cycle(list(plan.graph.vertices), arcs)
+    if cycle:
+        return [deadlock_report(plan, cycle)]
+    distance = Distances(list(plan.graph.vertices), arcs)
+    races = _folded([*_unordered(plan, arcs, distance)])
+    raced = {violation.value for violation in races}
+    claims = [
+        *(claim for claim in _claims(plan, distance) if claim.value not in raced),
+        *_witnesses(plan, arcs, distance, broken=not races),
+    ]
+    return [*races, *map(_advised, claims)]
+
+
+def _folded(found: list[Violation]) -> list[Violation]:
+    """Races of two ops that a stream runs in a wrong order are listed under that report."""
+    for fed in [each for each in found if each.code == "SW-LAUNCH"]:
+        assert fed.before is not None
+        assert fed.after is not None
+        turned = {fed.before.value, fed.after.value}
+        same = [each for each in found if _touching(each) == turned]
+        also = tuple(line for each in same for line in (_headline(each), *each.also))
+        lines = "".join(f"\n  also     {line}" for line in also)
+        whole = replace(fed, message=fed.message + lines, also=(*fed.also, *also))
+        found = [whole if each is fed else each for each in found if each not in same]
+    return found
+
+
+def _touching(violation: Violation) -> set[str]:
+    return {access.op for access in (violation.before, violation.after) if access}
+
+
+def _headline(race: Violation) -> str:
+    assert race.before is not None
+    assert race.after is not None
+    assert race.needed is not None
+    order = instant(race.before.op, race.after.op, race.needed)
+    return f"{race.hazard} {race.value}: {order}"
+
+
+_ADVICE = {
+    "SW-ACTORS": "programs are the compiler's to make: compile the graph again",
+    "SW-SLOTS": "give it one slot at least, or let it be fresh",
+    "SW-WITNESS": "compile the graph again; or state the requirement, with a path of the plan",
+}
+
+
+def _advised(violation: Violation) -> Violation:
+    """With what to do, where that follows from the code alone."""
+    advice = _ADVICE.get(violation.code)
+    if violation.repair or advice is None:
+        return violation
+    lines = "".join(f"\n  also     {line}" for line in violation.also)
+    message = f"{violation.message}\n  repair   {advice}{lines}"
+    return replace(violation, message=message, repair=advice)
+
+
+def _actors(plan: Plan) -> Iterator[Violation]:
+    """Each op once, on its actor; device ops beside their launch; phases in their order."""
+    ops = plan.graph.vertices
+    runs = [(actor, op, at) for actor, program in plan.actors.items() for op, at in program]
+    offset = {op: at for _, op, at in runs}
+    for name in ops:
+        count = sum(op == name for _, op, _ in runs)
+        if count != 1:
+            yield Violation(
+                "SW-ACTORS", f"op {name!r} stands {count} times in the programs, not once"
+            )
+    for actor, op, at in runs:
+        if op not in ops:
+            yield Violation("SW-ACTORS", f"actor {actor!r} runs {op!r}, which the graph lacks")
+        elif ops[op].actor != actor:
+            yield Violation("SW-ACTORS", f"op {op!r} runs on {actor!r}, not on {ops[op].actor!r}")
+        elif (launch := ops[op].launch) is not None and offset.get(launch, at) != at:
+            yield Violation(
+                "SW-ACTORS",
+                f"op {op!r} runs at offset {at}, its launch {launch!r} at {offset[launch]}",
+            )
+        elif plan.graph.order == "keep" and at != ops[op].offset:
+            yield Violation(
+                "SW-ACTORS", f"op {op!r} runs at offset {at}, declared {ops[op].offset}"
+            )
+    place = {op: (at, index) for index, (_, op, at) in enumerate(runs)}
+    for node in plan.graph.nodes:
+        for names in (node.op_names("host"), node.op_names("device") if node.device else ()):
+            for first, second in pairwise(names):
+                if first in place and second in place and place[first] > place[second]:
+                    yield Violation(
+                        "SW-ACTORS", f"phase {second!r} runs before {first!r} of the same node"
+                    )
+
+
+def _slots(plan: Plan) -> Iterator[Violation]:
+    written = {name for op in plan.graph.vertices.values() for name in op.op.writes}
+    for name, value in plan.graph.values.items():
+        copies = plan.slots.get(name)
+        if copies is not None and copies < 1:
+            yield Violation("SW-SLOTS", f"value {name!r} has {copies} slots", value=name)
+        if copies is None and value.storage == "slots" and name in written:
+            yield Violation("SW-SLOTS", f"value {name!r} has no number of slots", value=name)
+
+
+def _wait_ends(plan: Plan) -> Iterator[Violation]:
+    """A wait's ends are ops, and a stream waits only for device work."""
+    ops = plan.graph.vertices
+    for wait in plan.waits:
+        unknown = [op for op in (wait.source, wait.target) if op not in ops]
+        if unknown:
+            yield Violation("SW-ACTORS", f"a wait names {unknown[0]!r}, which the graph lacks")
+        elif ops[wait.target].side == "device" and ops[wait.source].side == "host":
+            yield Violation(
+                "SW-HOST-ORDER",
+                f"stream {ops[wait.target].actor!r} cannot wait for host op {wait.source!r}: host "
+                f"work has no event. Let {ops[wait.target].launch!r}, which launches "
+                f"{wait.target!r}, wait for it\n  repair   let {ops[wait.target].launch} wait for "
+                f"{wait.source} of {ago(wait.distance)}",
+                before=access_of(plan, wait.source, "runs", wait.source),
+                after=access_of(plan, wait.target, "waits for", wait.source),
+                needed=wait.distance,
+                repair=f"let {ops[wait.target].launch} wait for {wait.source} of "
+                f"{ago(wait.distance)}",
+            )
+
+
+def _host_order(plan: Plan, distance: Distances) -> Iterator[tuple[Need, Report]]:
+    """Streams are fed in the order they run, and no wait is enqueued before its record."""
+    ops = plan.graph.vertices
+    for u, v, d in program_arcs(plan):
+        first, second = ops[u].launch, ops[v].launch
+        if first is None or second is None or is_fed(distance, first, second, d):
+            continue
+        yield (
+            Need("LAUNCH", ops[u].actor, 0, first, second, d),
+            Report(
+                "SW-LAUNCH",
+                f"stream {ops[u].actor!r} runs {instant(u, v, d)}, so it must be given them in "
+                "that order",
+                ("launches", u),
+                ("launches", v),
+            ),
+        )
+    for wait in plan.waits:
+        stream = ops[wait.target].actor
+        first, second = ops[wait.source].launch, ops[wait.target].launch
+        if first is None or second is None or is_fed(distance, first, second, wait.distance):
+            continue
+        yield (
+            Need("LAUNCH", wait.source, 0, first, second, wait.distance),
+            Report(
+                "SW-HOST-ORDER",
+                f"stream {stream!r} waits for the event of {wait.source!r} before "
+                f"{wait.target!r} (step+{wait.distance}), but the wait may be enqueued before "
+                "the event is recorded, and then does nothing",
+                ("records", f"the event of {wait.source}"),
+                ("enqueues", f"the wait for {wait.source}"),
+            ),
+        )
+
+
+def _met(plan: Plan, need: Need, distance: Distances) -> bool:
+    goal = goal_of(plan, need)
+    if goal != need.after and goal == need.before:
+        return need.distance >= 0  # the launch op itself is the first access
+    return distance.ordered(need.before, goal, need.distance)
+
+
+def _unordered(plan: Plan, arcs: Sequence[Arc], distance: Distances) -> Iterator[Violation]:
+    """What is required and has no path, of streams' feeding and of data: one report per cause."""
+    feeding = dict(_host_order(plan, distance))
+    missing = [need for need in needs_of(plan) if not _met(plan, need, distance)]
+    causes = _by_slots(plan, _causes(plan, [*feeding, *missing], arcs), distance)
+    for need, others in causes:
+        yield missing_order(
+            plan,
+            need,
+            feeding.get(need) or _race(plan, need),
+            distance,
+            repair_of(plan, [need, *others], distance),
+            tuple(str(other) for other in others),
+        )
+
+
+def _race(plan: Plan, need: Need) -> Report:
+    verb, done = {"R": "read", "W": "write"}, {"R": "read", "W": "written"}
+    ops = plan.graph.vertices
+    place = "" if need.value in plan.graph.states else copies(plan, need.value)
+    first, second = need.hazard[2], need.hazard[0]
+    return Report(
+        RACE_CODES[need.hazard, ops[need.before].side, ops[need.after].side],
+        f"{need.hazard} race on {need.value!r}{place}: {need.after} of step "
+        f"{later(need.distance)} may {verb[second]} it before {need.before} of step i has "
+        f"{done[first]} it",
+        (f"{verb[first]}s", need.value),
+        (f"{verb[second]}s", need.value),
+    )
+
+
+def _by_slots(
+    plan: Plan, causes: Sequence[tuple[Need, list[Need]]], distance: Distances
+) -> list[tuple[Need, list[Need]]]:
+    """Causes with those merged that more slots of one value would repair together."""
+    merged: dict[str, tuple[Need, list[Need]]] = {}
+    found: list[tuple[Need, list[Need]]] = []
+    for need, others in causes:
+        if slots_for(plan, need, distance) is None:
+            found.append((need, others))
+        elif need.value in merged:
+            merged[need.value][1].extend([need, *others])
+        else:
+            merged[need.value] = (need, list(others))
+            found.append(merged[need.value])
+    return found
+
+
+def _causes(
+    plan: Plan, missing: Sequence[Need], arcs: Sequence[Arc]
+) -> list[tuple[Need, list[Need]]]:
+    """The missing orderings that imply all others, each with those that follow from it."""
+    ops = list(plan.graph.vertices)
+    kept = {need: (need.before, goal_of(plan, need), need.distance) for need in missing}
+    if stuck_cycle(ops, [*arcs, *kept.values()]):  # no waits could add them all
+        misplaced = _misplaced(plan, missing, arcs)
+        rest = [need for need in missing if not any(need in group for group in misplaced)]
+        causes = [(group[0], group[1:]) for group in misplaced]
+        return causes + (_causes(plan, rest, arcs) if causes else [(need, []) for need in rest])
+    for need in list(kept):
+        others = [arc for other, arc in kept.items() if other != need]
+        if _met(plan, need, Distances(ops, [*arcs, *others])):
+            del kept[need]
+    found: dict[Need, list[Need]] = {need: [] for need in kept}
+    with_cause = {need: Distances(ops, [*arcs, arc]) for need, arc in kept.items()}
+    for need in missing:
+        if need not in found:
+            cause = next(
+                (cause for cause, table in with_cause.items() if _met(plan, need, table)),
+                next(iter(found)),
+            )
+            found[cause].append(need)
+    return list(found.items())
+
+
+def _misplaced(plan: Plan, missing: Sequence[Need], arcs: Sequence[Arc]) -> list[list[Need]]:
+    """Orderings that the plan has the other way round, by the op that stands in a wrong place.
+
+    With each group comes what else is missing at that op.
+    """
+    distance = Distances(list(plan.graph.vertices), arcs)
+    left = list(missing)
+    groups = []
+    while reversed_ := [need for need in left if is_reversed(plan, need, distance)]:
+        ends = [op for need in reversed_ for op in _ends(plan, need)]
+        everywhere = [op for need in left for op in _ends(plan, need)]
+        worst = max(ends, key=lambda op: (ends.count(op), everywhere.count(op)))
+        group = [need for need in reversed_ if worst in _ends(plan, need)]
+        group += [need for need in left if need not in group and worst in _ends(plan, need)]
+        groups.append(group)
+        left = [need for need in left if need not in group]
+    return groups
+
+
+def _ends(plan: Plan, need: Need) -> tuple[str, str]:
+    return need.before, goal_of(plan, need)
+
+
+def _claims(plan: Plan, distance: Distances) -> Iterator[Violation]:
+    """The plan states every requirement as strongly as it must be met. One report per value."""
+    stated: dict[tuple[str, str, str, str, int], int] = {}
+    for edge in (*plan.edges, *plan.launch_order):
+        key = (edge.source, edge.target, edge.value, edge.hazard, edge.carry)
+        stated[key] = min(edge.distance, stated.get(key, edge.distance))
+    poor: dict[str, list[tuple[Need, str]]] = {}
+    for need in (*needs_of(plan), *feeds_of(plan)):
+        claimed = stated.get((need.before, need.after, need.value, need.hazard, need.carry))
+        if claimed is None:
+            poor.setdefault(need.value, []).append((need, "no edge states the requirement"))
+        elif claimed > need.distance:
+            problem = f"an edge at distance {claimed} weakens the requirement"
+            poor.setdefault(need.value, []).append((need, problem))
+    for value, found in poor.items():
+        need, problem = found[0]
+        yield Violation(
+            "SW-WITNESS",
+            f"{problem} {need}",
+            need.hazard,
+            value,
+            access_of(plan, need.before, "touches", value),
+            access_of(plan, need.after, "touches", value),
+            need.distance,
+            distance(need.before, need.after),
+            also=tuple(str(other) for other, _ in found[1:]),
+        )
+
+
+def _witnesses(
+    plan: Plan, arcs: Sequence[Arc], distance: Distances, broken: bool
+) -> Iterator[Violation]:
+    """Witnesses that prove nothing, one report per reason.
+
+    Only if `broken`, those in which a step is missing: where there is a race, that is its echo.
+    """
+    least: dict[tuple[str, str], int] = {}
+    for u, v, d in arcs:
+        least[u, v] = min(d, least.get((u, v), d))
+    reasons: dict[str, list[Edge]] = {}
+    for edge in (*plan.edges, *plan.launch_order):
+        reason = _malformed(plan, edge) or (_gap(plan, edge, least) if broken else None)
+        if reason:
+            reasons.setdefault(reason, []).append(edge)
+    for reason, edges in reasons.items():
+        edge = edges[0]
+        yield Violation(
+            "SW-WITNESS",
+            f"the witness of {edge_text(edge)} is no proof: {reason}",
+            edge.hazard,
+            edge.value,
+            access_of(plan, edge.source, "touches", edge.value),
+            access_of(plan, edge.target, "touches", edge.value),
+            edge.distance,
+            distance(edge.source, edge.target)
+            if {edge.source, edge.target} <= plan.graph.vertices.keys()
+            else None,
+            also=tuple(edge_text(other) for other in edges[1:]),
+        )
+
+
+def _gap(plan: Plan, edge: Edge, least: Mapping[tuple[str, str], int]) -> str | None:
+    """A step of the witness that the plan does not order."""
+    if edge.event is not None and edge.event not in plan.records:
+        return f"it names the event of {edge.event!r}, which no op records"
+    for (u, at), (v, then) in pairwise(edge.witness):
+        if least.get((u, v), then - at + 1) > then - at:
+            return f"the plan has no ordering {instant(u, v, then - at)}"
+    return None
+
+
+def _malformed(plan: Plan, edge: Edge) -> str | None:
+    """Why an edge's witness would prove nothing even if each of its steps were ordered."""
+    ops = plan.graph.vertices
+    path = edge.witness
+    for op in (edge.source, edge.target, *(op for op, _ in path)):
+        if op not in ops:
+            return f"{op!r} is no op of the graph"
+    if len(path) < 2 or path[0] != (edge.source, 0) or path[-1][0] != edge.target:
+        return f"it does not lead from {edge.source!r} to {edge.target!r}"
+    if path[-1][1] > edge.distance:
+        return f"it is longer ({path[-1][1]}) than the distance ({edge.distance})"
+    launch = ops[edge.target].launch
+    if (
+        ops[edge.source].side == "host"
+        and launch is not None
+        and not any(op == launch and total <= edge.distance for op, total in path)
+    ):
+        return f"host work reaches {edge.target!r} only through its launch {launch!r}"
+    if (edge.from_stream, edge.to_stream) != (ops[edge.source].actor, ops[edge.target].actor):
+        return f"it names the actors {edge.from_stream!r} and {edge.to_stream!r}"
+    return None

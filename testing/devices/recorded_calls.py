@@ -1,0 +1,137 @@
+"""A device that does everything at once and writes down what it was asked.
+
+What it writes is what a GPU would be asked: so the exact sequence of stream and event calls
+of a pipeline can be read, compared and checked for races where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ...executors.asked import Asked
+from ...executors.crew import run_on
+from ...executors.device import Event, Moment, Recording
+from ...executors.report import RunReport
+from ...graph.plan import Plan
+
+if TYPE_CHECKING:
+    from ...executors.capture import Captures
+
+
+class Call(NamedTuple):
+    """One call on a stream or an event, by a host thread.
+
+    `work` is what was given to the stream, or the last work before the event concerned, as
+    `node/step`; None where the stream had been given nothing. `of` is the stream of that work.
+    """
+
+    host: str
+    kind: Literal["run", "record", "wait", "synchronize"]
+    stream: str | None  # None for `synchronize`: the host itself waits
+    work: str | None
+    of: str
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "run":
+                return f"{self.stream}: run {self.work}"
+            case "record":
+                return f"{self.stream}: record after {self.work}"
+            case "wait":
+                return f"{self.stream}: wait for {self.work} of {self.of}"
+            case "synchronize":
+                return f"{self.host}: wait for {self.work} of {self.of}"
+
+
+class RecordedEvent:
+    def __init__(self, device: RecordedCalls, work: str | None, of: str) -> None:
+        self.work = work
+        self.of = of
+        self._device = device
+
+    def synchronize(self) -> None:
+        self._device.note("synchronize", None, self.work, self.of)
+
+
+@dataclass
+class RecordedStream:
+    name: str
+    device: RecordedCalls
+    last: str | None = None
+
+    def run(self, work: Callable[[int], None], step: int, node: str) -> None:
+        self.last = f"{node}/{step}"
+        self.device.note("run", self.name, self.last, self.name)
+        work(step)
+
+    def record(self) -> RecordedEvent:
+        self.device.note("record", self.name, self.last, self.name)
+        return RecordedEvent(self.device, self.last, self.name)
+
+    def wait(self, event: Event) -> None:
+        assert isinstance(event, RecordedEvent), "streams wait for their own device's events"
+        self.device.note("wait", self.name, event.work, event.of)
+
+    def stamp(self) -> Moment:
+        now = perf_counter()
+        return lambda: now
+
+    def recording(self, pool: str) -> Recording:
+        from .tape import Tape  # with torch, which writing calls down does without
+
+        return Tape()
+
+
+@dataclass
+class RecordedCalls:
+    """A device and an executor. `calls`: all of its runs, in the order in which they were made.
+
+    `graphs`: capture segments, as tapes, and replay them.
+    """
+
+    graphs: bool = False
+    captures: Captures | None = field(default=None, init=False)
+    calls: list[Call] = field(default_factory=list)
+    urgent: frozenset[str] = frozenset()
+    defers: bool = field(default=True, init=False)
+
+    def entered(self) -> nullcontext[None]:
+        """There is no device to be on."""
+        return nullcontext()
+
+    def open(self, streams: Sequence[str], urgent: frozenset[str]) -> Mapping[str, RecordedStream]:
+        self.urgent = urgent
+        return {name: RecordedStream(name, self) for name in streams}
+
+    def close(self, seconds: float | None) -> Sequence[str]:
+        return ()
+
+    def abort(self) -> None:
+        """Nobody ever sleeps here."""
+
+    def note(
+        self,
+        kind: Literal["run", "record", "wait", "synchronize"],
+        stream: str | None,
+        work: str | None,
+        of: str,
+    ) -> None:
+        host = threading.current_thread().name.removeprefix("stepweave-")
+        self.calls.append(Call(host, kind, stream, work, of))
+
+    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
+        if self.graphs and (self.captures is None or self.captures.plan is not plan):
+            from ...executors.capture import Captures
+
+            self.captures = Captures(plan)
+        return run_on(
+            self,
+            plan,
+            asked,
+            captures=self.captures,
+        )

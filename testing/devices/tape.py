@@ -1,0 +1,122 @@
+"""A CUDA graph without CUDA: the tensor operations of a capture, done again on the same memory.
+
+While a body runs, a dispatch mode notes each operation with its very arguments. A replay does the
+same operations in the same order and puts each result where the first one lies. No Python of the
+body runs then. So what a captured graph cannot know, a tape cannot know either: host numbers,
+other addresses, what a branch would decide now. A step that a tape replays wrongly, a graph
+would replay wrongly too.
+
+Graphs of one stream work in the same memory, so what one leaves there may be anything. A tape
+therefore overwrites all that its operations made, once they are done: only what was copied to
+memory from outside the capture can be read afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ...executors.device import CannotCapture
+
+ASKS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select"})
+"""Operations whose result the host has to wait for: no graph can hold them."""
+
+SPOILT = 85  # fits every integer, and is neither a placeholder nor a likely count
+
+INDEXED = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
+"""They ask too, where an index is a mask: how many elements does it choose?"""
+
+
+class Tape:
+    """`with tape.capture(): body()`, then `tape.replay()` as often as wanted."""
+
+    def __init__(self) -> None:
+        self._calls: list[Callable[[], None]] = []
+        self._made: list[Tensor] = []
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """A capture that fails has done nothing, as with a graph: what it changed is put back."""
+        noting = _Noting(self._calls, self._made)
+        try:
+            with noting:
+                yield
+        except BaseException:
+            noting.undo()
+            raise
+        with torch.inference_mode():
+            self._spoil()
+
+    def replay(self) -> None:
+        with torch.inference_mode():
+            for call in self._calls:
+                call()
+            self._spoil()
+
+    def _spoil(self) -> None:
+        for tensor in self._made:
+            if tensor.dtype == torch.bool:
+                tensor.logical_not_()
+            else:
+                tensor.fill_(math.nan if tensor.is_floating_point() else SPOILT)
+
+
+class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, calls: list[Callable[[], None]], made: list[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._calls, self._made = calls, made
+        self._before: dict[int, tuple[Tensor, Tensor]] = {}  # memory -> (as bytes, what it held)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        name = func.overloadpacket.__name__
+        if name in ASKS or (name in INDEXED and any(x.dtype == torch.bool for x in given[1:])):
+            raise CannotCapture(f"{name} asks the device for a number that the host waits for")
+        if func._schema.is_mutable:
+            self._remember(given)
+        result = func(*args, **kwargs)
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        owned = {_memory(tensor) for tensor in given}
+        new = [_memory(tensor) not in owned for tensor in made]
+        if any(new) or func._schema.is_mutable:  # else a view: it lies where it lay
+            self._calls.append(_again(func, args, kwargs, made, new))
+            self._made += [tensor for tensor, mine in zip(made, new, strict=True) if mine]
+        return result
+
+    def undo(self) -> None:
+        for memory, held in self._before.values():
+            memory.copy_(held)
+
+    def _remember(self, tensors: list[Tensor]) -> None:
+        for tensor in tensors:
+            if _memory(tensor) not in self._before:
+                memory = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+                self._before[_memory(tensor)] = (memory, memory.clone())
+
+
+def _memory(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _again(
+    func: Any, args: tuple[Any, ...], kwargs: Any, made: list[Tensor], new: list[bool]
+) -> Callable[[], None]:
+    """The same call, its new results put where the first ones lie."""
+
+    def call() -> None:
+        results = [leaf for leaf in tree_leaves(func(*args, **kwargs)) if isinstance(leaf, Tensor)]
+        for place, result, elsewhere in zip(made, results, new, strict=True):
+            if elsewhere:
+                place.copy_(result)
+
+    return call

@@ -1,0 +1,196 @@
+"""A small random engine for tests: of ours, and of the nodes and policies you write.
+
+The drafter is the first layer of the target, whose later layers are scaled down, so that drafts
+are accepted at a realistic rate without training anything.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from transformers import PreTrainedModel
+
+from ..configs.schema import Method
+from ..graph.planner.compile import compile_plan
+from ..models.causal_lm import CausalLM
+from ..models.eagle import EagleHead
+from ..models.tokenizer import StreamDecoder
+from ..nodes.decode_step import decode_step
+from ..nodes.kind import NodeSpec, Shape
+from ..policies.stopping import StopChecker
+from ..requests.request import Request, SamplingParams
+from ..requests.table import Limits
+from ..serving.engine import Engine, ExecutorName
+from ..serving.pipeline import DRAFTERS
+from ..structured.xgrammar_backend import XGrammarBackend
+from .models import tiny_model, tiny_tokenizer
+
+VOCAB = 320
+EOS = 0
+
+
+def tiny_pair(
+    dtype: torch.dtype, *, scale: float = 0.15, seed: int = 0, context: int = 96
+) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """A target of three layers and a drafter that is its first layer."""
+    sizes: dict[str, Any] = {"vocab_size": VOCAB, "max_position_embeddings": context}
+    target = tiny_model("llama", seed, dtype, **sizes)
+    drafter = tiny_model("llama", seed, dtype, **{**sizes, "num_hidden_layers": 1})
+    weights = target.state_dict()
+    with torch.no_grad():
+        for name, weight in weights.items():
+            deep = not name.startswith("model.layers.0.") and "layers" in name
+            if deep and ("o_proj" in name or "down_proj" in name):
+                weight.mul_(scale)
+    drafter.load_state_dict({name: weights[name] for name in drafter.state_dict()})
+    return target, drafter
+
+
+@cache
+def tiny_grammars() -> XGrammarBackend:
+    """Grammars over the vocabulary of `tiny_tokenizer`."""
+    return XGrammarBackend(tiny_tokenizer(VOCAB), VOCAB, (EOS,))
+
+
+@dataclass(frozen=True)
+class TinyConfig:
+    """One cell of the matrix of features."""
+
+    depth: int = 1
+    executor: ExecutorName = "serial"
+    draft_tokens: int = 0
+    method: Method = "draft_model"
+    padded: bool = True
+    structured: bool = False
+    acceptance: str = "coupled"
+    prefix_cache: bool = False
+    num_blocks: int = 200
+    token_budget: int = 64
+    max_rows: int = 4
+    context: int = 96
+    dtype: torch.dtype = torch.float64
+    invariant: bool = False
+    order: Literal["keep", "search"] = "keep"
+    check: Literal["off", "strict"] = "off"
+
+
+def tiny_engine(
+    config: TinyConfig,
+    *,
+    drafter_context: int | None = None,
+    overrides: Mapping[str, NodeSpec] | None = None,
+    synthetic_acceptance: Sequence[float] | None = None,
+) -> Engine:
+    """An engine of that configuration, on the same weights for every configuration."""
+    target, draft = tiny_pair(config.dtype, context=config.context)
+    drafter: CausalLM | EagleHead | None = None
+    if config.draft_tokens and config.method == "draft_model":
+        if drafter_context is not None:
+            draft.config.max_position_embeddings = drafter_context
+        drafter = CausalLM.wrap(draft, invariant=config.invariant)
+    elif config.draft_tokens and (config.method == "eagle" or config.method == "eagle3"):
+        from .models import tiny_eagle
+
+        drafter = tiny_eagle(
+            target, config.method, invariant=config.invariant, context=drafter_context
+        )
+    shape = Shape(
+        depth=config.depth,
+        max_rows=config.max_rows,
+        token_budget=config.token_budget,
+        draft_tokens=config.draft_tokens,
+        drafter=DRAFTERS[config.method],
+        structured=config.structured,
+        draws=config.acceptance == "rejection",
+        padded=config.padded,
+    )
+    limits = Limits(
+        max_rows=config.max_rows,
+        token_budget=config.token_budget,
+        block_size=4,
+        num_blocks=config.num_blocks,
+        context_length=config.context,
+        draft_tokens=config.draft_tokens,
+        max_queue=100,
+    )
+    return Engine(
+        lambda machine: compile_plan(
+            decode_step(shape, machine, overrides=overrides, order=config.order)
+        ),
+        CausalLM.wrap(target, invariant=config.invariant),
+        limits,
+        drafter=drafter,
+        acceptance=config.acceptance,
+        synthetic_acceptance=synthetic_acceptance,
+        prefix_cache=config.prefix_cache,
+        executor=config.executor,
+        check=config.check,
+        watchdog_s=30.0,
+    )
+
+
+def tiny_request(
+    uid: int,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    *,
+    context: int = 96,
+    bad_words: Sequence[Sequence[int]] = (),
+) -> Request:
+    """A request over token ids; its grammar is compiled if it has one."""
+    room = min(params.max_tokens, context - len(prompt))
+    stops = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else {EOS})
+    spec = params.grammar
+    return Request(
+        uid=uid,
+        id=str(uid),
+        prompt="",
+        prompt_ids=tuple(prompt),
+        params=params,
+        max_tokens=room,
+        stop_token_ids=stops,
+        stopper=StopChecker(stops, params.stop, room, min(params.min_tokens, room)),
+        bad_words=tuple(map(tuple, bad_words)),
+        decoder=StreamDecoder(tiny_tokenizer(VOCAB), prompt),
+        grammar=None if spec is None else tiny_grammars().compile(spec),
+    )
+
+
+def tiny_requests(
+    params: Sequence[SamplingParams], *, seed: int = 5, longest: int = 30, context: int = 96
+) -> list[Request]:
+    """One request for each of `params`, with random prompts."""
+    rnd = random.Random(seed)
+    return [
+        tiny_request(
+            uid,
+            [rnd.randrange(3, VOCAB) for _ in range(rnd.randrange(1, longest))],
+            each,
+            context=context,
+        )
+        for uid, each in enumerate(params)
+    ]
+
+
+def fitted(engine: Engine, request: Request) -> Request:
+    """The request with the draft window that this engine gives it."""
+    wanted, most = request.params.draft_tokens, engine.limits.draft_tokens
+    request.window = 1 + (most if wanted is None else min(wanted, most))
+    return request
+
+
+def serve(engine: Engine, requests: Sequence[Request]) -> list[list[int]]:
+    """Run the requests to their end; the settled tokens of each.
+
+    Each gets the draft window of this engine, but for those that ask for less.
+    """
+    table = engine.new_table()
+    for request in requests:
+        table.submit(fitted(engine, request))
+    engine.run(table, requests)
+    return [list(request.output_ids) for request in requests]

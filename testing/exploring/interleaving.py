@@ -1,0 +1,313 @@
+"""A run of a plan, one event at a time: what may happen next is somebody else's choice.
+
+An op happens in two events, its begin and its end, so that ops of different actors overlap. Host
+threads follow their programs and block at their waits. A stream runs what was launched on it, in
+the order of the launches, and a wait of it captures the record that exists *when it is
+enqueued*, as on CUDA: a wait enqueued before its record does nothing. Steps out of range are
+skipped, with their waits, launches and records, in a single event.
+
+Nothing here knows a hazard or a distance rule: only programs, waits, launches, queues. What ops do
+when they happen is the business of a `Store`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from ...executors.instructions import Program
+from ...graph.plan import Plan
+
+
+class Instance(NamedTuple):
+    """One op of one step."""
+
+    op: str
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.op} of step {self.step}"
+
+
+class Store(Protocol):
+    """What ops do to the data: called for steps in range only."""
+
+    def begin(self, op: str, step: int) -> None: ...
+
+    def end(self, op: str, step: int) -> None: ...
+
+
+class LostWait(Exception):
+    """A stream's wait was enqueued before its record: it does nothing."""
+
+    def __init__(self, waiting: Instance, awaited: Instance) -> None:
+        super().__init__(f"{waiting} waits for {awaited}, which no op has recorded")
+        self.waiting = waiting
+        self.awaited = awaited
+
+
+class Misfed(Exception):
+    """A stream was given two ops in another order than its program has them."""
+
+    def __init__(self, stream: str, early: Instance, late: Instance) -> None:
+        super().__init__(f"stream {stream!r} is given {early} before {late}")
+        self.stream = stream
+        self.early = early
+        self.late = late
+
+
+class Stuck(Exception):
+    """Nothing can happen, and the run is not over."""
+
+
+Awaited = tuple[tuple[str, int], ...]  # (op, step) that must be done
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One op in the program of its actor."""
+
+    op: str
+    offset: int
+    waits: tuple[tuple[str, int], ...]  # (source, distance)
+    launches: tuple[str, ...]
+    stream: str | None
+
+
+@dataclass(frozen=True)
+class Course:
+    """A plan as the programs that every interleaving of it follows."""
+
+    hosts: Mapping[str, tuple[Place, ...]]
+    streams: Mapping[str, Mapping[str, tuple[int, int]]]  # op -> (rank, offset) in its program
+    places: Mapping[str, Place]
+    order: Mapping[str, tuple[int, int]]  # op -> (declared offset, listing position)
+    actors: tuple[str, ...]
+    first: int
+    tail: int
+    ahead: int
+
+    @staticmethod
+    def of(plan: Plan) -> Course:
+        program = Program.of(plan)
+        places = {
+            task.op: Place(
+                task.op,
+                task.offset,
+                tuple((wait.source, wait.distance) for wait in task.waits),
+                task.launches,
+                task.stream,
+            )
+            for tasks in program.actors.values()
+            for task in tasks
+        }
+        hosts = {
+            actor: tuple(places[task.op] for task in tasks)
+            for actor, tasks in program.actors.items()
+            if actor not in program.streams
+        }
+        streams = {
+            actor: {task.op: (rank, task.offset) for rank, task in enumerate(tasks)}
+            for actor, tasks in program.actors.items()
+            if actor in program.streams
+        }
+        return Course(
+            hosts=hosts,
+            streams=streams,
+            places=places,
+            order={v.name: (v.offset, v.position) for v in plan.graph.vertices.values()},
+            actors=(*hosts, *streams),
+            first=program.first,
+            tail=program.tail,
+            ahead=program.ahead,
+        )
+
+
+class Interleaving:
+    """Where every actor stands. `steps` None: until `last` is set to a step."""
+
+    __slots__ = (
+        "_coming",
+        "_fed",
+        "_floor",
+        "_given",
+        "_running",
+        "_turn",
+        "course",
+        "done",
+        "last",
+        "queues",
+        "store",
+        "strict",
+    )
+
+    def __init__(
+        self, course: Course, steps: int | None, store: Store, *, strict: bool = True
+    ) -> None:
+        """`strict`: a lost wait or a misfed stream is raised; else it is only carried out."""
+        self.course = course
+        self.store = store
+        self.strict = strict
+        self.last: int | None = None if steps is None else steps - 1
+        self._turn = dict.fromkeys(course.hosts, 0)  # how many ops each host thread has done
+        self._coming: dict[str, tuple[Place, int, int]] = {}
+        for actor in course.hosts:
+            self._come(actor)
+        self._running: dict[str, tuple[Place, int] | None] = dict.fromkeys(course.actors)
+        self.queues: dict[str, list[tuple[Place, int, Awaited]]] = {
+            stream: [] for stream in course.streams
+        }
+        # The step that each op has completed, or been enqueued for, last: all start out equal.
+        before = {op: course.first - place.offset - 1 for op, place in course.places.items()}
+        self.done = dict(before)
+        self._given = dict(before)
+        self._fed: dict[str, tuple[int, Instance]] = {}
+        self._floor = course.first - 1
+
+    @property
+    def over(self) -> bool:
+        return not any(self.queues.values()) and all(
+            self._running[actor] is None and (actor in self.queues or self._next(actor) is None)
+            for actor in self.course.actors
+        )
+
+    def upcoming(self, actor: str) -> tuple[str, int] | None:
+        """The op and step that the actor is in, or comes to next; None: it has nothing to do."""
+        running = self._running[actor]
+        if running is not None:
+            return running[0].op, running[1]
+        if actor in self.queues:
+            queue = self.queues[actor]
+            return (queue[0][0].op, queue[0][1]) if queue else None
+        following = self._next(actor)
+        return None if following is None else (following[0].op, following[1])
+
+    def running(self, actor: str) -> bool:
+        return self._running[actor] is not None
+
+    def enabled(self) -> list[str]:
+        """The actors that may make their next event now."""
+        found = []
+        for actor, running in self._running.items():
+            if running is not None:
+                found.append(actor)
+            elif actor in self.queues:
+                queue = self.queues[actor]
+                if queue and self._ready(queue[0][2]):
+                    found.append(actor)
+            else:
+                following = self._next(actor)
+                if following is not None:
+                    place, step = following
+                    if self._clear(place, step) and self._near(place, step):
+                        found.append(actor)
+        return found
+
+    def take(self, actor: str) -> None:
+        """Let the next event of an enabled actor happen."""
+        running = self._running[actor]
+        if running is not None:
+            place, step = running
+            self.store.end(place.op, step)
+            self._complete(actor, place, step)
+            return
+        if actor in self.queues:
+            place, step, _ = self.queues[actor].pop(0)
+        else:
+            following = self._next(actor)
+            assert following is not None, f"{actor} has nothing to do"
+            place, step = following
+        if step < 0 or (self.last is not None and step > self.last):
+            self._complete(actor, place, step)
+        else:
+            self._running[actor] = (place, step)
+            self.store.begin(place.op, step)
+
+    def _complete(self, actor: str, place: Place, step: int) -> None:
+        self._running[actor] = None
+        self.done[place.op] = step
+        if actor in self.queues:
+            return
+        self._turn[actor] += 1
+        self._come(actor)
+        if place.stream is not None:
+            for op in place.launches:
+                self._enqueue(place.stream, self.course.places[op], step)
+
+    def _enqueue(self, stream: str, place: Place, step: int) -> None:
+        captured = []
+        for source, distance in place.waits:
+            awaited = step - distance
+            if self._given[source] >= awaited:
+                captured.append((source, awaited))
+            elif self.strict and self._real(step) and self._real(awaited):
+                raise LostWait(Instance(place.op, step), Instance(source, awaited))
+        self._given[place.op] = step
+        self.queues[stream].append((place, step, tuple(captured)))
+        if self.strict and self._real(step):
+            rank, offset = self.course.streams[stream][place.op]
+            number = (step + offset) * len(self.course.streams[stream]) + rank
+            before, early = self._fed.get(stream, (number, Instance(place.op, step)))
+            if number < before:
+                raise Misfed(stream, early, Instance(place.op, step))
+            self._fed[stream] = (number, Instance(place.op, step))
+
+    def _real(self, step: int) -> bool:
+        return step >= 0 and (self.last is None or step <= self.last)
+
+    def _next(self, actor: str) -> tuple[Place, int] | None:
+        coming = self._coming[actor]
+        return None if self._beyond(coming[2]) else coming[:2]
+
+    def _come(self, actor: str) -> None:
+        """Set what a host thread comes to next."""
+        program = self.course.hosts[actor]
+        turn, rank = divmod(self._turn[actor], len(program))
+        iteration = self.course.first + turn
+        self._coming[actor] = (program[rank], iteration - program[rank].offset, iteration)
+
+    def _clear(self, place: Place, step: int) -> bool:
+        """Everything that an op waits for is done, but for what no iteration comes to."""
+        done, places = self.done, self.course.places
+        for source, distance in place.waits:
+            awaited = step - distance
+            if done[source] < awaited and not self._beyond(awaited + places[source].offset):
+                return False
+        return True
+
+    def _beyond(self, iteration: int) -> bool:
+        return self.last is not None and iteration > self.last + self.course.tail
+
+    def _ready(self, awaited: Awaited) -> bool:
+        done = self.done
+        return all(done[op] >= step for op, step in awaited)
+
+    def _near(self, place: Place, step: int) -> bool:
+        """No thread runs ahead of the others without bound, as in any executor."""
+        if step - self.course.ahead <= self._floor:
+            return True
+        self._floor = min(self.done.values())
+        return step - self.course.ahead <= self._floor
+
+    # --- for a search over all interleavings ---------------------------------------------------
+
+    def copy(self, store: Store) -> Interleaving:
+        other = object.__new__(Interleaving)
+        other.course, other.store, other.strict = self.course, store, self.strict
+        other.last, other._floor = self.last, self._floor
+        other._turn, other._running = dict(self._turn), dict(self._running)
+        other._coming = dict(self._coming)
+        other.queues = {stream: list(queue) for stream, queue in self.queues.items()}
+        other.done, other._given, other._fed = dict(self.done), dict(self._given), dict(self._fed)
+        return other
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for two runs that have come to the same point."""
+        return (
+            tuple(self._turn.values()),
+            tuple(None if r is None else (r[0].op, r[1]) for r in self._running.values()),
+            tuple(tuple((p.op, s, w) for p, s, w in queue) for queue in self.queues.values()),
+            tuple(self.done.values()),
+            tuple(self._given.values()),
+        )

@@ -1,0 +1,261 @@
+"""The explorer on real ops: the same interleavings, with the ops' own code at their events.
+
+An op is one call and cannot be cut in two, so the schedule chooses whether its code runs at its
+begin, which shows writes that come too early, or at its end, which shows reads that come too late.
+In between, what it writes is an `Unreadable`. What the run returns is compared with what the serial
+program returned; where they differ, the same order of events on history-recording ops says which
+accesses met, or that no declared ones did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from random import Random
+from time import perf_counter
+from typing import Any, NoReturn, TypeVar
+
+from ...executors.asked import Asked
+from ...executors.context import Memory, cells_in_flight
+from ...executors.errors import NodeFailure
+from ...executors.frontier import Frontier
+from ...executors.instructions import Desk, Perform, interpret
+from ...executors.report import OpEvent, RunReport
+from ...executors.trace import timed
+from ...graph.errors import StepweaveError
+from ...graph.plan import Plan
+from .explorer import Exploration, Explorer, Failure, InterleavingFailed, order_digest
+from .interleaving import Course, Interleaving
+from .schedules import Held, Priorities, Replay, Schedule
+
+T = TypeVar("T")
+EVENTS = 250  # among which random schedules change their priorities
+SIMPLE_STEPS = 4  # shrinking holds back ops of the first so many steps
+
+
+class Unreadable:
+    """Stands in a cell that an op is writing. Whatever is done with it is an error."""
+
+    def __init__(self, name: str, op: str, step: int) -> None:
+        object.__setattr__(self, "_said", f"{op} of step {step} is writing {name}")
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise InterleavingFailed(
+            f"read too early or too late: {object.__getattribute__(self, '_said')}"
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self._refuse()
+
+    __add__ = __radd__ = __iter__ = __len__ = __getitem__ = __bool__ = __call__ = _refuse
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
+
+
+@dataclass
+class Ran:
+    """One run of a plan under a schedule: who made each event, and how many steps began."""
+
+    actors: list[str] = field(default_factory=list)
+    steps: int = 0
+    failure: NodeFailure | InterleavingFailed | None = None
+
+
+@dataclass
+class Interleaved:
+    """An executor that runs everything on the calling thread, in one order that the plan permits.
+
+    `schedule` chooses among the actors; None for random priorities from `seed`. `early`: whether
+    ops' code runs at their begin; None for either, from the seed. `runs` tells what happened.
+    """
+
+    seed: int = 0
+    schedule: Schedule | None = None
+    early: bool | None = None
+    runs: list[Ran] = field(default_factory=list)
+
+    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
+        """As any executor. A deadlock is found at once, so nothing is watched."""
+        course = Course.of(plan)
+        ran = Ran()
+        self.runs.append(ran)
+        frontier = Frontier(asked.steps, tail=course.tail, ahead=1 << 60)
+        sizes = cells_in_flight(plan, course.ahead)
+        memory = Memory.of(plan.graph, sizes, asked.states, asked.keep, frontier)
+        events: list[OpEvent] = []
+        origin = perf_counter()
+        nodes = _Nodes(plan, memory, frontier, self._moments(), asked.trace, origin, events)
+        run = Interleaving(course, asked.steps, nodes, strict=False)
+        nodes.run = run
+        seed = self.seed + len(self.runs) - 1
+        schedule = self.schedule or Priorities(seed, course.actors, EVENTS)
+        try:
+            while enabled := run.enabled():
+                actor = schedule.choose(run, enabled)
+                ran.actors.append(actor)
+                run.take(actor)
+            if not run.over:
+                raise InterleavingFailed("nothing can go on: the plan waits for itself")
+        except (NodeFailure, InterleavingFailed) as failure:
+            ran.failure = failure
+            raise
+        finally:
+            ran.steps = frontier.steps
+        return RunReport(
+            steps=frontier.steps,
+            kept=memory.histories(frontier.steps),
+            events=tuple(sorted(events, key=lambda event: event.start_s)),
+            seconds=perf_counter() - origin,
+        )
+
+    def _moments(self) -> Callable[[], bool]:
+        if self.early is not None:
+            early = self.early
+            return lambda: early
+        random = Random(self.seed)
+        return lambda: random.random() < 0.5
+
+
+class _Nodes:
+    """The data of one run: a `Store` whose ops are the graph's own."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        memory: Memory,
+        frontier: Frontier,
+        early: Callable[[], bool],
+        trace: bool,
+        origin: float,
+        events: list[OpEvent],
+    ) -> None:
+        self.vertices = plan.graph.vertices
+        self.cells = memory.cells
+        self.frontier = frontier
+        self.early = early
+        self.run: Interleaving | None = None
+        self.performs: dict[str, Perform] = {
+            name: interpret(
+                memory.contexts[name],
+                memory,
+                frontier,
+                Desk(),
+                run=timed(vertex, origin, events) if trace else vertex.op.run,
+            )
+            for name, vertex in plan.graph.vertices.items()
+        }
+        self.hidden: dict[str, list[tuple[list[Any], int, Any]] | None] = {}
+
+    def begin(self, op: str, step: int) -> None:
+        self.frontier.admit(step)
+        early = self.early()
+        if early:
+            self._perform(op, step)
+        kept = [
+            (cells, step % len(cells), cells[step % len(cells)])
+            for name in self.vertices[op].op.writes
+            if name in self.cells
+            for cells in (self.cells[name].cells,)
+        ]
+        for name in self.vertices[op].op.writes:
+            if name in self.cells:
+                cells = self.cells[name].cells
+                cells[step % len(cells)] = Unreadable(name, op, step)
+        self.hidden[op] = kept if early else None
+
+    def end(self, op: str, step: int) -> None:
+        kept = self.hidden.pop(op)
+        if kept is None:
+            self._perform(op, step)
+        else:
+            for cells, slot, datum in kept:
+                cells[slot] = datum
+
+    def _perform(self, op: str, step: int) -> None:
+        try:
+            self.performs[op](step)
+        except Exception as cause:
+            raise NodeFailure(self.vertices[op].node.name, op, step, cause) from cause
+        assert self.run is not None, "an op runs in a run"
+        if self.frontier.last != float("inf"):
+            self.run.last = int(self.frontier.last)
+
+
+def explore_nodes(
+    plan: Plan,
+    serve: Callable[[Interleaved], T],
+    *,
+    expected: T,
+    seeds: Iterable[int] = range(100),
+) -> Exploration:
+    """Run real ops under one schedule for each seed; stop at the first that goes wrong.
+
+    `serve` runs the plan by the executor that it is given and returns what must equal `expected`,
+    what it returned by the serial executor. An op that fails is a failure too.
+    """
+    seen: set[bytes] = set()
+    tried = 0
+    for seed in seeds:
+        tried += 1
+        executor = Interleaved(seed)
+        what = _difference(serve, executor, expected)
+        seen.add(order_digest(list(chain.from_iterable(ran.actors for ran in executor.runs))))
+        if what is not None:
+            told = f"of random priorities (seed {seed})"
+            found = replace(_met(plan, executor, what, told), seed=seed)
+            return Exploration(tried, len(seen), _simplest(plan, serve, expected, found))
+    return Exploration(tried, len(seen))
+
+
+def _difference(
+    serve: Callable[[Interleaved], T], executor: Interleaved, expected: T
+) -> str | None:
+    try:
+        result = serve(executor)
+    except StepweaveError as error:
+        return error.message
+    failures = (ran.failure for ran in executor.runs)
+    failed = next((failure for failure in failures if failure is not None), None)
+    if failed is not None:
+        return failed.message
+    if result != expected:
+        return f"the result is {result!r}, and {expected!r} by the serial program"
+    return None
+
+
+def _met(plan: Plan, executor: Interleaved, what: str, told: str) -> Failure:
+    """The two accesses that met, as the same order of events on histories shows them."""
+    for ran in executor.runs:
+        explorer = Explorer(plan, max(1, ran.steps))
+        _, failure = explorer.attempt(Replay(ran.actors))
+        if failure is not None:
+            return replace(failure, what=f"{what}\n  since    {failure.what}", schedule=told)
+    actors = tuple(chain.from_iterable(ran.actors for ran in executor.runs))
+    said = f"{what}\n  since    an op touches what it does not declare: all declared accesses agree"
+    steps = max((ran.steps for ran in executor.runs), default=0)
+    return Failure("UNDECLARED", said, None, None, steps, actors, schedule=told)
+
+
+def _simplest(
+    plan: Plan, serve: Callable[[Interleaved], T], expected: T, failure: Failure
+) -> Failure:
+    """The reference order with one op held back, if that fails too in the same way."""
+    for held in _holds(plan, failure):
+        for early in (True, False):
+            executor = Interleaved(schedule=held, early=early)
+            what = _difference(serve, executor, expected)
+            if what is not None:
+                found = _met(plan, executor, what, str(held))
+                if found.hazard == failure.hazard:
+                    return replace(found, seed=failure.seed)
+    return failure
+
+
+def _holds(plan: Plan, failure: Failure) -> Iterator[Held]:
+    ops = list(plan.graph.vertices)
+    if failure.first is not None:  # what should have come first is what to hold back
+        late = failure.first.op
+        ops.sort(key=lambda op: op != late)
+    for step in range(SIMPLE_STEPS):
+        for op in ops:
+            yield Held(op, step)

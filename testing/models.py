@@ -1,0 +1,331 @@
+"""Small random models of several families, for tests: of ours, and of nodes you write.
+
+They are random but not bland: weights are large enough that greedy outputs wander, so that a
+wrong mask or a lost token shows in the text. No weights are downloaded, and neither pytest nor
+hypothesis is needed.
+"""
+
+import copy
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import nn
+from torch.nn import functional as F
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GptOssConfig,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+)
+
+from ..models.attention import AttentionBatch
+from ..models.causal_lm import CausalLM
+from ..models.eagle import EagleHead
+from ..models.eagle_network import EagleConfig, EagleNetwork
+
+SIZE: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "tie_word_embeddings": False,
+}
+
+
+def longrope(original: int, width: int) -> dict[str, Any]:
+    """Fields of a configuration whose rope changes beyond `original` tokens; heads of `width`."""
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0 + 0.1 * (i % 4) for i in range(width // 2)],
+        "long_factor": [1.5 + 1.1 * (i % 5) for i in range(width // 2)],
+        "original_max_position_embeddings": original,
+    }
+    return {"original_max_position_embeddings": original, "rope_parameters": rope}
+
+
+FAMILIES: dict[str, Callable[..., Any]] = {
+    "llama": LlamaConfig,
+    "qwen3": Qwen3Config,
+    "mistral": lambda **size: MistralConfig(**{"sliding_window": 7, **size}),
+    "gemma2": lambda **size: Gemma2Config(
+        **{
+            "sliding_window": 9,
+            "attn_logit_softcapping": 3.0,
+            "final_logit_softcapping": 4.0,
+            "query_pre_attn_scalar": 16,
+            **size,
+        }
+    ),
+    "gemma3": lambda **size: Gemma3TextConfig(
+        **{
+            "sliding_window": 6,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "query_pre_attn_scalar": 16,
+            **size,
+        }
+    ),
+    "phi3": lambda **size: Phi3Config(
+        **{
+            **longrope(200, 12),
+            **{name: value for name, value in size.items() if name != "head_dim"},
+        }
+    ),
+    "gpt_oss": lambda **size: GptOssConfig(
+        **{
+            "sliding_window": 8,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+            **size,
+        }
+    ),
+}
+"""What is special: window (mistral), soft caps (gemma2), two ropes (gemma3), sinks and experts
+(gpt_oss), a rope that changes beyond 200 tokens (phi3)."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+_TEXT = (
+    'the quick brown fox jumps over the lazy dog {"name": "value", "list": [1, 2, 3], "true": '
+    "false, null} to be or not to be that is the question 3.14159 hello hello world"
+)
+
+
+def tiny_model(
+    family: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, **config: Any
+) -> PreTrainedModel:
+    """A random model of `family` (a key of `FAMILIES`), the same for the same arguments.
+
+    `config` overrides fields of its configuration. The global random state is left alone.
+    """
+    if family not in FAMILIES:
+        raise ValueError(f"no family {family!r}; there are {', '.join(sorted(FAMILIES))}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        build: Any = AutoModelForCausalLM.from_config
+        model = build(FAMILIES[family](**{**SIZE, **config}), attn_implementation="eager")
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "embed" in name or name.endswith("sinks"):
+                    parameter.normal_()
+                elif parameter.dim() >= 2:
+                    fan_in = parameter.shape[1]  # (experts, inputs, outputs)
+                    parameter.normal_(std=1.5 * fan_in**-0.5)
+    nn.Module.to(model, dtype).train(False)
+    assert isinstance(model, PreTrainedModel)
+    return model
+
+
+def tiny_eagle(
+    target: PreTrainedModel,
+    style: Literal["eagle", "eagle3"],
+    *,
+    invariant: bool = False,
+    context: int | None = None,
+    seed: int = 0,
+) -> EagleHead:
+    """A head for a small Llama whose first layer decides most (such as that of `tiny_pair`).
+
+    Untrained, yet some of its drafts are right: it does to the next token what the target's first
+    layer does. What the target's hidden states add is little but not nothing, so that wrong ones
+    show in the drafts. An EAGLE-3 head drafts only four tokens of five. The target may be wrapped
+    in a `CausalLM` afterwards; weights are the same for the same arguments.
+    """
+    llama: Any = copy.deepcopy(target.config)
+    llama.num_hidden_layers = 1
+    llama.max_position_embeddings = context or llama.max_position_embeddings
+    size = int(llama.hidden_size)
+    weights = target.state_dict()
+    first = {
+        name.removeprefix("model.layers.0."): weight
+        for name, weight in weights.items()
+        if name.startswith("model.layers.0.")
+    }
+    draft_ids = None
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        if style == "eagle":
+            network = EagleNetwork(EagleConfig("eagle", llama, size))
+            network.fc.weight.copy_(torch.cat([torch.eye(size), 0.05 * torch.eye(size)], dim=1))
+            del first["input_layernorm.weight"]
+            network.layers[0].load_state_dict(first)
+        else:
+            draft_ids = torch.tensor([i for i in range(llama.vocab_size) if i % 5 != 4])
+            llama.num_attention_heads *= 3
+            llama.num_key_value_heads *= 3
+            layers = (1, 2, 3)
+            network = EagleNetwork(
+                EagleConfig(
+                    "eagle3",
+                    llama,
+                    len(layers) * size,
+                    layers,
+                    draft_vocab_size=len(draft_ids),
+                    norm_before_residual=True,
+                )
+            )
+            _carry_next_token(network, first, weights["lm_head.weight"][draft_ids])
+    return EagleHead(
+        network, CausalLM.wrap(target, invariant=invariant), draft_ids, invariant=invariant
+    )
+
+
+def _carry_next_token(
+    network: EagleNetwork, first: dict[str, torch.Tensor], head: torch.Tensor
+) -> None:
+    """The target's layer in EAGLE-3's form, whose residual is without the next token.
+
+    So a third of the attention heads are the target's, on the embedding half of their input; the
+    others attend to their own position, by matching it with itself, and bring its embedding in.
+    """
+    size, width = network.config.hidden_size, network.config.head_dim
+    layer: Any = network.layers[0]
+    attention = layer.self_attn
+    own = {name: first[f"self_attn.{name}_proj.weight"] for name in "qkvo"}
+    keys, queries = len(own["k"]), len(own["q"])
+    frame = torch.linalg.qr(torch.randn(2 * keys, size)).Q
+    by_query = frame.view(-1, width, size).repeat_interleave(queries // keys, 0).flatten(0, 1)
+    for name, carrying in (("q", 2.5 * by_query), ("k", 2.5 * frame), ("v", frame)):
+        weight = getattr(attention, f"{name}_proj").weight
+        weight.copy_(F.pad(torch.cat([own[name], carrying]), (0, size)))
+    attention.o_proj.weight.copy_(torch.cat([own["o"], by_query.T * keys / queries], dim=1))
+    layer.hidden_norm.weight.fill_(0.3)
+    layer.mlp.load_state_dict(
+        {name.removeprefix("mlp."): each for name, each in first.items() if "mlp." in name}
+    )
+    network.lm_head.weight.copy_(head)
+
+
+def tiny_tokenizer(vocab_size: int = 320) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of at most `vocab_size` (≥ 262) tokens, `<eos>` being token 0."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=["<eos>", "<pad>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([_TEXT], trainer)
+    wrap: Any = PreTrainedTokenizerFast
+    wrapped = wrap(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")
+    wrapped.chat_template = CHAT_TEMPLATE
+    assert isinstance(wrapped, PreTrainedTokenizerFast)
+    return wrapped
+
+
+def save_tiny(directory: str | Path, family: str = "llama", seed: int = 0, **config: Any) -> Path:
+    """Write a model and tokenizer that fit each other to `directory`, as the hub has them."""
+    directory = Path(directory)
+    tokenizer = tiny_tokenizer()
+    vocab = {"vocab_size": len(tokenizer), "eos_token_id": 0}
+    model = tiny_model(family, seed, **{**vocab, **config})
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+class PagedRows:
+    """Feeds chunks of several requests through a model, allocating blocks in random order.
+
+    The least that can drive a `CausalLM`: no schedule, no sampling. Each request's tokens are
+    at `self.tokens[name]`, as far as they were fed.
+    """
+
+    def __init__(
+        self, model: CausalLM, *, num_blocks: int = 64, block_size: int = 4, seed: int = 0
+    ) -> None:
+        self.model = model
+        self.cache = model.new_cache(num_blocks, block_size)
+        self.free = list(range(1, num_blocks))
+        random.Random(seed).shuffle(self.free)
+        self.blocks: dict[str, list[int]] = {}
+        self.tokens: dict[str, list[int]] = {}
+
+    def feed(
+        self, *chunks: tuple[str, Sequence[int]], masked: int = 0, spare_blocks: int = 0
+    ) -> list[torch.Tensor]:
+        """One forward pass; logits `[tokens, vocabulary]` of each chunk (name, next tokens).
+
+        Each row gets `masked` masked tokens at its end, and the block tables get `spare_blocks`
+        unused columns: neither may change anything.
+        """
+        size = self.cache.block_size
+        ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        for name, new in chunks:
+            known = self.tokens.setdefault(name, [])
+            blocks = self.blocks.setdefault(name, [])
+            for token in new:
+                if len(known) == len(blocks) * size:
+                    blocks.append(self.free.pop())
+                ids.append(token)
+                positions.append(len(known))
+                slots.append(blocks[len(known) // size] * size + len(known) % size)
+                known.append(token)
+            ids += [-1] * masked
+            positions += [-1] * masked
+            slots += [0] * masked
+        width = max(len(self.blocks[name]) for name, _ in chunks) + spare_blocks
+        tables = [self.blocks[name] for name, _ in chunks]
+        device = self.model.device
+        batch = AttentionBatch(
+            query_lens=tuple(len(new) + masked for _, new in chunks),
+            block_tables=torch.tensor(
+                [blocks + [0] * (width - len(blocks)) for blocks in tables], device=device
+            ),
+            positions=torch.tensor(positions, device=device),
+            slots=torch.tensor(slots, device=device),
+            cache=self.cache,
+        )
+        logits, _ = self.model.forward(torch.tensor(ids, device=device), batch, None)
+        parts = torch.split(logits, [len(new) + masked for _, new in chunks])
+        return [part[: len(new)] for part, (_, new) in zip(parts, chunks, strict=True)]
+
+    def rewind(self, name: str, count: int) -> None:
+        """Forget the last `count` tokens of a request, as if they were rejected drafts."""
+        del self.tokens[name][len(self.tokens[name]) - count :]
+
+
+def own_greedy(model: PreTrainedModel, prompt: Sequence[int], count: int) -> list[int]:
+    """The next `count` greedy tokens by the model's own `generate` and attention."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        generate: Any = model.generate
+        ids = torch.tensor([list(prompt)])
+        out = generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=count,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+    finally:
+        model.set_attn_implementation(before)
+    tokens: list[int] = out[0, len(prompt) :].tolist()
+    return tokens

@@ -1,0 +1,181 @@
+"""What the tests of the kernels run twice: in their own process, and in Triton's interpreter.
+
+Each function makes its input from a seed, so that both sides get the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepweave.graph.errors import StepweaveError
+from stepweave.nodes.bitmask import Mask
+from stepweave.nodes.edits import Edits
+from stepweave.nodes.history import History
+from stepweave.nodes.machine import Machine
+from stepweave.nodes.prepare_inputs import SampleRows
+from stepweave.nodes.sample import draw, hand_on
+from stepweave.nodes.tails import Tails
+from stepweave.policies.acceptance import ACCEPTANCE
+from stepweave.policies.synthetic import synthetic
+from stepweave.sampling.kernels import runs_on
+from stepweave.structured.bitmask import words
+
+VOCAB = 1100
+CONTEXT = 12
+EXTREMES = torch.tensor([0, -1, 2**63 - 1, -(2**63), 2**32 - 1, 2**32, 77, -(2**31)])
+"""Seeds and positions at the edges of their words."""
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def logits(seed: int, lines: int, vocab: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Coarse, so that there are ties, and with what a broken model may give."""
+    g = generator(seed)
+    x = torch.randn(lines, vocab, generator=g).mul(4).round().div(2)
+    x[torch.rand(lines, vocab, generator=g) < 0.2] = -torch.inf
+    if lines > 4:
+        x[0] = -torch.inf
+        x[1, vocab // 2 :] = torch.nan
+        x[2, -1] = torch.inf
+        x[3] = 0.0
+        x[3, ::2] = -0.0
+    return x.to(dtype)
+
+
+def masks(seed: int, lines: int, vocab: int) -> Tensor:
+    """Random ones; the first closes every token, the last allows only one."""
+    bits = torch.randint(-(2**31), 2**31, (lines, words(vocab)), generator=generator(seed))
+    bits[0] = 0
+    bits[-1] = 0
+    only = (7 * seed + 5) % vocab
+    bits[-1, only // 32] = 1 << (only % 32)
+    return bits.to(torch.int32)
+
+
+def noise(seeds: Tensor, positions: Tensor, purpose: int, vocab: int) -> Tensor:
+    """Noise `[L, V]` of the kernels."""
+    from tests.sampling.noise_tiles import tiles
+
+    return tiles(seeds, positions, purpose, vocab)
+
+
+def verified(seed: int, *, any_random: bool, width: int = 3) -> list[Tensor]:
+    """Arguments of an acceptance rule: random windows, some drafts as the target will choose."""
+    g = generator(seed)
+    rows, vocab = 8, 40
+    target = torch.randn(rows, width, vocab, generator=g) * 3
+    drafts = torch.randint(-1, vocab + 2, (rows, width - 1), generator=g)
+    drafts = torch.where(torch.rand(drafts.shape, generator=g) < 0.6, 3, drafts)
+    target[..., 3] += 5
+    valid = torch.randint(0, width, (rows,), generator=g)
+    greedy = torch.rand(rows, generator=g) < (0.3 if any_random else 1.1)
+    return [target, drafts, valid, EXTREMES, EXTREMES.flip(0), greedy]
+
+
+def sampled(
+    seed: int,
+    rule: str,
+    *,
+    greedy: bool,
+    masked: bool,
+    edit: str,
+    ranks: bool = True,
+    ranked: bool = True,
+) -> list[Tensor]:
+    """All that `sample` leaves behind in a step of 5 rows with windows of 3.
+
+    `ranks`: some use top-k or top-p; `ranked`: the step is told so.
+    """
+    g = generator(seed)
+    rows, k = 5, 2
+    logits = torch.randn(rows, k + 1, VOCAB, generator=g) * 3
+    logits[..., 9] += 9
+    logits[1:3, :, 9] += 11
+    temperature = torch.tensor([0.0, 0.7, 1.0, 1.3, 0.0], dtype=torch.float64)
+    if greedy:
+        temperature.zero_()
+    drafts = torch.randint(-1, VOCAB, (rows, k), generator=g)
+    drafts[torch.rand(rows, k, generator=g) < 0.7] = 9
+    drafts[1:3] = 9
+    base = torch.tensor([4, 9, CONTEXT - 2, 5, 6])
+    fields = torch.stack([EXTREMES[:rows], torch.randint(0, 4, (rows,), generator=g)], dim=1)
+    one = torch.ones(rows, dtype=torch.int64)
+    sample = SampleRows(
+        lines=torch.arange(rows),
+        rows=torch.tensor([3, 0, 4, 5, 1]),
+        base=base,
+        first=one,
+        drafts=drafts,
+        valid=torch.tensor([2, 2, 2, 0, 2]),
+        forced=torch.tensor([-1, 8, -1, -1, -1]) if seed % 2 else None,
+        draft_limit=one * k,
+        logit_index=torch.arange(rows * (k + 1)).view(rows, k + 1),
+        seeds=fields[:, 0],  # a column, as in a step
+        prompt=one * 2,
+        top_k=torch.tensor([0, 5, 0, 40, 0]),
+        temperature=temperature,
+        top_p=torch.tensor([1.0, 1.0, 0.9, 0.8, 1.0], dtype=torch.float64),
+        min_p=torch.tensor([0.0, 0.1, 0.0, 0.0, 0.2], dtype=torch.float64),
+        generation=one,
+        step=one,
+        edits=_edits(edit),
+        draft_width=k,
+        longest=CONTEXT,
+        greedy=greedy,
+        structured=masked,
+        logprobs=2 if seed % 2 else -1,
+        ranked=ranked,
+    )
+    if not ranks:
+        sample = replace(sample, top_k=0 * one, top_p=one.double())
+    history = History(7, CONTEXT)
+    tails = Tails(torch.arange(7), torch.arange(7) * 10)
+    mask = None
+    if masked:
+        bits = masks(seed, rows * (k + 1), VOCAB).view(rows, k + 1, -1)
+        bits[:3] = -1
+        mask = Mask(bits, torch.tensor([2, 2, 2, 2, 1]))
+    rules: dict[str, Any] = {**ACCEPTANCE, "synthetic": synthetic([0.5])}
+    machine = Machine(acceptance_or_none=rules[rule], vocab_size=VOCAB)
+    q = torch.randn(7, k, VOCAB, generator=g).log_softmax(dim=-1) if rule == "rejection" else None
+    before = logits.clone()
+    with torch.inference_mode():
+        found = draw(machine, sample, logits, mask, history, q)
+        after = hand_on(tails, sample, found, history)
+    if not torch.equal(logits, before):
+        raise StepweaveError("logits were changed, which the step only reads")
+    shown = [] if found.logprobs is None else [found.logprobs.rank, found.logprobs.top_tokens]
+    tables = [after.last, after.computed, history.tokens[:, :-1]]
+    return [found.tokens, found.counts, found.drafted, *shown, *tables]
+
+
+def _edits(kind: str) -> Edits:
+    if kind == "bans":
+        return Edits(bans=torch.tensor([[1, 9, 20], [2, 9, 20]]))
+    if kind == "biases":
+        return Edits(
+            biases=torch.tensor([[0, 9], [2, 11]]),
+            bias_values=torch.tensor([-20.0, 30.0], dtype=torch.float64),
+        )
+    return Edits()
+
+
+def used(dtype: torch.dtype = torch.float32) -> bool:
+    return runs_on(torch.zeros(1, dtype=dtype))
+
+
+def with_what_changed(
+    name: str, written: Sequence[str], arguments: Mapping[str, Any]
+) -> list[Tensor]:
+    """What `module:function` returns for the arguments, then those that it wrote to."""
+    module, function = name.split(":")
+    found = getattr(import_module(module), function)(**arguments)
+    return [*(found if isinstance(found, tuple) else [found]), *(arguments[w] for w in written)]

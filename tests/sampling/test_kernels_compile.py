@@ -1,0 +1,86 @@
+"""The launches of the sampling kernels compile for GPUs, to code that keeps the bits of the noise.
+
+That takes no GPU: Triton brings its own tools.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton has builds for Linux only")
+
+from stepweave.sampling.kernels import (
+    choose,
+    hand_on,
+    keys,
+    mask,
+    scale,
+    settle,
+    uniform,
+    verify,
+)
+from tests.models.triton_recorder import Recorder
+
+KERNELS = [
+    (choose, "_best"),
+    (choose, "_draw"),
+    (keys, "_tokens"),
+    (settle, "_keep_equal"),
+    (uniform, "_uniform"),
+    (mask, "_apply"),
+    (scale, "_scale"),
+    (hand_on, "_hand_on"),
+]
+S, W, V = 2, 3, 128256
+
+
+def aligned(name: str, kind: str) -> bool:
+    return name in ("logits", "scores", "line_stride", "vocab")
+
+
+@pytest.fixture
+def recorders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Recorder]:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # compile anew each time
+    made = {name: Recorder(getattr(module, name), aligned) for module, name in KERNELS}
+    for module, name in KERNELS:
+        monkeypatch.setattr(module, name, made[name])
+    return made
+
+
+def test_every_kernel_compiles_and_rounds_each_operation_by_itself(
+    recorders: dict[str, Recorder],
+) -> None:
+    logits, bits = torch.zeros(S, W, V), torch.zeros(S, W, V // 32, dtype=torch.int32)
+    flat, masks = logits.view(S * W, V), bits.view(S * W, -1)
+    rows, lines = torch.zeros(S, dtype=torch.int64), torch.zeros(S * W, dtype=torch.int64)
+    drafts, temperature = torch.zeros(S, W - 1, dtype=torch.int64), torch.ones(S).double()
+    verify.coupled(
+        logits, bits, drafts, rows, rows, rows, temperature, min_p=temperature, forced=rows
+    )
+    verify.coupled(logits.bfloat16(), None, drafts, rows, rows, rows, temperature)
+    choose.draw(flat, lines, lines, lines == 0, lines)
+    mask.apply_bitmask(flat, masks)
+    scale.scaled(flat, torch.ones(S * W).double(), masks)
+    uniform.uniform(lines, lines, 1)
+    table = torch.zeros(9, dtype=torch.int64)
+    hand_on.hand_on(drafts, rows, rows, rows, torch.zeros(9, 8, dtype=torch.int32), table, table)
+    assert {name: len(recorder.compiled) for name, recorder in recorders.items()} == {
+        "_best": 3,
+        "_draw": 3,
+        "_tokens": 1,
+        "_keep_equal": 2,
+        "_uniform": 1,
+        "_apply": 1,
+        "_scale": 1,
+        "_hand_on": 1,
+    }
+    for name in ("_draw", "_scale"):
+        for ptx in (each.asm["ptx"] for each in recorders[name].compiled):
+            assert not re.search(r"\bfma|\.ftz|\.approx|div\.full", ptx), name
+            assert "div.rn.f32" in ptx
+    assert "ld.global.v4.b32" in recorders["_best"].compiled[0].asm["ptx"]  # four tokens at a time
+    assert "ld.global.v4.b32" in recorders["_draw"].compiled[0].asm["ptx"]

@@ -1,0 +1,113 @@
+"""The sampling kernels on a GPU: the bits of the CPU, and a capture that replays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from stepweave.policies.acceptance import coupled
+from stepweave.sampling.draw import draw
+from stepweave.sampling.noise import gumbel, uniform
+from stepweave.structured.bitmask import apply_bitmask
+from tests.sampling import kernel_cases
+from tests.sampling.kernel_cases import EXTREMES, logits, masks
+
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
+
+from stepweave.sampling.kernels import choose, mask, scale, verify
+
+pytestmark = pytest.mark.gpu
+
+VOCAB = 128256
+
+
+def on_device(*given: Tensor) -> Any:
+    return [x.cuda() for x in given]
+
+
+def test_they_are_used() -> None:
+    from stepweave.sampling.kernels import runs_on
+
+    assert runs_on(torch.zeros(1, device="cuda"))
+
+
+@pytest.mark.parametrize("vocab", [VOCAB, 1001])
+def test_noise_has_the_bits_of_the_cpu(vocab: int) -> None:
+    seeds, positions = on_device(EXTREMES, EXTREMES.flip(0))
+    expected = gumbel(EXTREMES, EXTREMES.flip(0), 0, vocab).view(torch.int32)
+    for function in (kernel_cases.noise, gumbel):
+        found = function(seeds, positions, 0, vocab).cpu()
+        assert torch.equal(found.view(torch.int32), expected)
+
+
+def test_uniform_numbers_have_the_bits_of_the_cpu() -> None:
+    seeds, positions = on_device(EXTREMES, EXTREMES.flip(0))
+    found = uniform(seeds, positions, 1)
+    assert torch.equal(found.cpu(), uniform(EXTREMES, EXTREMES.flip(0), 1))
+
+
+@pytest.mark.parametrize("lines", [1, 6, 300])
+def test_the_best_token_and_the_mask_are_those_of_the_cpu(lines: int) -> None:
+    x, bits = logits(lines, lines, VOCAB), masks(lines, lines, VOCAB)
+    masked = apply_bitmask(x, bits)
+    assert torch.equal(choose.argmax(*on_device(x, bits)).cpu(), masked.argmax(dim=-1))
+    found = mask.apply_bitmask(*on_device(x, bits)).cpu()
+    assert torch.equal(found.nan_to_num(nan=1.5), masked.nan_to_num(nan=1.5))
+
+
+def test_draws_are_those_of_the_cpu() -> None:
+    x = logits(8, 8, VOCAB)
+    greedy = torch.arange(8) % 3 == 0
+    on_gpu, seeds, where = on_device(x, EXTREMES, greedy)
+    found = choose.draw(on_gpu, seeds, seeds, where, 3)
+    assert torch.equal(found.cpu(), draw(x, EXTREMES, EXTREMES, greedy, 3))
+
+
+def test_scaled_logits_have_the_bits_of_the_cpu() -> None:
+    x, temperature = logits(9, 8, VOCAB), torch.linspace(0, 2, 8).double()
+    found = scale.scaled(*on_device(x, temperature)).cpu()
+    best = x.argmax(dim=-1, keepdim=True)
+    expected = (x - x.gather(-1, best)) / temperature[:, None].float()
+    expected[0] = torch.full((VOCAB,), -torch.inf).index_fill(0, best[0], 0.0)
+    assert torch.equal(found.nan_to_num(nan=1.5), expected.nan_to_num(nan=1.5))
+
+
+@pytest.mark.parametrize("any_random", [True, False])
+def test_windows_are_verified_as_on_the_cpu(any_random: bool) -> None:
+    for seed in range(20):
+        arguments = kernel_cases.verified(seed, any_random=any_random)
+        found: Any = coupled(*on_device(*arguments), any_random=any_random)
+        expected: Any = coupled(*arguments, any_random=any_random)
+        assert torch.equal(found.tokens.cpu(), expected.tokens)
+        assert torch.equal(found.counts.cpu(), expected.counts)
+
+
+def test_a_capture_replays_with_new_values_and_nothing_waits() -> None:
+    given = on_device(
+        torch.randn(4, 3, VOCAB),
+        masks(1, 12, VOCAB).view(4, 3, -1),
+        torch.zeros(4, 2, dtype=torch.int64),
+        torch.full((4,), 2),
+        EXTREMES[:4],
+        EXTREMES[4:],
+        torch.tensor([0.0, 1.0, 0.7, 1.0]),
+    )
+    verify.coupled(*given)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    before = torch.cuda.get_sync_debug_mode()
+    with torch.cuda.graph(graph):
+        tokens, counts = verify.coupled(*given)
+    given[0].copy_(torch.randn(4, 3, VOCAB))
+    graph.replay()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        expected = verify.coupled(*given)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    assert torch.equal(tokens, expected[0])
+    assert torch.equal(counts, expected[1])

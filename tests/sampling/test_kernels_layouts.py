@@ -1,0 +1,217 @@
+"""The sampling kernels take every argument in every layout of memory, or refuse it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
+from tests.models.layouts import LAYOUTS
+from tests.sampling.kernel_cases import generator, masks
+from tests.sampling.test_kernels import same
+
+KERNELS = "stepweave.sampling.kernels"
+ROWS, PLACES, VOCAB = 3, 3, 70
+LINES = ROWS * PLACES
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> Iterator[Interpreter]:
+    if reason := why_no_interpreter():
+        pytest.skip(reason)
+    with interpreter(STEPWEAVE_KERNELS="triton") as started:
+        yield started
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A function that launches kernels, and tensors for it. `written`: it changes these."""
+
+    name: str
+    tensors: Callable[[], dict[str, Tensor]]
+    others: Mapping[str, object] = field(default_factory=dict)
+    written: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "-".join([self.name.partition(":")[2], *map(str, self.others)])
+
+
+def scores(*shape: int) -> Tensor:
+    return torch.randn(*shape, VOCAB, generator=generator(1)) * 3
+
+
+def whole(high: int, *shape: int) -> Tensor:
+    return torch.randint(0, high, shape, generator=generator(2))
+
+
+def per_row(rows: int) -> dict[str, Tensor]:
+    return {"seeds": whole(1 << 40, rows), "positions": whole(1 << 20, rows)}
+
+
+def temperatures(rows: int) -> Tensor:
+    return torch.tensor([0.7, 0.0, 1.3]).double()[torch.arange(rows) % 3]
+
+
+def windows() -> dict[str, Tensor]:
+    """Drafts of token 2."""
+    return {"drafts": torch.full((ROWS, PLACES - 1), 2), "valid": torch.tensor([2, 1, 0])}
+
+
+def keys() -> Tensor:
+    """Keys of `keys.py` of several programs per line; the best is of token 2, but in the last."""
+    tokens = torch.tensor([9, 2, 7, 8]).repeat(LINES, 1)
+    tokens[-1] += 20
+    return (torch.tensor([5, 8, 6, 7]) << 32) | (2**31 - 1 - tokens)
+
+
+def after_a_step() -> dict[str, Tensor]:
+    return {
+        "tokens": whole(50, ROWS, PLACES) + 5,
+        "counts": torch.tensor([1, 2, 2]),
+        "base": torch.tensor([4, 0, 7]),
+        "rows": torch.tensor([3, 0, 4]),
+        "history": torch.zeros(6, 12, dtype=torch.int32),
+        "last": whole(50, 6),
+        "computed": whole(50, 6),
+    }
+
+
+def lines() -> dict[str, Tensor]:
+    return {"logits": scores(LINES), "bits": masks(0, LINES, VOCAB)}
+
+
+def step() -> dict[str, Tensor]:
+    """What `verify.coupled` is asked for a step."""
+    return {
+        "logits": scores(ROWS, PLACES),
+        "bits": masks(0, LINES, VOCAB).view(ROWS, PLACES, -1),
+        **windows(),
+        **per_row(ROWS),
+        "temperature": temperatures(ROWS),
+        "min_p": torch.tensor([0.0, 0.1, 0.02]).double(),
+        "forced": torch.tensor([-1, 5, -1]),
+    }
+
+
+WRAPPERS = [
+    Wrapper("choose:argmax", lines),
+    Wrapper(
+        "choose:draw",
+        lambda: {
+            "log_probs": scores(LINES).log_softmax(-1),
+            **per_row(LINES),
+            "greedy": torch.arange(LINES) % 3 == 1,
+            "purpose": whole(4, LINES),
+        },
+    ),
+    Wrapper(
+        "choose:sample",
+        lambda: {
+            **lines(),
+            **per_row(LINES),
+            "temperature": temperatures(LINES),
+            "min_p": torch.full((LINES,), 0.01),
+            "purpose": whole(4, LINES),
+        },
+    ),
+    Wrapper("keys:tokens_of", lambda: {"keys": keys()}),
+    Wrapper("mask:apply_bitmask", lines),
+    Wrapper("mask:apply_bitmask", lines, {"in_place": True}, written=("logits",)),
+    Wrapper("scale:scaled", lambda: {**lines(), "temperature": temperatures(LINES)}),
+    Wrapper(
+        "settle:keep_equal",
+        lambda: {"keys": keys(), **windows(), "forced": torch.tensor([-1, 5, -1])},
+    ),
+    Wrapper("uniform:uniform", lambda: {**per_row(LINES), "purpose": whole(4, LINES)}),
+    Wrapper("verify:coupled", step),
+    Wrapper(
+        "verify:coupled_scores",
+        lambda: {
+            "target": scores(ROWS, PLACES),
+            **windows(),
+            **per_row(ROWS),
+            "greedy": torch.tensor([False, True, False]),
+        },
+    ),
+    Wrapper("hand_on:hand_on", after_a_step, written=("history",)),
+]
+
+REFUSED = {
+    ("history", "expanded"): "history .* several entries in one place",
+    ("logits", "expanded"): "logits .* several entries in one place",
+    ("logits", "column_view"): "logits .* side by side",
+    ("logits", "transposed"): "logits .* side by side",
+}
+"""What the kernels do not write to."""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("wrapper", WRAPPERS, ids=str)
+def test_the_result_is_the_same_however_the_arguments_lie(
+    interpreted: Interpreter, wrapper: Wrapper, layout: str
+) -> None:
+    """All arguments at once, against the same numbers side by side."""
+    given = wrapper.tensors()
+    for name, tensor in given.items():
+        if name not in wrapper.written or (name, layout) not in REFUSED:
+            given[name] = LAYOUTS[layout](tensor)
+    compare(interpreted, wrapper, given)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("wrapper", WRAPPERS, ids=str)
+def test_the_result_is_the_same_however_each_argument_lies(
+    interpreted: Interpreter, wrapper: Wrapper, layout: str
+) -> None:
+    for name, tensor in wrapper.tensors().items():
+        if name not in wrapper.written or (name, layout) not in REFUSED:
+            compare(interpreted, wrapper, {**wrapper.tensors(), name: LAYOUTS[layout](tensor)})
+
+
+@pytest.mark.parametrize(("name", "layout"), REFUSED)
+def test_what_cannot_be_written_to_is_refused(
+    interpreted: Interpreter, name: str, layout: str
+) -> None:
+    [wrapper] = (wrapper for wrapper in WRAPPERS if name in wrapper.written)
+    tensors = wrapper.tensors()
+    with pytest.raises(RuntimeError, match=f"ValueError: {REFUSED[name, layout]}"):
+        called(interpreted, wrapper, {**tensors, name: LAYOUTS[layout](tensors[name])})
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS, ids=str)
+def test_tensors_of_other_lengths_are_refused(interpreted: Interpreter, wrapper: Wrapper) -> None:
+    """A kernel would read behind the end of the shorter."""
+    tensors = wrapper.tensors()
+    for name in tensors if len(tensors) > 1 else ():
+        given = {**tensors, name: tensors[name][:-1]}
+        with pytest.raises(RuntimeError, match="ValueError: "):
+            called(interpreted, wrapper, given)
+
+
+def called(
+    interpreted: Interpreter, wrapper: Wrapper, tensors: Mapping[str, Tensor]
+) -> list[Tensor]:
+    """What the function returns, and what it was to change."""
+    found: list[Tensor] = interpreted(
+        "tests.sampling.kernel_cases:with_what_changed",
+        f"{KERNELS}.{wrapper.name}",
+        wrapper.written,
+        {**tensors, **wrapper.others},
+    )
+    return found
+
+
+def compare(interpreted: Interpreter, wrapper: Wrapper, given: Mapping[str, Tensor]) -> None:
+    """The result, and what is written, with the numbers as they lie and side by side."""
+    plain = {
+        name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in given.items()
+    }
+    found, wanted = (called(interpreted, wrapper, each) for each in (given, plain))
+    assert len(found) == len(wanted) >= 1
+    for one, other in zip(found, wanted, strict=True):
+        assert same(one, other), list(given)

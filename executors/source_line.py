@@ -10,17 +10,9 @@ from importlib.util import find_spec
 from types import FrameType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_CHECKING = os.path.join(os.path.dirname(_HERE), "testing", "checking")
 _OURS = frozenset(
-    os.path.join(_HERE, name)
-    for name in (
-        "source_line.py",
-        "watch.py",
-        "exits.py",
-        "strict.py",
-        "context.py",
-        "homes.py",
-        "races.py",
-    )
+    os.path.join(_HERE, name) for name in ("source_line.py", "exits.py", "context.py", "homes.py")
 ) | {os.path.join(os.path.dirname(_HERE), "graph", "declare.py")}
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib", "stdlib")})
 
@@ -39,8 +31,9 @@ def frames() -> Iterator[FrameType]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file not in _OURS:
-            if os.path.dirname(file) == _HERE:
+        folder = os.path.dirname(file)
+        if file not in _OURS and folder != _CHECKING:
+            if folder == _HERE:
                 return
             if not file.startswith((_TORCH, "<")):
                 yield frame

@@ -17,6 +17,7 @@ from ..graph.node import OpContext
 from ..requests.batch import ScheduledRow, StepBatch
 from ..structured.backend import Matcher, fill_batch
 from ..structured.bitmask import ALL_ALLOWED, words
+from ..structured.in_use import GrammarsInUse
 from .d2h_copy import HostDrafts
 from .kind import Shape
 from .machine import Machine
@@ -28,18 +29,18 @@ from .transfer import CPU, packed, pinned, upload
 class MatcherTable:
     """The `matchers` state: one matcher per structured request, and what went wrong with it."""
 
+    grammars: GrammarsInUse = field(default_factory=GrammarsInUse)
     matchers: dict[int, Matcher] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
 
     def of(self, row: ScheduledRow) -> Matcher | None:
         """The row's matcher, made when it is first needed; None for a row without a grammar."""
-        grammar = row.request.grammar
-        if grammar is None:
+        if not row.request.structured:
             return None
         uid = row.request.uid
         if uid not in self.matchers:
-            matcher = grammar.matcher()
-            matcher.advance(row.request.output_ids)  # of an earlier run, if there was one
+            matcher = self.grammars.of(uid).matcher()
+            matcher.advance(row.earlier_output)
             self.matchers[uid] = matcher
         return self.matchers[uid]
 

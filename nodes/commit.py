@@ -23,7 +23,7 @@ from .transfer import packed
 class Settled:
     """What one request got from one step: its tokens, or the error that ends it."""
 
-    request: Request
+    uid: int
     tokens: tuple[int, ...] = ()
     drafted: int = 0
     accepted: int = 0  # of the drafts in this step's window, before a stop cuts the tokens
@@ -43,20 +43,23 @@ def cut(request: Request, tokens: Sequence[int]) -> Sequence[int]:
 
 
 def advance(
-    batch: StepBatch, sampled: HostSampled | None, matchers: MatcherTable | None
-) -> list[Settled]:
+    table: RequestTable,
+    batch: StepBatch,
+    sampled: HostSampled | None,
+    matchers: MatcherTable | None,
+) -> tuple[Settled, ...]:
     """Settle the tokens of every live row, and advance its matcher by what was kept."""
-    settled: list[Settled] = []
     if sampled is None:
-        return settled
-    _prompt_logprobs(batch, sampled)
+        return ()
+    settled: list[Settled] = []
+    _prompt_logprobs(table, batch, sampled)
     count = len(batch.sampling)
     tokens = packed(sampled.tokens, count, batch.width).tolist()
     counts = sampled.counts[:count].tolist()
     drafted = sampled.drafted[:count].tolist()
     for index, row in enumerate(batch.sampling):
-        request = row.request
-        if not row.yields or request.phase == "done" or request.settled >= row.limit:
+        request = table.requests.get(row.request.uid)
+        if not row.yields or request is None or request.settled >= row.limit:
             continue  # it ended while this step was in flight: its work is not counted
         error = None if matchers is None else matchers.failures.get(request.uid)
         kept = () if error else tuple(cut(request, tokens[index][: counts[index]]))
@@ -74,17 +77,17 @@ def advance(
                 sampled.logprobs.of(first + place, token, top, batch.logprobs)
                 for place, token in enumerate(kept)
             )
-        settled.append(Settled(request, kept, drafted[index], counts[index] - 1, error))
-    return settled
+        settled.append(Settled(request.uid, kept, drafted[index], counts[index] - 1, error))
+    return tuple(settled)
 
 
-def _prompt_logprobs(batch: StepBatch, sampled: HostSampled) -> None:
+def _prompt_logprobs(table: RequestTable, batch: StepBatch, sampled: HostSampled) -> None:
     """Add what this step's chunks say of the prompts; a chunk computed again says it once."""
     line = 0
     for row in batch.rows:
-        request, top = row.request, row.request.params.prompt_logprobs or 0
+        request, top = table.requests.get(row.request.uid), row.request.params.prompt_logprobs or 0
         for position, token in enumerate(row.prompt_targets, start=row.start):
-            if position == len(request.prompt_logprobs) and request.phase != "done":
+            if request is not None and position == len(request.prompt_logprobs):
                 request.prompt_logprobs.append(
                     sampled.prompt.of(line, token, top, batch.prompt_logprobs)
                 )
@@ -94,9 +97,9 @@ def _prompt_logprobs(batch: StepBatch, sampled: HostSampled) -> None:
 def finish(table: RequestTable, settled: Sequence[Settled]) -> None:
     """Text, streaming, counts, and the end of what ended."""
     for each in settled:
-        request = each.request
+        request = table.find(each.uid)
         try:
-            text = _take_in(table, each)
+            text = _take_in(table, request, each)
             if text and request.on_text is not None:
                 request.on_text(text)
             if request.on_settled is not None:
@@ -106,9 +109,8 @@ def finish(table: RequestTable, settled: Sequence[Settled]) -> None:
     table.tell_ended()  # here, since a request cancelled meanwhile has all its text only now
 
 
-def _take_in(table: RequestTable, each: Settled) -> str:
+def _take_in(table: RequestTable, request: Request, each: Settled) -> str:
     """Account for one request's tokens; the text that may be shown now."""
-    request = each.request
     if each.error is not None:
         table.finish(request, "error", each.error)
         return ""
@@ -139,7 +141,7 @@ def run_advance(structured: bool, ctx: OpContext) -> None:
     for uid in table.take_ended():
         if matchers is not None:
             matchers.drop(uid)
-    ctx.write("settled", advance(batch, sampled, matchers))
+    ctx.write("settled", advance(table, batch, sampled, matchers))
 
 
 def run_finish(ctx: OpContext) -> None:
@@ -147,18 +149,18 @@ def run_finish(ctx: OpContext) -> None:
     settled: Sequence[Settled] = ctx.read("settled")
     if table.log is None:
         return finish(table, settled)
-    drafted, accepted, tokens = _counted(settled)
+    requests = [table.find(each.uid) for each in settled]
+    drafted, accepted, tokens = _counted(requests)
     tokens -= sum(len(each.tokens) for each in settled)  # `advance` took them in already
     finish(table, settled)
-    now = _counted(settled)
+    now = _counted(requests)
     table.log.steps.settled(
         ctx.step, drafted=now[0] - drafted, accepted=now[1] - accepted, tokens=now[2] - tokens
     )
 
 
-def _counted(settled: Sequence[Settled]) -> tuple[int, int, int]:
+def _counted(requests: Sequence[Request]) -> tuple[int, int, int]:
     """Drafts verified and accepted, and tokens, of these requests so far."""
-    requests = [each.request for each in settled]
     return (
         sum(request.drafted for request in requests),
         sum(request.accepted for request in requests),

@@ -136,12 +136,7 @@ class Staging:
             biases=self._biases(batch.sampling),
             bans=self._bans(batch.sampling),
             words=self._words(batch.sampling),
-            longest=self.limits.context_length
-            if rounded
-            else max(
-                (row.request.most() if row.decodes else row.start + row.queries + 1)
-                for row in batch.rows
-            ),
+            longest=self.limits.context_length if rounded else max(row.most for row in batch.rows),
             forced=any(row.forced >= 0 for row in batch.sampling),
             greedy=batch.all_greedy,
             ranked=batch.any_ranked,
@@ -186,7 +181,7 @@ class Staging:
             -1 if row.decodes else row.start + len(row.tokens) - 1,
             row.forced,
             params.seed,
-            len(request.prompt_ids),
+            request.prompt_tokens,
             params.top_k,
             row.generation,
             request.window - 1,
@@ -239,8 +234,8 @@ class Staging:
             (
                 (index, token, row.request.params.min_tokens)
                 for index, row in enumerate(rows)
-                if len(row.request.output_ids) < row.request.params.min_tokens
-                for token in sorted(row.request.stop_token_ids)
+                if row.too_short
+                for token in row.request.stop_tokens
             ),
         )
 

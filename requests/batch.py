@@ -1,11 +1,36 @@
-"""The scheduled batch of one step: immutable, and every row with its identity."""
+"""The scheduled batch of one step: immutable all the way down, every row with its identity.
+
+A batch holds what the ops of its step need to know of the requests, and no request: what a request
+has come to is in the `requests` state, for the ops that declare it. So a batch says the same
+whenever and wherever it is read, in another process too.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 
-from .request import Request
+from .params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpec:
+    """What a request asks for: fixed from the moment it arrives.
+
+    `uid`: its number, by which its state is found; `id`: its name, for messages. `prompt_tokens`:
+    tokens of its prompt. `window`: query tokens of a decode row, the last token and the drafts.
+    `stop_tokens`: token ids that end it, ascending. `bad_words`: forbidden sequences of token ids.
+    `structured`: a grammar says what it may output.
+    """
+
+    uid: int
+    id: str
+    params: SamplingParams
+    prompt_tokens: int
+    window: int = 1
+    stop_tokens: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    structured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +43,16 @@ class ScheduledRow:
     the settled token after a chunk's last, −1 where it is yet to be sampled. `prefix` are the
     tokens before `start` whose keys and values came from the prefix cache: named once, in the
     row's first chunk. At its `limit` a row ends, or its request is computed anew.
+
+    `most`: tokens of prompt and output that there can be once this step is done, every draft in
+    flight accepted. `too_short`: it may yet be too short for a stop token; where it is, the stop
+    tokens are banned by position, so a row that is said to be so for too long loses nothing.
+    `earlier_output`: of a structured row, the tokens that were settled when this run of the engine
+    began. `prompt_targets`: the prompt tokens that this chunk's tokens predict, one for each from
+    the first on, if their log-probabilities are asked for.
     """
 
-    request: Request
+    request: RequestSpec
     row: int
     generation: int
     blocks: tuple[int, ...]
@@ -31,6 +63,10 @@ class ScheduledRow:
     following: int = -1
     prefix: tuple[int, ...] = ()
     limit: int = 1 << 62  # tokens that it may come to, of its request's prompt and output
+    most: int = 0
+    too_short: bool = False
+    earlier_output: tuple[int, ...] = ()
+    prompt_targets: tuple[int, ...] = ()
 
     @property
     def queries(self) -> int:
@@ -40,17 +76,6 @@ class ScheduledRow:
     @property
     def decodes(self) -> bool:
         return self.start < 0
-
-    @property
-    def prompt_targets(self) -> tuple[int, ...]:
-        """The prompt tokens that this chunk's tokens predict, one for each from the first on, if
-        their log-probabilities are asked for.
-        """
-        request = self.request
-        if self.decodes or request.params.prompt_logprobs is None:
-            return ()
-        end = min(self.start + len(self.tokens) + 1, len(request.prompt_ids))
-        return request.prompt_ids[self.start + 1 : end]
 
     @property
     def yields(self) -> bool:
@@ -124,4 +149,4 @@ class StepBatch:
     @cached_property
     def structured(self) -> bool:
         """Whether any row that yields tokens has a grammar."""
-        return any(row.yields and row.request.grammar is not None for row in self.sampling)
+        return any(row.yields and row.request.structured for row in self.sampling)

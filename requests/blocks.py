@@ -148,9 +148,8 @@ class BlockLedger:
     def named_prefix(self, request: Request) -> None:
         self._record(request).prefix = 0
 
-    def settle(self, row: ScheduledRow) -> None:
+    def settle(self, request: Request, row: ScheduledRow) -> None:
         """A scheduled row is committed: its chunk, if it has one, is in place."""
-        request = row.request
         same_life = (row.row, row.generation) == (request.row, request.generation)
         if same_life and not row.decodes:
             self._record(request).computed = row.start + len(row.tokens)

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from ..policies.counts import InFlight, Optimistic, Settled
 from ..policies.stopping import StopChecker
 from ..structured.backend import CompiledGrammar
+from .batch import RequestSpec
 from .moments import Moments, RequestTimings
 from .params import RequestError as RequestError
 from .params import SamplingParams as SamplingParams
@@ -80,6 +81,27 @@ class Request:
     last_step: int = -1
     long: bool = False  # since its admission it is beyond its model's original context
     turn: int = 0  # its place in the round of decode rows
+    spec: RequestSpec = field(init=False)  # what batches say of it; from `arrive` on
+    earlier_output: tuple[int, ...] = ()  # settled when this run of the engine began
+
+    def arrive(self) -> None:
+        """Fix what it asks for: nothing of that changes from now on."""
+        self.spec = RequestSpec(
+            uid=self.uid,
+            id=self.id,
+            params=self.params,
+            prompt_tokens=len(self.prompt_ids),
+            window=self.window,
+            stop_tokens=tuple(sorted(self.stop_token_ids)),
+            bad_words=self.bad_words,
+            structured=self.grammar is not None,
+        )
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """Nothing of it is in flight; what it has come to is what this run goes on from."""
+        self.in_flight = InFlight()
+        self.earlier_output = tuple(self.output_ids)
 
     @property
     def settled(self) -> Settled:
@@ -93,6 +115,20 @@ class Request:
     def most(self) -> Optimistic:
         """Tokens there will be if every draft in flight is accepted."""
         return self.in_flight.most(self.settled, self.window)
+
+    @property
+    def too_short(self) -> bool:
+        """Whether its next token may be one that comes before `min_tokens` others."""
+        least = self.in_flight.least(self.settled)
+        return least - len(self.prompt_ids) < self.params.min_tokens
+
+    def prompt_targets(self, start: int, count: int) -> tuple[int, ...]:
+        """The prompt tokens that its `count` tokens from `start` on predict, if it asks for their
+        log-probabilities.
+        """
+        if self.params.prompt_logprobs is None:
+            return ()
+        return self.prompt_ids[start + 1 : start + count + 1]
 
     def certain_to_end(self, context_length: int) -> bool:
         """Whether the steps in flight alone reach the end, even with no draft accepted."""

@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from time import perf_counter
 
-from ..policies.counts import InFlight
 from ..policies.pacing import Eager, Pacer
 from ..policies.pools import KeyPool
 from ..policies.scheduling import Budget, Claim, DecodeView, in_order, victim
+from ..structured.in_use import GrammarsInUse
 from .batch import ScheduledRow, StepBatch
 from .blocks import BlockLedger
 from .inbox import Inbox
@@ -43,7 +43,8 @@ class RequestTable:
     """All requests of an engine, and the rows and KV blocks they hold.
 
     `prefix_cache`, `cache_tail` and `sliding_window` are those of `BlockLedger`; `pacer` says when
-    steps are scheduled, as early as possible by default.
+    steps are scheduled, as early as possible by default. In `grammars` are those of the requests
+    that are being served: batches name them by the request.
     """
 
     def __init__(
@@ -56,14 +57,16 @@ class RequestTable:
         cache_tail: int = 0,
         sliding_window: int | None = None,
         pacer: Pacer | None = None,
+        grammars: GrammarsInUse | None = None,
     ) -> None:
         self.limits = limits
+        self.grammars = GrammarsInUse() if grammars is None else grammars
         self.pacer = pacer or Eager()
         self._uncommitted: deque[int] = deque()  # query tokens of each step in flight
         self.inbox = Inbox(limits.max_queue)
         self.log: RequestLog | None = None  # of a traced run
         self.requests: dict[int, Request] = {}  # everything not yet done
-        self.ended: list[Request] = []  # done, but perhaps still in steps in flight
+        self.ended: dict[int, Request] = {}  # done, but perhaps still in steps in flight
         self._untold: list[Request] = []  # done, and their listeners not told yet
         self.rows = KeyPool(range(limits.max_rows), row_reuse)
         self.blocks = BlockLedger(
@@ -169,7 +172,7 @@ class RequestTable:
             self._begin_run()
         self._step = step
         self._take_in()
-        in_flight = any(request.in_flight.steps for request in self.ended)
+        in_flight = any(request.in_flight.steps for request in self.ended.values())
         if self.inbox.is_open and not self.requests and not in_flight:
             self.inbox.wait(IDLE_WAIT_S)
             self._take_in()
@@ -186,7 +189,7 @@ class RequestTable:
         if rows:
             self.steps += 1
         self._uncommitted.append(sum(row.queries for row in rows))
-        self._batches.append((step, tuple(row.request for row in rows)))
+        self._batches.append((step, tuple(self.find(row.request.uid) for row in rows)))
         if self.log is not None:
             self.log.steps.scheduled(self._count(step, len(rows)))
         return StepBatch(step, tuple(rows))
@@ -218,13 +221,16 @@ class RequestTable:
         """Nothing is in flight any more; who ran is to be computed again."""
         self._uncommitted.clear()
         self._batches.clear()
-        for request in (*self.requests.values(), *self.ended):
-            request.in_flight = InFlight()
+        for request in (*self.requests.values(), *self.ended.values()):
+            request.begin_run()
         for request in list(self._running()):
             self.preempt(request)
 
     def _take_in(self) -> None:
         for request in self.inbox.arrived():
+            request.arrive()
+            if request.grammar is not None:
+                self.grammars.enter(request.uid, request.grammar)
             self.requests[request.uid] = request
         for uid in self.inbox.cancelled():
             if uid in self.requests:
@@ -345,6 +351,7 @@ class RequestTable:
                     request.token(position)
                     for position in range(self.blocks.pending_prefix(request))
                 ),
+                prompt_targets=request.prompt_targets(start, end - start),
             )
         )
         self.blocks.named_prefix(request)
@@ -366,6 +373,7 @@ class RequestTable:
         forced: int = -1,
         following: int = -1,
         prefix: tuple[int, ...] = (),
+        prompt_targets: tuple[int, ...] = (),
     ) -> ScheduledRow:
         request.last_step = step
         if request.moments.scheduled_s is None:
@@ -375,7 +383,7 @@ class RequestTable:
         self._turn += 1
         request.turn = self._turn
         return ScheduledRow(
-            request=request,
+            request=request.spec,
             row=request.row,
             generation=request.generation,
             blocks=tuple(request.blocks),
@@ -386,6 +394,10 @@ class RequestTable:
             following=following,
             prefix=prefix,
             limit=self.limits.context_of(long=request.long),
+            most=request.most() + request.window if start < 0 else start + len(tokens) + 1,
+            too_short=request.too_short,
+            earlier_output=request.earlier_output if request.spec.structured else (),
+            prompt_targets=prompt_targets,
         )
 
     def _reserve_window(
@@ -434,7 +446,7 @@ class RequestTable:
         for request in hit:
             self.finish(request, "error", error)
         self._abandon()
-        self.ended.clear()
+        self.take_ended()
         self.blocks.forget_all()
         self.check_conservation()
         self.tell_ended()
@@ -462,7 +474,7 @@ class RequestTable:
         request.finish_reason = reason
         request.error = error
         request.moments.ended_s = perf_counter()
-        self.ended.append(request)
+        self.ended[request.uid] = request
         if request.on_ended is not None:
             self._untold.append(request)
         self.requests.pop(request.uid, None)
@@ -474,24 +486,34 @@ class RequestTable:
             if request.on_ended is not None:
                 request.on_ended(request)
 
+    def find(self, uid: int) -> Request:
+        """A request that has not ended, or that a step in flight still carries.
+
+        Raises `KeyError` for any other.
+        """
+        return self.requests[uid] if uid in self.requests else self.ended[uid]
+
     def settle(self, row: ScheduledRow) -> None:
         """Count one scheduled row as no longer in flight."""
-        flight = row.request.in_flight
+        request = self.find(row.request.uid)
+        flight = request.in_flight
         if row.decodes:
             flight.windows -= 1
         elif row.yields:
             flight.firsts -= 1
-            if row.request.moments.first_token_s is None and row.request.phase != "done":
-                row.request.moments.first_token_s = perf_counter()
+            if request.moments.first_token_s is None and request.phase != "done":
+                request.moments.first_token_s = perf_counter()
         else:
             flight.silent -= 1
         assert min(flight.windows, flight.firsts, flight.silent) >= 0, "settled twice"
-        self.blocks.settle(row)
+        self.blocks.settle(request, row)
 
     def take_ended(self) -> Iterable[int]:
         """Requests that ended and that no step in flight still carries, each once."""
-        gone = [request.uid for request in self.ended if request.in_flight.steps == 0]
-        self.ended = [request for request in self.ended if request.in_flight.steps > 0]
+        gone = [uid for uid, request in self.ended.items() if request.in_flight.steps == 0]
+        for uid in gone:
+            del self.ended[uid]
+            self.grammars.remove(uid)
         return gone
 
     # -- counts and checks -----------------------------------------------------------------

@@ -220,7 +220,7 @@ class Engine:
         while True:
             states = {**self._states, "requests": table}
             if "matchers" in self.plan.graph.states:
-                states["matchers"] = MatcherTable()
+                states["matchers"] = MatcherTable(table.grammars)
             try:
                 return run(
                     self.plan,

@@ -16,6 +16,7 @@ from stepweave.nodes.kind import Shape
 from stepweave.policies import counts
 from stepweave.requests.batch import ScheduledRow, StepBatch
 from stepweave.requests.request import Request, SamplingParams
+from stepweave.requests.table import Limits, RequestTable
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.testing.engines import (
     VOCAB,
@@ -29,6 +30,15 @@ from stepweave.testing.engines import serve as serve_on
 from tests.incidents.incident import Told
 
 CHOICE = GrammarSpec.from_request({"choice": ["yes", "no"]})
+TINY_LIMITS = Limits(
+    max_rows=4,
+    token_budget=64,
+    block_size=4,
+    num_blocks=64,
+    context_length=64,
+    draft_tokens=2,
+    max_queue=8,
+)
 LETTERS = GrammarSpec.from_request({"regex": "(a|b)+"})
 
 
@@ -63,7 +73,21 @@ def allowed(row: Any) -> set[int]:
 
 def decoding(request: Request, row: int = 0, generation: int = 1) -> ScheduledRow:
     """The request's next window, as the scheduler would put it into a batch."""
-    return ScheduledRow(request, row, generation, blocks=())
+    request.arrive()
+    return ScheduledRow(request.spec, row, generation, blocks=())
+
+
+def table_with(*requests: Request) -> RequestTable:
+    """A table to which these have come."""
+    table = RequestTable(TINY_LIMITS)
+    table.submit_all(requests)
+    table.schedule(0)
+    return table
+
+
+def matchers_for(*requests: Request) -> MatcherTable:
+    """Where matchers of these can be made."""
+    return MatcherTable(table_with(*requests).grammars)
 
 
 def pending(tokens: Sequence[int], row: int = 0, generation: int = 1) -> HostDrafts:

@@ -9,7 +9,6 @@ import pytest
 
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.nodes.bitmask import MatcherTable
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.bitmask import words
@@ -26,6 +25,7 @@ from tests.incidents.engines import (
     decoding,
     greedy,
     masks,
+    matchers_for,
     pending,
     serve,
     structured,
@@ -56,7 +56,8 @@ def neighbours_of_a_broken_grammar_are_served() -> None:
     assert served[:2] == plain
     assert [each.finish_reason for each in asked] == ["length", "length", "error"]
     # A placeholder from the drafter is cut like a draft that breaks the grammar.
-    table, one = MatcherTable(), structured(3, LETTERS)
+    one = structured(3, LETTERS)
+    table = matchers_for(one)
     [places] = masks([decoding(one)], pending([-1, -1]), table)
     assert table.failures == {}
     assert places[0], "the place before it is masked as ever"
@@ -74,7 +75,8 @@ def ended_in_the_drafts() -> None:
     a = token("a")
     matcher.advance([a, EOS])
     assert matcher.terminated
-    table, asked = MatcherTable(), structured(0, LETTERS)
+    asked = structured(0, LETTERS)
+    table = matchers_for(asked)
     table.matchers[asked.uid] = matcher
     [places] = masks([decoding(asked)], pending([a, a]), table)
     assert places == [{EOS}] * 3, "it may end, and nothing else"

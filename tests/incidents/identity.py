@@ -8,7 +8,7 @@ from stepweave.executors.run import run
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.nodes.bitmask import Mask, MatcherTable
+from stepweave.nodes.bitmask import Mask
 from stepweave.nodes.commit import advance
 from stepweave.nodes.edits import Edits
 from stepweave.nodes.history import History
@@ -27,9 +27,11 @@ from tests.incidents.engines import (
     decoding,
     greedy,
     masks,
+    matchers_for,
     pending,
     serve,
     structured,
+    table_with,
     token,
 )
 from tests.incidents.incident import Derived, Incident, Mistake, Refusal, Told, planned_for
@@ -37,7 +39,8 @@ from tests.requests.memory_model import limits, request, settle
 
 
 def drafts_of_its_own_are_taken() -> None:
-    table, asked = MatcherTable(), structured(0, LETTERS)
+    asked = structured(0, LETTERS)
+    table = matchers_for(asked)
     a = token("a")
     [places] = masks([decoding(asked)], pending([a, a]), table)
     assert table.failures == {}
@@ -46,12 +49,12 @@ def drafts_of_its_own_are_taken() -> None:
 
 def drafts_of_another_batch() -> Told:
     """The hand-off was overwritten by drafts that carry another life of the row."""
-    table, asked = MatcherTable(), structured(0, LETTERS)
+    asked = structured(0, LETTERS)
+    table = matchers_for(asked)
     drafts = pending([3, 3], generation=1)
     masks([decoding(asked, generation=2)], drafts, table)
-    [settled] = advance(
-        StepBatch(4, (decoding(asked, generation=2),)), came_back([3, 3, 3], 3, 2), table
-    )
+    batch = StepBatch(4, (decoding(asked, generation=2),))
+    [settled] = advance(table_with(asked), batch, came_back([3, 3, 3], 3, 2), table)
     assert settled.tokens == (), "nothing that those drafts led to is kept"
     return Told("the request's own error", settled.error or "")
 
@@ -123,13 +126,13 @@ def a_row_is_another_in_its_next_life() -> None:
 
 def late_result() -> Told:
     """The old request has ended; a new one has its row, and the old drafts arrive."""
-    table, new = MatcherTable(), structured(1, LETTERS)
-    old = structured(1, LETTERS)  # the same id
-    old.phase = "done"
-    ended = advance(StepBatch(4, (decoding(old),)), came_back([3, 3, 3], 3, 2), table)
-    assert ended == [], "the ended request gets nothing more"
-    masks([decoding(new, generation=2)], pending([3, 3], generation=1), table)
-    return Told("the request's own error", table.failures[new.uid])
+    old, new = structured(1, LETTERS), structured(2, LETTERS)
+    requests, matchers = table_with(old, new), matchers_for(old, new)
+    requests.finish(old, "cancelled")
+    batch = StepBatch(4, (decoding(old),))
+    assert advance(requests, batch, came_back([3, 3, 3], 3, 2), matchers) == (), "it gets no more"
+    masks([decoding(new, generation=2)], pending([3, 3], generation=1), matchers)
+    return Told("the request's own error", matchers.failures[new.uid])
 
 
 def accepted(condensed: bool = True) -> StepGraph:

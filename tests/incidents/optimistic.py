@@ -22,6 +22,7 @@ from tests.incidents.engines import (
     greedy,
     serve,
     structured,
+    table_with,
     told_by_mypy,
 )
 from tests.incidents.incident import Derived, Incident, Mistake, Refusal, without_wait
@@ -125,10 +126,11 @@ def only_considered_drafts_count() -> None:
     asked = structured(0, CHOICE)
     asked.grammar = None
     row = decoding(asked)
-    [settled] = advance(StepBatch(4, (row,)), came_back([9, 8, -1], count=2, drafted=1), None)
+    table = table_with(asked)
+    [settled] = advance(table, StepBatch(4, (row,)), came_back([9, 8, -1], 2, 1), None)
     assert (settled.drafted, settled.accepted) == (1, 1), "the trimmed draft is in neither count"
-    asked.phase = "done"
-    assert advance(StepBatch(5, (row,)), came_back([9, 8, 7], 3, 2), None) == []
+    table.finish(asked, "cancelled")
+    assert advance(table, StepBatch(5, (row,)), came_back([9, 8, 7], 3, 2), None) == ()
     counts = []
     for depth in (1, 3):
         some = [structured(uid, CHOICE) for uid in range(2)]

@@ -67,7 +67,7 @@ def settle(table: RequestTable, batch: StepBatch, tokens: int = 1) -> None:
     """Commit a step in which each row that yields got so many tokens, or as many as it can."""
     for row in batch.rows:
         table.settle(row)
-        owner = row.request
+        owner = table.find(row.request.uid)
         if row.yields and owner.phase != "done":
             room = owner.max_tokens - len(owner.output_ids)
             owner.output_ids += [1] * min(tokens, room, row.queries if row.decodes else 1)
@@ -92,9 +92,9 @@ class Device:
     tokens: dict[int, tuple[int, ...]] = field(default_factory=dict)
     garbage: int = 0
 
-    def run(self, row: ScheduledRow, accepted: int) -> tuple[int, ...]:
+    def run(self, request: Request, row: ScheduledRow, accepted: int) -> tuple[int, ...]:
         """One row of a step: check all that it attends to, write, return the sampled tokens."""
-        uid, request = row.request.uid, row.request
+        uid, speculates = request.uid, request.speculates
         if row.decodes:
             base = len(self.tokens[uid]) - 1
             last = base + request.window
@@ -113,7 +113,7 @@ class Device:
             else:
                 assert row.following == -1
             fresh = int(row.yields)
-        self._attend(row, base)
+        self._attend(row, base, speculates)
         sampled: tuple[int, ...] = ()
         for _ in range(fresh):
             sampled += (after(self.tokens[uid] + sampled),)
@@ -122,7 +122,7 @@ class Device:
         for position in range(base, min(last, self.limits.context_length - 1)):
             right = position < len(known) - bool(row.decodes or sampled)
             self._write(row, self.kv, position, known[: position + 1] if right else None)
-        if request.speculates:
+        if speculates:
             # Each of its rounds feeds one token more, the first the last sampled one.
             far = len(known) - 3 + request.window if row.samples else last - 1
             for position in range(base, min(far + 1, self.limits.context_length)):
@@ -131,13 +131,13 @@ class Device:
                 self._write(row, self.draft_kv, position, value)
         return sampled
 
-    def _attend(self, row: ScheduledRow, first_query: int) -> None:
+    def _attend(self, row: ScheduledRow, first_query: int, speculates: bool) -> None:
         known = self.tokens[row.request.uid]
         for position in range(min(first_query, self.limits.context_length - 1)):
             if self.window is None or position > first_query - self.window:
                 at = self._slot(row, position)
                 assert self.kv[at] == known[: position + 1], "another prefix's keys"
-                if row.request.speculates:
+                if speculates:
                     reads = known[: position + 1 + self.ahead]
                     assert self.draft_kv[at] == reads, "another prefix's drafter keys"
 
@@ -193,8 +193,8 @@ class Simulation:
         for row in batch.rows:
             self.table.settle(row)
         for row in batch.rows:
-            owner = row.request
-            sampled = self.device.run(row, self.rnd.randrange(owner.window))
+            owner = self.table.find(row.request.uid)
+            sampled = self.device.run(owner, row, self.rnd.randrange(owner.window))
             if not row.yields or owner.phase == "done":
                 continue
             room = owner.max_tokens - len(owner.output_ids)
@@ -214,9 +214,10 @@ class Simulation:
         assert sum(row.queries for row in batch.rows) <= self.device.limits.token_budget
         assert sum(len(row.prefix) for row in batch.rows) <= self.device.limits.context_length
         for row in batch.rows:
-            life = (row.request.uid, row.row, row.generation)
+            owner = self.table.find(row.request.uid)
+            life = (owner.uid, row.row, row.generation)
             assert row.tokens or row.decodes, "a row that computes nothing"
-            assert row.request.phase == "running", "chosen, and then preempted"
+            assert owner.phase == "running", "chosen, and then preempted"
             assert len(row.prefix) in (0, row.start)
             if life not in self.lives:
                 assert row.start == len(row.prefix)
@@ -224,10 +225,10 @@ class Simulation:
             for block in row.blocks[self.lives[life] :]:
                 assert self.used.get(block, -self.reuse) + self.reuse <= batch.step
             self.lives[life] = len(row.blocks)
-            first = row.request.settled - 1 if row.decodes else row.start
+            first = owner.settled - 1 if row.decodes else row.start
             written = set(row.blocks[first // size :]) - {0}
             for other in self.table.requests.values():
-                if other is not row.request and other.phase == "running":
+                if other is not owner and other.phase == "running":
                     assert not written & set(other.blocks), "writes into another's block"
         for row in batch.rows:
             self.used.update((block, batch.step) for block in row.blocks if block)

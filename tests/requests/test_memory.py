@@ -109,7 +109,7 @@ def serve(world: Simulation, *requests: Request) -> None:
 def first_row(world: Simulation, asked: Request) -> tuple[int, int, int]:
     """Start, prefix and tokens of the request's first row."""
     world.table.submit(asked)
-    rows = [row for row in world.step().rows if row.request is asked]
+    rows = [row for row in world.step().rows if row.request is asked.spec]
     return rows[0].start, len(rows[0].prefix), len(rows[0].tokens)
 
 

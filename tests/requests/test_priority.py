@@ -44,7 +44,7 @@ def test_a_better_request_takes_the_row_of_the_worst_that_came_last() -> None:
     table.submit(better)
     (batch,) = run(table, 2, 1)
     assert running(table) == {0, 1, 3}
-    assert batch.rows[-1].request is better
+    assert batch.rows[-1].request is better.spec
     assert table.preemptions == 1
     run(table, 3, 10)
     assert running(table) == {0, 1, 3}  # who gave way does not come back before there is room

@@ -114,12 +114,12 @@ def test_what_was_settled_before_a_run_is_the_same_in_all_its_rows() -> None:
 def test_a_grammar_is_there_as_long_as_a_step_in_flight_names_it() -> None:
     table = RequestTable(limits(token_budget=24))
     asked = request(0, prompt=4, window=1)
-    grammar = asked.grammar = Grammar()  # type: ignore[assignment]
+    asked.grammar = Grammar()  # type: ignore[assignment]
     table.submit(asked)
     flying = [table.schedule(step) for step in range(3)]
     table.finish(asked, "cancelled")
     for batch in flying:
-        assert table.grammars.of(0) is grammar
+        assert table.grammars.of(0) is asked.grammar
         settle(table, batch)
         table.take_ended()
     assert len(table.grammars) == 0

@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM
 
-from stepweave.policies.acceptance import ACCEPTANCE
+from stepweave.policies.registry import policy
 from stepweave.sampling.draw import draw, filtered_log_probs
 from stepweave.sampling.noise import Purpose
+from stepweave.sampling.windows import Windows
 from training.corpus import EXTRACTION, Task, examples, story
 from training.evaluate import encode
 from training.tokenizer import load_tokenizer
@@ -122,14 +123,16 @@ class Pair:
                 window.append(int(q.argmax()))
             else:
                 window.append(int(draw(q, seeds, position + place, greedy, way.noise)))
-        verified = ACCEPTANCE[way.rule](
-            self.distribution(self.target.logits(window)[-self.k - 1 :])[None],
-            torch.tensor([window[len(tokens) :]]),
-            torch.tensor([self.k]),
-            seeds,
-            position,
-            greedy,
-            None if way.noise is None else torch.stack(drawn_from, dim=1),
+        verified = policy("acceptance", way.rule).verify(
+            Windows(
+                self.distribution(self.target.logits(window)[-self.k - 1 :])[None],
+                torch.tensor([window[len(tokens) :]]),
+                torch.tensor([self.k]),
+                seeds,
+                position,
+                greedy,
+                None if way.noise is None else torch.stack(drawn_from, dim=1),
+            )
         )
         for reader in (self.target, self.drafter):
             reader.forget(len(tokens) - 1)

@@ -6,15 +6,16 @@ that changes across steps is not here but a declared state, or the plan could no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from ..policies.acceptance import Acceptance, Coupled
 
 if TYPE_CHECKING:
     import torch
 
     from ..models.causal_lm import CausalLM
     from ..models.eagle import EagleHead
-    from ..policies.acceptance import Acceptance
     from ..requests.table import Limits
 
 
@@ -26,8 +27,7 @@ class Machine:
     model_or_none: CausalLM | None = None
     drafter_or_none: CausalLM | None = None
     head_or_none: EagleHead | None = None
-    acceptance_or_none: Acceptance | None = None
-    couples_drafts: bool = False  # the drafter draws with the noise of the target
+    acceptance: Acceptance = field(default_factory=Coupled)
     vocab_size: int = 0  # the target's output layer
     buckets: tuple[int, ...] = ()  # rows to which decode steps are rounded up; none: they are not
 
@@ -57,8 +57,3 @@ class Machine:
     def head(self) -> EagleHead:
         assert self.head_or_none is not None, "no EAGLE head is loaded"
         return self.head_or_none
-
-    @property
-    def acceptance(self) -> Acceptance:
-        assert self.acceptance_or_none is not None, "no acceptance rule is chosen"
-        return self.acceptance_or_none

@@ -187,7 +187,7 @@ def _choose(
     that the target will use at that position, so that equal distributions agree always. Where it
     compares distributions, the draft is drawn with noise of its own.
     """
-    if not (draws or machine.couples_drafts) or (sample.greedy and not draws):
+    if not (draws or machine.acceptance.couples) or (sample.greedy and not draws):
         return logits.argmax(dim=-1), None
     purpose = Purpose.DRAFT if draws else Purpose.TARGET
     at = positions - sample.prompt

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..graph.errors import StepweaveError
 from ..graph.node import OpContext
-from ..policies.acceptance import Verified, coupled
 from ..sampling.draw import filtered_log_probs
 from ..sampling.kernels import active, runs_on
 from ..sampling.logprobs import Logprobs, token_logprobs
+from ..sampling.windows import Verified, Windows
 from .history import History
 from .kind import Shape
 from .machine import Machine
@@ -98,7 +98,7 @@ def draw(
             # Where a grammar cuts depends on what was drawn. To judge that draft too, which has
             # no probability left, draws its successor from the residual, as it must be.
             judged = torch.minimum(rows.valid, mask.valid + 1)
-    if by_kernel and machine.acceptance is coupled and (rows.greedy or not rows.ranked):
+    if by_kernel and machine.acceptance.exact and (rows.greedy or not rows.ranked):
         verified = _straight(rows, edited, bits, judged)
     else:
         if bits is not None:
@@ -159,7 +159,7 @@ def _filtered(machine: Machine, rows: SampleRows, logits: Tensor) -> Tensor:
         min_p=each_place(rows.min_p),
         any_top_k=rows.ranked,
         any_top_p=rows.ranked,
-        normalized=machine.acceptance is not coupled,
+        normalized=not machine.acceptance.exact,
     ).view(count, width, vocab)
 
 
@@ -170,15 +170,17 @@ def _verified(
     judged: Tensor,
     draft_log_probs: Tensor | None,
 ) -> Verified:
-    return machine.acceptance(
-        scores,
-        rows.drafts,
-        judged,
-        rows.seeds,
-        rows.base + 1 - rows.prompt,
-        rows.temperature == 0,
-        draft_log_probs,
-        any_random=not rows.greedy,
+    return machine.acceptance.verify(
+        Windows(
+            target=scores,
+            drafts=rows.drafts,
+            valid=judged,
+            seeds=rows.seeds,
+            positions=rows.base + 1 - rows.prompt,
+            greedy=rows.temperature == 0,
+            draft_log_probs=draft_log_probs,
+            any_random=not rows.greedy,
+        )
     )
 
 

@@ -25,10 +25,9 @@ from ..models.memory import room_for
 from ..nodes.bitmask import MatcherTable
 from ..nodes.history import History
 from ..nodes.machine import Machine
-from ..policies.acceptance import ACCEPTANCE
 from ..policies.buckets import powers_of_two
+from ..policies.chosen import Policies
 from ..policies.pacing import Eager, JustInTime, delayable
-from ..policies.synthetic import synthetic
 from ..requests.request import Request
 from ..requests.table import Limits, RequestTable
 
@@ -66,7 +65,6 @@ class Engine:
     """One target model, perhaps a drafter or a head, and the plan that runs them.
 
     `compile` gets the machine that the nodes run on and returns the plan; it is called once.
-    `synthetic_acceptance`: keep drafts with these probabilities, whatever they are; for benchmarks.
     An executor that is no name must know itself how to run where the model lies.
     Raises `EngineError` where drafter or executor do not fit the target.
     """
@@ -75,8 +73,7 @@ class Engine:
     model: CausalLM
     limits: Limits
     drafter: CausalLM | EagleHead | None = None
-    acceptance: str = "coupled"
-    synthetic_acceptance: Sequence[float] | None = None
+    policies: Policies = field(default_factory=Policies)
     prefix_cache: bool = False
     admission: Literal["eager", "just_in_time"] = "eager"
     executor: ExecutorName | Executor = "serial"
@@ -107,14 +104,12 @@ class Engine:
         self._refuse_other_devices()
         head = self.drafter if isinstance(self.drafter, EagleHead) else None
         self.model.watch(None if head is None else head.feature_layers)
-        rates = self.synthetic_acceptance
         self.machine = Machine(
             limits_or_none=self.limits,
             model_or_none=self.model,
             drafter_or_none=self.drafter if isinstance(self.drafter, CausalLM) else None,
             head_or_none=head,
-            acceptance_or_none=ACCEPTANCE[self.acceptance] if rates is None else synthetic(rates),
-            couples_drafts=self.acceptance == "coupled" and rates is None,
+            acceptance=self.policies.acceptance,
             vocab_size=self.model.vocab_size,
             buckets=powers_of_two(self.limits.max_rows) if self.graphs else (),
         )

@@ -18,6 +18,7 @@ from ..configs.errors import ConfigError
 from ..configs.schema import PipelineConfig
 from ..executors.report import RunReport
 from ..graph.plan import Plan
+from ..policies.acceptance import Synthetic
 from ..requests.request import RequestError, RequestOutput, SamplingParams
 from ..requests.spans import RequestLog, RequestSpan
 from ..requests.step_counts import StepCount
@@ -311,5 +312,5 @@ class LLM:
     @property
     def _synthetic(self) -> dict[str, Any]:
         """A label, where drafts are kept at given rates: what comes out is not the model's."""
-        rates = self.engine.synthetic_acceptance
-        return {} if rates is None else {"synthetic_acceptance": list(rates)}
+        rule = self.engine.policies.acceptance
+        return {"synthetic_acceptance": list(rule.rates)} if isinstance(rule, Synthetic) else {}

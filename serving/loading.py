@@ -10,7 +10,7 @@ from ..models.causal_lm import CausalLM
 from ..models.eagle import EagleHead
 from ..requests.table import Limits
 from .engine import Engine
-from .pipeline import compiled
+from .pipeline import compiled, policies_of
 
 
 def load_engine(config: PipelineConfig) -> Engine:
@@ -53,8 +53,7 @@ def _loaded(config: PipelineConfig) -> Engine:
         model,
         limits,
         drafter=_drafter(config, speculation, model) if speculation else None,
-        acceptance=speculation.acceptance if speculation else "coupled",
-        synthetic_acceptance=speculation.synthetic_acceptance if speculation else None,
+        policies=policies_of(config),
         prefix_cache=scheduler.prefix_cache,
         admission=scheduler.admission,
         executor=config.executor,

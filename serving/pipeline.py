@@ -13,6 +13,9 @@ from ..graph.step_graph import StepGraph
 from ..nodes.decode_step import decode_step, listing, standard_kind
 from ..nodes.kind import NodeSpec, Shape
 from ..nodes.machine import Machine
+from ..policies.acceptance import Synthetic
+from ..policies.chosen import Policies
+from ..policies.registry import policy
 
 DRAFTERS: Mapping[Method, str] = {
     "draft_model": "draft",
@@ -40,9 +43,19 @@ def shape_of(config: PipelineConfig) -> Shape:
         shape,
         draft_tokens=speculation.tokens,
         drafter=DRAFTERS[speculation.method],
-        draws=speculation.acceptance == "rejection" and speculation.synthetic_acceptance is None,
+        draws=policies_of(config).acceptance.compares,
         padded=speculation.padded,
     )
+
+
+def policies_of(config: PipelineConfig) -> Policies:
+    """The policy of each decision that `config` chooses by name."""
+    speculation = config.speculation
+    if speculation is None:
+        return Policies()
+    if speculation.synthetic_acceptance is not None:
+        return Policies(acceptance=Synthetic(rates=speculation.synthetic_acceptance))
+    return Policies(acceptance=policy("acceptance", speculation.acceptance))
 
 
 def step_graph(config: PipelineConfig, machine: Machine | None = None) -> StepGraph:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from ..models.eagle import EagleHead
 from ..models.tokenizer import StreamDecoder
 from ..nodes.decode_step import decode_step
 from ..nodes.kind import NodeSpec, Shape
+from ..policies.chosen import Policies
 from ..policies.stopping import StopChecker
 from ..requests.request import Request, SamplingParams
 from ..requests.table import Limits
@@ -67,7 +68,7 @@ class TinyConfig:
     method: Method = "draft_model"
     padded: bool = True
     structured: bool = False
-    acceptance: str = "coupled"
+    policies: Policies = field(default_factory=Policies)
     prefix_cache: bool = False
     num_blocks: int = 200
     token_budget: int = 64
@@ -84,7 +85,6 @@ def tiny_engine(
     *,
     drafter_context: int | None = None,
     overrides: Mapping[str, NodeSpec] | None = None,
-    synthetic_acceptance: Sequence[float] | None = None,
 ) -> Engine:
     """An engine of that configuration, on the same weights for every configuration."""
     target, draft = tiny_pair(config.dtype, context=config.context)
@@ -106,7 +106,7 @@ def tiny_engine(
         draft_tokens=config.draft_tokens,
         drafter=DRAFTERS[config.method],
         structured=config.structured,
-        draws=config.acceptance == "rejection",
+        draws=config.policies.acceptance.compares,
         padded=config.padded,
     )
     limits = Limits(
@@ -125,8 +125,7 @@ def tiny_engine(
         CausalLM.wrap(target, invariant=config.invariant),
         limits,
         drafter=drafter,
-        acceptance=config.acceptance,
-        synthetic_acceptance=synthetic_acceptance,
+        policies=config.policies,
         prefix_cache=config.prefix_cache,
         executor=config.executor,
         check=config.check,

@@ -21,6 +21,8 @@ from torch import Tensor
 from ..configs.schema import Method
 from ..graph.node import OpContext, Run
 from ..nodes.tails import DraftTable
+from ..policies.acceptance import Coupled, Rejection
+from ..policies.chosen import Policies
 from ..requests.batch import StepBatch
 from ..requests.request import Request, RequestError, SamplingParams, TokenLogprob
 from ..serving.engine import Engine
@@ -117,7 +119,7 @@ def tiny_config(number: int) -> TinyConfig:
         method=method or "draft_model",
         padded=draw.random() < 0.7,
         structured=draw.random() < 0.6,
-        acceptance="coupled" if draw.random() < 0.8 else "rejection",
+        policies=Policies(acceptance=Coupled() if draw.random() < 0.8 else Rejection()),
         prefix_cache=draw.random() < 0.5,
         num_blocks=draw.choice([9, 12, 40]),
         token_budget=draw.choice([6, 12, 64]),
@@ -210,7 +212,7 @@ def plainly(config: TinyConfig) -> TinyConfig:
         draft_tokens=config.draft_tokens,
         method=config.method,
         structured=config.structured,
-        acceptance=config.acceptance,
+        policies=config.policies,
         context=CONTEXT,
     )
 
@@ -264,7 +266,7 @@ class World:
             self.unallocated[draw.choice(allocated)] = draw.randrange(1, 4)
             self.faults = self.faults[:2]  # with four the engine may give up, rightly
         # Wrong drafts change what is drawn where drafts are judged by what they were drawn from.
-        wrong = config.acceptance == "coupled" and draw.random() < 0.2
+        wrong = config.policies.acceptance.exact and draw.random() < 0.2
         self.wrong_drafts = draw.choice([0.2, 1.0]) if wrong else 0.0
 
     def _guest(self, uid: int) -> Guest:

@@ -14,6 +14,8 @@ from stepweave.configs.load import load_config, shipped
 from stepweave.configs.schema import PipelineConfig
 from stepweave.executors.run import Executor
 from stepweave.models.causal_lm import CausalLM
+from stepweave.policies.acceptance import Rejection
+from stepweave.policies.chosen import Policies
 from stepweave.requests.request import Request, RequestOutput, SamplingParams
 from stepweave.requests.table import RequestTable
 from stepweave.serving import loading
@@ -23,15 +25,16 @@ from stepweave.testing.engines import VOCAB, TinyConfig, fitted, tiny_engine, ti
 
 REGEX = GrammarSpec.from_request({"regex": "[a-z]{2,9}( [0-9]{1,3}){0,2}"})
 
+COMPARING = Policies(acceptance=Rejection())
 DRAFTERS: Mapping[str, TinyConfig] = {
     "none": TinyConfig(),
     "draft model": TinyConfig(draft_tokens=2),
     "draft model, unpadded": TinyConfig(draft_tokens=2, padded=False),
-    "draft model, rejection": TinyConfig(draft_tokens=2, acceptance="rejection"),
+    "draft model, rejection": TinyConfig(draft_tokens=2, policies=COMPARING),
     "eagle": TinyConfig(draft_tokens=2, method="eagle"),
     "eagle, unpadded": TinyConfig(draft_tokens=2, method="eagle", padded=False),
     "eagle3": TinyConfig(draft_tokens=2, method="eagle3"),
-    "eagle3, rejection": TinyConfig(draft_tokens=2, method="eagle3", acceptance="rejection"),
+    "eagle3, rejection": TinyConfig(draft_tokens=2, method="eagle3", policies=COMPARING),
     "ngram": TinyConfig(draft_tokens=2, method="ngram"),
 }
 

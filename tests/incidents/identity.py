@@ -15,7 +15,6 @@ from stepweave.nodes.history import History
 from stepweave.nodes.machine import Machine
 from stepweave.nodes.prepare_inputs import SampleRows
 from stepweave.nodes.sample import draw
-from stepweave.policies.acceptance import ACCEPTANCE
 from stepweave.policies.stopping import StopChecker
 from stepweave.requests.batch import StepBatch
 from stepweave.requests.table import RequestTable
@@ -91,7 +90,7 @@ def sample_rows(count: int, drafts: int) -> SampleRows:
 
 def drawn(rows: int, masked: int | None) -> torch.Tensor:
     """A step of so many rows, with masks of so many; mask j allows token j + 1 only."""
-    machine = Machine(acceptance_or_none=ACCEPTANCE["coupled"], vocab_size=8)
+    machine = Machine(vocab_size=8)
     mask = None
     if masked is not None:
         bits = torch.tensor([[[2 << row]] * 2 for row in range(masked)], dtype=torch.int32)

@@ -11,7 +11,7 @@ from stepweave.nodes.history import History
 from stepweave.nodes.machine import Machine
 from stepweave.nodes.prepare_inputs import SampleRows
 from stepweave.nodes.sample import MissingMask, draw
-from stepweave.policies.acceptance import ACCEPTANCE
+from stepweave.policies.registry import policy
 from stepweave.sampling.noise import Purpose, gumbel
 from stepweave.structured.bitmask import row_allowing
 
@@ -67,7 +67,7 @@ def test_what_a_grammar_cuts_out_of_drawn_drafts_leaves_the_distribution_as_it_i
     passes = torch.isin(drafts[:, 0], torch.tensor(allowed))
     mask = Mask(bits.expand(ROWS, 2, -1).contiguous(), passes.long())
     drawn = rule == "rejection"
-    machine = Machine(acceptance_or_none=ACCEPTANCE[rule], vocab_size=VOCAB)
+    machine = Machine(acceptance=policy("acceptance", rule), vocab_size=VOCAB)
     sampled = draw(
         machine,
         sample_rows(drafts, structured=True),
@@ -95,7 +95,7 @@ def test_what_a_grammar_cuts_out_of_drawn_drafts_leaves_the_distribution_as_it_i
 
 def test_a_structured_row_without_its_mask_is_not_sampled() -> None:
     rows = sample_rows(torch.zeros(2, 1, dtype=torch.int64), structured=True)
-    machine = Machine(acceptance_or_none=ACCEPTANCE["coupled"], vocab_size=VOCAB)
+    machine = Machine(vocab_size=VOCAB)
     logits = torch.zeros(2, 2, VOCAB)
     with pytest.raises(MissingMask):
         draw(machine, rows, logits, None, History(2, 4))

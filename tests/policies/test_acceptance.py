@@ -9,18 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.policies.acceptance import ACCEPTANCE, Acceptance, Verified
+from stepweave.policies.acceptance import Acceptance, Coupled, Rejection
 from stepweave.sampling.draw import draw, filtered_log_probs
 from stepweave.sampling.noise import Purpose
+from stepweave.sampling.windows import Verified, Windows
 
-RULES = list(ACCEPTANCE)
+RULES: dict[str, Acceptance] = {"coupled": Coupled(), "rejection": Rejection()}
 N = 120_000
 INF = float("inf")
 
 
 @pytest.fixture(params=RULES)
 def rule(request: pytest.FixtureRequest) -> Acceptance:
-    return ACCEPTANCE[request.param]
+    return RULES[request.param]
 
 
 def distributions(*shape: int, seed: int = 0) -> Tensor:
@@ -97,7 +98,7 @@ def test_two_tokens_through_a_window_follow_the_target(
     The second token has a distribution of its own after each first token. A window gives one token
     or more; where it gives one, the second comes from a second window, as in a real run.
     """
-    vocab, rule, purpose = 7, ACCEPTANCE[name], DRAFTS[drafts]
+    vocab, rule, purpose = 7, RULES[name], DRAFTS[drafts]
     first = distributions(vocab, seed=3)
     second = distributions(vocab, vocab, seed=4)  # given the first
     if cut:
@@ -123,23 +124,27 @@ def test_two_tokens_through_a_window_follow_the_target(
         valid = torch.where(torch.arange(N) % 2 == 0, 2, valid)
     reached = d0.clamp_min(0)
     bonus = distributions(1, vocab, seed=7).expand(N, -1)  # of no interest
-    out = rule(
-        torch.stack([first.expand(N, -1), second[reached], bonus], dim=1),
-        torch.stack([d0, d1], dim=1),
-        valid,
-        seeds,
-        zeros,
-        sampled,
-        q,
+    out = rule.verify(
+        Windows(
+            torch.stack([first.expand(N, -1), second[reached], bonus], dim=1),
+            torch.stack([d0, d1], dim=1),
+            valid,
+            seeds,
+            zeros,
+            sampled,
+            q,
+        )
     )
     one = out.counts == 1
-    again = rule(
-        second[out.tokens[:, 0]][:, None],
-        zeros[:, None][:, :0],
-        zeros,
-        seeds,
-        zeros + 1,
-        sampled,
+    again = rule.verify(
+        Windows(
+            second[out.tokens[:, 0]][:, None],
+            zeros[:, None][:, :0],
+            zeros,
+            seeds,
+            zeros + 1,
+            sampled,
+        )
     )
     x, y = out.tokens[:, 0], torch.where(one, again.tokens[:, 0], out.tokens[:, 1])
     assert N / 50 < int(one.sum()) < N - N / 50, "both ways must be exercised"
@@ -167,8 +172,8 @@ def test_rejection_keeps_a_draft_as_often_as_is_possible() -> None:
     target = p.expand(N, 2, -1)
 
     def kept(name: str, tokens: Tensor) -> float:
-        out = ACCEPTANCE[name](
-            target, tokens[:, None], zeros + 1, seeds, zeros, sampled, q.expand(N, 1, -1)
+        out = RULES[name].verify(
+            Windows(target, tokens[:, None], zeros + 1, seeds, zeros, sampled, q.expand(N, 1, -1))
         )
         return float((out.counts - 1).double().mean())
 
@@ -195,7 +200,7 @@ def decode(rule: Acceptance, tables: Tensor, k: int, drafter: int, seeds: Tensor
         drafts = torch.stack([(last * drafter + j) % vocab for j in range(k)] or [last], dim=1)
         drafts = drafts[:, :k]
         target = tables[torch.cat([last[:, None], drafts], dim=1)]
-        out = rule(target, drafts, torch.full((rows,), k), seeds, done, greedy)
+        out = rule.verify(Windows(target, drafts, torch.full((rows,), k), seeds, done, greedy))
         place = torch.arange(k + 1)
         for row in range(rows):
             if done[row] < 20:
@@ -209,9 +214,9 @@ def decode(rule: Acceptance, tables: Tensor, k: int, drafter: int, seeds: Tensor
 def test_coupled_tokens_are_those_without_drafts_for_any_drafter_and_length() -> None:
     tables = distributions(7, 7, seed=2)
     seeds = torch.arange(12) * 1_000_003
-    plain = decode(ACCEPTANCE["coupled"], tables, 0, 1, seeds)
+    plain = decode(RULES["coupled"], tables, 0, 1, seeds)
     for k, drafter in [(1, 1), (3, 2), (5, 3)]:
-        assert torch.equal(decode(ACCEPTANCE["coupled"], tables, k, drafter, seeds), plain)
+        assert torch.equal(decode(RULES["coupled"], tables, k, drafter, seeds), plain)
 
 
 def test_greedy_rows_are_those_without_drafts_under_either_rule(rule: Acceptance) -> None:
@@ -244,14 +249,16 @@ def test_small_greedy_cases_by_hand(rule: Acceptance) -> None:
     }
     for (drafts, valid), expected in cases.items():
         for any_random in (False, True):
-            out = rule(
-                target[None],
-                torch.tensor([drafts]),
-                torch.tensor([valid]),
-                torch.tensor([1]),
-                torch.tensor([0]),
-                torch.tensor([True]),
-                any_random=any_random,
+            out = rule.verify(
+                Windows(
+                    target[None],
+                    torch.tensor([drafts]),
+                    torch.tensor([valid]),
+                    torch.tensor([1]),
+                    torch.tensor([0]),
+                    torch.tensor([True]),
+                    any_random=any_random,
+                )
             )
             assert out.tokens[0].tolist() == expected, (drafts, valid, any_random)
             assert int(out.counts[0]) == sum(token >= 0 for token in expected)
@@ -262,13 +269,15 @@ def test_a_forced_draft_is_always_kept_and_an_impossible_one_never(rule: Accepta
     forced = torch.full((6,), float("-inf"))
     forced[4] = 0.0
     for draft, kept in ((4, 1), (2, 0)):
-        out = rule(
-            forced.expand(n, 2, -1),
-            torch.full((n, 1), draft),
-            torch.ones(n, dtype=torch.int64),
-            torch.arange(n),
-            torch.zeros(n, dtype=torch.int64),
-            torch.zeros(n, dtype=torch.bool),
+        out = rule.verify(
+            Windows(
+                forced.expand(n, 2, -1),
+                torch.full((n, 1), draft),
+                torch.ones(n, dtype=torch.int64),
+                torch.arange(n),
+                torch.zeros(n, dtype=torch.int64),
+                torch.zeros(n, dtype=torch.bool),
+            )
         )
         assert (out.counts == kept + 1).all()
         assert (out.tokens[:, 0] == 4).all()
@@ -278,7 +287,7 @@ def test_a_forced_draft_is_always_kept_and_an_impossible_one_never(rule: Accepta
 def test_every_token_is_allowed_and_every_row_is_padded(rule: Acceptance, drawn: bool) -> None:
     case = batch(300, 4, 9, seed=5)
     q = distributions(300, 4, 9, seed=6) if drawn else None
-    out = rule(**case, draft_log_probs=q)
+    out = rule.verify(Windows(**case, draft_log_probs=q))
     usable = ((case["drafts"] >= 0) & (torch.arange(4) < case["valid"][:, None])).cumprod(1).sum(1)
     assert ((out.counts >= 1) & (out.counts <= usable + 1)).all()
     for row, place in product(range(300), range(5)):
@@ -300,23 +309,23 @@ def test_a_row_comes_out_the_same_in_any_batch(rule: Acceptance, drawn: bool) ->
     case = batch(7, 3, 501, seed=1)
     if drawn:
         case["draft_log_probs"] = distributions(7, 3, 501, seed=2)
-    whole = rule(**case)
-    assert equal(whole, rule(**case)), "seeded"
+    whole = rule.verify(Windows(**case))
+    assert equal(whole, rule.verify(Windows(**case))), "seeded"
     order = torch.randperm(7, generator=torch.Generator().manual_seed(0))
-    shuffled = rule(**{name: value[order] for name, value in case.items()})
+    shuffled = rule.verify(Windows(**{name: value[order] for name, value in case.items()}))
     assert equal(shuffled, Verified(whole.tokens[order], whole.counts[order]))
     for row in range(7):
-        alone = rule(**{name: value[row : row + 1] for name, value in case.items()})
+        alone = rule.verify(Windows(**{name: value[row : row + 1] for name, value in case.items()}))
         assert equal(alone, Verified(whole.tokens[row : row + 1], whole.counts[row : row + 1]))
 
 
 def test_what_stands_behind_the_window_has_no_influence(rule: Acceptance) -> None:
     case = batch(200, 4, 9, seed=9)
-    clean = rule(**case)
+    clean = rule.verify(Windows(**case))
     behind = torch.arange(5) > case["valid"][:, None]
     poisoned = case["target"].masked_fill(behind[..., None], float("nan"))
     drafts = case["drafts"].masked_fill(torch.arange(4) >= case["valid"][:, None], -(2**31))
-    assert equal(clean, rule(**{**case, "target": poisoned, "drafts": drafts}))
+    assert equal(clean, rule.verify(Windows(**{**case, "target": poisoned, "drafts": drafts})))
 
 
 def test_a_longer_padding_changes_nothing(rule: Acceptance) -> None:
@@ -326,7 +335,7 @@ def test_a_longer_padding_changes_nothing(rule: Acceptance) -> None:
         "target": torch.cat([case["target"], distributions(50, 3, 9, seed=1)], dim=1),
         "drafts": torch.cat([case["drafts"], torch.full((50, 3), -1)], dim=1),
     }
-    narrow, padded = rule(**case), rule(**wide)
+    narrow, padded = rule.verify(Windows(**case)), rule.verify(Windows(**wide))
     assert torch.equal(padded.tokens[:, :3], narrow.tokens)
     assert (padded.tokens[:, 3:] == -1).all()
     assert torch.equal(padded.counts, narrow.counts)
@@ -334,7 +343,7 @@ def test_a_longer_padding_changes_nothing(rule: Acceptance) -> None:
 
 def test_no_window_at_all_is_plain_sampling(rule: Acceptance) -> None:
     case = batch(30, 0, 9)
-    out = rule(**case)
+    out = rule.verify(Windows(**case))
     assert out.tokens.shape == (30, 1)
     assert (out.counts == 1).all()
 
@@ -345,7 +354,8 @@ def test_a_draft_that_equals_its_own_distribution_is_always_kept() -> None:
     seeds, zeros = torch.arange(n), torch.zeros(n, dtype=torch.int64)
     sampled = torch.zeros(n, dtype=torch.bool)
     drafts = draw(p[:, 0], seeds, zeros, sampled, Purpose.DRAFT)[:, None]
-    out = ACCEPTANCE["rejection"](p.expand(n, 2, -1), drafts, zeros + 1, seeds, zeros, sampled, p)
+    windows = Windows(p.expand(n, 2, -1), drafts, zeros + 1, seeds, zeros, sampled, p)
+    out = RULES["rejection"].verify(windows)
     assert (out.counts == 2).all()
 
 
@@ -356,13 +366,15 @@ def test_the_token_after_a_window_is_keyed_by_its_own_output_position() -> None:
     last = distributions(n, 1, vocab, seed=11)
     seeds, positions = torch.arange(n), torch.arange(n) % 13
     sampled = torch.zeros(n, dtype=torch.bool)
-    out = ACCEPTANCE["rejection"](
-        torch.cat([forced, last], dim=1),
-        torch.full((n, 2), 7),
-        torch.full((n,), 2),
-        seeds,
-        positions,
-        sampled,
+    out = RULES["rejection"].verify(
+        Windows(
+            torch.cat([forced, last], dim=1),
+            torch.full((n, 2), 7),
+            torch.full((n,), 2),
+            seeds,
+            positions,
+            sampled,
+        )
     )
     expected = draw(last[:, 0], seeds, positions + 2, sampled, Purpose.BONUS)
     assert torch.equal(out.tokens[:, 2], expected)
@@ -374,8 +386,9 @@ def test_a_placeholder_before_real_drafts_is_no_refusal(rule: Acceptance) -> Non
     target = distributions(vocab, seed=12).expand(n, 3, -1)
     rest = (torch.arange(n), torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.bool))
     drafts = torch.tensor([-1, 2]).expand(n, 2)
-    cut = rule(target, drafts, torch.full((n,), 2), *rest)
-    none = rule(target[:, :1], drafts[:, :0], torch.zeros(n, dtype=torch.int64), *rest)
+    cut = rule.verify(Windows(target, drafts, torch.full((n,), 2), *rest))
+    no_drafts = torch.zeros(n, dtype=torch.int64)
+    none = rule.verify(Windows(target[:, :1], drafts[:, :0], no_drafts, *rest))
     assert (cut.counts == 1).all()
     assert torch.equal(cut.tokens[:, 0], none.tokens[:, 0])
     assert (none.tokens == 0).any()
@@ -385,7 +398,7 @@ def test_a_greedy_row_takes_the_best_token_whatever_its_drafter_thought(rule: Ac
     target = torch.tensor([0.5, 0.4, 0.1]).log().expand(1, 2, 3)
     sure_of_the_best = torch.tensor([0.9, 0.05, 0.05]).log().expand(1, 1, 3)
     one = torch.tensor([1])
-    out = rule(target, one[:, None], one, one, one, one == 1, sure_of_the_best)
+    out = rule.verify(Windows(target, one[:, None], one, one, one, one == 1, sure_of_the_best))
     assert out.tokens.tolist() == [[0, -1]]
 
 
@@ -395,7 +408,9 @@ def test_a_refused_draft_that_was_the_only_choice_is_taken_after_all(rule: Accep
     only = torch.full((6,), float("-inf"))
     only[4] = -0.7  # as if its probability had been rounded down, by far
     zeros = torch.zeros(n, dtype=torch.int64)
-    out = rule(
-        only.expand(n, 2, -1), zeros[:, None] + 4, zeros + 1, torch.arange(n), zeros, zeros == 1
+    out = rule.verify(
+        Windows(
+            only.expand(n, 2, -1), zeros[:, None] + 4, zeros + 1, torch.arange(n), zeros, zeros == 1
+        )
     )
     assert (out.tokens[:, 0] == 4).all()

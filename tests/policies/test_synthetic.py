@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.policies.synthetic import synthetic
+from stepweave.policies.acceptance import Synthetic
 from stepweave.sampling.draw import draw
 from stepweave.sampling.noise import Purpose
+from stepweave.sampling.windows import Windows
 
 N = 50_000
 
@@ -22,14 +23,16 @@ def target(rows: int, places: int, vocab: int = 6) -> Tensor:
 def test_each_place_keeps_its_draft_at_its_rate(greedy: bool) -> None:
     seeds, zeros = torch.arange(N), torch.zeros(N, dtype=torch.int64)
     drafts = torch.full((N, 4), 5)
-    out = synthetic([0.9, 0.6, 0.3])(
-        target(1, 5).expand(N, -1, -1),
-        drafts,
-        zeros + 4,
-        seeds,
-        zeros + 7,
-        zeros == (0 if greedy else 1),
-        any_random=not greedy,
+    out = Synthetic(rates=(0.9, 0.6, 0.3)).verify(
+        Windows(
+            target(1, 5).expand(N, -1, -1),
+            drafts,
+            zeros + 4,
+            seeds,
+            zeros + 7,
+            zeros == (0 if greedy else 1),
+            any_random=not greedy,
+        )
     )
     for place, rate in enumerate([0.9, 0.6, 0.3, 0.3]):
         judged = out.counts > place
@@ -42,7 +45,9 @@ def test_each_place_keeps_its_draft_at_its_rate(greedy: bool) -> None:
 def test_certain_rates_are_certain_even_against_the_target(rate: float, kept: int) -> None:
     closed = target(500, 4).index_fill(2, torch.tensor([5]), float("-inf"))
     rows = torch.arange(500)
-    out = synthetic([rate])(closed, torch.full((500, 3), 5), rows * 0 + 3, rows, rows, rows < 0)
+    out = Synthetic(rates=(rate,)).verify(
+        Windows(closed, torch.full((500, 3), 5), rows * 0 + 3, rows, rows, rows < 0)
+    )
     assert (out.counts == kept + 1).all()
     assert (out.tokens[:, :kept] == 5).all()
 
@@ -55,7 +60,9 @@ def test_what_is_cut_stays_cut_and_the_next_token_is_the_target_s() -> None:
     valid = torch.randint(0, 4, (rows,), generator=generator)
     seeds, positions = torch.arange(rows), torch.arange(rows) % 9
     greedy = torch.arange(rows) % 4 == 0
-    out = synthetic([1.0])(distributions, drafts, valid, seeds, positions, greedy)
+    out = Synthetic(rates=(1.0,)).verify(
+        Windows(distributions, drafts, valid, seeds, positions, greedy)
+    )
     usable = ((drafts >= 0) & (torch.arange(3) < valid[:, None])).cumprod(1).sum(1)
     assert torch.equal(out.counts, usable + 1)
     at = torch.arange(rows)
@@ -70,9 +77,13 @@ def test_what_is_cut_stays_cut_and_the_next_token_is_the_target_s() -> None:
 
 def test_the_same_position_decides_alike_wherever_its_window_began() -> None:
     rows = torch.arange(400)
-    rule = synthetic([0.5])
-    two = rule(target(400, 3), torch.full((400, 2), 1), rows * 0 + 2, rows, rows * 0 + 6, rows < 0)
-    one = rule(target(400, 2), torch.full((400, 1), 1), rows * 0 + 1, rows, rows * 0 + 7, rows < 0)
+    rule = Synthetic(rates=(0.5,))
+    two = rule.verify(
+        Windows(target(400, 3), torch.full((400, 2), 1), rows * 0 + 2, rows, rows * 0 + 6, rows < 0)
+    )
+    one = rule.verify(
+        Windows(target(400, 2), torch.full((400, 1), 1), rows * 0 + 1, rows, rows * 0 + 7, rows < 0)
+    )
     reached = two.counts > 1
     assert torch.equal((two.counts == 3)[reached], (one.counts == 2)[reached])
 
@@ -80,4 +91,4 @@ def test_the_same_position_decides_alike_wherever_its_window_began() -> None:
 @pytest.mark.parametrize("rates", [[], [0.5, 1.1], [-0.1], [float("nan")]])
 def test_rates_that_cannot_be_are_refused(rates: list[float]) -> None:
     with pytest.raises(ValueError, match="rate"):
-        synthetic(rates)
+        Synthetic(rates=tuple(rates))

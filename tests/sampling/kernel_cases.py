@@ -21,8 +21,7 @@ from stepweave.nodes.machine import Machine
 from stepweave.nodes.prepare_inputs import SampleRows
 from stepweave.nodes.sample import draw, hand_on
 from stepweave.nodes.tails import Tails
-from stepweave.policies.acceptance import ACCEPTANCE
-from stepweave.policies.synthetic import synthetic
+from stepweave.policies.registry import policy
 from stepweave.sampling.kernels import runs_on
 from stepweave.structured.bitmask import words
 
@@ -143,8 +142,8 @@ def sampled(
         bits = masks(seed, rows * (k + 1), VOCAB).view(rows, k + 1, -1)
         bits[:3] = -1
         mask = Mask(bits, torch.tensor([2, 2, 2, 2, 1]))
-    rules: dict[str, Any] = {**ACCEPTANCE, "synthetic": synthetic([0.5])}
-    machine = Machine(acceptance_or_none=rules[rule], vocab_size=VOCAB)
+    options = {"rates": (0.5,)} if rule == "synthetic" else {}
+    machine = Machine(acceptance=policy("acceptance", rule, **options), vocab_size=VOCAB)
     q = torch.randn(7, k, VOCAB, generator=g).log_softmax(dim=-1) if rule == "rejection" else None
     before = logits.clone()
     with torch.inference_mode():

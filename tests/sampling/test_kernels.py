@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.policies.acceptance import coupled
 from stepweave.sampling.draw import draw, filtered_log_probs
 from stepweave.sampling.kernels.choice import KernelsUnavailable
 from stepweave.sampling.noise import _gumbel_from_words, gumbel, uniform
+from stepweave.sampling.verification import coupled
+from stepweave.sampling.windows import Windows
 from stepweave.structured.bitmask import apply_bitmask
 from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
 from tests.sampling import kernel_cases
@@ -243,7 +244,7 @@ def test_windows_are_verified_as_the_reference_does(
     tokens, counts = interpreted(
         f"{KERNELS}.verify:coupled_scores", *arguments, any_random=any_random
     )
-    expected = coupled(*arguments, any_random=any_random)
+    expected = coupled(Windows(*arguments, any_random=any_random))
     assert torch.equal(tokens, expected.tokens)
     assert torch.equal(counts, expected.counts)
     assert len(set(counts.tolist())) > 1  # some drafts are kept, some are not

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.policies.acceptance import coupled
 from stepweave.sampling.draw import draw
 from stepweave.sampling.noise import gumbel, uniform
+from stepweave.sampling.verification import coupled
+from stepweave.sampling.windows import Windows
 from stepweave.structured.bitmask import apply_bitmask
 from tests.sampling import kernel_cases
 from tests.sampling.kernel_cases import EXTREMES, logits, masks
@@ -80,8 +81,8 @@ def test_scaled_logits_have_the_bits_of_the_cpu() -> None:
 def test_windows_are_verified_as_on_the_cpu(any_random: bool) -> None:
     for seed in range(20):
         arguments = kernel_cases.verified(seed, any_random=any_random)
-        found: Any = coupled(*on_device(*arguments), any_random=any_random)
-        expected: Any = coupled(*arguments, any_random=any_random)
+        found: Any = coupled(Windows(*on_device(*arguments), any_random=any_random))
+        expected: Any = coupled(Windows(*arguments, any_random=any_random))
         assert torch.equal(found.tokens.cpu(), expected.tokens)
         assert torch.equal(found.counts.cpu(), expected.counts)
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stepweave.policies.acceptance import ACCEPTANCE
-from stepweave.policies.synthetic import synthetic
+from stepweave.policies.acceptance import Synthetic
+from stepweave.policies.registry import policy
 from stepweave.sampling.bad_words import ban_bad_words
 from stepweave.sampling.bias import apply_bias, ban_until, give_way
 from stepweave.sampling.draw import draw, filtered_log_probs
@@ -19,6 +19,7 @@ from stepweave.sampling.logprobs import token_logprobs
 from stepweave.sampling.lookup import propose
 from stepweave.sampling.noise import Purpose, gumbel, uniform
 from stepweave.sampling.penalties import apply_penalties
+from stepweave.sampling.windows import Windows
 
 SYNCHRONIZING = {
     "aten::_local_scalar_dense",
@@ -81,14 +82,16 @@ def inputs() -> dict[str, Tensor]:
 
 def verify(name: str, drawn: bool) -> Callable[[dict[str, Tensor]], object]:
     def call(x: dict[str, Tensor]) -> object:
-        return ACCEPTANCE[name](
-            x["target"],
-            x["drafts"],
-            x["valid"],
-            x["seeds"],
-            x["positions"],
-            x["greedy"],
-            x["q"] if drawn else None,
+        return policy("acceptance", name).verify(
+            Windows(
+                x["target"],
+                x["drafts"],
+                x["valid"],
+                x["seeds"],
+                x["positions"],
+                x["greedy"],
+                x["q"] if drawn else None,
+            )
         )
 
     return call
@@ -119,8 +122,8 @@ CALLS: dict[str, Callable[[dict[str, Tensor]], object]] = {
     "give way": lambda x: give_way(x["target"], x["target"]),
     "log-probabilities": lambda x: token_logprobs(x["logits"], x["drafts"][:, 0], 3),
     "look-up": lambda x: propose(x["history"], x["base"] + 1, 3, 3, 1),
-    "synthetic": lambda x: synthetic([0.5, 0.2])(
-        x["target"], x["drafts"], x["valid"], x["seeds"], x["positions"], x["greedy"]
+    "synthetic": lambda x: Synthetic(rates=(0.5, 0.2)).verify(
+        Windows(x["target"], x["drafts"], x["valid"], x["seeds"], x["positions"], x["greedy"])
     ),
     "draw": lambda x: draw(x["logits"], x["seeds"], x["positions"], x["greedy"], Purpose.TARGET),
     "gumbel": lambda x: gumbel(x["seeds"], x["positions"], Purpose.TARGET, 40),

@@ -21,6 +21,8 @@ from stepweave.nodes.kind import DrafterNeeds, NodeKind, NodeSpec, Shape
 from stepweave.nodes.prepare_inputs import Inputs
 from stepweave.nodes.proposal import Proposal
 from stepweave.nodes.sample import Sampled
+from stepweave.policies.acceptance import Rejection, Synthetic
+from stepweave.policies.chosen import Policies
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.serving.engine import Engine
 from stepweave.testing.engines import TinyConfig, serve, tiny_engine, tiny_request, tiny_requests
@@ -142,14 +144,14 @@ def test_look_up_drafts_come_from_the_text_so_far() -> None:
 def test_synthetic_acceptance_keeps_as_many_drafts_as_it_says() -> None:
     asked = [SamplingParams(max_tokens=60, seed=n, ignore_eos=True) for n in range(4)]
     for rate in (0.0, 1.0):
-        engine = tiny_engine(BASE, synthetic_acceptance=(rate,))
+        engine = tiny_engine(replace(BASE, policies=Policies(acceptance=Synthetic(rates=(rate,)))))
         requests = tiny_requests(asked, longest=8)
         serve(engine, requests)
         assert engine.totals.drafted > 0
         # What a stop or the end of the context cuts off is not counted as accepted.
         assert engine.totals.accepted <= rate * engine.totals.drafted
         assert engine.totals.accepted >= rate * (engine.totals.drafted - 3 * len(requests))
-    engine = tiny_engine(BASE, synthetic_acceptance=(0.5,))
+    engine = tiny_engine(replace(BASE, policies=Policies(acceptance=Synthetic(rates=(0.5,)))))
     serve(engine, tiny_requests(asked, longest=8))
     assert 0.2 < engine.totals.accepted / engine.totals.drafted < 0.4  # (½ + ¼ + ⅛) / 3
 
@@ -162,7 +164,9 @@ def test_rejection_sampling_gives_the_same_tokens_and_counts_at_every_depth(
     asked.append(SamplingParams(max_tokens=12))
     seen = set()
     for depth, executor in [(1, "serial"), (2, "threads"), (3, "threads")]:
-        config = replace(BASE, method=method, acceptance="rejection", depth=depth)
+        config = replace(
+            BASE, method=method, policies=Policies(acceptance=Rejection()), depth=depth
+        )
         for changed in (config, replace(config, token_budget=9), replace(config, num_blocks=22)):
             changed = replace(changed, executor=executor)  # type: ignore[arg-type]
             tokens, counts, engine = outcome(changed, asked)

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from stepweave.policies.chosen import Policies
+from stepweave.policies.registry import policy
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.testing.engines import (
@@ -161,7 +163,10 @@ def test_seeded_sampling_is_the_same_at_every_depth(acceptance: str, situation: 
     seen: dict[int, set[str]] = {0: set(), 3: set()}
     for k in (0, 3):
         base = replace(
-            SITUATIONS[situation], draft_tokens=k, structured=True, acceptance=acceptance
+            SITUATIONS[situation],
+            draft_tokens=k,
+            structured=True,
+            policies=Policies(acceptance=policy("acceptance", acceptance)),
         )
         if situation == "preemption":
             base = replace(base, num_blocks=14 if k == 0 else 21)

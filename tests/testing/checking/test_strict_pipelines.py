@@ -13,6 +13,8 @@ from transformers import PreTrainedModel
 from stepweave.executors import NodeFailure
 from stepweave.executors.errors import ContractViolation
 from stepweave.graph.node import OpContext
+from stepweave.policies.acceptance import Rejection
+from stepweave.policies.chosen import Policies
 from stepweave.requests.request import SamplingParams
 from stepweave.testing import engines as testing
 from stepweave.testing.engines import TinyConfig, fitted, tiny_engine, tiny_requests
@@ -21,7 +23,9 @@ from tests.device.pipelines import DRAFTERS, REGEX
 
 EVERY = {
     **DRAFTERS,
-    "ngram, rejection": TinyConfig(draft_tokens=2, method="ngram", acceptance="rejection"),
+    "ngram, rejection": TinyConfig(
+        draft_tokens=2, method="ngram", policies=Policies(acceptance=Rejection())
+    ),
 }
 
 Tokens = list[tuple[list[int], int, int]]

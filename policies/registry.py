@@ -1,0 +1,121 @@
+"""The policies there are, by decision and name: ours, and those that installed packages bring.
+
+A policy is found by its registered name only, so a pipeline file can never name code to import.
+An entry point in group `stepweave.policies` is named `decision.name`, as in `acceptance.typical`,
+and is a subclass of `Policy` that does what the decision's protocol says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+from ..graph.errors import StepweaveError, did_you_mean
+from .acceptance import Acceptance, Coupled, Rejection, Synthetic
+from .policy import Policy
+
+GROUP: Final = "stepweave.policies"
+
+DECISIONS: Final[Mapping[str, type]] = {"acceptance": Acceptance}
+"""What each decision's policies must do, by the decision's key in a pipeline file."""
+
+_BUILT_IN: Final[Mapping[str, Mapping[str, type[Policy]]]] = {
+    "acceptance": {"coupled": Coupled, "rejection": Rejection, "synthetic": Synthetic},
+}
+
+
+class PolicyError(StepweaveError):
+    """A policy cannot be used, or broke a rule of its decision."""
+
+    code = "SW-POLICY"
+
+
+def known(decision: str) -> tuple[str, ...]:
+    """Names of all policies for a decision, without importing the code of a package."""
+    return (*_BUILT_IN[decision], *sorted(name for name, _ in _installed(decision)))
+
+
+@cache
+def policy_class(decision: str, name: str) -> type[Policy]:
+    """The policy of that name. Raises `PolicyError` with the nearest right name."""
+    if found := _BUILT_IN[decision].get(name):
+        return found
+    for registered, point in _installed(decision):
+        if registered == name:
+            return _loaded(decision, point)
+    guess = did_you_mean(name, known(decision))
+    raise PolicyError(f"there is no {decision} policy {name!r}{guess}")
+
+
+def policy(decision: str, name: str, **options: Any) -> Any:
+    """The policy with these options, ready to be asked.
+
+    Raises `PolicyError` for an unknown name, and for a policy that does not do what the decision's
+    protocol says; pydantic's `ValidationError` for wrong options.
+    """
+    made = policy_class(decision, name)(**options)
+    check_policy(decision, made)
+    return made
+
+
+def check_policy(decision: str, made: object) -> None:
+    """Raises `PolicyError` where an object cannot decide what it was chosen for."""
+    protocol = DECISIONS[decision]
+    wanted = getattr(protocol, "__protocol_attrs__", ()) or _members(protocol)
+    missing = sorted(name for name in wanted if not hasattr(made, name))
+    if missing:
+        raise PolicyError(
+            f"{called(decision, made)} has no {', no '.join(map(repr, missing))}: see "
+            f"{protocol.__name__} in policies/{decision}.py"
+        )
+    if decision == "acceptance" and made.compares and made.couples:  # type: ignore[attr-defined]
+        raise PolicyError(
+            f"{called(decision, made)} both compares and couples: what a draft is compared with "
+            "must be independent of the noise that it was drawn with; set one of them to False"
+        )
+
+
+def called(decision: str, made: object) -> str:
+    """A policy as messages name it."""
+    for name, kind in _BUILT_IN[decision].items():
+        if type(made) is kind:
+            return f"{decision} policy {name!r}"
+    for name, point in _installed(decision):
+        if point.value.partition(":")[2] == type(made).__qualname__:
+            return f"{decision} policy {name!r} of {_package(point)}"
+    return f"{decision} policy {type(made).__name__!r}"
+
+
+def _members(protocol: type) -> set[str]:
+    """What a protocol asks for (Python before 3.12 does not keep a list of it)."""
+    return {name for name in vars(protocol) if not name.startswith("_")}
+
+
+def _installed(decision: str) -> Iterator[tuple[str, EntryPoint]]:
+    for point in entry_points(group=GROUP):
+        of, _, name = point.name.partition(".")
+        if of == decision:
+            yield name, point
+
+
+def _loaded(decision: str, point: EntryPoint) -> type[Policy]:
+    """The policy of an installed package. What goes wrong in its code is told as its own fault."""
+    where = f"policy {point.name!r} of {_package(point)}: entry point {point.value!r}"
+    try:
+        loaded = point.load()
+    except (Exception, SystemExit) as error:  # the boundary: code that is not ours
+        raise PolicyError(
+            f"{where} cannot be loaded: {type(error).__name__}: {error}. Update the package, or "
+            "uninstall it"
+        ) from error
+    if not (isinstance(loaded, type) and issubclass(loaded, Policy)):
+        raise PolicyError(
+            f"{where} must name a subclass of stepweave.policies.policy.Policy, not {loaded!r:.80}"
+        )
+    return loaded
+
+
+def _package(point: EntryPoint) -> str:
+    return f"package {point.dist.name!r}" if point.dist else "an installed package"

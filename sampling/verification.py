@@ -1,0 +1,205 @@
+"""Verification of draft windows on the device: the mathematics of the shipped acceptance rules.
+
+Nothing here asks the host anything: no `.item()`, no boolean index, and no shape that depends on
+what is accepted. The rules themselves, by name, are in `policies.acceptance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .draw import draw
+from .kernels import runs_on
+from .noise import Purpose, uniform
+from .windows import Verified, Windows
+
+
+def coupled(windows: Windows) -> Verified:
+    """Drafter-invariant coupling (Daliri, Musco, Suresh 2024, arXiv:2408.07978).
+
+    The token at an output position is the Gumbel-max of the target with noise keyed by (seed,
+    position); a draft is kept if it is that token. So seeded outputs do not depend on the drafts,
+    their number or their source: they are those of decoding without drafts, and greedy decoding
+    is the limit at temperature 0. The price: a draft of probability p is kept with probability p,
+    where rejection sampling keeps a draft drawn from q with probability 1 - TV(p, q) on average.
+    A drafter that draws with the same noise (`Purpose.TARGET`, same seed and position) gets most of
+    it back: at least (1 - TV) / (1 + TV).
+
+    `draft_log_probs` is not needed. Noise for all k + 1 places is computed.
+    """
+    target, greedy = windows.target, windows.greedy
+    seeds, positions = windows.seeds, windows.positions
+    rows, places, vocab = target.shape
+    if runs_on(target):
+        from .kernels import verify
+
+        return Verified(
+            *verify.coupled_scores(
+                target,
+                windows.drafts,
+                windows.valid,
+                seeds,
+                positions,
+                greedy,
+                any_random=windows.any_random,
+            )
+        )
+    if windows.any_random:
+        offsets = torch.arange(places, device=target.device)
+        chosen = draw(
+            target.reshape(rows * places, vocab),
+            seeds.repeat_interleave(places, output_size=rows * places),
+            (positions[:, None] + offsets).reshape(-1),
+            greedy.repeat_interleave(places, output_size=rows * places),
+            Purpose.TARGET,
+        ).view(rows, places)
+    else:
+        chosen = target.argmax(dim=-1)
+    return keep_equal(chosen, windows.drafts, windows.valid, vocab)
+
+
+def rejection(windows: Windows) -> Verified:
+    """Speculative sampling (Leviathan et al. 2023, arXiv:2211.17192; Chen et al. 2023,
+    arXiv:2302.01318).
+
+    A draft x drawn from q is kept with probability min(1, p(x) / q(x)); the first that is not is
+    replaced by a draw from max(0, p - q), normalized. The output is distributed as the target; a
+    draft is kept with probability 1 - TV(p, q), the most that is possible. But a seeded output
+    depends on where windows begin and on the drafts, so it differs from decoding without drafts.
+
+    A draft that was not drawn has q = 1 at itself. Whether a drawn draft may be considered must not
+    depend on what was drawn: one that a grammar refuses counts as `valid`, and its probability of 0
+    refuses it; leaving it out would draw from p where max(0, p - q) is due. Draws are keyed by
+    (seed, output position, purpose); drafts must be independent of them (`Purpose.DRAFT`). Greedy
+    rows keep the drafts that equal the best token. One row of noise per request is computed.
+    """
+    target, drafts, greedy = windows.target, windows.drafts, windows.greedy
+    rows, places, vocab = target.shape
+    k = places - 1
+    judged = usable(drafts, windows.valid, vocab)
+    index = drafts.clamp(0, vocab - 1)[..., None]  # a placeholder is never an index
+    best = target[:, :k].argmax(dim=-1)
+    if windows.any_random:
+        p = target[:, :k].gather(-1, index)[..., 0].exp()
+        drawn_from = windows.draft_log_probs
+        q = 1.0 if drawn_from is None else drawn_from.gather(-1, index)[..., 0].exp()
+        u = uniform(
+            windows.seeds.repeat_interleave(k, output_size=rows * k),
+            (windows.positions[:, None] + torch.arange(k, device=target.device)).reshape(-1),
+            Purpose.ACCEPT,
+        ).view(rows, k)
+        passes = torch.where(greedy[:, None], drafts == best, u * q < p)
+    else:
+        passes = drafts == best
+    kept = prefix(judged & passes)
+
+    # The place after the kept drafts: a draft was refused there, or there was none to judge.
+    last = at(target, kept)
+    refused = kept < judged.sum(dim=-1)
+    if k == 0 or not windows.any_random:
+        after = last  # a refused draft of a greedy row is not the best token: nothing to take out
+    else:
+        inner = kept.clamp(max=k - 1)
+        residual = _residual(last, inner, index, windows.draft_log_probs)
+        after = torch.where((refused & ~greedy)[:, None], residual, last)
+    purpose = torch.where(refused, int(Purpose.RESIDUAL), int(Purpose.BONUS))
+    token = draw(
+        after,
+        windows.seeds,
+        windows.positions + kept,
+        greedy,
+        purpose,
+        any_random=windows.any_random,
+    )
+    return followed_by(token, drafts, kept)
+
+
+def synthetic(windows: Windows, rates: Sequence[float]) -> Verified:
+    """Drafts kept at fixed rates, whatever they are.
+
+    The draft at place j is kept with probability `rates[j]`, given that those before it were; the
+    last rate also holds for all further places, and greedy rows are treated alike. So the mean
+    number of kept drafts is r0 + r0 r1 + r0 r1 r2 … Noise is keyed by (seed, output position).
+    Drafts past `valid` or after a -1 are not kept, and the token after the kept ones is drawn from
+    the target.
+    """
+    drafts, positions = windows.drafts, windows.positions
+    passes = torch.ones_like(drafts, dtype=torch.bool)
+    for place in range(drafts.shape[1]):
+        rate = rates[min(place, len(rates) - 1)]
+        passes[:, place] = uniform(windows.seeds, positions + place, Purpose.SYNTHETIC) < rate
+    kept = prefix(usable(drafts, windows.valid, windows.target.shape[-1]) & passes)
+    return then_drawn(windows, kept)
+
+
+def then_drawn(windows: Windows, kept: Tensor) -> Verified:
+    """The first `kept [R]` drafts of each window, and after them a draw from the target.
+
+    The draw has the noise that decoding without drafts has at that position.
+    """
+    after = at(windows.target, kept)
+    token = draw(
+        after,
+        windows.seeds,
+        windows.positions + kept,
+        windows.greedy,
+        Purpose.TARGET,
+        any_random=windows.any_random,
+    )
+    return followed_by(token, windows.drafts, kept)
+
+
+def _residual(
+    target: Tensor, place: Tensor, index: Tensor, draft_log_probs: Tensor | None
+) -> Tensor:
+    """log max(0, p - q) `[R, V]` at one place per row, not normalized."""
+    if draft_log_probs is None:
+        refused = index.gather(1, place[:, None, None])[:, 0]
+        rest = target.scatter(-1, refused, float("-inf"))
+    else:
+        q = at(draft_log_probs, place).exp()
+        rest = (target.exp() - q).clamp_(min=0.0).log()
+    # Where p and q agree to the last bit nothing is left, though rounding of the test may have
+    # refused the draft. Then p itself is right, and never a token that p does not allow.
+    empty = rest.amax(dim=-1, keepdim=True) == float("-inf")
+    return torch.where(empty, target, rest)
+
+
+def at(rows: Tensor, place: Tensor) -> Tensor:
+    """`[R, V]`: of `rows [R, W, V]` the place `[R]` of each."""
+    every = place[:, None, None].expand(-1, 1, rows.shape[-1])
+    return rows.gather(1, every)[:, 0]
+
+
+def followed_by(token: Tensor, drafts: Tensor, kept: Tensor) -> Verified:
+    """The first `kept [R]` of `drafts [R, k]`, and `token [R]` after them."""
+    tokens = torch.cat([drafts, drafts.new_zeros(len(drafts), 1)], dim=-1)
+    return up_to(tokens.scatter(-1, kept[:, None], token[:, None]), kept)
+
+
+def keep_equal(chosen: Tensor, drafts: Tensor, valid: Tensor, vocab: int) -> Verified:
+    """The drafts `[R, k]` that are the token `chosen[R, k + 1]` at their place, and one more."""
+    kept = prefix(usable(drafts, valid, vocab) & (drafts == chosen[:, :-1]))
+    # Up to the first difference the drafts are the chosen tokens, so no draft has to be copied.
+    return up_to(chosen, kept)
+
+
+def usable(drafts: Tensor, valid: Tensor, vocab: int) -> Tensor:
+    """`[R, k]` bool: the drafts that may be judged, a prefix of each row."""
+    places = torch.arange(drafts.shape[1], device=drafts.device)
+    real = (drafts >= 0) & (drafts < vocab) & (places < valid[:, None])
+    return real.cumprod(dim=-1).bool()
+
+
+def prefix(passes: Tensor) -> Tensor:
+    """`[R]` int64: how many of `passes [R, k]` hold before the first that does not."""
+    return passes.cumprod(dim=-1).sum(dim=-1)
+
+
+def up_to(tokens: Tensor, kept: Tensor) -> Verified:
+    """The first `kept [R] + 1` of `tokens [R, k + 1]`, then -1."""
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    return Verified(tokens.masked_fill(places > kept[:, None], -1), kept + 1)

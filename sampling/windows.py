@@ -1,0 +1,52 @@
+"""Draft windows that a step verifies, and what came of them.
+
+R rows, each with k places for drafts and one place after them: k + 1 places, V tokens. Shapes are
+padded: a row has -1 where it has no draft, and what of its window may be used is data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """One draft window per row, with what a rule needs to verify it.
+
+    target: `[R, k + 1, V]` log-probabilities, masked and filtered, one row per place. Not
+        normalized where the rule is `exact`.
+    drafts: `[R, k]` int64, -1 where there is none.
+    valid: `[R]` int64: drafts that may be considered, grammar and hand-off already applied. The
+        first -1 ends the window too.
+    seeds: `[R]` int64, one per request.
+    positions: `[R]` int64: the output position (0 for a request's first token) of place 0.
+    greedy: `[R]` bool: take the best token; `target` may then be plain scores.
+    draft_log_probs: `[R, k, V]`: the distributions that the drafts were drawn from. None for drafts
+        that were not drawn (n-gram look-up, greedy drafters), and where the rule does not compare.
+    any_random: False if all rows are greedy (known to the host): no noise has to be computed.
+    """
+
+    target: Tensor
+    drafts: Tensor
+    valid: Tensor
+    seeds: Tensor
+    positions: Tensor
+    greedy: Tensor
+    draft_log_probs: Tensor | None = None
+    any_random: bool = field(default=True, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a step settled.
+
+    tokens: `[R, k + 1]` int64: the kept drafts, one more token, then -1.
+    counts: `[R]` int64 in 1 … k + 1: how many of them are tokens.
+    """
+
+    tokens: Tensor
+    counts: Tensor

@@ -1,5 +1,8 @@
 """What `sample` does with drafts that were drawn, and that a grammar then cuts."""
 
+from dataclasses import replace
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -11,8 +14,10 @@ from stepweave.nodes.history import History
 from stepweave.nodes.machine import Machine
 from stepweave.nodes.prepare_inputs import SampleRows
 from stepweave.nodes.sample import MissingMask, draw
+from stepweave.policies.policy import Policy
 from stepweave.policies.registry import policy
 from stepweave.sampling.noise import Purpose, gumbel
+from stepweave.sampling.windows import Verified, Windows
 from stepweave.structured.bitmask import row_allowing
 
 VOCAB = 8
@@ -102,3 +107,32 @@ def test_a_structured_row_without_its_mask_is_not_sampled() -> None:
     one = Mask(torch.full((1, 2, 1), -1, dtype=torch.int32), torch.ones(1, dtype=torch.int64))
     with pytest.raises(MissingMask):
         draw(machine, rows, logits, one, History(2, 4))
+
+
+class Own(Policy):
+    """A rule of another package: `exact` or not, by an option."""
+
+    exact: bool
+    compares: ClassVar[bool] = False
+    couples: ClassVar[bool] = True
+
+    def verify(self, windows: Windows) -> Verified:
+        raise NotImplementedError("asked")
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_windows_are_verified_straight_from_the_logits_where_the_rule_says_it_is_exact(
+    exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What decides is what the rule says of itself, not which rule it is."""
+    straight = Verified(torch.tensor([[5, -1]]), torch.tensor([1]))
+    monkeypatch.setattr("stepweave.nodes.sample.runs_on", lambda logits: True)
+    monkeypatch.setattr("stepweave.nodes.sample._straight", lambda *given: straight)
+    machine = Machine(acceptance=Own(exact=exact), vocab_size=VOCAB)
+    rows = replace(sample_rows(torch.zeros(1, 1, dtype=torch.int64), structured=False), greedy=True)
+    logits = torch.zeros(1, 2, VOCAB)
+    if exact:
+        assert draw(machine, rows, logits, None, History(1, 4)).tokens is straight.tokens
+    else:
+        with pytest.raises(NotImplementedError, match="asked"):
+            draw(machine, rows, logits, None, History(1, 4))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal, Protocol
 
@@ -48,17 +47,13 @@ def run(
     keep: Sequence[str] = (),
     trace: bool = False,
     watchdog_s: float | None = 60.0,
-    check: Literal["off", "strict"] = "off",
 ) -> RunReport:
     """Run `steps` steps, or until an op calls `ctx.stop()`.
 
-    `executor` is a name, or an executor itself, such as `Virtual(seed=7)`.
+    `executor` is a name, or an executor itself, such as `stepweave.testing.Strict()`.
     `states` gives the objects behind the graph's states, `keep` names the values whose every
     version is returned. If an op raises, the run ends with a `NodeFailure`; if nothing moves for
     `watchdog_s` seconds while an actor waits, with a `StuckWait`. In both cases no thread is left.
-
-    With `check="strict"` an op that does what it did not declare ends the run with a `NodeFailure`
-    whose cause is a `ContractViolation`; the report's `unused` lists what ops declared in vain.
     """
     arguments.a("run", "plan", plan, Plan, arguments.A_PLAN)
     if isinstance(executor, str):
@@ -72,16 +67,4 @@ def run(
     keep = arguments.texts("run", "keep", keep)
     if watchdog_s is not None:
         arguments.number("run", "watchdog_s", watchdog_s, code="SW-ARGUMENT")
-    arguments.one_of("run", "check", check, ("off", "strict"))
-    asked = Asked(steps, states, keep, trace, watchdog_s)
-    if check == "off":
-        return executor(plan, asked)
-    from ..testing.checking.strict import (
-        Strict,  # with torch, which a graph of plain functions does without
-    )
-    from .exits import watched_exits
-
-    strict = Strict(plan, states, keep)
-    with watched_exits():
-        report = executor(replace(plan, graph=strict.graph), asked)
-    return replace(report, unused=strict.unused())
+    return executor(plan, Asked(steps, states, keep, trace, watchdog_s))

@@ -30,6 +30,7 @@ from ..policies.chosen import Policies
 from ..policies.pacing import Eager, JustInTime, delayable
 from ..requests.request import Request
 from ..requests.table import Limits, RequestTable
+from ..testing.checking.mode import Strict
 
 ExecutorName = Literal["serial", "threads", "cuda"]
 
@@ -212,6 +213,7 @@ class Engine:
     def _serve(self, table: RequestTable, trace: bool) -> RunReport:
         """Run the plan, again after each failure, until nobody is left."""
         futile, finished, before = 0, table.finished, _settled(table)
+        runner = self.runner()
         while True:
             states = {**self._states, "requests": table}
             if "matchers" in self.plan.graph.states:
@@ -219,11 +221,10 @@ class Engine:
             try:
                 return run(
                     self.plan,
-                    executor=self.runner(),
+                    executor=Strict(runner) if self.check == "strict" else runner,
                     states=states,
                     trace=trace,
                     watchdog_s=self.watchdog_s,
-                    check=self.check,
                 )
             except NodeFailure as failure:
                 if not _ends_its_step_only(failure):

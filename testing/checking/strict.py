@@ -51,7 +51,7 @@ class Published:
 NOTHING = Published(None, (), frozenset())
 
 
-class Strict:
+class CheckedRun:
     """The checks of one run. `graph` is the given one with every op's function checked."""
 
     def __init__(
@@ -172,7 +172,7 @@ class Strict:
 class Checked:
     """The checks of one op; used by one thread at a time, for one step after the other."""
 
-    def __init__(self, strict: Strict, graph: StepGraph, vertex: Vertex) -> None:
+    def __init__(self, strict: CheckedRun, graph: StepGraph, vertex: Vertex) -> None:
         op = vertex.op
         self.strict = strict
         self._near = strict.ledger.near

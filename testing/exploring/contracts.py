@@ -16,6 +16,7 @@ from ...executors.run import run
 from ...graph.errors import StepweaveError
 from ...graph.node import Node, Op, OpContext
 from ...graph.step_graph import StepGraph
+from ..checking.mode import Strict
 from ..recording import with_graph
 from .mutants import Mutant
 
@@ -29,7 +30,7 @@ def breaks_contract(mutant: Mutant) -> bool:
     graph = touching(mutant.declared, mutant.true.graph)
     states: Mapping[str, object] = {name: torch.zeros(2) for name in graph.states}
     try:
-        run(with_graph(mutant.true, graph), steps=STEPS, states=states, check="strict")
+        run(with_graph(mutant.true, graph), executor=Strict(), steps=STEPS, states=states)
     except StepweaveError:
         return True
     return False

@@ -21,6 +21,7 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.models.causal_lm import CausalLM
 from stepweave.serving.engine import EngineError
+from stepweave.testing.checking.mode import Strict
 from stepweave.testing.checking.watch import TorchRefuses
 from stepweave.testing.devices.virtual_streams import Deferred
 from stepweave.testing.engines import TinyConfig, tiny_engine
@@ -121,7 +122,7 @@ def test_what_torch_refuses_on_a_gpu_is_reported_as_a_hidden_wait() -> None:
 
     graph = StepGraph.build([Node("work", (Op(),), (Op(run=body),), stream="compute")], [])
     with pytest.raises(NodeFailure) as failure:
-        run(compile_plan(graph), steps=1, check="strict")
+        run(compile_plan(graph), executor=Strict(), steps=1)
     cause = failure.value.__cause__
     assert isinstance(cause, ContractViolation)
     assert cause.code == "SW-HIDDEN-SYNC"

@@ -24,6 +24,7 @@ from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
+from stepweave.testing.checking.mode import Strict
 from stepweave.testing.devices.virtual import Virtual
 from stepweave.testing.devices.virtual_streams import Deferred
 from stepweave.testing.exploring.nodes import Interleaved
@@ -60,24 +61,33 @@ def plan_of(make: Run, value: Value, *more: Value, reads: tuple[Read, ...] = ())
 
 def everywhere(plan: Plan, expected: list[float], state: Callable[[], Any] | None = None) -> None:
     for executor in EVERYWHERE:
-        for check in ("off", "strict"):
-            if check == "strict" and getattr(executor, "seed", 0) % 10:
+        for checked in (False, True):
+            if checked and getattr(executor, "seed", 0) % 10:
                 continue  # slow
             states = {name: state() for name in plan.graph.states} if state else {}
             report = run(
-                plan, executor=executor, steps=STEPS, keep=["seen"], states=states, check=check
+                plan,
+                executor=Strict(executor) if checked else executor,
+                steps=STEPS,
+                keep=["seen"],
+                states=states,
             )
-            assert [each[0][0] for each in report.kept["seen"]] == expected, (executor, check)
+            assert [each[0][0] for each in report.kept["seen"]] == expected, (executor, checked)
 
 
 def refused(plan: Plan, *words: str, state: Callable[[], Any] | None = None) -> None:
     """By every executor, in checking mode or not, in the same words."""
     said = set()
     for executor in ("serial", "threads", Virtual(1), Interleaved(1), Deferred(1)):
-        for check in ("off", "strict"):
+        for checked in (False, True):
             states = {name: state() for name in plan.graph.states} if state else {}
             with pytest.raises(StepweaveError) as caught:
-                run(plan, executor=executor, steps=STEPS, states=states, check=check)
+                run(
+                    plan,
+                    executor=Strict(executor) if checked else executor,
+                    steps=STEPS,
+                    states=states,
+                )
             error = caught.value
             if isinstance(error, NodeFailure):
                 cause = error.__cause__

@@ -12,6 +12,7 @@ from stepweave.executors.errors import ContractViolation
 from stepweave.graph.node import Node, Op
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
+from stepweave.testing.checking.mode import Strict
 from tests.device.pipelines import DRAFTERS
 from tests.gpu.checks import tiny_tokens
 
@@ -42,7 +43,7 @@ def test_a_node_that_waits_is_found(what: str, executor: str, gpu: torch.device)
     node = Node("work", (Op(),), (Op(run=body),), stream="compute")
     plan = compile_plan(StepGraph.build([node], []))
     with pytest.raises(NodeFailure) as failure:
-        run(plan, executor=executor, steps=3, check="strict")
+        run(plan, executor=Strict(executor), steps=3)
     cause = failure.value.__cause__
     assert isinstance(cause, ContractViolation)
     assert cause.code == "SW-HIDDEN-SYNC"

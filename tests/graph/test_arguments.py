@@ -102,7 +102,6 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: run(PLAN, steps=1, executor=5), "run: executor must be one of serial, threads, cuda"),  # type: ignore[arg-type]
     (lambda: run(PLAN, steps=1, keep="x"), "run: keep must be a list of names, as in ['x'], not"),
     (lambda: run(PLAN, steps=1, states=[]), "run: states must be a mapping of state names"),  # type: ignore[arg-type]
-    (lambda: run(PLAN, steps=1, check="strct"), "(did you mean 'strict'?)"),  # type: ignore[arg-type]
     (lambda: run(PLAN, steps=1, watchdog_s=-1), "run: watchdog_s must be a number"),
     (lambda: verify(GRAPH), "verify: plan must be a plan, as `compile_plan` makes"),  # type: ignore[arg-type]
     (lambda: lanes(GRAPH), "lanes: plan must be a plan, as `compile_plan` makes"),  # type: ignore[arg-type]
@@ -153,7 +152,6 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "run(plan)": lambda given: run(given, steps=1),
     "run(keep)": lambda given: run(PLAN, steps=1, keep=given),
     "run(states)": lambda given: run(PLAN, steps=1, states=given),
-    "run(check)": lambda given: run(PLAN, steps=1, check=given),
     "verify(plan)": lambda given: verify(given),
     "lanes(plan)": lambda given: lanes(given),
     "lanes(steps)": lambda given: lanes(PLAN, steps=given),

@@ -19,6 +19,7 @@ from stepweave.graph.errors import StepweaveError
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
+from stepweave.testing.checking.mode import Strict
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,6 @@ def moved(actor: str, op: str, before: str) -> Callable[[Plan], Plan]:
 def strictly(graph: StepGraph) -> RunReport:
     """Run a graph in checking mode; the cause of a node's failure is raised itself."""
     try:
-        return run(compile_plan(graph), steps=2, check="strict")
+        return run(compile_plan(graph), executor=Strict(), steps=2)
     except NodeFailure as failure:
         raise failure.__cause__ or failure from None

@@ -24,6 +24,7 @@ from stepweave.graph.planner.events import plan_edges
 from stepweave.graph.planner.paths import adjacency, closure, within
 from stepweave.graph.step_graph import StepGraph
 from stepweave.testing.checking.clocks import Clocks
+from stepweave.testing.checking.mode import Strict
 from stepweave.testing.devices.virtual import Virtual
 from stepweave.testing.graphs import random_step_graph
 from tests.device.pipelines import DRAFTERS, requests, served, tiny_on
@@ -45,10 +46,9 @@ def race(plan: Plan, executor: Executor | str = "serial") -> ContractViolation |
     try:
         run(
             replace(plan, graph=graph),
-            executor=executor,
+            executor=Strict(executor),
             steps=STEPS,
             states=sums.states,
-            check="strict",
         )
     except NodeFailure as failure:
         cause = failure.__cause__
@@ -145,7 +145,7 @@ def pair(make: Run, look: Run, *values: Value, reads: tuple[Read, ...] = ()) -> 
 
 def told(plan: Plan, value: str, *words: str) -> ContractViolation:
     with pytest.raises(NodeFailure) as caught:
-        run(plan, steps=6, check="strict")
+        run(plan, executor=Strict(), steps=6)
     found = caught.value.__cause__
     assert isinstance(found, ContractViolation)
     assert (found.code, found.value) == ("SW-RACE", value), str(found)
@@ -231,7 +231,7 @@ def test_an_array_over_a_tensor_that_a_state_got_later_is_no_value() -> None:
     ]
     plan = compile_plan(StepGraph.build(nodes, [Value("v")], ("kv",), order="keep"))
     with pytest.raises(NodeFailure, match=r"SW-SHARED-MEMORY.*publishes as v memory of 'kv'"):
-        run(plan, steps=4, states={"kv": []}, check="strict")
+        run(plan, executor=Strict(), steps=4, states={"kv": []})
 
 
 @pytest.mark.parametrize("kind", FILLED)
@@ -247,7 +247,7 @@ def test_what_is_new_in_each_step_and_what_never_changes_is_no_race(kind: str) -
 
     reads = (Read("v"), Read("w"))
     plan = pair(make, lambda ctx: ctx.read("w"), Value("v"), Value("w"), reads=reads)
-    run(plan, steps=40, check="strict")
+    run(plan, executor=Strict(), steps=40)
 
 
 # --- the clocks ---

@@ -23,6 +23,7 @@ from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.models.invariant import linear
+from stepweave.testing.checking.mode import Strict
 
 EXECUTORS = pytest.mark.parametrize("executor", ["serial", "threads"])
 
@@ -92,7 +93,7 @@ def pipeline(
 
 def strictly(plan: Plan, executor: str = "serial", **states: object) -> RunReport:
     given = states or ({"kv": Cache()} if "kv" in plan.graph.states else {})
-    return run(plan, executor=executor, steps=4, states=given, check="strict", watchdog_s=10)
+    return run(plan, executor=Strict(executor), steps=4, states=given, watchdog_s=10)
 
 
 def violation(plan: Plan, executor: str = "serial", **states: object) -> ContractViolation:
@@ -408,7 +409,7 @@ def spied(values: list[Value], make: Run, steps: int = 3, **reading: Any) -> lis
         Node("look", (Op((Read("x"),), run=look),)),
     ]
     plan = compile_plan(StepGraph.build(nodes, values, order="keep"))
-    run(plan, steps=steps, check="strict", **reading)
+    run(plan, executor=Strict(), steps=steps, **reading)
     return seen
 
 
@@ -448,7 +449,7 @@ def test_a_slot_is_poisoned_before_it_is_filled_again() -> None:
     run(plan, steps=2)
     assert taken[1] == [1.0, 1.0, 0.0], "what step 0 left"
     taken.clear()
-    run(plan, steps=2, check="strict")
+    run(plan, executor=Strict(), steps=2)
     assert [str(number) for number in taken[1]] == ["1.0", "1.0", "nan"]
 
 
@@ -465,7 +466,7 @@ def test_what_another_version_shares_is_not_poisoned() -> None:
     values = [Value("x", initial=torch.zeros(2))]
     nodes = [Node("sample", (Op((Read("x", 1),), writes=("x",), run=hand_on),))]
     plan = compile_plan(StepGraph.build(nodes, values, order="keep"))
-    run(plan, steps=8, check="strict")
+    run(plan, executor=Strict(), steps=8)
     assert [first for first, _ in seen] == [0, 1, 1, 1, 2, 2, 2, 3]
 
 
@@ -489,7 +490,7 @@ def test_versions_that_the_run_returns_are_not_poisoned() -> None:
     ]
     slots = Value("y", storage="slots", slots=1, allocate=lambda: torch.zeros(1))
     plan = compile_plan(StepGraph.build(nodes, [Value("x"), slots], order="keep"))
-    report = run(plan, steps=3, check="strict", keep=["x", "y"])
+    report = run(plan, executor=Strict(), steps=3, keep=["x", "y"])
     assert [tensor.tolist() for tensor in report.kept["x"]] == [[0, 0], [1, 1], [2, 2]]
     assert [tensor.tolist() for tensor in report.kept["y"]] == [[0], [1], [2]]
 
@@ -690,7 +691,7 @@ def test_values_without_tensors_are_not_reported() -> None:
         Node("look", (Op((Read("x"),), run=lambda ctx: None),)),
     ]
     plan = compile_plan(StepGraph.build(nodes, [Value("x")], order="keep"))
-    assert run(plan, steps=3, check="strict").unused == ()
+    assert run(plan, executor=Strict(), steps=3).unused == ()
 
 
 # --- and off

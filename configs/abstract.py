@@ -211,6 +211,11 @@ class AbstractGraph(_Part):
         description="keep: actors run ops in the listed order. search: the compiler chooses "
         "the driver's order.",
     )
+    launches: Literal["apart", "together"] = Field(
+        default="apart",
+        description="together: where a host op only launches, its launch stands directly behind "
+        "that of the device node listed before it, so that both can be replayed as one.",
+    )
     actors: tuple[Name, ...] | None = Field(
         default=None,
         description="Names of the host threads; with this key, any other name "
@@ -254,6 +259,7 @@ class AbstractGraph(_Part):
             [value.value(name) for name, value in self.values.items()],
             [State(state.name, line=state._line) for state in self.states],
             order=self.order,
+            launches=self.launches,
             name=name,
         )
 

@@ -32,6 +32,7 @@ def declaration_digest(
             for value in graph.values.values()
         ],
         "states": list(graph.states),
+        "launches": graph.launches,
         "costs": dict(costs),
         "slots": dict(pins),
     }

@@ -33,6 +33,7 @@ class StepGraph:
     states: Mapping[str, State]
     order: Literal["keep", "search"] = "search"
     name: str = "step"
+    launches: Literal["apart", "together"] = "apart"  # see `planner/units.py`
 
     @staticmethod
     def build(
@@ -42,6 +43,7 @@ class StepGraph:
         *,
         order: Literal["keep", "search"] = "search",
         name: str = "step",
+        launches: Literal["apart", "together"] = "apart",
     ) -> StepGraph:
         """Build and validate. Raises `GraphError` for the first wrong declaration."""
         from .validate import check_names, validate
@@ -55,6 +57,7 @@ class StepGraph:
             states={state.name: state for state in changed},
             order=order,
             name=name,
+            launches=launches,
         )
         validate(graph)
         return graph

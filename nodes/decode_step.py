@@ -122,4 +122,5 @@ def decode_step(
         [State(state) for state in states],
         order=order,
         name=name,
+        launches="together" if shape.captured else "apart",
     )

@@ -85,8 +85,11 @@ def _advice(
             f"{thread!r} cannot run in the order {_program(actors, thread)}"
             for thread in dict.fromkeys(threads)
         )
+        whole = "each node's phases"
+        if graph.launches == "together":
+            whole += ", and launches that are issued as one,"
         remedy = (
-            ", nor in any other that keeps each node's phases together."
+            f", nor in any other that keeps {whole} together."
             if searched
             else ". List or offset the nodes otherwise, or use `order: search`."
         )

@@ -1,7 +1,7 @@
-"""An order of the host threads for a given period, made by inserting one node after another.
+"""An order of the host threads for a given period, made by inserting one unit after another.
 
 For graphs too large to search (`order_search.py`). Every op has a start time that keeps all delays
-at that period (modulo scheduling: Rau 1994). A node goes where its own time puts it in the
+at that period (modulo scheduling: Rau 1994). A unit goes where its own time puts it in the
 sequence of its thread, and pushes what follows to later times; where that closes a cycle that the
 period does not allow, the next place is tried. Nothing is taken back once it is placed, so it may
 fail where there is an order. Effort is counted in times looked at, not in seconds.
@@ -25,9 +25,9 @@ _TIE = 1 << 40  # durations are told apart before the number of edges that take 
 
 @dataclass
 class _Line:
-    """The nodes of a thread in their cyclic order, each with its distance from the first."""
+    """The units of a thread in their cyclic order, each with its distance from the first."""
 
-    nodes: list[int] = field(default_factory=list)
+    units: list[int] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
 
 
@@ -37,7 +37,7 @@ def inserted(
     """The decisions of an order whose (scaled) period is at most `period`, or None.
 
     `slack` is how many periods later than it must an op may start at first after one of another
-    node, where no cycle goes back: room for nodes that are inserted later. Raises `Spent` where the
+    unit, where no cycle goes back: room for units that are inserted later. Raises `Spent` where the
     budget ends first.
     """
     return _Insertion(space, period, budget, slack).run()
@@ -55,14 +55,13 @@ class _Insertion:
         self._after: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (target, least delay)
         self._before: dict[int, list[tuple[int, int]]] = defaultdict(list)  # with slack
         self._added: list[int] = []  # the sources of all edges, to take the last ones back
-        number = {node.name: number for number, node in enumerate(space.graph.nodes)}
+        number = {unit.name: number for number, unit in enumerate(space.units)}
         self._pair = {
             (number[u.name], number[v.name]): pair for pair, (u, v) in enumerate(space.pairs)
         }
         index = {name: number for number, name in enumerate(space.graph.vertices)}
-        nodes = space.graph.nodes
-        self._first = [index[node.op_names("host")[0]] for node in nodes]
-        self._device = [index[n.op_names("device")[0]] if n.device else None for n in nodes]
+        self._first = [index[unit.ops("host")[0]] for unit in space.units]
+        self._device = [index[ops[0]] if (ops := u.ops("device")) else None for u in space.units]
         self._duration = space.durations.tolist()
 
     def run(self) -> Ints | None:
@@ -70,13 +69,13 @@ class _Insertion:
         for pair in np.flatnonzero(self._space.fixed).tolist():
             if not self._decide(pair, int(self._space.listed[pair])):
                 return None
-        nodes = self._space.graph.nodes
+        parts = self._space.units
         lines: dict[str, _Line] = defaultdict(_Line)
-        left = list(range(len(nodes)))
+        left = list(range(len(parts)))
         while left:
-            node = min(left, key=self._time)
-            left.remove(node)
-            if not self._insert(lines[nodes[node].actor], node):
+            unit = min(left, key=self._time)
+            left.remove(unit)
+            if not self._insert(lines[parts[unit].actor], unit):
                 return None
         return self._decisions(lines)
 
@@ -91,36 +90,36 @@ class _Insertion:
                 self._before[target].append((source, delay + self._slack))
         self._push(deque(range(self._space.size)))
 
-    def _time(self, node: int) -> int:
-        return self._start[self._first[node]]
+    def _time(self, unit: int) -> int:
+        return self._start[self._first[unit]]
 
-    def _insert(self, line: _Line, node: int) -> bool:
-        """Place a node: where its time puts it, else at one of the places after that."""
-        self._delay(node)
-        if not line.nodes:
-            line.nodes.append(node)
+    def _insert(self, line: _Line, unit: int) -> bool:
+        """Place a unit: where its time puts it, else at one of the places after that."""
+        self._delay(unit)
+        if not line.units:
+            line.units.append(unit)
             line.turns.append(0)
             return True
-        origin = self._time(line.nodes[0])
-        phase = (self._time(node) - origin) % self._period
+        origin = self._time(line.units[0])
+        phase = (self._time(unit) - origin) % self._period
         phases = [
             self._time(other) - origin + turn * self._period
-            for other, turn in zip(line.nodes, line.turns, strict=True)
+            for other, turn in zip(line.units, line.turns, strict=True)
         ]
         natural = sum(each <= phase for each in phases) - 1
-        turn = (phase - (self._time(node) - origin)) // self._period
-        for step in range(len(line.nodes)):
-            wraps, place = divmod(natural + step, len(line.nodes))
-            if self._placed(line, place, node, turn - wraps):
+        turn = (phase - (self._time(unit) - origin)) // self._period
+        for step in range(len(line.units)):
+            wraps, place = divmod(natural + step, len(line.units))
+            if self._placed(line, place, unit, turn - wraps):
                 return True
         return False
 
-    def _delay(self, node: int) -> None:
-        """Give a node its slack, and launch no earlier than the device op needs.
+    def _delay(self, unit: int) -> None:
+        """Give a unit its slack, and launch no earlier than the device op needs.
 
         A stream would wait for what was launched too early.
         """
-        launch, device = self._first[node], self._device[node]
+        launch, device = self._first[unit], self._device[unit]
         for op in (launch, launch if device is None else device):
             wanted = [self._start[u] + delay for u, delay in self._before[op]]
             self._raise(op, max(wanted, default=self._start[op]))
@@ -133,14 +132,14 @@ class _Insertion:
             self._start[op] = time
             self._push(deque([op]))
 
-    def _placed(self, line: _Line, place: int, node: int, turn: int) -> bool:
-        """Put a node after the one at `place`, if the period allows; else leave all as it was."""
-        before, following = line.nodes[place], (place + 1) % len(line.nodes)
-        after, wraps = line.nodes[following], int(following == 0)
+    def _placed(self, line: _Line, place: int, unit: int, turn: int) -> bool:
+        """Put a unit after the one at `place`, if the period allows; else leave all as it was."""
+        before, following = line.units[place], (place + 1) % len(line.units)
+        after, wraps = line.units[following], int(following == 0)
         start, added = self._start.copy(), len(self._added)
         onward = line.turns[following] + wraps - turn
-        if self._order(before, node, turn - line.turns[place]) and self._order(node, after, onward):
-            line.nodes.insert(place + 1, node)
+        if self._order(before, unit, turn - line.turns[place]) and self._order(unit, after, onward):
+            line.units.insert(place + 1, unit)
             line.turns.insert(place + 1, turn)
             return True
         self._start = start
@@ -200,11 +199,11 @@ class _Insertion:
         return True
 
     def _decisions(self, lines: dict[str, _Line]) -> Ints:
-        """The m of every pair of nodes of a thread."""
+        """The m of every pair of units of a thread."""
         place = {
-            node: (rank, turn)
+            unit: (rank, turn)
             for line in lines.values()
-            for rank, (node, turn) in enumerate(zip(line.nodes, line.turns, strict=True))
+            for rank, (unit, turn) in enumerate(zip(line.units, line.turns, strict=True))
         }
         chosen = self._space.listed.copy()
         for (u, v), pair in self._pair.items():

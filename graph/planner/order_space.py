@@ -1,12 +1,13 @@
-"""The orders a host thread may choose from, as one integer for each pair of its nodes.
+"""The orders a host thread may choose from, as one integer for each pair of its units.
 
-For two nodes u and v of a thread there is exactly one m such that u(i) runs before v(i + m) and
+For two units u and v of a thread there is exactly one m such that u(i) runs before v(i + m) and
 v(i + m - 1) before u(i). Their edges (u → v, m) and (v → u, 1 - m) say so, on the thread and on
 a stream that both launch on. An order with offsets is a consistent choice of all m, and
 consistency is nothing but positive cycles, so a partial order is a graph like any other, whose
 shortest paths bound what is left: its cycle ratio bounds the period from below.
 
-A node stays whole: its host phases run one after another, and so do its device phases.
+A unit stays whole: the phases of a node run one after another, and so do launches that are to
+stay together (`units.py`). So the choice is between units.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from ..node import Node
 from ..plan import Placed
 from ..step_graph import StepGraph
 from .events import Event, launch_edges, listing_programs, program_edges, with_streams
 from .paths import FAR, adjacency, closure
 from .period import Delay, Scaled, delays, slowest_cycle
 from .requirements import Requirement, gate, launch_order, reference_distance
+from .units import Unit, units
 
 Ints = npt.NDArray[np.int64]
 REACH = 2  # where nothing bounds how far a node may run ahead: this many steps from the listing
@@ -52,7 +53,8 @@ class OrderSpace:
     given: Edges
     forward: Edges  # at distance m
     backward: Edges  # at distance 1 - m
-    pairs: tuple[tuple[Node, Node], ...]
+    units: tuple[Unit, ...]
+    pairs: tuple[tuple[Unit, Unit], ...]
     listed: Ints  # the m of the listing
     fixed: npt.NDArray[np.bool_]  # pairs that must stay as listed: they share their stream
     durations: Ints
@@ -66,7 +68,8 @@ class OrderSpace:
         """The space of orders within `needed`; `needed` must be orderable without any thread."""
         index = {name: number for number, name in enumerate(graph.vertices)}
         shared = shared_streams(graph)
-        pairs = tuple((u, v) for u, v in combinations(graph.nodes, 2) if u.actor == v.actor)
+        parts = units(graph)
+        pairs = tuple((u, v) for u, v in combinations(parts, 2) if u.actor == v.actor)
         nearest: dict[tuple[str, str], int] = {}
         for source, target, distance in (gate(graph, r) for r in demands(graph, needed)):
             pair = (source, target)
@@ -82,10 +85,12 @@ class OrderSpace:
             given=_edges(index, [given], scaled.scale, first=-1),
             forward=_edges(index, forward, scaled.scale),
             backward=_edges(index, backward, scaled.scale),
+            units=parts,
             pairs=pairs,
             listed=np.array([listed_distance(graph, u, v) for u, v in pairs], dtype=np.int64),
             fixed=np.array(
-                [u.stream in shared and v.stream in shared for u, v in pairs], dtype=np.bool_
+                [bool(shared & {*u.streams} and shared & {*v.streams}) for u, v in pairs],
+                dtype=np.bool_,
             ),
             durations=np.array(
                 [round(Fraction(costs[name]) * scaled.scale) for name in index], dtype=np.int64
@@ -109,31 +114,31 @@ class OrderSpace:
     def programs(self, chosen: Sequence[int]) -> dict[str, tuple[Placed, ...]]:
         """The host threads' programs, one iteration each, that these decisions describe.
 
-        An iteration starts with the thread's first listed node (of a stream that threads share,
+        An iteration starts with the thread's first listed unit (of a stream that threads share,
         if it launches on one), at its declared offset; so the listing describes itself.
         """
         before = {}
         for (u, v), m in zip(self.pairs, chosen, strict=True):
             before[u.name, v.name], before[v.name, u.name] = int(m), 1 - int(m)
-        threads: dict[str, list[Node]] = {}
-        for node in self.graph.nodes:
-            threads.setdefault(node.actor, []).append(node)
+        threads: dict[str, list[Unit]] = {}
+        for unit in self.units:
+            threads.setdefault(unit.actor, []).append(unit)
         shared = shared_streams(self.graph)
         programs: dict[str, tuple[Placed, ...]] = {}
-        for thread, nodes in threads.items():
-            anchor = next((node for node in nodes if node.stream in shared), nodes[0])
+        for thread, own in threads.items():
+            anchor = next((unit for unit in own if shared & {*unit.streams}), own[0])
             offset = {
-                node.name: anchor.offset - before.get((anchor.name, node.name), 0) for node in nodes
+                unit.name: anchor.offset - before.get((anchor.name, unit.name), 0) for unit in own
             }
 
-            def compare(u: Node, v: Node, offset: Mapping[str, int] = offset) -> int:
+            def compare(u: Unit, v: Unit, offset: Mapping[str, int] = offset) -> int:
                 first = before[u.name, v.name] <= offset[u.name] - offset[v.name]
                 return -1 if first else 1
 
             programs[thread] = tuple(
-                (op, offset[node.name])
-                for node in sorted(nodes, key=cmp_to_key(compare))
-                for op in node.op_names("host")
+                (op, offset[unit.name])
+                for unit in sorted(own, key=cmp_to_key(compare))
+                for op in unit.ops("host")
             )
         return programs
 
@@ -148,16 +153,16 @@ def shared_streams(graph: StepGraph) -> frozenset[str]:
 
 
 def structure(graph: StepGraph) -> list[Event]:
-    """What holds in every order: phases of a node, launches, and streams that threads share.
+    """What holds in every order: the order within a unit, launches, streams that threads share.
 
-    Together with the requirements it nearly decides whether there is an order at all: two nodes of
+    Together with the requirements it nearly decides whether there is an order at all: two units of
     a thread that it leaves undecided can be decided either way, since whatever is needed of two
-    device ops is needed of their launches too; unless one must run between the other's phases.
+    device ops is needed of their launches too; unless one must run between the other's ops.
     """
     events = launch_edges(graph)
-    for node in graph.nodes:
-        for ops in (node.op_names("host"), node.op_names("device")):
-            events += program_edges([(op, 0) for op in ops]) if ops else []
+    for unit in units(graph):
+        for ops in (unit.ops("host"), *map(unit.ops_on, unit.streams)):
+            events += program_edges([(op, 0) for op in ops])
     for program in _shared_programs(graph).values():
         events += program_edges(program)
     return events
@@ -174,17 +179,18 @@ def _shared_programs(graph: StepGraph) -> dict[str, tuple[Placed, ...]]:
     return {stream: actors[stream] for stream in actors if stream in shared}
 
 
-def listed_distance(graph: StepGraph, u: Node, v: Node) -> int:
-    """The m of two nodes in the listing."""
-    first, then = graph.vertices[u.op_names("host")[0]], graph.vertices[v.op_names("host")[0]]
+def listed_distance(graph: StepGraph, u: Unit, v: Unit) -> int:
+    """The m of two units in the listing."""
+    first, then = graph.vertices[u.ops("host")[0]], graph.vertices[v.ops("host")[0]]
     return reference_distance(first, then)
 
 
-def _ordered(u: Node, v: Node, shared: frozenset[str]) -> list[Event]:
+def _ordered(u: Unit, v: Unit, shared: frozenset[str]) -> list[Event]:
     """u before v, at a distance yet to be decided."""
-    events = [Event(u.op_names("host")[-1], v.op_names("host")[0], 0, "order")]
-    if u.stream and u.stream == v.stream and u.stream not in shared:
-        events.append(Event(u.op_names("device")[-1], v.op_names("device")[0], 0, "order"))
+    events = [Event(u.ops("host")[-1], v.ops("host")[0], 0, "order")]
+    for stream in u.streams:
+        if stream in v.streams and stream not in shared:
+            events.append(Event(u.ops_on(stream)[-1], v.ops_on(stream)[0], 0, "order"))
     return events
 
 

@@ -5,6 +5,7 @@ accesses it derives anew which orderings must exist, from the plan's actors and 
 orderings do exist, and compares. A plan passes if
 
 - every op runs once per iteration, on its own actor, device ops at the offset of their launch;
+  launches that are to be issued as one stand one behind the other;
 - no cycle of its orderings has a total distance ≤ 0 (such a plan would stop for ever);
 - every required ordering has a path at most as long as its distance (SW-RAW-…, SW-WAR-…,
   SW-WAW-…, by the sides of the two accesses);
@@ -72,7 +73,7 @@ def verify(plan: Plan) -> None:
 
 def violations(plan: Plan) -> list[Violation]:
     """Everything that is wrong with a plan, one entry per cause; empty if it is sound."""
-    structural = [*_actors(plan), *_slots(plan), *_wait_ends(plan)]
+    structural = [*_actors(plan), *_parted(plan), *_slots(plan), *_wait_ends(plan)]
     if structural:  # orderings mean nothing before the programs do
         return [_advised(violation) for violation in structural]
     arcs = list(arcs_of(plan))
@@ -165,6 +166,32 @@ def _actors(plan: Plan) -> Iterator[Violation]:
                     yield Violation(
                         "SW-ACTORS", f"phase {second!r} runs before {first!r} of the same node"
                     )
+
+
+def _parted(plan: Plan) -> Iterator[Violation]:
+    """Launches that the graph wants together, and that do not follow each other directly."""
+    if plan.graph.launches != "together":
+        return
+    followers = {
+        (u, v)
+        for program in plan.actors.values()
+        for (u, at), (v, then) in pairwise(program)
+        if at == then
+    }
+    for before, node in pairwise(plan.graph.nodes):
+        if not before.device or not node.device:
+            continue  # nothing to launch
+        if before.actor != node.actor or before.offset != node.offset:
+            continue  # not one after the other in an iteration
+        if len(node.host) > 1 or node.host[0].reads or node.host[0].writes:
+            continue  # something else to do on the host
+        first, second = before.op_names("host")[-1], node.op_names("host")[0]
+        if (first, second) not in followers:
+            yield Violation(
+                "SW-ACTORS",
+                f"launch {second!r} does not stand directly behind {first!r}, with which it is "
+                "to be issued as one",
+            )
 
 
 def _slots(plan: Plan) -> Iterator[Violation]:

@@ -532,6 +532,26 @@ class Orders:
         return result
 
 
+def issued_as_one(graph: StepGraph) -> list[tuple[str, str]]:
+    """Neighbours of the listing of which the second only launches, from the same place."""
+    if graph.launches == "apart":
+        return []
+    return [
+        (first.name, then.name)
+        for first, then in pairwise(graph.nodes)
+        if first.device
+        and then.device
+        and [(op.reads, op.writes) for op in then.host] == [((), ())]
+        and (first.actor, first.offset) == (then.actor, then.offset)
+    ]
+
+
+def keeps_together(graph: StepGraph, program: Sequence[tuple[Node, int]]) -> bool:
+    """Whether the second of each such two comes right after the first, for the same step."""
+    beside = {(u.name, v.name) for (u, at), (v, then) in pairwise(program) if at == then}
+    return beside.issuperset(issued_as_one(graph))
+
+
 # --- interleavings ----------------------------------------------------------------------------
 
 Choose = Callable[[Sequence[str]], str]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepweave.graph.errors import DeadlockError, UnsoundPlan
-from stepweave.graph.node import Node, Read
+from stepweave.graph.node import Node, Op, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
@@ -147,11 +147,51 @@ def test_no_other_order_of_the_driver_has_a_shorter_period_or_then_a_lower_laten
     assert refused >= 5
 
 
+def test_no_other_order_that_keeps_launches_together_is_better() -> None:
+    compared = parted = 0
+    for seed in range(60):
+        graph = with_bare_launches(seed)
+        if not oracle.issued_as_one(graph):
+            continue
+        if best_of_all_orders(graph):
+            compared += 1
+            assert oracle.keeps_together(graph, program_of(compile_plan(graph)))
+            apart = compile_plan(replace(graph, launches="apart"))
+            parted += not oracle.keeps_together(graph, program_of(apart))
+    assert compared >= 25
+    assert parted >= 5, "without the constraint the search parts them"
+
+
+def with_bare_launches(seed: int) -> StepGraph:
+    """Four nodes of one thread: some only launch, and some on the host read what they make."""
+    random = Random(seed)
+    nodes: list[Node] = []
+    for index in range(4):
+        reads = [
+            Read(f"v{other}", int(other >= index) + random.choice([0, 0, 1]))
+            for other in range(4)
+            if random.random() < 0.35
+        ]
+        work = Op(tuple(reads), (f"v{index}",), cost_us=random.choice([5.0, 40.0, 200.0]))
+        if random.random() < 0.3:
+            nodes.append(Node(f"n{index}", (work,)))
+        else:
+            launch = Op(tuple(reads[:1]) if random.random() < 0.2 else (), cost_us=0.5)
+            stream = random.choice(["compute", "compute", "copy"])
+            nodes.append(Node(f"n{index}", (launch,), (work,), stream=stream))
+    values = [Value(f"v{index}", "pinned", "slots") for index in range(4)]
+    return StepGraph.build(nodes, values, launches="together")
+
+
 def best_of_all_orders(graph: StepGraph) -> bool:
-    """Whether the graph can be ordered; if so, no order is better than the one of its plan."""
+    """Whether the graph can be ordered; if so, no order is better than the one of its plan.
+
+    Where launches are to stay together, of the orders that keep them so.
+    """
     costs = {op: vertex.op.cost_us or 0.0 for op, vertex in graph.vertices.items()}
     orders = oracle.Orders(graph, costs)
-    candidates = [orders.arcs(program) for program in orders.programs()]
+    allowed = (each for each in orders.programs() if oracle.keeps_together(graph, each))
+    candidates = [orders.arcs(program) for program in allowed]
     possible = orders.is_possible(candidates)
     if not possible.any():
         with pytest.raises(DeadlockError):

@@ -8,6 +8,7 @@ from stepweave.cli.planned import planned
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
 from stepweave.graph.planner.segments import segments
+from stepweave.graph.planner.units import units
 from stepweave.serving.pipeline import synchronous
 
 
@@ -22,6 +23,31 @@ def test_without_a_grammar_the_whole_step_is_one_graph(depth: str) -> None:
     assert cut("async", depth=depth) == whole
     drafting = [whole[0], "compute: draft", whole[1]]  # the copy begins once tokens are sampled
     assert cut("async_speculation", depth=depth) == drafting
+
+
+@pytest.mark.parametrize("depth", ["1", "2", "3"])
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [
+        ("async", ["prepare_inputs forward sample d2h_copy"]),
+        ("async_eagle", ["prepare_inputs forward sample draft d2h_copy"]),
+        ("async_grammar", ["prepare_inputs forward", "bitmask sample d2h_copy"]),
+        ("quickstart", ["prepare_inputs forward", "bitmask sample draft d2h_copy"]),
+        ("grammar_worker", ["prepare_inputs forward", "sample draft d2h_copy"]),
+    ],
+)
+def test_launches_that_only_launch_stand_behind_each_other(
+    name: str, groups: list[str], depth: str
+) -> None:
+    plan = planned(name, {"executor": "cuda", "depth": depth})
+    launches = " ".join(op.removesuffix(".host") for op, _ in plan.actors["driver"])
+    assert all(group in launches for group in groups), launches
+    found = [" ".join(node.name for node in unit.nodes) for unit in units(plan.graph)]
+    assert [group for group in found if " " in group] == groups
+
+
+def test_what_is_not_captured_may_be_parted() -> None:
+    assert all(len(unit.nodes) == 1 for unit in units(planned("quickstart").graph))
 
 
 def test_a_mask_from_the_host_parts_the_step_in_two() -> None:

@@ -31,6 +31,7 @@ from stepweave.structured.backend import (
 )
 from stepweave.structured.bitmask import Words, words
 from stepweave.structured.grammar import GrammarError, GrammarSpec, MatcherFailure
+from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
@@ -79,10 +80,13 @@ def backends(
     vocab = len(tokenizer)
     return {
         "xgrammar": XGrammarBackend(
-            tokenizer, vocab, (eos,), compile_threads=1, compile_limit_s=limit_s, cache_bytes=0
+            tokenizer,
+            vocab,
+            (eos,),
+            BackendOptions(compile_threads=1, compile_limit_s=limit_s, cache_bytes=0),
         ),
         "llguidance": LLGuidanceBackend(
-            tokenizer, vocab, (eos,), compile_limit_s=limit_s, cache_bytes=0
+            tokenizer, vocab, (eos,), BackendOptions(compile_limit_s=limit_s, cache_bytes=0)
         ),
     }
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from ..configs.abstract import AbstractGraph
 from ..configs.errors import ConfigError, Mark
@@ -14,6 +15,12 @@ from ..graph.plan import Plan
 from ..graph.planner.compile import compile_plan
 from ..graph.verifier.verify import verify
 from .planned import Planned, costs_named, planned_with
+from .settings import overrides, pairs
+
+if TYPE_CHECKING:
+    from .graph import WhatIfOptions
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -27,15 +34,20 @@ class Change:
     rows: int | None = None  # at which the costs file is read, if not as given
 
     @staticmethod
-    def read(
-        settings: Sequence[str], scale: Sequence[str], cost: Sequence[str], slots: Sequence[str]
-    ) -> Change:
-        """From the command line. Raises `ConfigError`."""
+    def of(asked: WhatIfOptions) -> Change:
+        """What the command line says. Raises `ConfigError`."""
+
+        def read(
+            option: str, texts: Sequence[str] | None, kind: Callable[[Mark, str], T]
+        ) -> dict[str, T]:
+            found = pairs(option, texts)
+            return {key: kind(Mark(f"{option} {key}={text}"), text) for key, text in found.items()}
+
         return Change(
-            {k: number(Mark(f"--scale {k}={v}"), v) for k, v in pairs("--scale", scale).items()},
-            {k: number(Mark(f"--cost {k}={v}"), v) for k, v in pairs("--cost", cost).items()},
-            {k: whole(Mark(f"--slots {k}={v}"), v) for k, v in pairs("--slots", slots).items()},
-            pairs("--set", settings),
+            read("--scale", asked.scale, number),
+            read("--cost", asked.cost, number),
+            read("--slots", asked.slots, whole),
+            overrides(asked.settings),
         )
 
     def __bool__(self) -> bool:
@@ -59,46 +71,34 @@ class Change:
         return replace(self, settings={**self.settings, key: value})
 
 
-@dataclass(frozen=True)
-class Replanner:
-    """The config as given, and how it is planned anew."""
-
-    config: str
-    costs: str | None
-    rows: int | None
-    keep_plan: bool
-
-    def planned(self, change: Change) -> Planned:
-        """With the settings and rows of the change, but not yet its costs and slots."""
-        rows = change.rows or self.rows
-        costs = costs_named(self.costs, rows)
-        return planned_with(self.config, change.settings, costs, rows)
-
-    def changed(self, plain: Planned, change: Change) -> Plan:
-        """The plan after the change: derived anew, or with `keep_plan` the same one, timed."""
-        if self.keep_plan and (change.slots or change.settings or change.rows):
-            raise ConfigError.at(
-                Mark("--keep-plan"), "keeps the plan: only costs can be changed with it"
-            )
-        found = self.planned(change) if change.settings or change.rows else plain
-        durations = _durations(self.config, found.plan, change)
-        if self.keep_plan:
-            return under(found.plan, durations)
-        _know_values(self.config, found.plan, change.slots)
-        if durations == found.plan.costs and not change.slots:
-            return found.plan
-        return _compiled(found, durations, change.slots)
+PLAIN = Change()
 
 
-def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
-    """`KEY=VALUE` of an option that may be repeated; the last one wins."""
-    found = {}
-    for text in texts or ():
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError.at(Mark(f"{option} {text}"), f"write it as {option} KEY=VALUE")
-        found[key.strip()] = value.strip()
-    return found
+def configured(asked: WhatIfOptions, change: Change = PLAIN) -> Planned:
+    """The plan with the settings and rows of the change, but not yet its costs and slots."""
+    rows = change.rows or asked.rows
+    return planned_with(asked.config, change.settings, costs_named(asked.costs, rows), rows)
+
+
+def changed(asked: WhatIfOptions, plain: Planned, change: Change) -> Plan:
+    """The plan after the change: derived anew, or with `--keep-plan` the same one, timed."""
+    if asked.keep_plan and (change.slots or change.settings or change.rows):
+        raise ConfigError.at(
+            Mark("--keep-plan"), "keeps the plan: only costs can be changed with it"
+        )
+    found = configured(asked, change) if change.settings or change.rows else plain
+    durations = _durations(asked.config, found.plan, change)
+    if asked.keep_plan:
+        return under(found.plan, durations)
+    _know_values(asked.config, found.plan, change.slots)
+    if durations == found.plan.costs and not change.slots:
+        return found.plan
+    return _compiled(found, durations, change.slots)
+
+
+def _read(option: str, texts: Sequence[str] | None, kind: Callable[[Mark, str], T]) -> dict[str, T]:
+    found = pairs(option, texts)
+    return {key: kind(Mark(f"{option} {key}={text}"), text) for key, text in found.items()}
 
 
 def number(where: Mark, text: str) -> float:

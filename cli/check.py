@@ -5,42 +5,35 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..configs.errors import ConfigError
 from ..graph.errors import StepweaveError
 from ..graph.plan import Edge, Plan
 from .planned import costs_named, planned_with
 from .reporting import say, short, status_of, told
-from .wrapping import columns, paragraph, whole_items
+from .settings import overrides
+from .wrapping import columns, paragraph, table, whole_items
+
+if TYPE_CHECKING:
+    from .verbs import CheckOptions
 
 
-def check(
-    names: Sequence[str],
-    overrides: Mapping[str, str],
-    as_json: bool,
-    *,
-    proof: bool = False,
-    costs: str | None = None,
-    rows: int | None = None,
-) -> int:
-    """Check each config in order; the exit status is the worst of theirs.
-
-    `proof` prints every requirement with its witness too.
-    """
+def check(asked: CheckOptions) -> int:
+    """Check each config in order; the exit status is the worst of theirs."""
     status = 0
-    times = costs_named(costs, rows)
-    for place, name in enumerate(names):
+    settings, times = overrides(asked.settings), costs_named(asked.costs, asked.rows)
+    for place, name in enumerate(asked.configs):
         try:
-            plan = planned_with(name, overrides, times, rows).plan
+            plan = planned_with(name, settings, times, asked.rows).plan
         except StepweaveError as error:
             status = max(status, status_of(error))
-            tell_failure(name, error, failure(error) if as_json else None)
+            tell_failure(name, error, failure(error) if asked.json else None)
         else:
-            if not as_json and place:
+            if not asked.json and place:
                 print()
-            text = json.dumps(success(plan)) if as_json else _plan_text(name, plan, proof)
-            print(text, flush=True)
+            said = json.dumps(success(plan)) if asked.json else _plan_text(name, plan, asked.proof)
+            print(said, flush=True)
     return status
 
 
@@ -115,8 +108,8 @@ def _plan_text(name: str, plan: Plan, proof: bool) -> str:
     lines += ["", f"waits ({len(plan.waits)})", *_waits(plan, width)]
     if proof:
         heads = ("hazard", "value", "before", "after", "dist", "by", "witness")
-        rows = _table([heads, *_witness_rows(plan.edges)])
-        lines += ["", "requirements and their witnesses", *rows]
+        rows = [heads, *_witness_rows(plan.edges)]
+        lines += ["", "requirements and their witnesses", *table(rows)]
     return "\n".join(lines)
 
 
@@ -162,12 +155,3 @@ def _witness_rows(edges: Sequence[Edge]) -> list[tuple[str, ...]]:
         row = (edge.value, edge.source, edge.target, distance, realized, path)
         rows.setdefault(row, []).append(edge.hazard)
     return [(" ".join(hazards), *row) for row, hazards in rows.items()]
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns padded to their widest cell; the last runs free."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    return [
-        "  " + "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]])
-        for row in rows
-    ]

@@ -25,6 +25,13 @@ def costs(incomplete: str) -> list[str]:
     return _starting(incomplete, [*shipped_costs(), *_files(incomplete)])
 
 
+def sections(incomplete: str) -> list[str]:
+    """What `list` can list."""
+    from .listing import SECTIONS
+
+    return _starting(incomplete, list(SECTIONS))
+
+
 def settings(incomplete: str) -> list[str]:
     """The keys of a pipeline, with their values where they are few."""
     from ..configs.keys import keys

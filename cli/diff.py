@@ -3,52 +3,48 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..graph.answers.difference import Difference, Names, difference
 from ..graph.answers.requirement_words import merged
 from ..graph.answers.whatif import bound_by, speedup
-from ..graph.plan import Placed, Plan, Wait
+from ..graph.plan import Placed, Wait
 from ..graph.verifier.words import ago, counted, instant, later
 from ..views.diff_page import diff_page
 from .output import place, save
 from .planned import planned
 from .reporting import say
+from .settings import overrides, pairs
 from .wrapping import columns, paragraph, table
 
-
-@dataclass(frozen=True)
-class Chosen:
-    """One side: a config, its settings, and the costs it is planned with."""
-
-    config: str
-    settings: Mapping[str, str]
-    costs: str | None = None
-    rows: int | None = None
-
-    def __str__(self) -> str:
-        return " ".join([self.config, *(f"{key}={value}" for key, value in self.settings.items())])
-
-    def plan(self) -> Plan:
-        return planned(self.config, self.settings, costs=self.costs, rows=self.rows)
+if TYPE_CHECKING:
+    from .graph import DiffOptions
 
 
-def diff(
-    before: Chosen, after: Chosen, as_json: bool, exit_code: bool, html: str | None = None
-) -> int:
-    """Print the difference, and write it as a page; with `exit_code`, 1 if there is one."""
-    if html is not None:
-        place(html)
-    found = difference(before.plan(), after.plan())
-    if html is not None:
-        save(html, diff_page(found, str(before), str(after)))
-        say(f"wrote {html}")
-    if as_json:
-        print(json.dumps({"before": str(before), "after": str(after), **found.to_json()}))
+def diff(asked: DiffOptions) -> int:
+    """Print the difference, and write it as a page; with `--exit-code`, 1 if there is one."""
+    common = overrides(asked.settings)
+    sides = [
+        (config, {**common, **pairs(option, own)})
+        for config, own, option in (
+            (asked.before, asked.before_settings, "--set-x"),
+            (asked.after, asked.after_settings, "--set-y"),
+        )
+    ]
+    if asked.html is not None:
+        place(asked.html)
+    plans = [planned(*side, costs=asked.costs, rows=asked.rows) for side in sides]
+    found = difference(plans[0], plans[1])
+    before, after = (" ".join([name, *map("=".join, own.items())]) for name, own in sides)
+    if asked.html is not None:
+        save(asked.html, diff_page(found, before, after))
+        say(f"wrote {asked.html}")
+    if asked.json:
+        print(json.dumps({"before": before, "after": after, **found.to_json()}))
     else:
-        print("\n".join(_lines(found, str(before), str(after), columns())))
-    return int(exit_code and not found.identical)
+        print("\n".join(_lines(found, before, after, columns())))
+    return int(asked.exit_code and not found.identical)
 
 
 def _lines(found: Difference, before: str, after: str, width: int) -> list[str]:

@@ -5,39 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from ..graph.plan import Plan
 from ..views.files import Drawing, drawn
 from ..views.lanes import lanes
-from .planned import planned
+
+if TYPE_CHECKING:
+    from .graph import ShowOptions
 
 
-def show(
-    name: str,
-    overrides: Mapping[str, str],
-    *,
-    form: str,
-    steps: int,
-    width: int | None,
-    color: bool | None,
-    proof: bool = False,
-    costs: str | None = None,
-    rows: int | None = None,
-) -> None:
-    """Print the plan of a config in one of the forms; `proof` adds the requirements to lanes."""
-    plan = planned(name, overrides, costs=costs, rows=rows)
-    print(_drawn(plan, form, steps, width, color, proof))
-
-
-def _drawn(
-    plan: Plan, form: str, steps: int, width: int | None, color: bool | None, proof: bool
-) -> str:
-    if form != "lanes":
-        return str(drawn(plan, form, Drawing())).rstrip("\n")
-    columns = width or max(60, shutil.get_terminal_size((100, 24)).columns)
-    painted = _wants_color() if color is None else color
-    return lanes(plan, steps=steps, width=columns, color=painted, proof=proof).rstrip("\n")
+def show(asked: ShowOptions) -> None:
+    """Print the plan of a config in the form that is asked for."""
+    plan = asked.plan()
+    if asked.form != "lanes":
+        print(str(drawn(plan, asked.form, Drawing())).rstrip("\n"))
+        return
+    width = asked.width or max(60, shutil.get_terminal_size((100, 24)).columns)
+    color = _wants_color() if asked.color is None else asked.color
+    print(lanes(plan, steps=asked.steps, width=width, color=color, proof=asked.proof).rstrip("\n"))
 
 
 def _wants_color() -> bool:

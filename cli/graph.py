@@ -1,16 +1,15 @@
-"""The verbs of `stepweave graph` and their options; each verb has a file of its own."""
-
-from __future__ import annotations
+"""The verbs of `stepweave graph` and their options; what a verb does has a file of its own."""
 
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option, Typer
 
-from .options import Config, Costs, Rows, Settings, offer_configs, offer_ops
+from .options import AsJson, Config, Costs, OfPlan, Rows, Settings, offer_configs, offer_ops
+from .verb import verb
 
-graph_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+graph_app = Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 class Format(StrEnum):
@@ -41,37 +40,8 @@ class View(StrEnum):
     SLOTS = "slots"
 
 
-@graph_app.command("show")
-def graph_show(
-    config: Config,
-    steps: Annotated[int, typer.Option(min=1, max=32, help="Number of steps to draw.")] = 3,
-    form: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            help="lanes: a drawing for terminals. dot, mermaid: the graph. json: the plan as data.",
-        ),
-    ] = Format.LANES,
-    width: Annotated[
-        int | None,
-        typer.Option(
-            min=40, max=1000, help="Width of the lanes in characters. Default: the terminal's."
-        ),
-    ] = None,
-    color: Annotated[
-        bool | None,
-        typer.Option(
-            "--color/--no-color", help="Use colours or not. Default: if the terminal has them."
-        ),
-    ] = None,
-    proof: Annotated[
-        bool,
-        typer.Option("--proof", help="With lanes: also print every requirement and what meets it."),
-    ] = False,
-    settings: Settings = None,
-    costs: Costs = None,
-    rows: Rows = None,
-) -> None:
+@verb(graph_app, "show")
+class ShowOptions(OfPlan):
     """Draw a plan: what each actor runs over a few steps, and the waits with their reasons.
 
     \b
@@ -80,51 +50,39 @@ def graph_show(
       stepweave graph show abstract_decode --format dot | dot -Tsvg > plan.svg
       stepweave graph show async_eagle3_grammar --costs llama_8b --rows 32
     """
-    from .draw import show
-    from .settings import overrides
 
-    show(
-        config,
-        overrides(settings),
-        form=form,
-        steps=steps,
-        width=width,
-        color=color,
-        proof=proof,
-        costs=costs,
-        rows=rows,
-    )
-
-
-@graph_app.command("render")
-def graph_render(
-    config: Config,
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="File to write; - writes to standard output."
-        ),
-    ],
-    steps: Annotated[
-        int | None, typer.Option(min=1, max=32, help="Number of steps to draw.")
-    ] = None,
-    view: Annotated[
-        View,
-        typer.Option(
-            help="For svg and png: draw lanes over time, the graph, or the lifetimes of slots."
-        ),
-    ] = View.LANES,
+    config: Config
+    steps: Annotated[int, Option(min=1, max=32, help="Number of steps to draw.")] = 3
     form: Annotated[
-        FileFormat | None,
-        typer.Option("--format", help="Format of the file. Default: by the file's extension."),
-    ] = None,
-    title: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="For svg and png: title above the drawing.")
-    ] = None,
-    settings: Settings = None,
-    costs: Costs = None,
-    rows: Rows = None,
-) -> None:
+        Format,
+        Option(
+            "--format",
+            help="lanes: a drawing for terminals. dot, mermaid: the graph. json: the plan as data.",
+        ),
+    ] = Format.LANES
+    width: Annotated[
+        int | None,
+        Option(min=40, max=1000, help="Width of the lanes in characters. Default: the terminal's."),
+    ] = None
+    color: Annotated[
+        bool | None,
+        Option("--color/--no-color", help="Use colours or not. Default: if the terminal has them."),
+    ] = None
+    proof: Annotated[
+        bool, Option("--proof", help="With lanes: also print every requirement and what meets it.")
+    ] = False
+    settings: Settings = None
+    costs: Costs = None
+    rows: Rows = None
+
+    def __call__(self) -> None:
+        from .draw import show
+
+        show(self)
+
+
+@verb(graph_app, "render")
+class RenderOptions(OfPlan):
     """Write a plan to a file: .svg, .html, .png, .dot, .mmd or .json.
 
     \b
@@ -133,47 +91,47 @@ def graph_render(
       stepweave graph render async_eagle3_grammar -o plan.html
       stepweave graph render abstract_decode -o - --format mermaid
     """
-    from ..views.files import Drawing
-    from .render import render
-    from .settings import overrides
 
-    drawing = Drawing(view, steps, title)
-    render(
-        config,
-        overrides(settings),
-        output,
-        form=form,
-        drawing=drawing,
-        costs=costs,
-        rows=rows,
-    )
+    config: Config
+    output: Annotated[
+        str,
+        Option(
+            "--output", "-o", metavar="FILE", help="File to write; - writes to standard output."
+        ),
+    ]
+    steps: Annotated[int | None, Option(min=1, max=32, help="Number of steps to draw.")] = None
+    view: Annotated[
+        View,
+        Option(help="For svg and png: draw lanes over time, the graph, or the lifetimes of slots."),
+    ] = View.LANES
+    form: Annotated[
+        FileFormat | None,
+        Option("--format", help="Format of the file. Default: by the file's extension."),
+    ] = None
+    title: Annotated[
+        str | None, Option(metavar="TEXT", help="For svg and png: title above the drawing.")
+    ] = None
+    settings: Settings = None
+    costs: Costs = None
+    rows: Rows = None
+
+    def __call__(self) -> None:
+        from .render import render
+
+        render(self)
 
 
 From = Annotated[
     str,
-    typer.Argument(
-        metavar="A", help="A node or op: forward, commit.host …", autocompletion=offer_ops
-    ),
+    Argument(metavar="A", help="A node or op: forward, commit.host …", autocompletion=offer_ops),
 ]
 To = Annotated[
-    str,
-    typer.Argument(
-        metavar="B", help="A node or op; may be the same as A.", autocompletion=offer_ops
-    ),
+    str, Argument(metavar="B", help="A node or op; may be the same as A.", autocompletion=offer_ops)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-@graph_app.command("why")
-def graph_why(
-    config: Config,
-    first: From,
-    then: To,
-    json: AsJson = False,
-    settings: Settings = None,
-    costs: Costs = None,
-    rows: Rows = None,
-) -> None:
+@verb(graph_app, "why")
+class WhyOptions(OfPlan):
     """Explain why B waits for A: what the wait protects, what else it orders, what it costs.
 
     \b
@@ -182,69 +140,50 @@ def graph_why(
       stepweave graph why quickstart draft.device d2h_copy.device --set depth=3
       stepweave graph why abstract_decode d2h_copy commit.host.advance --json
     """
-    from .settings import overrides
-    from .why import Asked, why
 
-    why(Asked(config, first, then, overrides(settings), costs, rows), as_json=json)
+    config: Config
+    first: From
+    then: To
+    json: AsJson = False
+    settings: Settings = None
+    costs: Costs = None
+    rows: Rows = None
+
+    def __call__(self) -> None:
+        from .why import why
+
+        why(self)
 
 
-@graph_app.command("why-not")
-def graph_why_not(
-    config: Config,
-    first: From,
-    then: To,
-    distance: Annotated[
-        int | None,
-        typer.Option(
-            metavar="D", min=-1000, max=1000, help="Compare A of step i with B of step i + D."
-        ),
-    ] = None,
-    json: AsJson = False,
-    settings: Settings = None,
-    costs: Costs = None,
-    rows: Rows = None,
-) -> None:
+@verb(graph_app, "why-not")
+class WhyNotOptions(OfPlan):
     """Explain why B need not wait for A: what orders them already, or that no order is needed.
 
     \b
       stepweave graph why-not quickstart sample d2h_copy
       stepweave graph why-not quickstart forward.device commit.host.advance --distance -1
     """
-    from .settings import overrides
-    from .why import Asked, why_not
 
-    asked = Asked(config, first, then, overrides(settings), costs, rows)
-    why_not(asked, distance, as_json=json)
+    config: Config
+    first: From
+    then: To
+    distance: Annotated[
+        int | None,
+        Option(metavar="D", min=-1000, max=1000, help="Compare A of step i with B of step i + D."),
+    ] = None
+    json: AsJson = False
+    settings: Settings = None
+    costs: Costs = None
+    rows: Rows = None
+
+    def __call__(self) -> None:
+        from .why import why_not
+
+        why_not(self)
 
 
-@graph_app.command("diff")
-def graph_diff(
-    before: Annotated[
-        str, typer.Argument(metavar="X", help="The first config.", autocompletion=offer_configs)
-    ],
-    after: Annotated[
-        str, typer.Argument(metavar="Y", help="The second config.", autocompletion=offer_configs)
-    ],
-    settings: Settings = None,
-    before_settings: Annotated[
-        list[str] | None,
-        typer.Option("--set-x", metavar="KEY=VALUE", help="Change a setting of X only."),
-    ] = None,
-    after_settings: Annotated[
-        list[str] | None,
-        typer.Option("--set-y", metavar="KEY=VALUE", help="Change a setting of Y only."),
-    ] = None,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with status 1 if the plans differ.")
-    ] = False,
-    html: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Write a page with both plans side by side."),
-    ] = None,
-    json: AsJson = False,
-    costs: Costs = None,
-    rows: Rows = None,
-) -> None:
+@verb(graph_app, "diff")
+class DiffOptions:
     """Print what differs between two plans: waits, slots, orders, requirements, period.
 
     \b
@@ -254,67 +193,38 @@ def graph_diff(
       stepweave graph diff async async --set-y slots.staging=1 --exit-code
       stepweave graph diff quickstart quickstart --set-x depth=1 --html difference.html
     """
-    from .change import pairs
-    from .diff import Chosen, diff
-    from .reporting import Exit
-    from .settings import overrides
 
-    common = overrides(settings)
-    sides = [
-        Chosen(config, {**common, **pairs(option, own)}, costs, rows)
-        for config, own, option in (
-            (before, before_settings, "--set-x"),
-            (after, after_settings, "--set-y"),
-        )
+    before: Annotated[
+        str, Argument(metavar="X", help="The first config.", autocompletion=offer_configs)
     ]
-    raise Exit(diff(sides[0], sides[1], json, exit_code, html))
+    after: Annotated[
+        str, Argument(metavar="Y", help="The second config.", autocompletion=offer_configs)
+    ]
+    settings: Settings = None
+    before_settings: Annotated[
+        list[str] | None, Option("--set-x", metavar="KEY=VALUE", help="Change a setting of X only.")
+    ] = None
+    after_settings: Annotated[
+        list[str] | None, Option("--set-y", metavar="KEY=VALUE", help="Change a setting of Y only.")
+    ] = None
+    exit_code: Annotated[
+        bool, Option("--exit-code", help="Exit with status 1 if the plans differ.")
+    ] = False
+    html: Annotated[
+        str | None, Option(metavar="FILE", help="Write a page with both plans side by side.")
+    ] = None
+    json: AsJson = False
+    costs: Costs = None
+    rows: Rows = None
+
+    def __call__(self) -> int:
+        from .diff import diff
+
+        return diff(self)
 
 
-@graph_app.command("whatif")
-def graph_whatif(
-    config: Config,
-    scale: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=F", help="Multiply the duration of an op, or of all ops of a node, by F."
-        ),
-    ] = None,
-    cost: Annotated[
-        list[str] | None, typer.Option(metavar="OP=US", help="Set the duration of an op, in µs.")
-    ] = None,
-    slots: Annotated[
-        list[str] | None, typer.Option(metavar="VALUE=N", help="Give a value N slots.")
-    ] = None,
-    settings: Settings = None,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUES",
-            help="Try several values, A,B,C or FROM:TO:STEPS, of scale.NAME, cost.OP, "
-            "slots.VALUE, rows (of --costs) or any setting. Two sweeps make a table.",
-        ),
-    ] = None,
-    keep_plan: Annotated[
-        bool,
-        typer.Option(
-            "--keep-plan",
-            help="Keep orders, waits and slots of the config's plan, "
-            "and change only its durations.",
-        ),
-    ] = False,
-    rank: Annotated[
-        bool, typer.Option("--rank", help="With a change: also rank the ops of the changed plan.")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Write the sweep to a file: .svg, .csv or .json."
-        ),
-    ] = None,
-    json: AsJson = False,
-    costs: Costs = None,
-    rows: Rows = None,
-) -> None:
+@verb(graph_app, "whatif")
+class WhatIfOptions:
     """Predict what another duration, slot count or setting would do, or rank the ops.
 
     \b
@@ -327,16 +237,51 @@ def graph_whatif(
       stepweave graph whatif quickstart --sweep depth=1,2,3 --sweep cost.forward.device=100,1000
       stepweave graph whatif async_eagle3_grammar --costs llama_8b --sweep rows=1,8,32,128
     """
-    from .change import Change, Replanner
-    from .sweeps import sweep as read_sweep
-    from .whatif import whatif
 
-    change = Change.read(settings or (), scale or (), cost or (), slots or ())
-    whatif(
-        Replanner(config, costs, rows, keep_plan),
-        change,
-        [read_sweep(each) for each in sweep or ()],
-        output,
-        rank=rank,
-        as_json=json,
+    config: Config
+    scale: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME=F", help="Multiply the duration of an op, or of all ops of a node, by F."
+        ),
+    ] = None
+    cost: Annotated[
+        list[str] | None, Option(metavar="OP=US", help="Set the duration of an op, in µs.")
+    ] = None
+    slots: Annotated[list[str] | None, Option(metavar="VALUE=N", help="Give a value N slots.")] = (
+        None
     )
+    settings: Settings = None
+    sweep: Annotated[
+        list[str] | None,
+        Option(
+            metavar="KEY=VALUES",
+            help="Try several values, A,B,C or FROM:TO:STEPS, of scale.NAME, cost.OP, "
+            "slots.VALUE, rows (of --costs) or any setting. Two sweeps make a table.",
+        ),
+    ] = None
+    keep_plan: Annotated[
+        bool,
+        Option(
+            "--keep-plan",
+            help="Keep orders, waits and slots of the config's plan, "
+            "and change only its durations.",
+        ),
+    ] = False
+    rank: Annotated[
+        bool, Option("--rank", help="With a change: also rank the ops of the changed plan.")
+    ] = False
+    output: Annotated[
+        Path | None,
+        Option(
+            "--output", "-o", metavar="FILE", help="Write the sweep to a file: .svg, .csv or .json."
+        ),
+    ] = None
+    json: AsJson = False
+    costs: Costs = None
+    rows: Rows = None
+
+    def __call__(self) -> None:
+        from .whatif import whatif
+
+        whatif(self)

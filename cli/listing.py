@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from ..configs.costs import load_costs, shipped_costs
 from ..configs.errors import ConfigError, Mark
@@ -13,23 +14,21 @@ from ..graph.errors import StepweaveError, did_you_mean
 from ..nodes.registry import kind, known_kinds
 from .wrapping import columns, paragraph
 
+if TYPE_CHECKING:
+    from .verbs import ListOptions
+
 BESIDE = 24  # a longer name has a line of its own
 
 
-def listing(only: str | None, as_json: bool) -> None:
+def listing(asked: ListOptions) -> None:
     """Print all sections, or one. Raises `ConfigError` for a section that there is not."""
-    sections = {
-        "pipelines": _pipelines,
-        "kinds": _kinds,
-        "policies": _policies,
-        "costs": _costs,
-    }
-    if only is not None and only not in sections:
+    only = asked.section
+    if only is not None and only not in SECTIONS:
         raise ConfigError.at(
-            Mark("list"), f"there is no section {only!r}{did_you_mean(only, sections)}"
+            Mark("list"), f"there is no section {only!r}{did_you_mean(only, SECTIONS)}"
         )
-    found = {name: make() for name, make in sections.items() if only in (None, name)}
-    print(json.dumps(found) if as_json else _text(found))
+    found = {name: make() for name, make in SECTIONS.items() if only in (None, name)}
+    print(json.dumps(found) if asked.json else _text(found))
 
 
 def _text(found: Mapping[str, Mapping[str, str]]) -> str:
@@ -82,3 +81,11 @@ def _costs() -> dict[str, str]:
         file = load_costs(name).file
         found[name] = f"{file.basis}: {file.describes}"
     return found
+
+
+SECTIONS: Mapping[str, Callable[[], dict[str, str]]] = {
+    "pipelines": _pipelines,
+    "kinds": _kinds,
+    "policies": _policies,
+    "costs": _costs,
+}

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import StepweaveError
 from ..testing.exploring.campaign import Campaign, Tally, campaign
 from .check import failure, tell_failure
 from .planned import planned
 from .reporting import UNSOUND, say, status_of
+from .settings import overrides
+
+if TYPE_CHECKING:
+    from .verbs import CheckOptions
 
 SAY_EVERY_S = 5.0
 
 
-def mutate(names: Sequence[str], overrides: Mapping[str, str], as_json: bool) -> int:
+def mutate(asked: CheckOptions) -> int:
     """Judge the mutants of each config in order; the exit status is 1 if one survives anywhere."""
-    status = 0
-    for place, name in enumerate(names):
+    status, settings = 0, overrides(asked.settings)
+    for place, name in enumerate(asked.configs):
         try:
-            found = campaign(planned(name, overrides), progress=_progress(name))
+            found = campaign(planned(name, settings), progress=_progress(name))
         except StepweaveError as error:
             status = max(status, status_of(error))
-            told = _object(name, Campaign(), failure(error)["errors"]) if as_json else None
+            told = _object(name, Campaign(), failure(error)["errors"]) if asked.json else None
             tell_failure(name, error, told)
             continue
         status = status if found.ok else max(status, UNSOUND)
-        if as_json:
+        if asked.json:
             print(json.dumps(_object(name, found, [])), flush=True)
         else:
             if place:

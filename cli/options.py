@@ -1,11 +1,12 @@
 """Arguments and options that several verbs share, and what a shell completes them with."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
+
+if TYPE_CHECKING:
+    from ..graph.plan import Plan
 
 
 # The modules that know what to offer are imported when a shell asks.
@@ -27,15 +28,24 @@ def offer_settings(incomplete: str) -> list[str]:
     return settings(incomplete)
 
 
-def offer_ops(ctx: typer.Context, incomplete: str) -> list[str]:
+def offer_sections(incomplete: str) -> list[str]:
+    from .completion import sections
+
+    return sections(incomplete)
+
+
+def offer_ops(ctx: Context, incomplete: str) -> list[str]:
     from .completion import ops
 
     return ops(ctx, incomplete)
 
 
+COSTS = (
+    "Read durations of ops from a file that `profile` wrote, or from a shipped, assumed profile."
+)
 Config = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="CONFIG",
         help="A YAML file, or the name of a shipped config.",
         autocompletion=offer_configs,
@@ -43,7 +53,7 @@ Config = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         metavar="KEY=VALUE",
         help="Change a setting of the config. Can be repeated.",
@@ -51,34 +61,51 @@ Settings = Annotated[
     ),
 ]
 Costs = Annotated[
-    str | None,
-    typer.Option(
-        "--costs",
-        metavar="FILE|NAME",
-        help="Read durations of ops from a file that `profile` wrote, or from a shipped, "
-        "assumed profile.",
-        autocompletion=offer_costs,
-    ),
+    str | None, Option("--costs", metavar="FILE|NAME", help=COSTS, autocompletion=offer_costs)
 ]
 Rows = Annotated[
     int | None,
-    typer.Option(
+    Option(
         min=1,
         max=1 << 20,
         help="Batch size at which --costs is read. Default: the `batch` of the file.",
     ),
 ]
-PromptTexts = Annotated[
-    list[str] | None, typer.Option(metavar="TEXT", help="A prompt. Can be repeated.")
-]
+PromptTexts = Annotated[list[str] | None, Option(metavar="TEXT", help="A prompt. Can be repeated.")]
 PromptsFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         metavar="FILE.jsonl",
         help="Read requests from a file, one JSON object per line; - reads standard input.",
     ),
 ]
 MaxTokens = Annotated[
     int | None,
-    typer.Option(min=1, max=1 << 20, help="Largest number of tokens generated for each request."),
+    Option(min=1, max=1 << 20, help="Largest number of tokens generated for each request."),
 ]
+AsJson = Annotated[bool, Option("--json", help="Print one JSON object.")]
+
+
+class OfPlan:
+    """A verb on one plan: its config and settings, and the costs that it is planned with."""
+
+    config: str
+    settings: list[str] | None
+    costs: str | None
+    rows: int | None
+
+    def plan(self) -> "Plan":
+        """Load, compile, prove. Raises `ConfigError`, or `Refused` with the place."""
+        from .planned import planned
+        from .settings import overrides
+
+        settings = overrides(self.settings)
+        return planned(self.config, settings, costs=self.costs, rows=self.rows)
+
+
+class OfPrompts:
+    """A verb that runs requests: those of the command line, else those of the config."""
+
+    prompt: list[str] | None
+    prompts: Path | None
+    max_tokens: int | None

@@ -14,18 +14,38 @@ from typing import TYPE_CHECKING, Any
 from ..configs.costs import CostsFile, costs_text
 from ..configs.errors import ConfigError, Mark
 from .output import place, save
+from .planned import runnable
 from .reporting import say
+from .requested import requested
+from .settings import overrides
 
 if TYPE_CHECKING:
-    from ..configs.prompts import PromptLine
     from ..configs.schema import PipelineConfig
     from ..serving.profiling import Profiled
     from ..timelines.profile import Spread
+    from .verbs import ProfileOptions
 
 MAX_SIZES = 64
 
 
-def batch_sizes(text: str) -> tuple[int, ...]:
+def profile(asked: ProfileOptions) -> None:
+    """Time it, write the file, print what was found."""
+    rows, path = _batch_sizes(asked.rows), _output_path(asked)
+    config = runnable(asked.config, overrides(asked.settings))
+    lines = requested(config, asked)
+    from ..serving.profiling import profile as profiled  # only now: it takes seconds
+
+    def on_round(count: int, number: int, steps: int) -> None:
+        what = f"round {number} of {asked.rounds}, {steps} steps timed" if number else "warmed up"
+        say(f"{count} row{'s' * (count != 1)}: {what}")
+
+    found = profiled(config, lines, rows=rows, rounds=asked.rounds, on_round=on_round)
+    name = asked.config
+    save(path, costs_text(_file(config, name, found), f"Written by `stepweave profile {name}`."))
+    print(json.dumps(_json(name, path, found)) if asked.json else _text(path, found), end="\n")
+
+
+def _batch_sizes(text: str) -> tuple[int, ...]:
     """`1,4,8`, in ascending order. Raises `ConfigError`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(
@@ -37,37 +57,15 @@ def batch_sizes(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def output_path(name: str, given: Path | None, force: bool) -> Path:
+def _output_path(asked: ProfileOptions) -> Path:
     """Where the file goes. Raises `ConfigError` if it would replace something unasked."""
-    path = given or Path(f"{Path(name).name.removesuffix('.yaml')}.costs.yaml")
+    path = asked.output or Path(f"{Path(asked.config).name.removesuffix('.yaml')}.costs.yaml")
     place(path)
-    if path.is_file() and not force:
+    if path.is_file() and not asked.force:
         raise ConfigError.at(
             Mark(str(path)), "exists: add --force to replace it, or choose --output"
         )
     return path
-
-
-def profile(
-    config: PipelineConfig,
-    lines: Sequence[PromptLine],
-    *,
-    name: str,
-    rows: Sequence[int],
-    rounds: int,
-    path: Path,
-    as_json: bool,
-) -> None:
-    """Time it, write the file, print what was found."""
-    from ..serving.profiling import profile as profiled
-
-    def on_round(count: int, number: int, steps: int) -> None:
-        what = "warmed up" if number == 0 else f"round {number} of {rounds}, {steps} steps timed"
-        say(f"{count} row{'s' * (count != 1)}: {what}")
-
-    found = profiled(config, lines, rows=rows, rounds=rounds, on_round=on_round)
-    save(path, costs_text(_file(config, name, found), f"Written by `stepweave profile {name}`."))
-    print(json.dumps(_json(name, path, found)) if as_json else _text(path, found), end="\n")
 
 
 def _file(config: PipelineConfig, name: str, found: Sequence[Profiled]) -> CostsFile:

@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ..configs.errors import ConfigError, Mark
 from ..views.files import Drawing, drawn, form_of
 from .output import place, save
-from .planned import planned
 from .reporting import say
 
+if TYPE_CHECKING:
+    from .graph import RenderOptions
 
-def render(
-    name: str,
-    overrides: Mapping[str, str],
-    output: str,
-    *,
-    form: str | None,
-    drawing: Drawing,
-    costs: str | None = None,
-    rows: int | None = None,
-) -> None:
-    """Write the plan of a config to a file, or to stdout where `output` is `-`.
 
-    `form` goes before the file's extension. Raises `ConfigError` for a form or place that
-    cannot be written, before anything is compiled where that shows already.
+def render(asked: RenderOptions) -> None:
+    """Write the plan of a config to a file, or to stdout where the output is `-`.
+
+    A format that is named goes before the file's extension. Raises `ConfigError` for a format or
+    place that cannot be written, before anything is compiled where that shows already.
     """
-    chosen = form or _form(output)
+    output, form = asked.output, asked.form or _form(asked.output)
     if output != "-":
         place(output)
-    elif chosen == "png":
+    elif form == "png":
         raise ConfigError.at(Mark("-o -"), "png is not text; name a file")
-    content = drawn(planned(name, overrides, costs=costs, rows=rows), chosen, drawing)
+    content = drawn(asked.plan(), form, Drawing(asked.view, asked.steps, asked.title))
     if output == "-":
         assert isinstance(content, str), "png was refused"
         sys.stdout.write(content)
         return
     save(output, content)
-    what = f"{chosen}, {drawing.view}" if chosen in ("svg", "png") else chosen
+    what = f"{form}, {asked.view}" if form in ("svg", "png") else form
     size = len(content.encode() if isinstance(content, str) else content)
     say(f"wrote {output} ({what}, {size:,} bytes)")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +16,28 @@ from ..configs.prompts import (
     read_prompts,
 )
 from ..configs.schema import PipelineConfig
+from .options import OfPrompts
 
 MAX_SCHEMA_BYTES = 1024 * 1024
 STDIN = "standard input"
 
 
 def requested(
-    config: PipelineConfig,
-    prompts: Sequence[str],
-    file: Path | None,
-    schema: Path | None,
-    max_tokens: int | None,
+    config: PipelineConfig, asked: OfPrompts, schema: Path | None = None
 ) -> tuple[PromptLine, ...]:
     """The requests in order. `schema` binds the prompts of the command line only."""
-    if schema is not None and not prompts:
+    if schema is not None and not asked.prompt:
         raise ConfigError.at(Mark("--schema"), "needs a --prompt to apply to")
     grammar = {"structured_outputs": {"json": _read_schema(schema)}} if schema else {}
-    found = [prompt_of({"prompt": text, **grammar}, "--prompt") for text in prompts]
-    if file is not None:
+    found = [prompt_of({"prompt": text, **grammar}, "--prompt") for text in asked.prompt or ()]
+    if (file := asked.prompts) is not None:
         found += prompts_of(_read_stdin(), STDIN) if str(file) == "-" else read_prompts(file)
     if not found:
         found = list(config.prompts)
     if not found:
         raise ConfigError.at(Mark("prompts"), "none given: add --prompt TEXT or --prompts FILE")
-    if max_tokens is not None:
-        found = [line.model_copy(update={"max_tokens": max_tokens}) for line in found]
+    if asked.max_tokens is not None:
+        found = [line.model_copy(update={"max_tokens": asked.max_tokens}) for line in found]
     return tuple(found)
 
 

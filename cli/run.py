@@ -7,51 +7,45 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TextIO
 
 from .compare import compared
 from .loading import loaded
-from .output import writing
+from .output import place, writing
+from .planned import runnable
 from .reporting import UNSOUND, say
+from .requested import requested
+from .settings import overrides
 from .signals import cancelled_by_signals
 
 if TYPE_CHECKING:
     from ..configs.prompts import PromptLine
     from ..configs.schema import PipelineConfig
+    from .verbs import RunOptions
 
 
-def run(
-    config: PipelineConfig,
-    lines: Sequence[PromptLine],
-    *,
-    as_json: bool,
-    compare: bool,
-    ordered: bool = False,
-    output: Path | None = None,
-) -> int:
+def run(asked: RunOptions) -> int:
     """Generate and print; 1 if a request failed, 130 or 143 if Ctrl-C or TERM ended it early.
 
-    As JSON, each output is written as soon as its request has ended; `ordered`: all at the end,
-    in the order of `lines`. `output` is a file that gets all of it in place of standard output.
+    As JSON, each output is written as soon as its request has ended; `--ordered`: all at the end,
+    in the order of the requests. A file that is named gets all of it in place of standard output.
     """
-    if output is None:
-        return _run(config, lines, sys.stdout, as_json=as_json, compare=compare, ordered=ordered)
-    with writing(output) as out:
-        status = _run(config, lines, out, as_json=as_json, compare=compare, ordered=ordered)
-    say(f"wrote {output}")
+    if asked.output is not None:
+        place(asked.output)
+    strict = {"check": "strict"} if asked.strict else {}
+    config = runnable(asked.config, overrides(asked.settings) | strict)
+    lines = requested(config, asked, asked.schema)
+    if asked.output is None:
+        return _run(asked, config, lines, sys.stdout)
+    with writing(asked.output) as out:
+        status = _run(asked, config, lines, out)
+    say(f"wrote {asked.output}")
     return status
 
 
 def _run(
-    config: PipelineConfig,
-    lines: Sequence[PromptLine],
-    out: TextIO,
-    *,
-    as_json: bool,
-    compare: bool,
-    ordered: bool,
+    asked: RunOptions, config: PipelineConfig, lines: Sequence[PromptLine], out: TextIO
 ) -> int:
     llm = loaded(config)
     from ..serving.llm import Interrupted  # only now: it takes seconds
@@ -60,7 +54,7 @@ def _run(
     if config.captured:
         with _warming_up() as on_warm_up:
             llm.warm_up(on_warm_up)
-    at_once = as_json and not ordered
+    at_once = asked.json and not asked.ordered
     started = perf_counter()
     with cancelled_by_signals(llm.cancel) as interruption:
         try:
@@ -76,9 +70,9 @@ def _run(
         "equal_to_synchronous": None,
         "speed_ratio": None,
     }
-    if compare and not interruption:
+    if asked.compare and not interruption:
         summary |= compared(llm, config, lines, outputs, seconds).to_json()
-    if as_json:
+    if asked.json:
         for output in () if at_once else outputs:
             write_json(output, out)
         write_summary(summary, out)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..configs.abstract import AbstractGraph
 from ..configs.costs import Costs, assumed_costs, load_costs
@@ -18,48 +18,41 @@ from ..views.timeline_lanes import timeline_lanes
 from .output import place, save
 from .planned import costs_named
 from .reporting import say
-from .settings import overrides as read_settings
-from .simulation import Settings, Simulation
+from .settings import overrides
+from .simulation import Simulation
+from .wrapping import table
+
+if TYPE_CHECKING:
+    from .verbs import SimulateOptions
 
 ALL = "all"  # in place of a costs file: a table over the shipped profiles
 
 
-def simulate(
-    name: str,
-    settings: Sequence[str] | None,
-    *,
-    costs: str | None,
-    rows: int | None,
-    run: Settings,
-    compare: Sequence[str],
-    output: Path | None,
-    as_json: bool,
-) -> None:
+def simulate(asked: SimulateOptions) -> None:
     """Simulate a config and print it; beside it another way to run it, or all shipped profiles."""
-    overrides = read_settings(settings)
-    form = _form(output)
-    if costs == ALL:
-        if compare or output is not None:
+    settings = overrides(asked.settings)
+    form = _form(asked.output)
+    if asked.costs == ALL:
+        if asked.compare or asked.output is not None:
             raise ConfigError.at(Mark("--costs all"), "is a table: drop --compare and --output")
-        _print_overview(name, overrides, rows, run, as_json)
+        _print_overview(asked, settings)
         return
-    loaded = costs_named(costs, rows)
-    found = Simulation.of(name, overrides, loaded, rows, run)
+    costs = costs_named(asked.costs, asked.rows)
+    found = Simulation.of(asked, settings, costs)
     other = None
-    if compare:
-        changed = {**overrides, **read_settings(compare)}
-        other = Simulation.of(name, changed, loaded, rows, run)
-        other = replace(other, name=f"{name}, {', '.join(compare)}")
-    if as_json:
+    if asked.compare:
+        other = Simulation.of(asked, {**settings, **overrides(asked.compare)}, costs)
+        other = replace(other, name=f"{asked.config}, {', '.join(asked.compare)}")
+    if asked.json:
         beside = {} if other is None else _beside(found, other)
         print(json.dumps({**found.to_json(), **beside}))
     else:
         print(_text(found), end="")
         if other is not None:
             print(f"\n{_text(other)}\n{_ratio(found, other)}", end="")
-    if form is not None and output is not None:
-        save(output, form(found))
-        say(f"written to {output}")
+    if form is not None and asked.output is not None:
+        save(asked.output, form(found))
+        say(f"written to {asked.output}")
 
 
 def _beside(found: Simulation, other: Simulation) -> dict[str, Any]:
@@ -83,7 +76,7 @@ def _text(found: Simulation) -> str:
     width = max(60, shutil.get_terminal_size((100, 24)).columns)
     steady = timeline.steady or range(timeline.steps)
     shown = range(steady.start, min(steady.start + 3, steady.stop))
-    noise = f", jitter {found.settings.jitter:g}" if found.settings.jitter else ""
+    noise = f", jitter {found.asked.jitter:g}" if found.asked.jitter else ""
     rows = [
         ("period", f"{found.period_us:,.0f} µs a step (predicted {_predicted(found):,.0f})"),
         ("host work", f"{found.busy_us('host'):,.0f} µs a step"),
@@ -107,7 +100,7 @@ def _text(found: Simulation) -> str:
     notes = [note for note in made.plan.notes if note.startswith("costs: ")]
     return "\n".join(
         [
-            f"{found.name}: {found.how}, {found.settings.steps} steps simulated{noise}",
+            f"{found.name}: {found.how}, {found.asked.steps} steps simulated{noise}",
             *(
                 line
                 for note in notes or [f"costs: {made.plan.costs_from}"]
@@ -145,18 +138,16 @@ def _predicted(found: Simulation) -> float:
 # --- all assumed profiles -----------------------------------------------------------------------
 
 
-def _print_overview(
-    name: str, overrides: dict[str, str], rows: int | None, run: Settings, as_json: bool
-) -> None:
+def _print_overview(asked: SimulateOptions, settings: Mapping[str, str]) -> None:
     """One line per assumed profile: the serial loop, depth 1, and the config as it is."""
-    found = [_overview(name, overrides, load_costs(each), rows, run) for each in assumed_costs()]
-    if as_json:
-        print(json.dumps({"config": name, "profiles": found}))
+    found = [_overview(asked, settings, load_costs(each)) for each in assumed_costs()]
+    if asked.json:
+        print(json.dumps({"config": asked.config, "profiles": found}))
         return
-    table = [("profile", "rows", "serial µs", "depth 1 µs", "here µs", "speed-up", "bound by")]
+    rows = [("profile", "rows", "serial µs", "depth 1 µs", "here µs", "speed-up", "bound by")]
     for line in found:
         serial, one = (line[key] for key in ("serial_us", "depth_1_us"))
-        table.append(
+        rows.append(
             (
                 line["costs"],
                 str(line["rows"]),
@@ -167,25 +158,18 @@ def _print_overview(
                 line["bound_by"],
             )
         )
-    print(f"{name}: time per step with each assumed profile. ASSUMED costs, not measured ones.")
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    for row in table:
-        cells = [
-            cell.rjust(w) if 0 < k < len(row) - 1 else cell.ljust(w)
-            for k, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+    heading = "time per step with each assumed profile. ASSUMED costs, not measured ones."
+    print(f"{asked.config}: {heading}")
+    print("\n".join(table(rows, right=range(1, 6), indent=0)))
     print("serial: nothing overlaps. depth 1: one step at a time. here: the config unchanged.")
     print("speed-up: the time of serial divided by that of here.")
 
 
-def _overview(
-    name: str, overrides: dict[str, str], costs: Costs, rows: int | None, run: Settings
-) -> dict[str, Any]:
-    here = Simulation.of(name, overrides, costs, rows, run)
+def _overview(asked: SimulateOptions, settings: Mapping[str, str], costs: Costs) -> dict[str, Any]:
+    here = Simulation.of(asked, settings, costs)
     abstract = isinstance(here.made.loaded.config, AbstractGraph)
-    at_once = {**overrides, "depth": "1", "executor": "threads"}
-    one = None if abstract else Simulation.of(name, at_once, costs, rows, run).period_us
+    at_once = {**settings, "depth": "1", "executor": "threads"}
+    one = None if abstract else Simulation.of(asked, at_once, costs).period_us
     serial = here.busy_us("host") + here.busy_us("device")
     return {
         "costs": costs.name,
@@ -201,10 +185,6 @@ def _overview(
 
 
 # --- files --------------------------------------------------------------------------------------
-
-
-def _lanes(found: Simulation) -> str:
-    return _text(found)
 
 
 def _svg(found: Simulation) -> str:
@@ -231,7 +211,7 @@ def _page(found: Simulation) -> str:
 
 
 _FORMS: Mapping[str, Callable[[Simulation], str]] = MappingProxyType(
-    {".html": _page, ".json": _trace_events, ".svg": _svg, ".txt": _lanes}
+    {".html": _page, ".json": _trace_events, ".svg": _svg, ".txt": _text}
 )
 
 

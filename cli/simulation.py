@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..configs.abstract import AbstractGraph
 from ..configs.costs import Costs
@@ -14,15 +14,8 @@ from ..timelines.simulated import simulate
 from ..timelines.timeline import Span, Timeline
 from .planned import Planned, planned_with
 
-
-@dataclass(frozen=True)
-class Settings:
-    """What of a simulation does not come from the config."""
-
-    steps: int
-    jitter: float = 0.0
-    seed: int = 0
-    tokens_per_step: float | None = None  # of one row
+if TYPE_CHECKING:
+    from .verbs import SimulateOptions
 
 
 @dataclass(frozen=True)
@@ -32,27 +25,17 @@ class Simulation:
     name: str
     made: Planned
     timeline: Timeline
-    settings: Settings
+    asked: SimulateOptions
 
     @staticmethod
-    def of(
-        name: str,
-        overrides: Mapping[str, str],
-        costs: Costs | None,
-        rows: int | None,
-        settings: Settings,
-    ) -> Simulation:
-        made = planned_with(name, overrides, costs, rows)
+    def of(asked: SimulateOptions, overrides: Mapping[str, str], costs: Costs | None) -> Simulation:
+        made = planned_with(asked.config, overrides, costs, asked.rows)
         config = made.loaded.config
         serial = not isinstance(config, AbstractGraph) and config.executor == "serial"
         timeline = simulate(
-            made.plan,
-            steps=settings.steps,
-            jitter=settings.jitter,
-            seed=settings.seed,
-            serial=serial,
+            made.plan, steps=asked.steps, jitter=asked.jitter, seed=asked.seed, serial=serial
         )
-        return Simulation(name, made, timeline, settings)
+        return Simulation(asked.config, made, timeline, asked)
 
     @property
     def how(self) -> str:
@@ -73,14 +56,15 @@ class Simulation:
     @property
     def tokens_per_second(self) -> float | None:
         """Of all rows together; None where nobody said how many tokens a row gets in a step."""
-        if self.settings.tokens_per_step is None or self.period_us == 0:
+        tokens = self.asked.tokens_per_step
+        if tokens is None or self.period_us == 0:
             return None
-        return self.rows * self.settings.tokens_per_step / self.period_us * 1e6
+        return self.rows * tokens / self.period_us * 1e6
 
     @property
     def tpot_us(self) -> float | None:
         """Time per output token of one row."""
-        tokens = self.settings.tokens_per_step
+        tokens = self.asked.tokens_per_step
         return None if tokens is None else self.period_us / tokens
 
     @property
@@ -130,9 +114,9 @@ class Simulation:
                 "tokens": made.times.tokens,
                 "notes": list(made.times.notes),
             },
-            "steps": self.settings.steps,
-            "jitter": self.settings.jitter,
-            "seed": self.settings.seed,
+            "steps": self.asked.steps,
+            "jitter": self.asked.jitter,
+            "seed": self.asked.seed,
             "period_us": self.period_us,
             "predicted_period_us": made.plan.period_us,
             "tokens_per_second": self.tokens_per_second,

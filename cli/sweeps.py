@@ -8,22 +8,23 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..configs.errors import ConfigError, Mark
 from ..graph.answers.whatif import Point, bound_by, outcome, speedup
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
 from ..views.plot import Sample, Series, chart, plot_svg
-from .change import Change, Replanner
+from .change import Change, changed
 from .cycle_letters import Letters
 from .output import place, save
 from .planned import Planned
 from .wrapping import columns, paragraph, table
 
+if TYPE_CHECKING:
+    from .graph import WhatIfOptions
+
 MOST_VALUES = 200
-MOST_COLUMNS = 1000  # of a grid; a wider one than the terminal is printed as rows
 
 
 @dataclass(frozen=True)
@@ -71,15 +72,9 @@ def _refuse_bare_names(plain: Planned, sweeps: Sequence[Sweep]) -> None:
             raise ConfigError.at(Mark(f"--sweep {each.key}"), f"did you mean {meant!r}?")
 
 
-def swept(
-    base: Replanner,
-    plain: Planned,
-    change: Change,
-    sweeps: Sequence[Sweep],
-    output: Path | None,
-    as_json: bool,
-) -> None:
+def swept(asked: WhatIfOptions, plain: Planned, change: Change, sweeps: Sequence[Sweep]) -> None:
     """Print the plan of every value of the sweeps, and write them to a file if one is named."""
+    output = asked.output
     if output is not None and output.suffix not in (".svg", ".csv", ".json"):
         raise ConfigError.at(Mark(str(output)), "a sweep is written as .svg, .csv or .json")
     if output is not None:
@@ -88,25 +83,25 @@ def swept(
         raise ConfigError.at(Mark("--sweep"), "at most two sweeps can be combined")
     _refuse_bare_names(plain, sweeps)
     points = [
-        _point(base, plain, change, sweeps, values)
+        _point(asked, plain, change, sweeps, values)
         for values in product(*(sweep.values for sweep in sweeps))
     ]
     found = {
-        "config": base.config,
+        "config": asked.config,
         "before": outcome(plain.plan, plain.plan),
         "keys": [sweep.key for sweep in sweeps],
         "sweep": [point.to_json(plain.plan) for point in points],
     }
     if output is not None:
-        save(output, _file(output.suffix, base, plain.plan, sweeps, points, found))
-    if as_json:
+        save(output, _file(output.suffix, plain.plan, sweeps, points, found))
+    if asked.json:
         print(json.dumps(found))
     else:
         print("\n".join(_sweep_lines(plain.plan, sweeps, points, columns())))
 
 
 def _point(
-    base: Replanner,
+    asked: WhatIfOptions,
     plain: Planned,
     change: Change,
     sweeps: Sequence[Sweep],
@@ -116,7 +111,7 @@ def _point(
     for sweep, value in zip(sweeps, values, strict=True):
         change = change.with_(sweep.key, value)
     try:
-        return Point(values, base.changed(plain, change))
+        return Point(values, changed(asked, plain, change))
     except ConfigError:
         raise
     except StepweaveError as error:
@@ -188,12 +183,11 @@ def _grid(sweeps: Sequence[Sweep], points: Sequence[Point], cycles: Letters) -> 
             us = sample.period_us
             cells.append("refused" if us is None else f"{us:,.6g} {sample.cycle}")
         rows.append((value, *cells))
-    return table(rows, MOST_COLUMNS, right=range(len(rows[0])))
+    return table(rows, right=range(len(rows[0])))
 
 
 def _file(
     suffix: str,
-    base: Replanner,
     plain: Plan,
     sweeps: Sequence[Sweep],
     points: Sequence[Point],
@@ -214,7 +208,7 @@ def _file(
             )
             for other in sweeps[1].values
         ]
-    heading = f"{base.config}: period over {sweeps[0].key}"
+    heading = f"{found['config']}: period over {sweeps[0].key}"
     return plot_svg(series, heading=heading, label=sweeps[0].key)
 
 

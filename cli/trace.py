@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..configs.abstract import AbstractGraph
@@ -20,67 +17,45 @@ from .loading import loaded
 from .output import place, save, writing
 from .planned import plan_of
 from .reporting import UNSOUND, say
+from .settings import overrides
 from .trace_summary import summary
 from .wrapping import columns
 
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
     from ..serving.llm import LLM, Traced
+    from .verbs import TraceOptions
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What of a trace does not come from the config."""
-
-    output: Path
-    html: Path | None
-    steps_shown: int | None
-    warm_up: int
-    steps: int  # of a simulation
-    as_json: bool
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """What the command line says of prompts; see `requested`."""
-
-    texts: Sequence[str] = ()
-    file: Path | None = None
-    max_tokens: int | None = None
-
-    @property
-    def given(self) -> bool:
-        return bool(self.texts) or self.file is not None or self.max_tokens is not None
-
-
-def trace(name: str, overrides: Mapping[str, str], prompts: Prompts, asked: Asked) -> int:
+def trace(asked: TraceOptions) -> int:
     """Run or simulate, write, print. 1 if a request failed, 130 or 143 if interrupted."""
+    settings = overrides(asked.settings)
     for path in (asked.output, asked.html):
         if path is not None:
             place(path)
-    source = load(name, overrides)
-    config, plan = source.config, plan_of(source, overrides, None, None).plan
+    source = load(asked.config, settings)
+    config, plan = source.config, plan_of(source, settings, None, None).plan
     if isinstance(config, AbstractGraph):
-        if prompts.given:
+        if asked.prompt or asked.prompts is not None or asked.max_tokens is not None:
             raise ConfigError.at(
-                Mark(name), "is an abstract graph: it is simulated, and takes no prompts"
+                Mark(asked.config), "is an abstract graph: it is simulated, and takes no prompts"
             )
         found, code = Trace.simulation(plan, asked.steps), 0
     else:
-        found, code = _run(config, prompts, asked)
-    _write(found, asked, name)
-    if asked.as_json:
+        found, code = _run(config, asked)
+    _write(found, asked)
+    if asked.json:
         print(json.dumps(found.to_json()))
     else:
-        print("\n".join(summary(found, name, columns())))
+        print("\n".join(summary(found, asked.config, columns())))
     return code
 
 
-def _run(config: PipelineConfig, prompts: Prompts, asked: Asked) -> tuple[Trace, int]:
+def _run(config: PipelineConfig, asked: TraceOptions) -> tuple[Trace, int]:
     from .requested import requested
     from .signals import cancelled_by_signals
 
-    lines = requested(config, prompts.texts, prompts.file, None, prompts.max_tokens)
+    lines = requested(config, asked)
     llm = loaded(config)
     from ..serving.llm import Interrupted  # only now: it takes seconds
 
@@ -111,7 +86,7 @@ def _run(config: PipelineConfig, prompts: Prompts, asked: Asked) -> tuple[Trace,
     return _traced(llm, run, asked), code
 
 
-def _traced(llm: LLM, run: Traced, asked: Asked) -> Trace:
+def _traced(llm: LLM, run: Traced, asked: TraceOptions) -> Trace:
     """A run that is too short to judge is written all the same."""
     executor = llm.config.executor
     try:
@@ -127,7 +102,7 @@ def _traced(llm: LLM, run: Traced, asked: Asked) -> Trace:
         raise
 
 
-def _write(found: Trace, asked: Asked, name: str) -> None:
+def _write(found: Trace, asked: TraceOptions) -> None:
     with writing(asked.output) as stream:
         write_perfetto(
             stream,
@@ -140,6 +115,6 @@ def _write(found: Trace, asked: Asked, name: str) -> None:
         )
     say(f"wrote {asked.output}: open it at ui.perfetto.dev, or in chrome://tracing")
     if asked.html is not None:
-        page = timeline_page(found, title=name, steps=asked.steps_shown)
+        page = timeline_page(found, title=asked.config, steps=asked.steps_shown)
         save(asked.html, page)
         say(f"wrote {asked.html}")

@@ -4,49 +4,43 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..configs.errors import ConfigError, Mark
 from ..graph.answers.difference import difference
 from ..graph.answers.sensitivity import Sensitivity, sensitivities
 from ..graph.answers.whatif import bound_by, outcome
 from ..graph.plan import Plan
-from .change import Change, Replanner
+from .change import Change, changed, configured
 from .cycle_letters import Letters
 from .diff import cycle_words, difference_lines
-from .planned import Planned
-from .sweeps import Sweep, swept
+from .sweeps import sweep, swept
 from .wrapping import columns, paragraph, table
 
+if TYPE_CHECKING:
+    from .graph import WhatIfOptions
 
-def whatif(
-    base: Replanner,
-    change: Change,
-    sweeps: Sequence[Sweep],
-    output: Path | None,
-    *,
-    rank: bool,
-    as_json: bool,
-) -> None:
+
+def whatif(asked: WhatIfOptions) -> None:
     """Print what the change does, or what each value of the sweeps does, or which op matters."""
-    if output is not None and not sweeps:
+    change, sweeps = Change.of(asked), [sweep(each) for each in asked.sweep or ()]
+    if asked.output is not None and not sweeps:
         raise ConfigError.at(
-            Mark(str(output)), "only a sweep can be written to a file: add --sweep KEY=VALUES"
+            Mark(str(asked.output)), "only a sweep can be written to a file: add --sweep KEY=VALUES"
         )
-    plain = base.planned(Change())
+    plain = configured(asked)
     if sweeps:
-        swept(base, plain, change, sweeps, output, as_json)
-    elif change and not rank:
-        _compared(base, plain, change, as_json)
+        swept(asked, plain, change, sweeps)
+    elif change and not asked.rank:
+        _compared(asked, plain.plan, changed(asked, plain, change))
     else:
-        _ranked(base.config, base.changed(plain, change), as_json)
+        _ranked(asked, changed(asked, plain, change))
 
 
-def _compared(base: Replanner, plain: Planned, change: Change, as_json: bool) -> None:
-    before, after = plain.plan, base.changed(plain, change)
-    if as_json:
+def _compared(asked: WhatIfOptions, before: Plan, after: Plan) -> None:
+    if asked.json:
         found = {
-            "config": base.config,
+            "config": asked.config,
             "before": outcome(before, before),
             "after": outcome(after, before),
         }
@@ -59,13 +53,13 @@ def _compared(base: Replanner, plain: Planned, change: Change, as_json: bool) ->
         print("\n".join(difference_lines(found_difference, columns())))
 
 
-def _ranked(config: str, plan: Plan, as_json: bool) -> None:
+def _ranked(asked: WhatIfOptions, plan: Plan) -> None:
     found = sensitivities(plan)
-    if as_json:
+    if asked.json:
         ops = [each.to_json() for each in found]
-        print(json.dumps({"config": config, "before": outcome(plan, plan), "ops": ops}))
+        print(json.dumps({"config": asked.config, "before": outcome(plan, plan), "ops": ops}))
     else:
-        print("\n".join(_ranking(config, plan, found, columns())))
+        print("\n".join(_ranking(asked.config, plan, found, columns())))
 
 
 def _ranking(config: str, plan: Plan, found: Sequence[Sensitivity], width: int) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ..configs.errors import ConfigError, Mark
 from ..graph.answers.between import Between, Order, between, ops_named
@@ -13,49 +13,36 @@ from ..graph.answers.requirement_words import merged
 from ..graph.errors import GraphError
 from ..graph.plan import Plan
 from ..graph.verifier.words import ago, counted, instant, later
-from .planned import planned
 from .wrapping import columns, paragraph, path
 
-
-@dataclass(frozen=True)
-class Asked:
-    """A config and two of its nodes or ops."""
-
-    config: str
-    first: str
-    then: str
-    settings: Mapping[str, str]
-    costs: str | None = None
-    rows: int | None = None
-
-    def plan(self) -> Plan:
-        return planned(self.config, self.settings, costs=self.costs, rows=self.rows)
-
-    def between(self, plan: Plan) -> Between:
-        ops = [ops_of(self.config, plan, name) for name in (self.first, self.then)]
-        return between(plan, *ops)
+if TYPE_CHECKING:
+    from .graph import WhyNotOptions, WhyOptions
 
 
-def why(asked: Asked, *, as_json: bool) -> None:
+def why(asked: WhyOptions) -> None:
     """Print every wait between two nodes or ops with what it is for."""
     plan = asked.plan()
-    found = asked.between(plan)
-    if as_json:
+    found = _between(asked, plan)
+    if asked.json:
         print(json.dumps({"config": asked.config, **found.to_json()}))
     else:
         print("\n".join(_why_lines(plan, found, (asked.first, asked.then), columns())))
 
 
-def why_not(asked: Asked, distance: int | None, *, as_json: bool) -> None:
+def why_not(asked: WhyNotOptions) -> None:
     """Print what orders two nodes or ops already, or that nothing does."""
     plan = asked.plan()
-    found = asked.between(plan)
-    if as_json:
+    found, distance = _between(asked, plan), asked.distance
+    if asked.json:
         at = {} if distance is None else {"distance": distance, "asked": _asked(found, distance)}
         print(json.dumps({"config": asked.config, **found.to_json(), **at}))
     else:
         names = (asked.first, asked.then)
         print("\n".join(_why_not_lines(plan, found, names, distance, columns())))
+
+
+def _between(asked: WhyOptions | WhyNotOptions, plan: Plan) -> Between:
+    return between(plan, *(ops_of(asked.config, plan, name) for name in (asked.first, asked.then)))
 
 
 def ops_of(config: str, plan: Plan, name: str) -> tuple[str, ...]:

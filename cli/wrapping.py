@@ -41,7 +41,13 @@ def whole_items(items: Sequence[str], width: int, indent: int = 0) -> list[str]:
     return paragraph(" · ".join(tied), width, indent) if items else []
 
 
-def table(rows: Sequence[Sequence[str]], width: int, *, right: Sequence[int] = ()) -> list[str]:
+def table(
+    rows: Sequence[Sequence[str]],
+    width: int | None = None,
+    *,
+    right: Sequence[int] = (),
+    indent: int = 2,
+) -> list[str]:
     """Columns padded to their widest cell, those in `right` flush right; lines cut at `width`."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
@@ -50,6 +56,6 @@ def table(rows: Sequence[Sequence[str]], width: int, *, right: Sequence[int] = (
             cell.rjust(widths[column]) if column in right else cell.ljust(widths[column])
             for column, cell in enumerate(row)
         ]
-        line = f"  {'  '.join(cells)}".rstrip()
-        lines.append(line if len(line) <= width else f"{line[: width - 1]}…")
+        line = f"{' ' * indent}{'  '.join(cells)}".rstrip()
+        lines.append(line if width is None or len(line) <= width else f"{line[: width - 1]}…")
     return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,14 +14,19 @@ from ..requests.request import RequestError
 from ..structured.auto_backend import ORDER, AutoBackend
 from ..structured.backend import CompiledGrammar, GrammarBackend
 from ..structured.grammar import GrammarError, GrammarSpec
+from ..structured.library_backend import BackendOptions
 from ..structured.llguidance_backend import LLGuidanceBackend
 from ..structured.reasoning import with_reasoning
 from ..structured.refusal import Cause, Refusal
 from ..structured.service import GrammarService
 from ..structured.xgrammar_backend import XGrammarBackend
 
-BACKENDS = {"auto": AutoBackend, "xgrammar": XGrammarBackend, "llguidance": LLGuidanceBackend}
-
+Backend = AutoBackend | XGrammarBackend | LLGuidanceBackend
+BACKENDS: Mapping[str, type[Backend]] = {
+    "auto": AutoBackend,
+    "xgrammar": XGrammarBackend,
+    "llguidance": LLGuidanceBackend,
+}
 
 ADVICE: Final[dict[Cause, str]] = {
     "unenforced": "`structured.strict: false` goes on without it, with a warning",
@@ -69,15 +74,17 @@ class Grammars:
     def __init__(
         self, config: StructuredConfig, tokenizer: Any, vocab_size: int, eos: Collection[int]
     ) -> None:
-        self._backend: AutoBackend | XGrammarBackend | LLGuidanceBackend = BACKENDS[config.backend](
+        self._backend = BACKENDS[config.backend](
             tokenizer,
             vocab_size,
             eos,
-            any_whitespace=config.any_whitespace,
-            cache_bytes=config.cache_bytes,
-            compile_limit_s=config.compile_limit_s,
-            compile_processes=config.compile_workers,
-            strict=config.strict,
+            BackendOptions(
+                any_whitespace=config.any_whitespace,
+                cache_bytes=config.cache_bytes,
+                compile_limit_s=config.compile_limit_s,
+                compile_processes=config.compile_workers,
+                strict=config.strict,
+            ),
         )
         self._service = GrammarService(
             Advising(self._backend, config.backend), config.compile_workers

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from .cache import ByteCache
 from .grammar import GrammarKind, GrammarSpec
-from .library_backend import CACHE_BYTES
+from .library_backend import DEFAULTS, BackendOptions
 from .llguidance_backend import LLGrammar, LLGuidanceBackend
 from .reading import Library
 from .refusal import Cause, Refusal
@@ -43,30 +43,21 @@ class AutoBackend:
         tokenizer: PreTrainedTokenizerBase,
         vocab_size: int,
         eos_token_ids: Collection[int],
-        any_whitespace: bool = False,
-        cache_bytes: int = CACHE_BYTES,
-        compile_limit_s: float | None = None,
-        compile_processes: int = 1,
-        strict: bool = True,
-        fill_threads: int = 1,
+        options: BackendOptions = DEFAULTS,
     ) -> None:
         # What is compiled is kept here, under one limit.
-        kinds = {"llguidance": LLGuidanceBackend, "xgrammar": XGrammarBackend}
+        kinds: dict[Library, type[LLGuidanceBackend | XGrammarBackend]] = {
+            "llguidance": LLGuidanceBackend,
+            "xgrammar": XGrammarBackend,
+        }
         self._backends: dict[Library, LLGuidanceBackend | XGrammarBackend] = {
             library: kinds[library](
-                tokenizer,
-                vocab_size,
-                eos_token_ids,
-                any_whitespace=any_whitespace,
-                cache_bytes=0,
-                compile_limit_s=compile_limit_s,
-                compile_processes=compile_processes,
-                fill_threads=fill_threads,
+                tokenizer, vocab_size, eos_token_ids, replace(options, cache_bytes=0)
             )
             for library in ORDER
         }
-        self._strict = strict
-        self._cache: ByteCache[GrammarSpec, LLGrammar | XGrammar] = ByteCache(cache_bytes)
+        self._strict = options.strict
+        self._cache: ByteCache[GrammarSpec, LLGrammar | XGrammar] = ByteCache(options.cache_bytes)
 
     @property
     def vocab_size(self) -> int:

@@ -24,9 +24,10 @@ from typing import Any
 
 from .grammar import GrammarSpec
 from .job import Job
+from .prepare import prepare
+from .reading import Library
 from .refusal import is_library_error, refused
 
-Prepare = Callable[..., Job]
 Compile = Callable[[Job], object]
 
 
@@ -34,22 +35,22 @@ def main() -> None:
     """Serve grammars until standard input ends."""
     settings = json.loads(sys.stdin.buffer.readline())
     try:
-        library = {"xgrammar": _xgrammar, "llguidance": _llguidance}[settings["library"]](settings)
+        run = {"xgrammar": _xgrammar, "llguidance": _llguidance}[settings["library"]](settings)
     except Exception as error:
         _answer({"ended": f"{error}" or type(error).__name__})
         return
     os.nice(settings["nice"])  # whoever waits for a grammar waits; the engine's steps go first
     _answer({"ready": True})
     for line in sys.stdin.buffer:
-        sys.stdout.buffer.write(_in_a_copy(line, settings, *library) + b"\n")
+        sys.stdout.buffer.write(_in_a_copy(line, settings, run) + b"\n")
         sys.stdout.buffer.flush()
 
 
-def _xgrammar(settings: dict[str, Any]) -> tuple[Prepare, Compile]:
+def _xgrammar(settings: dict[str, Any]) -> Compile:
     import numpy as np
     import xgrammar as xgr
 
-    from .xgrammar_compile import compile_job, prepare
+    from .xgrammar_compile import compile_job
 
     info = xgr.TokenizerInfo.deserialize_json(settings["tokenizer"])
     compiler: Any = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False)
@@ -58,21 +59,21 @@ def _xgrammar(settings: dict[str, Any]) -> tuple[Prepare, Compile]:
     def run(job: Job) -> None:
         xgr.GrammarMatcher(compile_job(compiler, job)).fill_next_token_bitmask(row)
 
-    return prepare, run
+    return run
 
 
-def _llguidance(settings: dict[str, Any]) -> tuple[Prepare, Compile]:
-    from .llguidance_compile import compile_grammar, make_tokenizer, prepare
+def _llguidance(settings: dict[str, Any]) -> Compile:
+    from .llguidance_compile import compile_grammar, make_tokenizer
 
     tokenizer = make_tokenizer(
         [base64.b64decode(token) for token in settings["tokens"]],
         settings["special"],
         settings["stop_tokens"],
     )
-    return prepare, lambda job: compile_grammar(tokenizer, job.source)
+    return lambda job: compile_grammar(tokenizer, job.source)
 
 
-def _in_a_copy(line: bytes, settings: dict[str, Any], prepare: Prepare, run: Compile) -> bytes:
+def _in_a_copy(line: bytes, settings: dict[str, Any], run: Compile) -> bytes:
     """The answer to a line, by a child process that has limits and may die."""
     out, into = os.pipe()
     child = os.fork()
@@ -82,7 +83,7 @@ def _in_a_copy(line: bytes, settings: dict[str, Any], prepare: Prepare, run: Com
                 os.close(inherited)
             _limit_memory(settings["memory_bytes"])
             signal.setitimer(signal.ITIMER_PROF, settings["cpu_s"])
-            answer = _tried(json.loads(line), prepare, run)
+            answer = _tried(json.loads(line), settings["library"], run)
             signal.setitimer(signal.ITIMER_PROF, 0)
             with os.fdopen(into, "wb") as pipe:
                 pipe.write(json.dumps(answer).encode())
@@ -100,11 +101,12 @@ def _in_a_copy(line: bytes, settings: dict[str, Any], prepare: Prepare, run: Com
     return b'{"ended": "died"}'
 
 
-def _tried(asked: dict[str, Any], prepare: Prepare, run: Compile) -> dict[str, Any]:
+def _tried(asked: dict[str, Any], library: Library, run: Compile) -> dict[str, Any]:
     kind = asked["kind"]
     try:
         job = prepare(
             GrammarSpec(kind, asked["source"]),
+            library,
             any_whitespace=asked["any_whitespace"],
             strict=asked["strict"],
         )

@@ -9,17 +9,53 @@ send and to read, than to make again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from .cache import ByteCache
 from .compiler_process import CompilerPool, CompilerProcess
 from .grammar import GrammarSpec, MatcherFailure
 from .job import Job
 from .matcher import MaskShape
+from .prepare import prepare
 from .reading import Library
 from .refusal import Refusal, refused
 
 CACHE_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """How a backend compiles grammars and fills masks, whichever library it is on.
+
+    Attributes:
+        any_whitespace: let JSON contain any white space. Off by default: the compact form is
+            shorter, and a model cannot lose itself in blanks.
+        cache_bytes: limit of the cache of compiled grammars. A grammar that alone exceeds it is
+            compiled for each request. Of llguidance's the sizes are estimates.
+        compile_threads: threads of one compilation by XGrammar. Each takes a processor from the
+            engine. llguidance has one.
+        compile_limit_s: seconds of processor time that a compilation may take. It is then tried in
+            a process of its own first, which is ended when they are over: set it where requests
+            come from strangers. None compiles here at once, without limit.
+        compile_processes: how many trials may run at once.
+        strict: refuse schemas of which the library would ignore a constraint. Off, they compile,
+            and the grammar's `warnings` name what is not enforced.
+        fill_threads: threads that fill the masks of a batch. More than one pays only on cores that
+            are idle meanwhile, and for masks that take hundreds of microseconds.
+    """
+
+    any_whitespace: bool = False
+    cache_bytes: int = CACHE_BYTES
+    compile_threads: int = 1
+    compile_limit_s: float | None = None
+    compile_processes: int = 1
+    strict: bool = True
+    fill_threads: int = 1
+
+
+DEFAULTS: Final = BackendOptions()
 
 
 class _Compiled(Protocol):
@@ -31,24 +67,31 @@ G = TypeVar("G", bound=_Compiled)
 
 
 class LibraryBackend(ABC, Generic[G]):
-    """A `GrammarBackend` on one library, which says how it prepares a job and how it runs one."""
+    """A `GrammarBackend` on one library, which says how it runs a job.
+
+    `worker` makes the settings of the compiling processes, where there are to be any.
+    """
 
     def __init__(
         self,
         shape: MaskShape,
         library: Library,
-        *,
-        any_whitespace: bool,
-        strict: bool,
-        cache_bytes: int,
-        processes: list[CompilerProcess],
+        options: BackendOptions,
+        worker: Callable[[], Mapping[str, Any]],
     ) -> None:
         self._shape = shape
         self.library: Library = library
-        self._any_whitespace = any_whitespace
-        self._strict = strict
-        self._cache: ByteCache[GrammarSpec, G] = ByteCache(cache_bytes)
-        self._processes = CompilerPool(processes) if processes else None
+        self._options = options
+        self._cache: ByteCache[GrammarSpec, G] = ByteCache(options.cache_bytes)
+        self._processes: CompilerPool | None = None
+        if (limit_s := options.compile_limit_s) is not None:
+            settings = worker()
+            self._processes = CompilerPool(
+                [
+                    CompilerProcess(library, settings, limit_s)
+                    for _ in range(options.compile_processes)
+                ]
+            )
 
     @property
     def vocab_size(self) -> int:
@@ -61,7 +104,7 @@ class LibraryBackend(ABC, Generic[G]):
         """See `GrammarBackend.compile`. Equal specs are compiled once while they stay cached."""
         if (kept := self._cache.get(spec)) is not None:
             return kept
-        compiled, size = self.make(spec, strict=self._strict)
+        compiled, size = self.make(spec, strict=self._options.strict)
         self._cache.put(spec, compiled, size)
         return compiled
 
@@ -72,10 +115,7 @@ class LibraryBackend(ABC, Generic[G]):
             Refusal: this library does not serve it.
         """
         try:
-            job = (
-                self._prepare(spec, strict) if self._processes is None else self._try(spec, strict)
-            )
-            return self._run(spec, job)
+            return self._run(spec, self._job(spec, strict))
         except MatcherFailure as error:
             raise Refusal(
                 "library", [f"{spec.kind}: no output can satisfy it ({error})"]
@@ -93,14 +133,12 @@ class LibraryBackend(ABC, Generic[G]):
         if self._processes is not None:
             self._processes.close()
 
-    def _try(self, spec: GrammarSpec, strict: bool) -> Job:
-        """The job for a grammar that a process has prepared and compiled within its limits."""
-        assert self._processes is not None, "this backend compiles here"
-        return self._processes.run(spec, any_whitespace=self._any_whitespace, strict=strict)
-
-    @abstractmethod
-    def _prepare(self, spec: GrammarSpec, strict: bool) -> Job:
-        """The job for a grammar. Raises `GrammarError`."""
+    def _job(self, spec: GrammarSpec, strict: bool) -> Job:
+        """The job for a grammar; with processes, one has compiled it within its limits."""
+        any_whitespace = self._options.any_whitespace
+        if self._processes is None:
+            return prepare(spec, self.library, any_whitespace=any_whitespace, strict=strict)
+        return self._processes.run(spec, any_whitespace=any_whitespace, strict=strict)
 
     @abstractmethod
     def _run(self, spec: GrammarSpec, job: Job) -> tuple[G, int]:

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .backend import Window, WindowFiller
 from .bitmask import Words, allows_any
-from .compiler_process import CompilerProcess
 from .grammar import GrammarSpec, MatcherFailure
 from .job import Job
-from .library_backend import CACHE_BYTES, LibraryBackend
-from .llguidance_compile import compile_grammar, library, make_tokenizer, prepare
+from .library_backend import DEFAULTS, BackendOptions, LibraryBackend
+from .llguidance_compile import compile_grammar, library, make_tokenizer
 from .matcher import DEAD_END, LibraryMatcher, MaskShape
 from .vocabulary import tokenizer_info
 
@@ -49,15 +48,7 @@ class LLGuidanceBackend(LibraryBackend["LLGrammar"]):
         vocab_size: tokens in the model's output layer. Where it exceeds the tokenizer's, the ids
             that the tokenizer does not know are never allowed.
         eos_token_ids: the tokens that end an output; at least one.
-        any_whitespace: let JSON contain any white space.
-        cache_bytes: limit of the cache of compiled grammars, by estimate.
-        compile_limit_s: seconds of processor time that a compilation may take. It is then tried in
-            a process of its own first, which is ended when they are over.
-        compile_processes: how many trials may run at once.
-        strict: refuse schemas of which the library would ignore a constraint. Off, they compile,
-            and the grammar's `warnings` name what is not enforced.
-        fill_threads: threads that fill the masks of a batch. More than one pays only on cores that
-            are idle meanwhile.
+        options: what holds for either library. A compilation has one thread.
 
     Raises:
         GrammarError: llguidance is not installed.
@@ -69,12 +60,7 @@ class LLGuidanceBackend(LibraryBackend["LLGrammar"]):
         tokenizer: PreTrainedTokenizerBase,
         vocab_size: int,
         eos_token_ids: Collection[int],
-        any_whitespace: bool = False,
-        cache_bytes: int = CACHE_BYTES,
-        compile_limit_s: float | None = None,
-        compile_processes: int = 1,
-        strict: bool = True,
-        fill_threads: int = 1,
+        options: BackendOptions = DEFAULTS,
     ) -> None:
         llguidance = library()
         shape = MaskShape.of(vocab_size, frozenset(eos_token_ids))
@@ -83,32 +69,20 @@ class LLGuidanceBackend(LibraryBackend["LLGrammar"]):
         for stop in stops:
             tokens[stop] = b""
         special = [index for index, token in enumerate(tokens) if not token]
-        processes = []
-        if compile_limit_s is not None:
-            settings = {
-                "tokens": [base64.b64encode(token).decode() for token in tokens],
-                "special": special,
-                "stop_tokens": stops,
-            }
-            processes = [
-                CompilerProcess("llguidance", settings, compile_limit_s)
-                for _ in range(compile_processes)
-            ]
         super().__init__(
             shape,
             "llguidance",
-            any_whitespace=any_whitespace,
-            strict=strict,
-            cache_bytes=cache_bytes,
-            processes=processes,
+            options,
+            lambda: {
+                "tokens": [base64.b64encode(token).decode() for token in tokens],
+                "special": special,
+                "stop_tokens": stops,
+            },
         )
         self._tokenizer = make_tokenizer(tokens, special, stops)
         self._filler = LLGuidanceFiller(
-            shape, llguidance.LLExecutor(fill_threads) if fill_threads > 1 else None
+            shape, llguidance.LLExecutor(threads) if (threads := options.fill_threads) > 1 else None
         )
-
-    def _prepare(self, spec: GrammarSpec, strict: bool) -> Job:
-        return prepare(spec, any_whitespace=self._any_whitespace, strict=strict)
 
     def _run(self, spec: GrammarSpec, job: Job) -> tuple[LLGrammar, int]:
         prototype = compile_grammar(self._tokenizer, job.source)

@@ -1,4 +1,4 @@
-"""One grammar as a job for llguidance, to be run here or in a process of its own.
+"""What llguidance is called with for a grammar, and the calls.
 
 The library is imported when it is first called, so that a missing one is an error with a cure.
 """
@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from .grammar import GrammarError, GrammarSpec
 from .job import Job
-from .reading import read
 from .refusal import Refusal
 from .structural_tag import normalise
 
@@ -35,22 +34,9 @@ def library() -> Any:
     return llguidance
 
 
-def prepare(spec: GrammarSpec, *, any_whitespace: bool, strict: bool) -> Job:
-    """The job that compiles a spec, in forms that llguidance serves exactly.
-
-    Args:
-        spec: any kind.
-        any_whitespace: let JSON contain any white space.
-        strict: refuse what would not be enforced, rather than put it into the job's warnings.
-
-    Raises:
-        Refusal: llguidance cannot be given this grammar.
-    """
-    reading = read(spec, "llguidance")
-    if strict and reading.unenforced:
-        raise Refusal("unenforced", reading.unenforced)
-    text = grammar_for(reading.spec, any_whitespace, lenient=not strict)
-    return Job("lark", text, warnings=reading.unenforced).checked(spec.kind)
+def job_for(spec: GrammarSpec, any_whitespace: bool, *, lenient: bool = False) -> Job:
+    """The job that compiles a spec; the arguments and errors are those of `grammar_for`."""
+    return Job("lark", grammar_for(spec, any_whitespace, lenient=lenient))
 
 
 def make_tokenizer(

@@ -29,12 +29,6 @@ class Reading:
     """Constraints that the library would ignore, each with its place in the source as it was
     written; empty where every output of the library is one that the grammar allows."""
 
-    def exactly(self) -> GrammarSpec:
-        """The spec to compile. Raises `GrammarError` if something would not be enforced."""
-        if self.unenforced:
-            raise GrammarError(self.unenforced[0])
-        return self.spec
-
 
 def read(spec: GrammarSpec, library: Library) -> Reading:
     """What the library is given for a spec, and what it would not enforce.

@@ -11,14 +11,13 @@ import xgrammar as xgr
 
 from .backend import Window, WindowFiller
 from .bitmask import Words, allows_any, row_allowing, words
-from .compiler_process import CompilerProcess
 from .grammar import GrammarSpec, MatcherFailure
 from .job import Job
-from .library_backend import CACHE_BYTES, LibraryBackend
+from .library_backend import DEFAULTS, BackendOptions, LibraryBackend
 from .matcher import DEAD_END, LibraryMatcher, MaskShape
 from .surrogates import Surrogates
 from .vocabulary import tokenizer_info
-from .xgrammar_compile import compile_job, prepare
+from .xgrammar_compile import compile_job
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,19 +41,7 @@ class XGrammarBackend(LibraryBackend["XGrammar"]):
             that the tokenizer does not know are never allowed.
         eos_token_ids: the tokens that end an output; at least one, since they are all that a
             finished grammar allows.
-        any_whitespace: let JSON contain any white space. Off by default: the compact form is
-            shorter, and a model cannot lose itself in blanks.
-        cache_bytes: limit of the cache of compiled grammars. A grammar that alone exceeds it is
-            compiled for each request.
-        compile_threads: threads of one compilation. Each takes a processor from the engine.
-        compile_limit_s: seconds of processor time that a compilation may take. It is then tried in
-            a process of its own first, which is ended when they are over: set it where requests
-            come from strangers. None compiles here at once, without limit.
-        compile_processes: how many trials may run at once.
-        strict: refuse schemas of which the library would ignore a constraint. Off, they compile,
-            and the grammar's `warnings` name what is not enforced.
-        fill_threads: threads that fill the masks of a batch. More than one pays only on cores that
-            are idle meanwhile, and for masks that take hundreds of microseconds.
+        options: what holds for either library.
 
     Raises:
         ValueError: no end token, or one outside the vocabulary.
@@ -65,30 +52,15 @@ class XGrammarBackend(LibraryBackend["XGrammar"]):
         tokenizer: PreTrainedTokenizerBase,
         vocab_size: int,
         eos_token_ids: Collection[int],
-        any_whitespace: bool = False,
-        cache_bytes: int = CACHE_BYTES,
-        compile_threads: int = 1,
-        compile_limit_s: float | None = None,
-        compile_processes: int = 1,
-        strict: bool = True,
-        fill_threads: int = 1,
+        options: BackendOptions = DEFAULTS,
     ) -> None:
         shape = MaskShape.of(vocab_size, frozenset(eos_token_ids))
         self._info = tokenizer_info(tokenizer, vocab_size, eos_token_ids)
-        processes = []
-        if compile_limit_s is not None:
-            settings = {"tokenizer": self._info.serialize_json(), "vocab_size": vocab_size}
-            processes = [
-                CompilerProcess("xgrammar", settings, compile_limit_s)
-                for _ in range(compile_processes)
-            ]
         super().__init__(
             shape,
             "xgrammar",
-            any_whitespace=any_whitespace,
-            strict=strict,
-            cache_bytes=cache_bytes,
-            processes=processes,
+            options,
+            lambda: {"tokenizer": self._info.serialize_json(), "vocab_size": vocab_size},
         )
         # Compact JSON holds no control character anywhere, strings included.
         self._without_controls = row_allowing(
@@ -100,14 +72,11 @@ class XGrammarBackend(LibraryBackend["XGrammar"]):
             vocab_size,
         )
         self._filler = XGrammarFiller(
-            self._shape, fill_threads, Surrogates(self._info.decoded_vocab)
+            self._shape, options.fill_threads, Surrogates(self._info.decoded_vocab)
         )
         self._compiler = xgr.GrammarCompiler(
-            self._info, max_threads=compile_threads, cache_enabled=False
+            self._info, max_threads=options.compile_threads, cache_enabled=False
         )
-
-    def _prepare(self, spec: GrammarSpec, strict: bool) -> Job:
-        return prepare(spec, any_whitespace=self._any_whitespace, strict=strict)
 
     def _run(self, spec: GrammarSpec, job: Job) -> tuple[XGrammar, int]:
         handle: Any = compile_job(self._compiler, job)

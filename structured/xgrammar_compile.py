@@ -1,16 +1,13 @@
-"""One grammar as a job for XGrammar's compiler, to be run here or in a process of its own."""
+"""What XGrammar is called with for a grammar, and the calls."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from .grammar import GrammarSpec
 from .job import Job
-from .reading import read
-from .refusal import Refusal
 from .schema_document import every_schema
 from .schema_xgrammar import LONGEST_PATTERN
 from .structural_tag import formats, normalise
@@ -19,37 +16,27 @@ from .structural_tag import formats, normalise
 _PLAIN: Final = f"[ !#-\\[\\]-{chr(0xD7FF)}{chr(0xE000)}-{chr(0x10FFFF)}]"
 
 
-def prepare(spec: GrammarSpec, *, any_whitespace: bool, strict: bool) -> Job:
-    """The job that compiles a spec, in forms that XGrammar serves exactly.
+def unenforced(spec: GrammarSpec, any_whitespace: bool) -> tuple[str, ...]:
+    """What XGrammar would let in, of a spec that `read` rewrote, and no mask can take out."""
+    if not has_long_bounds(spec) or _without_controls(spec, any_whitespace):
+        return ()
+    return (
+        f"{spec.kind}: control characters in strings bounded above {LONGEST_PATTERN} "
+        "characters cannot be kept out",
+    )
 
-    Args:
-        spec: any kind.
-        any_whitespace: let JSON contain any white space.
-        strict: refuse what would not be enforced, rather than put it into the job's warnings.
 
-    Raises:
-        Refusal: XGrammar cannot be given this grammar.
-    """
-    reading = read(spec, "xgrammar")
-    unenforced = reading.unenforced
-    long = has_long_bounds(reading.spec)
-    without_controls = long and reading.spec.kind == "json" and not any_whitespace
-    if long and not without_controls:
-        unenforced += (
-            f"{spec.kind}: control characters in strings bounded above {LONGEST_PATTERN} "
-            "characters cannot be kept out",
-        )
-    if strict and unenforced:
-        raise Refusal("unenforced", unenforced)
-    job = job_for(reading.spec, any_whitespace)
-    return replace(job, without_controls=without_controls, warnings=unenforced).checked(spec.kind)
+def _without_controls(spec: GrammarSpec, any_whitespace: bool) -> bool:
+    """Whether masks are to take out control characters: compact JSON holds none anywhere."""
+    return spec.kind == "json" and not any_whitespace and has_long_bounds(spec)
 
 
 def job_for(spec: GrammarSpec, any_whitespace: bool) -> Job:
     """The job that compiles a spec. Choices become EBNF: the library has no call for them."""
     match spec.kind:
         case "json":
-            return Job("json", json.dumps(as_patterns(json.loads(spec.source))), any_whitespace)
+            source = json.dumps(as_patterns(json.loads(spec.source)))
+            return Job("json", source, any_whitespace, _without_controls(spec, any_whitespace))
         case "json_object":
             return Job("json", '{"type":"object"}', any_whitespace)
         case "regex":

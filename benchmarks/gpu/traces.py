@@ -23,6 +23,7 @@ from torch import Tensor
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.bitmask import words
 from stepweave.structured.grammar import GrammarSpec
+from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
 from .networks import EOS
@@ -162,7 +163,9 @@ def make(
     drafts comes to it; or that share for each place of a window; or a function that says of each
     (trace, output position, place) whether the draft is right.
     """
-    backend = XGrammarBackend(tokenizer(vocab), vocab, (EOS,), compile_threads=threads)
+    backend = XGrammarBackend(
+        tokenizer(vocab), vocab, (EOS,), BackendOptions(compile_threads=threads)
+    )
     compiled = {
         name: backend.compile(GrammarSpec.from_request({"json": SCHEMAS[name]}))
         for name in dict.fromkeys(schemas)

@@ -22,6 +22,7 @@ from stepweave.configs.prompts import PromptLine, read_prompts
 from stepweave.structured.backend import GrammarBackend, Matcher
 from stepweave.structured.bitmask import words
 from stepweave.structured.grammar import KINDS, GrammarError, GrammarSpec, MatcherFailure
+from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 from stepweave.testing.models import tiny_tokenizer
@@ -80,8 +81,8 @@ def backends() -> tuple[GrammarBackend, ...]:
     """Both libraries, compiling as the engine does: in processes that are killed in time."""
     tokenizer = tiny_tokenizer(VOCAB)
     return (
-        XGrammarBackend(tokenizer, VOCAB, STOPS, compile_limit_s=COMPILE_LIMIT_S),
-        LLGuidanceBackend(tokenizer, VOCAB, STOPS, compile_limit_s=COMPILE_LIMIT_S),
+        XGrammarBackend(tokenizer, VOCAB, STOPS, BackendOptions(compile_limit_s=COMPILE_LIMIT_S)),
+        LLGuidanceBackend(tokenizer, VOCAB, STOPS, BackendOptions(compile_limit_s=COMPILE_LIMIT_S)),
     )
 
 

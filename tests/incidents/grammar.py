@@ -13,6 +13,7 @@ from stepweave.requests.request import Request, SamplingParams
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.bitmask import words
 from stepweave.structured.grammar import GrammarError, GrammarSpec
+from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.reasoning import with_reasoning
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 from stepweave.testing.engines import EOS, VOCAB, tiny_grammars, tiny_request
@@ -192,7 +193,7 @@ LONG = GrammarSpec.from_request(
 
 def a_compiler_is_killed_when_its_time_is_up() -> None:
     backend = XGrammarBackend(
-        tiny_tokenizer(VOCAB), VOCAB, (EOS,), compile_threads=1, compile_limit_s=0.3
+        tiny_tokenizer(VOCAB), VOCAB, (EOS,), BackendOptions(compile_threads=1, compile_limit_s=0.3)
     )
     try:
         with pytest.raises(GrammarError, match=r"compiling takes more than 0\.3 s"):

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from stepweave.structured import xgrammar_backend
 from stepweave.structured.backend import GrammarBackend
+from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
@@ -56,7 +57,7 @@ def make_backend(
     """One of the two backends; with them every promise of the interface is tried."""
     kind: Any = {"xgrammar": XGrammarBackend, "llguidance": LLGuidanceBackend}[name]
     stops = options.pop("stops", STOPS)
-    made: GrammarBackend = kind(tokenizer, vocab, stops, **options)
+    made: GrammarBackend = kind(tokenizer, vocab, stops, BackendOptions(**options))
     return made
 
 
@@ -73,12 +74,12 @@ def fills_together() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def xgrammar(tokenizer: PreTrainedTokenizerFast) -> XGrammarBackend:
-    return XGrammarBackend(tokenizer, VOCAB, STOPS, compile_threads=1)
+    return XGrammarBackend(tokenizer, VOCAB, STOPS, BackendOptions(compile_threads=1))
 
 
 @pytest.fixture(scope="session")
 def llguidance(tokenizer: PreTrainedTokenizerFast) -> LLGuidanceBackend:
-    return LLGuidanceBackend(tokenizer, VOCAB, STOPS, fill_threads=2)
+    return LLGuidanceBackend(tokenizer, VOCAB, STOPS, BackendOptions(fill_threads=2))
 
 
 @pytest.fixture(scope="session", params=BACKENDS)

@@ -12,6 +12,7 @@ from stepweave.structured.auto_backend import AutoBackend
 from stepweave.structured.backend import GrammarBackend, fill_batch
 from stepweave.structured.bitmask import words
 from stepweave.structured.grammar import GrammarError, GrammarSpec
+from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.llguidance_backend import LLGrammar
 from stepweave.structured.refusal import Refusal
 from stepweave.structured.xgrammar_backend import XGrammar
@@ -120,7 +121,7 @@ def test_a_grammar_that_is_wrong_itself_is_not_tried_with_the_other_library(
 def test_not_strict_still_prefers_the_library_that_enforces_everything(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
-    loose = AutoBackend(tokenizer, VOCAB, STOPS, strict=False)
+    loose = AutoBackend(tokenizer, VOCAB, STOPS, BackendOptions(strict=False))
     warned = loose.compile(UNIQUE)
     assert any("uniqueItems" in warning for warning in warned.warnings)
     exact = loose.compile(SEQUENCE)
@@ -137,7 +138,7 @@ def test_grammars_of_both_libraries_are_kept_under_one_limit(
         both._backends[name].make(one, strict=True)[1]  # type: ignore[index]
         for name, one in zip(("llguidance", "xgrammar"), asked, strict=True)
     ]
-    tight = AutoBackend(tokenizer, VOCAB, STOPS, cache_bytes=sum(sizes) - 1)
+    tight = AutoBackend(tokenizer, VOCAB, STOPS, BackendOptions(cache_bytes=sum(sizes) - 1))
     for each in asked:
         tight.compile(each)
     assert [tight.cached(each) is not None for each in asked] == [False, True]

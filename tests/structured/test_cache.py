@@ -6,6 +6,7 @@ from transformers import PreTrainedTokenizerFast
 
 from stepweave.structured.cache import ByteCache
 from stepweave.structured.grammar import GrammarSpec
+from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.llguidance_backend import BYTES_PER_GRAMMAR, LLGuidanceBackend
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
@@ -39,7 +40,7 @@ def test_a_value_put_again_is_counted_once() -> None:
 def test_grammars_are_evicted_by_their_size(tokenizer: PreTrainedTokenizerFast) -> None:
     specs = [GrammarSpec("regex", text * 3) for text in "abc"]
     size = int(XGrammarBackend(tokenizer, VOCAB, STOPS).compile(specs[0]).handle.memory_size_bytes)
-    backend = XGrammarBackend(tokenizer, VOCAB, STOPS, cache_bytes=int(2.5 * size))
+    backend = XGrammarBackend(tokenizer, VOCAB, STOPS, BackendOptions(cache_bytes=int(2.5 * size)))
     first = backend.compile(specs[0])
     assert backend.compile(specs[0]) is first
     for spec in specs[1:]:
@@ -54,8 +55,8 @@ def test_a_grammar_bigger_than_the_bound_is_used_but_not_kept(
 ) -> None:
     spec = GrammarSpec("regex", "hello")
     for backend in (
-        XGrammarBackend(tokenizer, VOCAB, STOPS, cache_bytes=16),
-        LLGuidanceBackend(tokenizer, VOCAB, STOPS, cache_bytes=BYTES_PER_GRAMMAR),
+        XGrammarBackend(tokenizer, VOCAB, STOPS, BackendOptions(cache_bytes=16)),
+        LLGuidanceBackend(tokenizer, VOCAB, STOPS, BackendOptions(cache_bytes=BYTES_PER_GRAMMAR)),
     ):
         compiled = backend.compile(spec)
         assert compiled.matcher().accept(tokenizer.encode("hello")[0])

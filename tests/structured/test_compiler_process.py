@@ -18,6 +18,7 @@ from stepweave.structured.backend import GrammarBackend
 from stepweave.structured.bitmask import Words, words
 from stepweave.structured.grammar import GrammarError, GrammarSpec
 from stepweave.structured.job import MAX_JOB_BYTES, Job
+from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.refusal import Refusal
 from stepweave.structured.xgrammar_backend import XGrammarBackend
@@ -37,7 +38,9 @@ ENDLESS = GrammarSpec.from_request(
 
 @pytest.fixture(scope="module")
 def guarded(tokenizer: PreTrainedTokenizerFast) -> Iterator[XGrammarBackend]:
-    backend = XGrammarBackend(tokenizer, VOCAB, STOPS, compile_threads=1, compile_limit_s=1.0)
+    backend = XGrammarBackend(
+        tokenizer, VOCAB, STOPS, BackendOptions(compile_threads=1, compile_limit_s=1.0)
+    )
     yield backend
     backend.close()
 
@@ -82,7 +85,7 @@ def test_a_process_that_dies_fails_one_compilation_only(guarded: XGrammarBackend
 
 @pytest.fixture(scope="module")
 def tried(tokenizer: PreTrainedTokenizerFast) -> Iterator[LLGuidanceBackend]:
-    backend = LLGuidanceBackend(tokenizer, VOCAB, STOPS, compile_limit_s=20.0)
+    backend = LLGuidanceBackend(tokenizer, VOCAB, STOPS, BackendOptions(compile_limit_s=20.0))
     yield backend
     backend.close()
 
@@ -122,7 +125,7 @@ def test_time_in_which_a_trial_gets_no_processor_is_not_counted(
     tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_s = 0.3
-    backend = LLGuidanceBackend(tokenizer, VOCAB, STOPS, compile_limit_s=limit_s)
+    backend = LLGuidanceBackend(tokenizer, VOCAB, STOPS, BackendOptions(compile_limit_s=limit_s))
     backend.start()
     send = compiler_process._send
 
@@ -180,7 +183,7 @@ def test_a_grammar_that_grows_too_long_on_its_way_to_the_library_is_refused() ->
 def test_closing_ends_a_trial_under_way(
     tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = LLGuidanceBackend(tokenizer, VOCAB, STOPS, compile_limit_s=3600.0)
+    backend = LLGuidanceBackend(tokenizer, VOCAB, STOPS, BackendOptions(compile_limit_s=3600.0))
     backend.start()
     sent, send = threading.Event(), compiler_process._send
 

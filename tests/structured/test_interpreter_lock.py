@@ -69,7 +69,7 @@ def turns_during(neighbour: Neighbour, call: object) -> bool:
 @pytest.mark.parametrize("name", BACKENDS)
 def test_compiling_leaves_the_lock_to_others(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
     backend = make_backend(name, tokenizer)
-    job = backend._prepare(OPTIONAL, True)  # type: ignore[attr-defined]
+    job = backend._job(OPTIONAL, True)  # type: ignore[attr-defined]
     assert isinstance(job, Job)
     run = backend._run  # type: ignore[attr-defined]
     with Neighbour() as neighbour:

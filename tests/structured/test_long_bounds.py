@@ -18,6 +18,7 @@ from stepweave.structured import xgrammar_compile
 from stepweave.structured.backend import fill_batch
 from stepweave.structured.bitmask import words
 from stepweave.structured.grammar import GrammarError, GrammarSpec
+from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
 EOS = 0
@@ -50,7 +51,7 @@ def tokenizer_of_code() -> PreTrainedTokenizerFast:
 
 def backend(**options: bool) -> XGrammarBackend:
     tokenizer = tokenizer_of_code()
-    return XGrammarBackend(tokenizer, len(tokenizer), (EOS,), **options)
+    return XGrammarBackend(tokenizer, len(tokenizer), (EOS,), BackendOptions(**options))
 
 
 def refused(backend: XGrammarBackend, walks: int) -> int:

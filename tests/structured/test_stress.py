@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from stepweave.structured.backend import GrammarBackend
 from stepweave.structured.grammar import GrammarError, GrammarSpec
+from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
@@ -51,7 +52,7 @@ def guarded(
 ) -> Iterator[XGrammarBackend | LLGuidanceBackend]:
     """A backend as it is set up where requests come from strangers."""
     kind = XGrammarBackend if request.param == "xgrammar" else LLGuidanceBackend
-    backend = kind(tokenizer, VOCAB, STOPS, compile_limit_s=LIMIT_S)
+    backend = kind(tokenizer, VOCAB, STOPS, BackendOptions(compile_limit_s=LIMIT_S))
     yield backend
     backend.close()
 

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from stepweave.structured.backend import CompiledGrammar, GrammarBackend
 from stepweave.structured.grammar import MAX_DEPTH, GrammarError, GrammarSpec
+from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.structural_tag import MAX_TAGS
 from stepweave.structured.xgrammar_backend import XGrammarBackend
@@ -146,7 +147,9 @@ def test_json_inside_a_tag_is_compact_unless_whitespace_is_asked_for() -> None:
     spec = GrammarSpec.from_request({"structural_tag": {"type": "structural_tag", "format": tag}})
     tokenizer = tiny_tokenizer(320)
     for any_whitespace in (False, True):
-        backend = XGrammarBackend(tokenizer, 320, (0,), any_whitespace=any_whitespace)
+        backend = XGrammarBackend(
+            tokenizer, 320, (0,), BackendOptions(any_whitespace=any_whitespace)
+        )
         matcher = backend.compile(spec).matcher()
         taken = [matcher.accept(token) for token in tokenizer('<{ \n\n"a":1}>')["input_ids"]]
         assert all(taken) == any_whitespace

@@ -1,0 +1,333 @@
+"""The verbs of the command line and their options; what a verb does has a file of its own.
+
+The verbs of `stepweave graph` are in `graph.py`.
+
+Heavy modules are imported by the verb that needs them, so that `check` answers at once.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from .group import app as app
+from .options import (
+    COSTS,
+    AsJson,
+    Config,
+    Costs,
+    MaxTokens,
+    OfPrompts,
+    PromptsFile,
+    PromptTexts,
+    Rows,
+    Settings,
+    offer_configs,
+    offer_sections,
+)
+from .reporting import Exit
+from .verb import verb
+
+
+@verb(app, "check")
+class CheckOptions:
+    """Compile a config, prove that its plan has no races, and print the plan.
+
+    \b
+    Exit status 1 if a config is wrong, or with --mutate if a broken plan is not detected.
+      stepweave check quickstart
+      stepweave check abstract_decode.yaml my_graph.yaml --json
+      stepweave check quickstart --set depth=3 --proof
+      stepweave check quickstart --mutate
+      stepweave check async_eagle3_grammar --costs llama_8b --rows 32
+    """
+
+    configs: Annotated[
+        list[str],
+        Argument(
+            metavar="CONFIG…",
+            help="YAML files, or names of shipped configs.",
+            autocompletion=offer_configs,
+        ),
+    ]
+    json: Annotated[bool, Option("--json", help="Print one JSON object per config.")] = False
+    proof: Annotated[
+        bool, Option("--proof", help="Also print every requirement and what meets it.")
+    ] = False
+    mutate: Annotated[
+        bool,
+        Option(
+            "--mutate",
+            help="Break the plan in many small ways, and count how many "
+            "of the broken plans are detected.",
+        ),
+    ] = False
+    settings: Settings = None
+    costs: Costs = None
+    rows: Rows = None
+
+    def __call__(self) -> int:
+        if self.mutate:
+            from .mutate import mutate
+
+            return mutate(self)
+        from .check import check
+
+        return check(self)
+
+
+@verb(app, "run")
+class RunOptions(OfPrompts):
+    """Generate text. Without --prompt or --prompts, the prompts of the config are used.
+
+    \b
+    Exit status 1 if a request failed; 130 after Ctrl-C and 143 after TERM, with the results so far.
+      stepweave run quickstart
+      stepweave run quickstart --prompt "Write a story about a fox named Ida." --max-tokens 80
+      stepweave run async --prompts requests.jsonl --json -o results.jsonl
+      stepweave run async --prompts - --set scheduler.max_rows=4 < requests.jsonl
+      stepweave run quickstart --compare --set depth=3
+    """
+
+    config: Config
+    prompt: PromptTexts = None
+    prompts: PromptsFile = None
+    schema: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="JSON Schema that outputs for --prompt must follow."),
+    ] = None
+    max_tokens: MaxTokens = None
+    settings: Settings = None
+    json: Annotated[
+        bool,
+        Option("--json", help="Print one JSON object per request when it ends, then a summary."),
+    ] = False
+    ordered: Annotated[
+        bool,
+        Option(
+            "--ordered",
+            help="With --json: print all objects at the end, in the order of the input.",
+        ),
+    ] = False
+    compare: Annotated[
+        bool,
+        Option(
+            "--compare",
+            help="Also run the synchronous loop, and report whether the "
+            "tokens are equal and how the speeds compare.",
+        ),
+    ] = False
+    strict: Annotated[
+        bool, Option("--strict", help="Fail if a node makes an access that it did not declare.")
+    ] = False
+    output: Annotated[
+        Path | None,
+        Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the output to a file in place of standard output.",
+        ),
+    ] = None
+
+    def __call__(self) -> int:
+        from .run import run
+
+        return run(self)
+
+
+@verb(app, "profile")
+class ProfileOptions(OfPrompts):
+    """Run a pipeline, measure the duration of each op, and write a costs file.
+
+    \b
+    Without --prompt or --prompts, the prompts of the config are used.
+    Only decode steps in which all rows are busy are measured.
+      stepweave profile quickstart
+      stepweave profile async_eagle --prompts requests.jsonl --rows 1,16 -o eagle.yaml
+      stepweave profile quickstart --set executor=serial --rows 4 --rounds 5
+    """
+
+    config: Config
+    rows: Annotated[str, Option(metavar="N,N…", help="Batch sizes to measure.")] = "1,4,8"
+    rounds: Annotated[
+        int,
+        Option(min=1, max=1000, help="Measured rounds per batch size, after one round of warm-up."),
+    ] = 3
+    prompt: PromptTexts = None
+    prompts: PromptsFile = None
+    max_tokens: MaxTokens = None
+    output: Annotated[
+        Path | None,
+        Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write. Default: CONFIG.costs.yaml in the current directory.",
+        ),
+    ] = None
+    force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False
+    settings: Settings = None
+    json: AsJson = False
+
+    def __call__(self) -> None:
+        from .profile import profile
+
+        profile(self)
+
+
+@verb(app, "simulate")
+class SimulateOptions:
+    """Simulate a plan on a virtual clock, without a model or tensors.
+
+    \b
+    Durations are those of --costs. Without --costs, they are the hints of the config.
+      stepweave simulate async_eagle3_grammar --costs llama_8b --rows 10 --tokens-per-step 2.25
+      stepweave simulate quickstart --costs quickstart.costs.yaml --compare executor=serial
+      stepweave simulate async_eagle3_grammar --costs all
+      stepweave simulate abstract_decode --jitter 0.2 --seed 7
+    """
+
+    config: Config
+    costs: Annotated[
+        str | None,
+        Option(
+            "--costs",
+            metavar="FILE|NAME|all",
+            help=f"{COSTS} all: print a table of all shipped profiles.",
+        ),
+    ] = None
+    rows: Rows = None
+    steps: Annotated[int, Option(min=1, max=10_000, help="Number of steps to simulate.")] = 40
+    jitter: Annotated[
+        float,
+        Option(
+            min=0, max=1, help="Multiply each duration by a random factor between 1 - X and 1 + X."
+        ),
+    ] = 0.0
+    seed: Annotated[int, Option(min=0, help="Seed of the jitter.")] = 0
+    tokens_per_step: Annotated[
+        float | None,
+        Option(min=0.01, max=1000, help="Average number of tokens that a row gets in a step."),
+    ] = None
+    compare: Annotated[
+        list[str] | None,
+        Option(
+            metavar="KEY=VALUE", help="Also simulate the config with this setting, and compare."
+        ),
+    ] = None
+    output: Annotated[
+        Path | None,
+        Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the timeline to a file: .html, .json (Perfetto), .svg or .txt.",
+        ),
+    ] = None
+    settings: Settings = None
+    json: AsJson = False
+
+    def __call__(self) -> None:
+        from .simulate import simulate
+
+        simulate(self)
+
+
+@verb(app, "trace")
+class TraceOptions(OfPrompts):
+    """Run a pipeline, record when each op ran, and compare the times with the plan.
+
+    \b
+    Without --prompt or --prompts, the prompts of the config are used.
+    An abstract graph is simulated.
+    Exit status 1 if a request failed or no steady state was reached;
+    130 after Ctrl-C and 143 after TERM.
+      stepweave trace quickstart
+      stepweave trace quickstart -o trace.json --html timeline.html --set depth=3
+      stepweave trace async --prompts requests.jsonl --max-tokens 64 --json
+      stepweave trace abstract_decode --html timeline.html --steps 20
+    """
+
+    config: Config
+    output: Annotated[
+        Path,
+        Option(
+            "--output", "-o", metavar="FILE", help="File to write the timeline to, for Perfetto."
+        ),
+    ] = Path("trace.json")
+    html: Annotated[
+        Path | None, Option(metavar="FILE", help="Also write the timeline as an HTML page.")
+    ] = None
+    prompt: PromptTexts = None
+    prompts: PromptsFile = None
+    max_tokens: MaxTokens = None
+    steps: Annotated[
+        int, Option(min=1, max=10_000, help="Number of steps to simulate, for an abstract graph.")
+    ] = 40
+    steps_shown: Annotated[
+        int | None, Option(min=1, help="Show only the last N steps on the page. Default: all.")
+    ] = None
+    warm_up: Annotated[
+        int, Option(min=0, max=100, help="Number of runs before the traced one.")
+    ] = 1
+    settings: Settings = None
+    json: Annotated[bool, Option("--json", help="Print the summary as one JSON object.")] = False
+
+    def __call__(self) -> int:
+        from .trace import trace
+
+        return trace(self)
+
+
+@verb(app, "list")
+class ListOptions:
+    """List pipelines, node kinds, policies and costs profiles, with one line for each.
+
+    \b
+      stepweave list
+      stepweave list pipelines --json
+    """
+
+    section: Annotated[
+        str | None,
+        Argument(
+            metavar="SECTION",
+            help="One of pipelines, kinds, policies and costs. Default: all.",
+            autocompletion=offer_sections,
+        ),
+    ] = None
+    json: AsJson = False
+
+    def __call__(self) -> None:
+        from .listing import listing
+
+        listing(self)
+
+
+@app.command()
+def doctor() -> None:
+    """Print what this machine and this installation support.
+
+    \b
+      stepweave doctor
+    """
+    from .doctor import doctor as examine
+
+    raise Exit(examine())
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of config files, for editors.
+
+    \b
+      stepweave schema > stepweave.schema.json
+    To use it, write this as the first line of a config:
+      # yaml-language-server: $schema=stepweave.schema.json
+    """
+    import json
+
+    from ..configs.schema import json_schema
+
+    print(json.dumps(json_schema(), indent=2))

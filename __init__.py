@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .graph.errors import GraphError as GraphError
     from .graph.errors import StepweaveError as StepweaveError
     from .graph.errors import UnsoundPlan as UnsoundPlan
+    from .graph.immutable import immutable as immutable
     from .graph.node import Node as Node
     from .graph.node import Op as Op
     from .graph.node import OpContext as OpContext
@@ -67,6 +68,7 @@ _HOME = {
     "Value": "graph.node",
     "compile_plan": "graph.planner.compile",
     "dot": "views.dot",
+    "immutable": "graph.immutable",
     "lanes": "views.lanes",
     "load_config": "configs.load",
     "node": "graph.declare",
@@ -100,6 +102,7 @@ __all__ = [
     "Value",
     "compile_plan",
     "dot",
+    "immutable",
     "lanes",
     "load_config",
     "node",

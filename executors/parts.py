@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 MAX_DEPTH = 8
@@ -47,7 +47,7 @@ def is_opaque(datum: object) -> bool:
 
 def parts(datum: Any) -> Iterator[tuple[str, object]]:
     """Each direct part that is no scalar, and how it is reached: `[0]`, `['key']` or `.name`."""
-    if isinstance(datum, dict):
+    if isinstance(datum, dict | MappingProxyType):
         for key, part in tuple(datum.items()):
             if not isinstance(part, SCALARS):
                 yield f"[{key!r}]", part

@@ -29,6 +29,7 @@ from ...executors.context import Context
 from ...executors.errors import ContractViolation
 from ...executors.report import Unused
 from ...executors.source_line import where
+from ...graph.immutable import mutable_part
 from ...graph.node import Node, Op, OpContext, Read, Run
 from ...graph.plan import Plan
 from ...graph.step_graph import StepGraph, Vertex
@@ -199,6 +200,7 @@ class Checked:
         self.touched: set[Entry] = set()
         self.changed: set[Entry] = set()
         self.born: set[int] = set()
+        self.buffers: list[Any] = []  # that it asked for in this step
         self.allocates = self.born.add
         self.violation: ContractViolation | None = None
         self.idle: dict[str, bool] = {}  # declared read, as written: there, and never touched yet
@@ -257,6 +259,7 @@ class Checked:
         for noted in (self.readable, self.writable, self.touched, self.changed):
             noted.clear()
         self.born.clear()
+        self.buffers.clear()
         self.accessed.clear()
 
     # --- what the plan orders
@@ -276,7 +279,7 @@ class Checked:
         version = strict.published.get(key, NOTHING)
         for entry in version.entries:
             self._touch(entry, False, at_line=at_line)
-        other = strict.races.read_objects(version.datum, self.vertex.name, self.step)
+        other = strict.races.read_arrays(version.datum, self.vertex.name, self.step)
         self._race(other, False, read.name, "", at_line)
 
     def writes_value(self, name: str, datum: Any, *, at_line: bool = True) -> None:
@@ -290,8 +293,8 @@ class Checked:
             if read.name == name and version.version != -1 and strict.cell(version) == cell:
                 other = Access(op, step, False)  # it writes over what it reads
         self._race(other, True, name, "", at_line)
-        other = strict.races.publish_objects(datum, op, step)
-        self._race(other, True, name, " (an object that it is made of)", at_line)
+        other = strict.races.publish_arrays(datum, op, step)
+        self._race(other, True, name, " (an array in it)", at_line)
 
     def uses_state(self, name: str, *, at_line: bool = True) -> None:
         """The op takes a state, to read or to change it as it declares."""
@@ -354,6 +357,7 @@ class Checked:
     def takes(self, name: str, buffer: Any) -> None:
         """The op asks for the buffer of its slot: it may fill it."""
         strict = self.strict
+        self.buffers.append(buffer)
         blocks = strict.walker.blocks(buffer)
         for entry in strict.ledger.claim(blocks, Key(name), home=True):
             entry.filled = self.step
@@ -364,6 +368,7 @@ class Checked:
 
     def publishes(self, name: str, datum: Any) -> None:
         """The op writes a version: what it reaches is the value's from now on."""
+        self._refuse_mutable(name, datum)
         version = self.strict.publish(Key(name, self.step), datum, self.born)
         self.touched |= version.entries  # what it read and hands on has been used
         self.writes_value(name, datum)
@@ -379,6 +384,16 @@ class Checked:
                 self.writable.add(entry)
             self.readable.add(entry)
             self._touch(entry, entry.start in self.born)
+
+    def _refuse_mutable(self, name: str, datum: object) -> None:
+        found = mutable_part(datum, name, self.buffers)
+        if found is not None:
+            self._violate(
+                "SW-MUTABLE-VALUE",
+                name,
+                f"publishes what can be changed afterwards: {found}. Publish a copy that is frozen "
+                "all the way down (a frozen dataclass, a tuple), or declare it as a state",
+            )
 
     # --- what torch tells
 

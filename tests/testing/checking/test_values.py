@@ -20,6 +20,7 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.requests.request import Request
 from stepweave.requests.table import RequestTable
+from stepweave.testing import Strict
 from tests.requests.memory_model import limits, request
 
 
@@ -81,7 +82,7 @@ def test_a_batch_of_live_requests_is_refused(
     table.submit_all([request(uid, prompt=4) for uid in range(4)])
     plan = with_live_requests(look)
     with pytest.raises(NodeFailure) as caught:
-        run(plan, executor=executor, steps=3, states={"requests": table}, check="strict")
+        run(plan, executor=Strict(executor), steps=3, states={"requests": table})
     found = caught.value.__cause__
     assert isinstance(found, ContractViolation)
     assert (found.code, found.op, found.value) == ("SW-MUTABLE-VALUE", "schedule.host", "batch")
@@ -194,7 +195,7 @@ def test_the_buffer_of_its_slot_may_be_in_a_value() -> None:
         values = [Value("v", storage="slots", slots=2, allocate=Buffer)]
         plan = compile_plan(StepGraph.build(nodes, values, order="keep"))
         if not refused:
-            run(plan, steps=5, check="strict")
+            run(plan, executor=Strict(), steps=5)
         else:
             with pytest.raises(NodeFailure, match=r"SW-(MUTABLE-VALUE|SHARED-MEMORY)"):
-                run(plan, steps=5, check="strict")
+                run(plan, executor=Strict(), steps=5)

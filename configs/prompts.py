@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ..requests.keys import Keys, SamplingKeys, WholeCharacters
-from ..requests.keys import StructuredOutputs as StructuredOutputs
+from ..requests.keys import Keys, WholeCharacters, with_keys_of
+from ..requests.params import SamplingParams
 from .errors import ConfigError, Mark, Problem
 from .validated import validated
 from .yaml_source import Located
@@ -63,8 +63,9 @@ def _number_as_text(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
-class _Prompt(Keys):
-    """What is to be continued or answered."""
+@with_keys_of(SamplingParams)
+class PromptLine(Keys):
+    """One request. What it does not say is greedy decoding of up to 128 tokens."""
 
     id: Annotated[
         str | None,
@@ -85,15 +86,20 @@ class _Prompt(Keys):
         description="A conversation, formatted by the model's chat template.",
     )
 
-
-class PromptLine(SamplingKeys, _Prompt):
-    """One request. What it does not say is greedy decoding of up to 128 tokens."""
-
     @model_validator(mode="after")
     def _prompt_or_messages(self) -> PromptLine:
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("needs either prompt or messages")
         return self
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What it says of how tokens are drawn: arguments of `SamplingParams`."""
+        said = self.model_fields_set - PROMPT
+        return {key: value for key in said if (value := getattr(self, key)) is not None}
+
+
+PROMPT = frozenset({"id", "prompt", "messages"})
 
 
 def prompt_of(given: str | Mapping[str, Any] | PromptLine, name: str = "prompt") -> PromptLine:

@@ -1,15 +1,28 @@
-"""The parameters of a request, key by key: one rule for each, wherever it comes from.
+"""What a request may say, key by key: one rule for each, wherever it comes from.
 
-A line of a prompts file has these keys beside its prompt, and `SamplingParams` is checked by them.
+`SamplingParams` defines the keys that say how tokens are drawn, each with its rule. A line of a
+prompts file has the same keys beside its prompt.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from dataclasses import field, fields
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    model_validator,
+)
 
-from .limits import MAX_BIASES, MAX_LOGPROBS, MAX_STOP_TOKENS
+from .limits import MAX_BIASES, MAX_STOP_TOKENS
+
+M = TypeVar("M", bound=BaseModel)
 
 
 def _whole_characters(text: str) -> str:
@@ -43,7 +56,20 @@ WholeCharacters = AfterValidator(_whole_characters)
 Choice = Annotated[str, Field(max_length=4096), WholeCharacters]
 StopString = Annotated[str, Field(min_length=1, max_length=256), WholeCharacters]
 Listed = BeforeValidator(_listed)
-OneOrListed = BeforeValidator(_one_or_listed, json_schema_input_type=str | tuple[StopString, ...])
+StopStrings = Annotated[
+    tuple[StopString, ...],
+    Field(max_length=16),
+    BeforeValidator(_one_or_listed, json_schema_input_type=str | tuple[StopString, ...]),
+]
+BadWords = Annotated[tuple[StopString, ...], Field(max_length=128), Listed]
+StopTokens = Annotated[
+    tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=MAX_STOP_TOKENS // 2), Listed
+]
+Biases = Annotated[
+    dict[int, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]],
+    Field(max_length=MAX_BIASES),
+    BeforeValidator(_ids_as_numbers),
+]
 
 
 class Keys(BaseModel):
@@ -100,134 +126,30 @@ class StructuredOutputs(Keys):
         return self.model_dump(by_alias=True, exclude_none=True, exclude={"reasoning"})
 
 
-class SamplingKeys(Keys):
-    """How to draw tokens; what is not given, or None, is as `SamplingParams` has it."""
+def key(default: Any, says: str, checked: Any = None, **rule: Any) -> Any:
+    """A field of a dataclass that is a key of requests too.
 
-    max_tokens: int | None = Field(
-        default=None, ge=1, le=1 << 20, description="Tokens generated at most. Not given: 128."
-    )
-    temperature: float | None = Field(
-        default=None,
-        ge=0,
-        le=100,
-        allow_inf_nan=False,
-        description="Divides the logits before a token is drawn; 0 is greedy. Not given: 0.",
-    )
-    top_p: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        allow_inf_nan=False,
-        description="Draw only from the smallest set of most probable tokens whose "
-        "probabilities sum to at least this; 1: off.",
-    )
-    top_k: int | None = Field(
-        default=None,
-        ge=0,
-        le=1 << 24,
-        description="Draw only from this many of the most probable tokens; 0: from all tokens.",
-    )
-    min_p: float | None = Field(
-        default=None,
-        ge=0,
-        lt=1,
-        allow_inf_nan=False,
-        description="Draw only tokens with at least this share of the most probable token's "
-        "probability; 0: off.",
-    )
-    presence_penalty: float | None = Field(
-        default=None,
-        ge=-2,
-        le=2,
-        allow_inf_nan=False,
-        description="Subtracted from the logit of each token that is already in the output; "
-        "0: off.",
-    )
-    frequency_penalty: float | None = Field(
-        default=None,
-        ge=-2,
-        le=2,
-        allow_inf_nan=False,
-        description="Subtracted from a token's logit once for each time it is in the output; "
-        "0: off.",
-    )
-    repetition_penalty: float | None = Field(
-        default=None,
-        gt=0,
-        le=100,
-        allow_inf_nan=False,
-        description="Makes tokens that are in the prompt or the output less probable (above "
-        "1) or more (below 1); 1: off.",
-    )
-    logit_bias: (
-        Annotated[
-            dict[int, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]],
-            BeforeValidator(_ids_as_numbers),
-        ]
-        | None
-    ) = Field(
-        default=None,
-        max_length=MAX_BIASES,
-        description="By token id: a number from -100 to 100 that is added to the token's logit.",
-    )
-    bad_words: Annotated[tuple[StopString, ...], Listed] = Field(
-        default=(), max_length=128, description="Texts that the output must not contain."
-    )
-    min_tokens: int | None = Field(
-        default=None,
-        ge=0,
-        le=1 << 20,
-        description="The output cannot end before it has this many tokens.",
-    )
-    n: int | None = Field(
-        default=None, ge=1, le=128, description="Number of completions of the prompt."
-    )
-    logprobs: int | None = Field(
-        default=None,
-        ge=0,
-        le=MAX_LOGPROBS,
-        description="Return the log-probability of each output token, and of this many of the "
-        "most probable tokens at its place.",
-    )
-    prompt_logprobs: int | None = Field(
-        default=None,
-        ge=0,
-        le=MAX_LOGPROBS,
-        description="The same as `logprobs`, for the tokens of the prompt.",
-    )
-    draft_tokens: int | None = Field(
-        default=None,
-        ge=0,
-        le=16,
-        description="Drafts per step, at most; 0: no speculation for this request.",
-    )
-    priority: int | None = Field(
-        default=None,
-        ge=-(1 << 31),
-        le=1 << 31,
-        description="Requests with a lower number run first.",
-    )
-    seed: int | None = Field(
-        default=None,
-        ge=0,
-        lt=1 << 63,
-        description="Seed of the random draws; completion number i uses seed + i. Not given: 0.",
-    )
-    stop: Annotated[tuple[StopString, ...], OneOrListed] = Field(
-        default=(),
-        max_length=16,
-        description="Texts that end the output. The output does not include them.",
-    )
-    stop_token_ids: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Listed] = Field(
-        default=(),
-        max_length=MAX_STOP_TOKENS // 2,
-        description="Ids of tokens that end the output.",
-    )
-    ignore_eos: bool = Field(
-        default=False,
-        description="Do not stop at the end-of-sequence "
-        "token: generate until max_tokens or a stop string.",
-    )
-    structured_outputs: StructuredOutputs | None = Field(
-        default=None, description="The grammar that the output must follow."
-    )
+    `says` is its description; `checked` the type that a value must have, where it is not the
+    declared one; `rule` what pydantic's `Field` takes, such as `ge` and `max_length`.
+    """
+    return field(default=default, metadata={"checked": checked, "rule": rule, "says": says})
+
+
+def with_keys_of(params: type) -> Callable[[type[M]], type[M]]:
+    """Add every `key` of a dataclass to a model, in its order; None, or absent, is its default."""
+    hints = get_type_hints(params)
+
+    def add(model: type[M]) -> type[M]:
+        made: Any = {}
+        for each in fields(params):
+            if not each.metadata:
+                continue
+            kind, rule = each.metadata["checked"] or hints[each.name], each.metadata["rule"]
+            if kind is float:
+                rule = {**rule, "allow_inf_nan": False}
+            says = Field(description=each.metadata["says"])
+            made[each.name] = (Annotated[Annotated[kind, Field(**rule)] | None, says], None)
+        name, module, about = model.__name__, model.__module__, model.__doc__
+        return create_model(name, __base__=model, __module__=module, __doc__=about, **made)
+
+    return add

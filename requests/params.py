@@ -11,7 +11,17 @@ from pydantic import ValidationError
 from ..graph.errors import StepweaveError, did_you_mean
 from ..structured.grammar import GrammarError, GrammarSpec
 from .complaints import complaint, shown
-from .keys import SamplingKeys, StructuredOutputs
+from .keys import (
+    BadWords,
+    Biases,
+    Keys,
+    StopStrings,
+    StopTokens,
+    StructuredOutputs,
+    key,
+    with_keys_of,
+)
+from .limits import MAX_LOGPROBS
 
 
 class RequestError(StepweaveError):
@@ -36,27 +46,88 @@ class SamplingParams:
     Raises `RequestError` that names each argument of a wrong type or out of its range.
     """
 
-    max_tokens: int = 128
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    stop: str | Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
-    ignore_eos: bool = False
-    min_tokens: int = 0  # nothing but max_tokens ends the output before
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] = ()  # added to a token's logit
-    bad_words: Sequence[str] = ()
-    n: int = 1  # completions; each draws with a seed of its own
-    logprobs: int | None = None  # alternatives beside each output token; 0: the token's own
-    prompt_logprobs: int | None = None
-    draft_tokens: int | None = None  # at most so many per step; 0: no speculation; None: all
-    priority: int = 0  # lower runs first, and is preempted last
-    structured_outputs: GrammarSpec | Mapping[str, Any] | None = None
+    max_tokens: int = key(128, "Tokens generated at most. Not given: 128.", ge=1, le=1 << 20)
+    temperature: float = key(
+        0.0, "Divides the logits before a token is drawn; 0 is greedy. Not given: 0.", ge=0, le=100
+    )
+    top_k: int = key(
+        0,
+        "Draw only from this many of the most probable tokens; 0: from all tokens.",
+        ge=0,
+        le=1 << 24,
+    )
+    top_p: float = key(
+        1.0,
+        "Draw only from the smallest set of most probable tokens whose probabilities sum to at "
+        "least this; 1: off.",
+        gt=0,
+        le=1,
+    )
+    min_p: float = key(
+        0.0,
+        "Draw only tokens with at least this share of the most probable token's probability; "
+        "0: off.",
+        ge=0,
+        lt=1,
+    )
+    seed: int = key(
+        0,
+        "Seed of the random draws; completion number i uses seed + i. Not given: 0.",
+        ge=0,
+        lt=1 << 63,
+    )
+    stop: str | Sequence[str] = key(
+        (), "Texts that end the output. The output does not include them.", StopStrings
+    )
+    stop_token_ids: Sequence[int] = key((), "Ids of tokens that end the output.", StopTokens)
+    ignore_eos: bool = key(
+        False,
+        "Do not stop at the end-of-sequence token: generate until max_tokens or a stop string.",
+    )
+    min_tokens: int = key(
+        0, "The output cannot end before it has this many tokens.", ge=0, le=1 << 20
+    )
+    presence_penalty: float = key(
+        0.0,
+        "Subtracted from the logit of each token that is already in the output; 0: off.",
+        ge=-2,
+        le=2,
+    )
+    frequency_penalty: float = key(
+        0.0,
+        "Subtracted from a token's logit once for each time it is in the output; 0: off.",
+        ge=-2,
+        le=2,
+    )
+    repetition_penalty: float = key(
+        1.0,
+        "Makes tokens that are in the prompt or the output less probable (above 1) or more "
+        "(below 1); 1: off.",
+        gt=0,
+        le=100,
+    )
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] = key(
+        (), "By token id: a number from -100 to 100 that is added to the token's logit.", Biases
+    )
+    bad_words: Sequence[str] = key((), "Texts that the output must not contain.", BadWords)
+    n: int = key(1, "Number of completions of the prompt.", ge=1, le=128)
+    logprobs: int | None = key(
+        None,
+        "Return the log-probability of each output token, and of this many of the most probable "
+        "tokens at its place.",
+        ge=0,
+        le=MAX_LOGPROBS,
+    )
+    prompt_logprobs: int | None = key(
+        None, "The same as `logprobs`, for the tokens of the prompt.", ge=0, le=MAX_LOGPROBS
+    )
+    draft_tokens: int | None = key(
+        None, "Drafts per step, at most; 0: no speculation for this request.", ge=0, le=16
+    )
+    priority: int = key(0, "Requests with a lower number run first.", ge=-(1 << 31), le=1 << 31)
+    structured_outputs: GrammarSpec | Mapping[str, Any] | None = key(  # noqa: RUF009 - a field
+        None, "The grammar that the output must follow.", StructuredOutputs
+    )
     reasoning: bool | None = None  # a section before the structured part; None: as configured
 
     def __post_init__(self) -> None:
@@ -95,6 +166,11 @@ class SamplingParams:
         )
 
 
+@with_keys_of(SamplingParams)
+class SamplingKeys(Keys):
+    """How to draw tokens; what is not given, or None, is as `SamplingParams` has it."""
+
+
 _DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(SamplingParams)}
 
 
@@ -116,9 +192,9 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
             said.setdefault(each["loc"][0], complaint(SamplingKeys, dict(each)))
         raise RequestError("; ".join(said.values())) from None
     kept = {name: getattr(keys, name) for name in data}
-    kept["logit_bias"] = tuple((keys.logit_bias or {}).items())
-    if keys.structured_outputs is not None:
-        spec, own = _grammar(keys.structured_outputs), keys.structured_outputs.reasoning
+    kept["logit_bias"] = tuple(kept["logit_bias"].items())
+    if (asked := kept.get("structured_outputs")) is not None:
+        spec, own = _grammar(asked), asked.reasoning
         reasoning = own if reasoning is None else reasoning
     return {**_DEFAULTS, **kept, "structured_outputs": spec, "reasoning": reasoning}
 

@@ -14,7 +14,6 @@ from ..models.chat import Chat, ChatError
 from ..models.tokenizer import StreamDecoder, load_tokenizer
 from ..policies.stopping import StopChecker
 from ..requests.complaints import shown
-from ..requests.keys import SamplingKeys
 from ..requests.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_STOP_TOKENS
 from ..requests.request import Request, RequestError, SamplingParams
 from ..structured.backend import CompiledGrammar
@@ -66,11 +65,7 @@ class Intake:
         given = given or SamplingParams()
         if not isinstance(prompt, PromptLine):
             return given
-        own = {
-            key: value
-            for key in prompt.model_fields_set & SamplingKeys.model_fields.keys()
-            if (value := getattr(prompt, key)) is not None
-        }
+        own = prompt.parameters
         if "structured_outputs" in own:
             own["reasoning"] = None  # its own
         return replace(given, **own) if own else given

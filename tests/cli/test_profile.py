@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 from stepweave.cli.main import app
 from stepweave.configs.costs import load_costs
 from stepweave.configs.load import load_config
-from stepweave.configs.prompts import PromptLine
+from stepweave.configs.prompts import prompt_of
 from stepweave.configs.schema import PipelineConfig
 from stepweave.serving.pipeline import step_graph
 from stepweave.serving.profiling import ProfileError, profile
@@ -24,7 +24,7 @@ def config(name: str, **overrides: str) -> PipelineConfig:
 
 
 STORIES = [
-    PromptLine(prompt=f"Write a short story about a {animal}.", max_tokens=24)
+    prompt_of({"prompt": f"Write a short story about a {animal}.", "max_tokens": 24})
     for animal in ("fox", "cat", "dog")
 ]
 
@@ -107,13 +107,13 @@ def test_only_steps_in_which_all_rows_decode_are_counted() -> None:
 
 
 def test_rows_that_never_decode_together_are_told() -> None:
-    short = [PromptLine(prompt="Is this review positive? I hate it!", max_tokens=1)]
+    short = [prompt_of({"prompt": "Is this review positive? I hate it!", "max_tokens": 1})]
     with pytest.raises(ProfileError, match="no two steps in a row had 3 rows decoding"):
         profile(config("async", executor="serial"), short, rows=(3,), rounds=1)
 
 
 def test_a_request_that_fails_is_told() -> None:
-    too_long = [PromptLine(prompt="x " * 5000, max_tokens=4)]
+    too_long = [prompt_of({"prompt": "x " * 5000, "max_tokens": 4})]
     with pytest.raises(ProfileError, match="request 0 failed"):
         profile(config("async", executor="serial"), too_long, rows=(1,), rounds=1)
 

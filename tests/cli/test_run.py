@@ -56,7 +56,7 @@ class PretendedLLM:
             return RequestOutput(line.id or str(index), prompt, "", (), "error", error="no luck")
         if self.cancelled and index > 0:
             return RequestOutput(line.id or str(index), prompt, "", (), "cancelled")
-        words = prompt.split()[: line.max_tokens]
+        words = prompt.split()[: line.parameters.get("max_tokens")]
         if prompt == "differ" and self.pipeline.executor == "serial":
             words = ["otherwise"]
         ids = tuple(sum(word.encode()) for word in words)

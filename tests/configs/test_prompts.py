@@ -20,20 +20,24 @@ def test_a_line_says_everything_about_a_request(tmp_path: Path) -> None:
         ' "structured_outputs": {"json": {"type": "object"}}}'
     )
     (found,) = read_prompts(written(tmp_path, line))
-    assert (found.id, found.prompt, found.max_tokens, found.stop) == ("a", "Hi", 5, ("\n",))
-    assert found.structured_outputs is not None
-    assert found.structured_outputs.request() == {"json": {"type": "object"}}
+    assert (found.id, found.prompt) == ("a", "Hi")
+    said = found.parameters
+    assert said.pop("structured_outputs").request() == {"json": {"type": "object"}}
+    assert said == {
+        **{"max_tokens": 5, "temperature": 0.7, "top_p": 0.9, "top_k": 40},
+        **{"seed": 7, "stop": ("\n",), "ignore_eos": True},
+    }
 
 
 def test_what_a_line_leaves_out_is_not_said(tmp_path: Path) -> None:
     (found,) = read_prompts(written(tmp_path, '{"prompt": "Hi"}'))
     assert found == PromptLine(prompt="Hi")
-    assert (found.temperature, found.max_tokens, found.stop) == (None, None, ())
+    assert found.parameters == {}
 
 
 def test_one_stop_string_and_a_numbered_id_are_welcome(tmp_path: Path) -> None:
     (found,) = read_prompts(written(tmp_path, '{"prompt": "Hi", "stop": "x", "id": 3}'))
-    assert (found.stop, found.id) == (("x",), "3")
+    assert (found.parameters, found.id) == ({"stop": ("x",)}, "3")
 
 
 def test_messages_stand_in_for_a_prompt(tmp_path: Path) -> None:
@@ -56,8 +60,7 @@ def test_messages_stand_in_for_a_prompt(tmp_path: Path) -> None:
 def test_whether_a_grammar_is_one_is_not_decided_here(tmp_path: Path, key: str, value: str) -> None:
     line = f'{{"prompt": "x", "structured_outputs": {{"{key}": {value}}}}}'
     (found,) = read_prompts(written(tmp_path, line))
-    assert found.structured_outputs is not None
-    assert list(found.structured_outputs.request()) == [key]
+    assert list(found.parameters["structured_outputs"].request()) == [key]
 
 
 @pytest.mark.parametrize(

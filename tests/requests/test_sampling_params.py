@@ -11,7 +11,7 @@ import torch
 
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.prompts import prompt_of
-from stepweave.requests.keys import SamplingKeys
+from stepweave.requests.params import SamplingKeys
 from stepweave.requests.request import RequestError, SamplingParams
 from stepweave.structured.grammar import GrammarSpec
 from tests.requests.hostile import HOSTILE
@@ -111,6 +111,8 @@ def test_one_stop_string_is_one_and_lists_and_arrays_are_welcome() -> None:
 def test_none_stands_for_the_default() -> None:
     nothing: Any = dict.fromkeys(NAMES)
     assert SamplingParams(**nothing) == SamplingParams()
+    line = prompt_of({"prompt": "x", **dict.fromkeys(SamplingKeys.model_fields)})
+    assert line.parameters == {}
 
 
 def test_a_grammar_is_a_mapping_as_in_a_line() -> None:

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from stepweave import LLM
-from stepweave.configs.prompts import PromptLine
+from stepweave.configs.prompts import prompt_of
 from stepweave.models.source import resolve
 from stepweave.requests.request import Request, RequestOutput
 from stepweave.serving.engine import EngineError
@@ -263,7 +263,7 @@ def test_requests_that_arrive_in_time_are_served_just_in_time() -> None:
         llm = LLM(pipeline="async", overrides={"scheduler.admission": admission})
         table = llm.engine.new_table()
         table.open()
-        line = PromptLine(prompt=STORY, max_tokens=12)
+        line = prompt_of({"prompt": STORY, "max_tokens": 12})
         made = [
             request
             for index in range(4)

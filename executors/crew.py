@@ -82,7 +82,7 @@ def run_on(
 
 def urgent_streams(program: Program) -> frozenset[str]:
     """Streams with an op that a host waits for: what is late there makes the host late."""
-    on = {task.op: actor for actor, tasks in program.actors.items() for task in tasks}
+    on = program.actor_of
     return frozenset(
         on[wait.source]
         for task in program.tasks.values()
@@ -110,8 +110,8 @@ class Crew:
         self.device = device
         self.contexts = memory.contexts
         self.tasks = program.tasks
-        self.actor_of = {task.op: a for a, tasks in program.actors.items() for task in tasks}
-        self.hosts = [actor for actor in program.actors if actor not in program.streams]
+        self.actor_of = program.actor_of
+        self.hosts = program.hosts
         self.desks = {actor: Desk() for actor in program.actors}
         self.ended: SimpleQueue[str] = SimpleQueue()
         self.failures: list[tuple[int, int, NodeFailure]] = []  # by step, then listing position
@@ -157,7 +157,7 @@ class Crew:
                 records=[partial(_put, put) for put in self.signals[task.op]],
             )
             for actor in self.hosts
-            for task in program.actors[actor]
+            for task in program.hosts[actor]
         }
 
     def events(self) -> list[OpEvent]:

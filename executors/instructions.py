@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -98,9 +99,23 @@ class Program:
             tail=max(offsets) + max(padding, 1),
         )
 
-    @property
+    @cached_property
     def tasks(self) -> dict[str, Task]:
         return {task.op: task for tasks in self.actors.values() for task in tasks}
+
+    @cached_property
+    def hosts(self) -> dict[str, tuple[Task, ...]]:
+        """The programs of host threads; streams run what these launch."""
+        return {actor: ts for actor, ts in self.actors.items() if actor not in self.streams}
+
+    @cached_property
+    def actor_of(self) -> dict[str, str]:
+        return {task.op: actor for actor, tasks in self.actors.items() for task in tasks}
+
+    @cached_property
+    def ranks(self) -> dict[str, int]:
+        """The place of each op in its actor's program."""
+        return {task.op: rank for ts in self.actors.values() for rank, task in enumerate(ts)}
 
     @property
     def ahead(self) -> int:

@@ -1,4 +1,4 @@
-"""A decode engine on a virtual device and a virtual clock, under faults, from one seed.
+"""A decode engine on one thread, its ops interleaved at random, under faults, from one seed.
 
 A seed draws a small engine, requests that arrive while it runs, and what goes wrong: exceptions at
 any op of any step, buffers that cannot be allocated, grammars that fail, drafters that offer
@@ -27,8 +27,8 @@ from ..requests.batch import StepBatch
 from ..requests.request import Request, RequestError, SamplingParams, TokenLogprob
 from ..serving.engine import Engine
 from ..structured.grammar import GrammarSpec
-from .devices.virtual import Virtual
 from .engines import VOCAB, TinyConfig, fitted, serve, tiny_engine, tiny_request
+from .exploring.nodes import Interleaved
 from .faults import Changing, FaultyGrammar, InjectedFault, with_faults
 
 CONFIGS = 48  # engines that seeds choose from: each is built once
@@ -238,7 +238,7 @@ class World:
         self.seed, self.draw, self.config, self.engine = seed, draw, config, faulty.engine
         self.engine.limits = replace(self.engine.limits, max_queue=draw.choice([1, 2, 100]))
         self.engine.check = "strict" if seed % 12 == 0 else "off"
-        self.engine.executor = Virtual(seed) if draw.random() < 0.85 else "serial"
+        self.engine.executor = Interleaved(seed) if draw.random() < 0.85 else "serial"
         self.table = self.engine.new_table()
         self.story: list[object] = []
         self.broken: list[str] = []

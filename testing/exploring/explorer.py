@@ -18,10 +18,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ...executors.instructions import Program
 from ...graph.errors import StepweaveError
 from ...graph.plan import Plan
 from .history import Diverged, History, Meaning, Touch
-from .interleaving import Course, Instance, Interleaving, LostWait, Misfed, Stuck
+from .interleaving import Instance, Interleaving, LostWait, Misfed, Stuck
 from .schedules import Held, Moment, Overrides, Priorities, Schedule, reference
 
 MOMENTS: tuple[Moment, ...] = ("begin", "end")
@@ -127,7 +128,7 @@ def explore_exhaustively(plan: Plan, *, steps: int = 2, limit: int = 200_000) ->
     """
     explorer = Explorer(plan, steps)
     history = History(explorer.meaning, plan.slots)
-    start = Interleaving(explorer.course, steps, history)
+    start = Interleaving(plan, explorer.program, steps, history)
     pending: list[tuple[Interleaving, History, _Trail | None]] = [(start, history, None)]
     visited = {(start.key(), history.key())}
     ends = 0
@@ -179,7 +180,7 @@ class Explorer:
 
     def __init__(self, plan: Plan, steps: int | None = None) -> None:
         self.plan = plan
-        self.course = Course.of(plan)
+        self.program = Program.of(plan)
         self.middle, enough = _window(plan)
         self.steps = enough if steps is None else steps
 
@@ -190,26 +191,26 @@ class Explorer:
     @property
     def events(self) -> int:
         """About how many events a run has."""
-        ops = len(self.course.places)
-        return ops * (2 * self.steps + self.course.tail - self.course.first)
+        ops = len(self.program.tasks)
+        return ops * (2 * self.steps + self.program.tail - self.program.first)
 
     def schedules(
         self, seeds: Iterable[int], *, directed: bool = True
     ) -> Iterator[tuple[int | None, Schedule]]:
         """The directed ones, from the middle of the run; then one for each seed."""
         if directed:
-            for op in self.course.places:
+            for op in self.program.tasks:
                 yield None, Held(op, min(self.middle, self.steps - 1))
         for seed in seeds:
             yield seed, self.random(seed)
 
     def random(self, seed: int) -> Priorities:
-        return Priorities(seed, self.course.actors, self.events)
+        return Priorities(seed, list(self.program.actors), self.events)
 
     def attempt(self, schedule: Schedule) -> tuple[list[str], Failure | None]:
         """One run: who made each event, and what went wrong, if anything did."""
         history = History(self.meaning, self.plan.slots)
-        run = Interleaving(self.course, self.steps, history)
+        run = Interleaving(self.plan, self.program, self.steps, history)
         actors: list[str] = []
         while enabled := run.enabled():
             actor = schedule.choose(run, enabled)
@@ -246,7 +247,7 @@ class Explorer:
             op = upcoming[0]
             looks = self.meaning.looks[op] or self.plan.graph.vertices[op].op.writes
             idle = not looks and op not in self.meaning.phases
-            if idle and not self.course.places[op].launches:
+            if idle and not self.program.tasks[op].launches:
                 return [actor]
         return enabled
 
@@ -277,7 +278,7 @@ class Explorer:
         only until the other access is over. Where no one op is enough: the reference order with
         as few other choices as will do (delta debugging: Zeller and Hildebrandt 2002).
         """
-        ops = list(self.course.places)
+        ops = list(self.program.tasks)
         if failure.first is not None:  # what should have come first is what to hold back
             late = failure.first.op
             ops.sort(key=lambda op: op != late)
@@ -344,7 +345,8 @@ class Explorer:
 
     def _choices(self, actors: Sequence[str]) -> dict[int, str] | None:
         """Where a run left the reference order."""
-        run = Interleaving(self.course, self.steps, History(self.meaning, self.plan.slots))
+        history = History(self.meaning, self.plan.slots)
+        run = Interleaving(self.plan, self.program, self.steps, history)
         left: dict[int, str] = {}
         for number, actor in enumerate(actors):
             enabled = run.enabled()
@@ -372,7 +374,7 @@ def _window(plan: Plan) -> tuple[int, int]:
 def _stuck(run: Interleaving) -> str:
     waiting = [
         f"{actor} before {op} of step {step}"
-        for actor in run.course.actors
+        for actor in run.program.actors
         if (upcoming := run.upcoming(actor)) is not None
         for op, step in [upcoming]
     ]

@@ -12,11 +12,9 @@ when they happen is the business of a `Store`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from ...executors.instructions import Program
+from ...executors.instructions import Program, Task
 from ...graph.plan import Plan
 
 
@@ -64,66 +62,6 @@ class Stuck(Exception):
 Awaited = tuple[tuple[str, int], ...]  # (op, step) that must be done
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One op in the program of its actor."""
-
-    op: str
-    offset: int
-    waits: tuple[tuple[str, int], ...]  # (source, distance)
-    launches: tuple[str, ...]
-    stream: str | None
-
-
-@dataclass(frozen=True)
-class Course:
-    """A plan as the programs that every interleaving of it follows."""
-
-    hosts: Mapping[str, tuple[Place, ...]]
-    streams: Mapping[str, Mapping[str, tuple[int, int]]]  # op -> (rank, offset) in its program
-    places: Mapping[str, Place]
-    order: Mapping[str, tuple[int, int]]  # op -> (declared offset, listing position)
-    actors: tuple[str, ...]
-    first: int
-    tail: int
-    ahead: int
-
-    @staticmethod
-    def of(plan: Plan) -> Course:
-        program = Program.of(plan)
-        places = {
-            task.op: Place(
-                task.op,
-                task.offset,
-                tuple((wait.source, wait.distance) for wait in task.waits),
-                task.launches,
-                task.stream,
-            )
-            for tasks in program.actors.values()
-            for task in tasks
-        }
-        hosts = {
-            actor: tuple(places[task.op] for task in tasks)
-            for actor, tasks in program.actors.items()
-            if actor not in program.streams
-        }
-        streams = {
-            actor: {task.op: (rank, task.offset) for rank, task in enumerate(tasks)}
-            for actor, tasks in program.actors.items()
-            if actor in program.streams
-        }
-        return Course(
-            hosts=hosts,
-            streams=streams,
-            places=places,
-            order={v.name: (v.offset, v.position) for v in plan.graph.vertices.values()},
-            actors=(*hosts, *streams),
-            first=program.first,
-            tail=program.tail,
-            ahead=program.ahead,
-        )
-
-
 class Interleaving:
     """Where every actor stands. `steps` None: until `last` is set to a step."""
 
@@ -134,42 +72,46 @@ class Interleaving:
         "_given",
         "_running",
         "_turn",
-        "course",
         "done",
         "last",
+        "program",
         "queues",
         "store",
         "strict",
+        "vertices",
     )
 
     def __init__(
-        self, course: Course, steps: int | None, store: Store, *, strict: bool = True
+        self, plan: Plan, program: Program, steps: int | None, store: Store, *, strict: bool = True
     ) -> None:
-        """`strict`: a lost wait or a misfed stream is raised; else it is only carried out."""
-        self.course = course
+        """`program` is the plan's. `strict`: a lost wait or a misfed stream is raised; else it is
+        only carried out.
+        """
+        self.program = program
+        self.vertices = plan.graph.vertices
         self.store = store
         self.strict = strict
         self.last: int | None = None if steps is None else steps - 1
-        self._turn = dict.fromkeys(course.hosts, 0)  # how many ops each host thread has done
-        self._coming: dict[str, tuple[Place, int, int]] = {}
-        for actor in course.hosts:
+        self._turn = dict.fromkeys(program.hosts, 0)  # how many ops each host thread has done
+        self._coming: dict[str, tuple[Task, int, int]] = {}
+        for actor in program.hosts:
             self._come(actor)
-        self._running: dict[str, tuple[Place, int] | None] = dict.fromkeys(course.actors)
-        self.queues: dict[str, list[tuple[Place, int, Awaited]]] = {
-            stream: [] for stream in course.streams
+        self._running: dict[str, tuple[Task, int] | None] = dict.fromkeys(program.actors)
+        self.queues: dict[str, list[tuple[Task, int, Awaited]]] = {
+            actor: [] for actor in program.actors if actor in program.streams
         }
         # The step that each op has completed, or been enqueued for, last: all start out equal.
-        before = {op: course.first - place.offset - 1 for op, place in course.places.items()}
+        before = {op: program.first - t.offset - 1 for op, t in program.tasks.items()}
         self.done = dict(before)
         self._given = dict(before)
         self._fed: dict[str, tuple[int, Instance]] = {}
-        self._floor = course.first - 1
+        self._floor = program.first - 1
 
     @property
     def over(self) -> bool:
         return not any(self.queues.values()) and all(
             self._running[actor] is None and (actor in self.queues or self._next(actor) is None)
-            for actor in self.course.actors
+            for actor in self.program.actors
         )
 
     def upcoming(self, actor: str) -> tuple[str, int] | None:
@@ -199,8 +141,8 @@ class Interleaving:
             else:
                 following = self._next(actor)
                 if following is not None:
-                    place, step = following
-                    if self._clear(place, step) and self._near(place, step):
+                    task, step = following
+                    if self._clear(task, step) and self._near(task, step):
                         found.append(actor)
         return found
 
@@ -208,93 +150,114 @@ class Interleaving:
         """Let the next event of an enabled actor happen."""
         running = self._running[actor]
         if running is not None:
-            place, step = running
-            self.store.end(place.op, step)
-            self._complete(actor, place, step)
+            task, step = running
+            self.store.end(task.op, step)
+            self._complete(actor, task, step)
             return
         if actor in self.queues:
-            place, step, _ = self.queues[actor].pop(0)
+            task, step, _ = self.queues[actor].pop(0)
         else:
             following = self._next(actor)
             assert following is not None, f"{actor} has nothing to do"
-            place, step = following
+            task, step = following
         if step < 0 or (self.last is not None and step > self.last):
-            self._complete(actor, place, step)
+            self._complete(actor, task, step)
         else:
-            self._running[actor] = (place, step)
-            self.store.begin(place.op, step)
+            self._running[actor] = (task, step)
+            self.store.begin(task.op, step)
 
-    def _complete(self, actor: str, place: Place, step: int) -> None:
+    def _complete(self, actor: str, task: Task, step: int) -> None:
         self._running[actor] = None
-        self.done[place.op] = step
+        self.done[task.op] = step
         if actor in self.queues:
             return
         self._turn[actor] += 1
         self._come(actor)
-        if place.stream is not None:
-            for op in place.launches:
-                self._enqueue(place.stream, self.course.places[op], step)
+        if task.stream is not None:
+            for op in task.launches:
+                self._enqueue(task.stream, self.program.tasks[op], step)
 
-    def _enqueue(self, stream: str, place: Place, step: int) -> None:
+    def _enqueue(self, stream: str, task: Task, step: int) -> None:
         captured = []
-        for source, distance in place.waits:
-            awaited = step - distance
+        for wait in task.waits:
+            source, awaited = wait.source, step - wait.distance
             if self._given[source] >= awaited:
                 captured.append((source, awaited))
             elif self.strict and self._real(step) and self._real(awaited):
-                raise LostWait(Instance(place.op, step), Instance(source, awaited))
-        self._given[place.op] = step
-        self.queues[stream].append((place, step, tuple(captured)))
+                raise LostWait(Instance(task.op, step), Instance(source, awaited))
+        self._given[task.op] = step
+        self.queues[stream].append((task, step, tuple(captured)))
         if self.strict and self._real(step):
-            rank, offset = self.course.streams[stream][place.op]
-            number = (step + offset) * len(self.course.streams[stream]) + rank
-            before, early = self._fed.get(stream, (number, Instance(place.op, step)))
+            number = (step + task.offset) * len(self.program.ranks) + self.program.ranks[task.op]
+            before, early = self._fed.get(stream, (number, Instance(task.op, step)))
             if number < before:
-                raise Misfed(stream, early, Instance(place.op, step))
-            self._fed[stream] = (number, Instance(place.op, step))
+                raise Misfed(stream, early, Instance(task.op, step))
+            self._fed[stream] = (number, Instance(task.op, step))
 
     def _real(self, step: int) -> bool:
         return step >= 0 and (self.last is None or step <= self.last)
 
-    def _next(self, actor: str) -> tuple[Place, int] | None:
+    def _next(self, actor: str) -> tuple[Task, int] | None:
         coming = self._coming[actor]
         return None if self._beyond(coming[2]) else coming[:2]
 
     def _come(self, actor: str) -> None:
         """Set what a host thread comes to next."""
-        program = self.course.hosts[actor]
+        program = self.program.hosts[actor]
         turn, rank = divmod(self._turn[actor], len(program))
-        iteration = self.course.first + turn
+        iteration = self.program.first + turn
         self._coming[actor] = (program[rank], iteration - program[rank].offset, iteration)
 
-    def _clear(self, place: Place, step: int) -> bool:
+    def _clear(self, task: Task, step: int) -> bool:
         """Everything that an op waits for is done, but for what no iteration comes to."""
-        done, places = self.done, self.course.places
-        for source, distance in place.waits:
-            awaited = step - distance
-            if done[source] < awaited and not self._beyond(awaited + places[source].offset):
-                return False
-        return True
+        return self._awaited(task, step) is None
+
+    def _awaited(self, task: Task, step: int) -> Instance | None:
+        """The first of what an op of a host thread has to wait for."""
+        done, tasks = self.done, self.program.tasks
+        for wait in task.waits:
+            source, awaited = wait.source, step - wait.distance
+            if done[source] < awaited and not self._beyond(awaited + tasks[source].offset):
+                return Instance(source, awaited)
+        return None
+
+    def waiting(self) -> dict[str, tuple[Instance, Instance]]:
+        """By actor that cannot go on: the op that it comes to, and what that waits for."""
+        found = {}
+        for actor in self.program.actors:
+            at = None if self.running(actor) else self.upcoming(actor)
+            if at is None:
+                continue
+            task, step = self.program.tasks[at[0]], at[1]
+            if actor in self.queues:
+                missing = (Instance(*each) for each in self.queues[actor][0][2])
+                awaited = next((each for each in missing if self.done[each.op] < each.step), None)
+            else:
+                awaited = self._awaited(task, step)
+            if awaited is not None:
+                found[actor] = (Instance(task.op, step), awaited)
+        return found
 
     def _beyond(self, iteration: int) -> bool:
-        return self.last is not None and iteration > self.last + self.course.tail
+        return self.last is not None and iteration > self.last + self.program.tail
 
     def _ready(self, awaited: Awaited) -> bool:
         done = self.done
         return all(done[op] >= step for op, step in awaited)
 
-    def _near(self, place: Place, step: int) -> bool:
+    def _near(self, task: Task, step: int) -> bool:
         """No thread runs ahead of the others without bound, as in any executor."""
-        if step - self.course.ahead <= self._floor:
+        if step - self.program.ahead <= self._floor:
             return True
         self._floor = min(self.done.values())
-        return step - self.course.ahead <= self._floor
+        return step - self.program.ahead <= self._floor
 
     # --- for a search over all interleavings ---------------------------------------------------
 
     def copy(self, store: Store) -> Interleaving:
         other = object.__new__(Interleaving)
-        other.course, other.store, other.strict = self.course, store, self.strict
+        other.program, other.vertices = self.program, self.vertices
+        other.store, other.strict = store, self.strict
         other.last, other._floor = self.last, self._floor
         other._turn, other._running = dict(self._turn), dict(self._running)
         other._coming = dict(self._coming)

@@ -18,19 +18,19 @@ from typing import Any, NoReturn, TypeVar
 
 from ...executors.asked import Asked
 from ...executors.context import Memory, cells_in_flight
-from ...executors.errors import NodeFailure
+from ...executors.errors import NodeFailure, StuckWait
 from ...executors.frontier import Frontier
-from ...executors.instructions import Desk, Perform, interpret
+from ...executors.instructions import Desk, Perform, Program, interpret
 from ...executors.report import OpEvent, RunReport
 from ...executors.trace import timed
 from ...graph.errors import StepweaveError
 from ...graph.plan import Plan
 from .explorer import Exploration, Explorer, Failure, InterleavingFailed, order_digest
-from .interleaving import Course, Interleaving
+from .interleaving import Interleaving
 from .schedules import Held, Priorities, Replay, Schedule
 
 T = TypeVar("T")
-EVENTS = 250  # among which random schedules change their priorities
+EVENTS = 100  # after so many, priorities are drawn anew
 SIMPLE_STEPS = 4  # shrinking holds back ops of the first so many steps
 
 
@@ -58,7 +58,7 @@ class Ran:
 
     actors: list[str] = field(default_factory=list)
     steps: int = 0
-    failure: NodeFailure | InterleavingFailed | None = None
+    failure: NodeFailure | InterleavingFailed | StuckWait | None = None
 
 
 @dataclass
@@ -76,27 +76,27 @@ class Interleaved:
 
     def __call__(self, plan: Plan, asked: Asked) -> RunReport:
         """As any executor. A deadlock is found at once, so nothing is watched."""
-        course = Course.of(plan)
+        program = Program.of(plan)
         ran = Ran()
         self.runs.append(ran)
-        frontier = Frontier(asked.steps, tail=course.tail, ahead=1 << 60)
-        sizes = cells_in_flight(plan, course.ahead)
+        frontier = Frontier(asked.steps, tail=program.tail, ahead=1 << 60)
+        sizes = cells_in_flight(plan, program.ahead)
         memory = Memory.of(plan.graph, sizes, asked.states, asked.keep, frontier)
         events: list[OpEvent] = []
         origin = perf_counter()
         nodes = _Nodes(plan, memory, frontier, self._moments(), asked.trace, origin, events)
-        run = Interleaving(course, asked.steps, nodes, strict=False)
+        run = Interleaving(plan, program, asked.steps, nodes, strict=False)
         nodes.run = run
         seed = self.seed + len(self.runs) - 1
-        schedule = self.schedule or Priorities(seed, course.actors, EVENTS)
+        schedule = self.schedule or Priorities(seed, list(program.actors), EVENTS)
         try:
             while enabled := run.enabled():
                 actor = schedule.choose(run, enabled)
                 ran.actors.append(actor)
                 run.take(actor)
             if not run.over:
-                raise InterleavingFailed("nothing can go on: the plan waits for itself")
-        except (NodeFailure, InterleavingFailed) as failure:
+                raise _stuck(run)
+        except (NodeFailure, InterleavingFailed, StuckWait) as failure:
             ran.failure = failure
             raise
         finally:
@@ -114,6 +114,16 @@ class Interleaved:
             return lambda: early
         random = Random(self.seed)
         return lambda: random.random() < 0.5
+
+
+def _stuck(run: Interleaving) -> StuckWait:
+    waiting = run.waiting()
+    doing = {
+        actor: f"waits, for {at.op!r} of step {at.step}, for {on.op!r} of step {on.step}"
+        for actor, (at, on) in waiting.items()
+    }
+    at, on = next(iter(waiting.values()))
+    return StuckWait(at.op, at.step, on.op, on.step, 0.0, doing)
 
 
 class _Nodes:
@@ -174,7 +184,7 @@ class _Nodes:
     def _perform(self, op: str, step: int) -> None:
         try:
             self.performs[op](step)
-        except Exception as cause:
+        except (Exception, SystemExit) as cause:
             raise NodeFailure(self.vertices[op].node.name, op, step, cause) from cause
         assert self.run is not None, "an op runs in a run"
         if self.frontier.last != float("inf"):

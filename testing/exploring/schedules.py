@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, Protocol
 
-from .interleaving import Course, Interleaving
+from .interleaving import Interleaving
 
 Moment = Literal["begin", "end"]
 
@@ -31,16 +31,26 @@ class Priorities:
     """
 
     def __init__(self, seed: int, actors: Sequence[str], events: int) -> None:
-        """`events`: about how many the run has; change points lie among them."""
-        random = Random(seed)
-        order = list(actors)
+        """`events`: about how many the run has; change points lie among them.
+
+        A run that has more goes on under new priorities and change points, again and again.
+        """
+        self._random = Random(seed)
+        self._actors, self._events = tuple(actors), max(1, events)
+        self._draw()
+
+    def _draw(self) -> None:
+        random = self._random
+        order = list(self._actors)
         random.shuffle(order)
         self._rank = {actor: rank for rank, actor in enumerate(order)}
-        changes = random.randrange(2, max(3, min(24, events // 4)))
-        self._changes = {random.randrange(max(1, events)) for _ in range(changes)}
+        changes = random.randrange(2, max(3, min(24, self._events // 4)))
+        self._changes = {random.randrange(self._events) for _ in range(changes)}
         self._event = 0
 
     def choose(self, run: Interleaving, enabled: Sequence[str]) -> str:
+        if self._event == self._events:
+            self._draw()
         chosen = min(enabled, key=self._rank.__getitem__)
         if self._event in self._changes:
             self._rank[chosen] = max(self._rank.values()) + 1
@@ -75,7 +85,7 @@ class Held:
             held = run.running(actor)
         if held and self.until is not None:
             held = run.done[self.until[0]] < self.until[1]
-        return (held, *reference_place(run.course, op, step))
+        return (held, *reference_place(run, op, step))
 
     def __str__(self) -> str:
         what = f"{self.op} of step {self.step}"
@@ -118,11 +128,11 @@ def reference(run: Interleaving, enabled: Sequence[str]) -> str:
     def place(actor: str) -> tuple[int, int]:
         upcoming = run.upcoming(actor)
         assert upcoming is not None, "an enabled actor has an event to make"
-        return reference_place(run.course, *upcoming)
+        return reference_place(run, *upcoming)
 
     return min(enabled, key=place)
 
 
-def reference_place(course: Course, op: str, step: int) -> tuple[int, int]:
-    offset, position = course.order[op]
-    return step + offset, position
+def reference_place(run: Interleaving, op: str, step: int) -> tuple[int, int]:
+    vertex = run.vertices[op]
+    return step + vertex.offset, vertex.position

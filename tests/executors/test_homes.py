@@ -25,7 +25,6 @@ from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.testing.checking.mode import Strict
-from stepweave.testing.devices.virtual import Virtual
 from stepweave.testing.devices.virtual_streams import Deferred
 from stepweave.testing.exploring.nodes import Interleaved
 
@@ -34,7 +33,6 @@ SEEDS = range(100)
 EVERYWHERE: list[Executor | str] = [
     "serial",
     "threads",
-    *map(Virtual, SEEDS),
     *map(Interleaved, SEEDS),
     *map(Deferred, range(10)),
 ]
@@ -78,7 +76,7 @@ def everywhere(plan: Plan, expected: list[float], state: Callable[[], Any] | Non
 def refused(plan: Plan, *words: str, state: Callable[[], Any] | None = None) -> None:
     """By every executor, in checking mode or not, in the same words."""
     said = set()
-    for executor in ("serial", "threads", Virtual(1), Interleaved(1), Deferred(1)):
+    for executor in ("serial", "threads", Interleaved(1), Deferred(1)):
         for checked in (False, True):
             states = {name: state() for name in plan.graph.states} if state else {}
             with pytest.raises(StepweaveError) as caught:

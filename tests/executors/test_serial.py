@@ -14,7 +14,7 @@ from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.testing.devices.virtual import Virtual
+from stepweave.testing.exploring.nodes import Interleaved
 from stepweave.testing.graphs import random_step_graph
 from stepweave.testing.recording import recorded_states, recording
 
@@ -110,10 +110,10 @@ def test_every_plan_has_a_serial_program_and_states_change_in_the_listing_order(
     listed = [(op, vertex.offset) for op, vertex in graph.vertices.items()]
     assert SerialProgram.of(graph).order() != listed
     serial = _told(plan, "serial")
-    assert all(_told(plan, Virtual(chance)) == serial for chance in range(3))
+    assert all(_told(plan, Interleaved(chance)) == serial for chance in range(3))
 
 
-def _told(plan: Plan, executor: str | Virtual) -> tuple[object, object]:
+def _told(plan: Plan, executor: str | Interleaved) -> tuple[object, object]:
     states = recorded_states(plan.graph)
     report = run(plan, executor=executor, steps=6, states=states, keep=list(plan.graph.values))
     return report.kept, states

@@ -23,7 +23,7 @@ from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
 from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.testing.devices.virtual import Virtual
+from stepweave.testing.exploring.nodes import Interleaved
 from stepweave.testing.graphs import random_step_graph
 from stepweave.testing.recording import recorded_states, recording, with_graph
 
@@ -415,7 +415,7 @@ def test_no_op_begins_after_a_failure() -> None:
     assert len(late) <= 2  # those that were about to begin on other actors
 
 
-@pytest.mark.parametrize("executor", ["serial", "threads", Virtual(1)], ids=str)
+@pytest.mark.parametrize("executor", ["serial", "threads", Interleaved(1)], ids=str)
 def test_an_op_that_exits_the_interpreter_is_a_failure(executor: Any) -> None:
     def leave(ctx: OpContext) -> None:
         sys.exit(3)

@@ -17,7 +17,6 @@ from stepweave.nodes.tails import DraftTable
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.serving.engine import Engine
 from stepweave.structured.grammar import GrammarSpec
-from stepweave.testing.devices.virtual import Virtual
 from stepweave.testing.engines import (
     EOS,
     VOCAB,
@@ -28,6 +27,7 @@ from stepweave.testing.engines import (
     tiny_request,
     tiny_requests,
 )
+from stepweave.testing.exploring.nodes import Interleaved
 from stepweave.testing.faults import Changing, FaultyGrammar, InjectedFault, with_faults
 from stepweave.testing.simulation import simulate_faults
 
@@ -130,7 +130,7 @@ def test_a_failing_op_ends_the_requests_of_its_step_and_no_other(op: str, execut
         assert tokens[uid] == plain[uid]
 
 
-@pytest.mark.parametrize("executor", ["serial", "threads", Virtual(4)])
+@pytest.mark.parametrize("executor", ["serial", "threads", Interleaved(4)])
 @pytest.mark.parametrize("op", ["schedule.host", "forward.device", "commit.host.finish"])
 def test_what_fails_at_every_step_ends_everybody(op: str, executor: object) -> None:
     engine = broken(TinyConfig(depth=2), Failing(op, lambda call: True))
@@ -205,7 +205,7 @@ def test_text_is_streamed_once_though_its_step_failed_half_way() -> None:
         for call in range(2, 9, 2):
             for seed in range(2):
                 engine = broken(TinyConfig(depth=2, max_rows=2), Failing(op, call.__eq__))
-                engine.executor = Virtual(seed)
+                engine.executor = Interleaved(seed)
                 requests = tiny_requests([SamplingParams(max_tokens=12, logprobs=1)] * 3)
                 shown: dict[int, str] = {request.uid: "" for request in requests}
                 for request in requests:
@@ -387,7 +387,7 @@ def test_a_chunk_without_a_sample_leaves_the_matcher_alone(method: str) -> None:
     for budget in (6, 13):
         for seed in range(2):
             engine = tiny_engine(replace(config, token_budget=budget))
-            engine.executor = Virtual(seed)
+            engine.executor = Interleaved(seed)
             served = requests()
             assert serve(engine, served) == plain
             assert all(request.error is None for request in served)

@@ -25,7 +25,7 @@ from stepweave.graph.planner.paths import adjacency, closure, within
 from stepweave.graph.step_graph import StepGraph
 from stepweave.testing.checking.clocks import Clocks
 from stepweave.testing.checking.mode import Strict
-from stepweave.testing.devices.virtual import Virtual
+from stepweave.testing.exploring.nodes import Interleaved
 from stepweave.testing.graphs import random_step_graph
 from tests.device.pipelines import DRAFTERS, requests, served, tiny_on
 from tests.executors.tensors import Sums, plain, summing
@@ -66,7 +66,7 @@ def broken(plan: Plan) -> Iterator[Plan]:
 
 
 def one_lucky_run_shows_each_lost_wait(plan: Plan) -> int:
-    for executor in ("serial", Virtual(3)):
+    for executor in ("serial", Interleaved(3)):
         assert race(plan, executor) is None
     count = 0
     for mutant in broken(plan):

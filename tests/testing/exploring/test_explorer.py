@@ -32,7 +32,7 @@ from stepweave.testing.exploring.explorer import (
     replay,
 )
 from stepweave.testing.exploring.history import Diverged, History
-from stepweave.testing.exploring.interleaving import Course, Interleaving
+from stepweave.testing.exploring.interleaving import Interleaving
 from stepweave.testing.exploring.nodes import Interleaved, Unreadable, explore_nodes
 from stepweave.testing.exploring.schedules import Held, Priorities, Replay
 from stepweave.testing.graphs import random_step_graph
@@ -269,7 +269,7 @@ def test_holding_back_an_op_lets_all_happen_that_the_plan_does_not_order_after_i
 
         def end(self, op: str, step: int) -> None: ...
 
-    run_ = Interleaving(explorer.course, 2, Noted())
+    run_ = Interleaving(explorer.plan, explorer.program, 2, Noted())
     held = Held("make.device", 0)
     while enabled := run_.enabled():
         run_.take(held.choose(run_, enabled))
@@ -548,7 +548,7 @@ def test_an_interleaved_run_is_an_executor_like_any_other() -> None:
 
 
 def test_a_schedule_is_asked_for_each_event() -> None:
-    course = Course.of(copy_back())
+    explorer = Explorer(copy_back(), 2)
     asked: list[Sequence[str]] = []
 
     class Noting(Priorities):
@@ -556,6 +556,6 @@ def test_a_schedule_is_asked_for_each_event() -> None:
             asked.append(enabled)
             return super().choose(run, enabled)
 
-    actors, failure = Explorer(copy_back(), 2).attempt(Noting(0, course.actors, 10))
+    actors, failure = explorer.attempt(Noting(0, list(explorer.program.actors), 10))
     assert failure is None
     assert len(asked) == len(actors)

@@ -1,4 +1,4 @@
-"""The virtual executor: serial values, many interleavings, each again from its seed."""
+"""Real ops interleaved: serial values, many orders of ops, each again from its seed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.testing.devices.virtual import Virtual
+from stepweave.testing.exploring.nodes import Interleaved
 from stepweave.testing.graphs import random_step_graph
 from stepweave.testing.recording import recorded_states, recording
 
 
-def go(plan: Plan, executor: Virtual | str, steps: int | None = 7) -> RunReport:
+def go(plan: Plan, executor: Interleaved | str, steps: int | None = 7) -> RunReport:
     return run(
         plan,
         executor=executor,
@@ -37,7 +37,7 @@ def test_every_seed_computes_what_the_serial_program_computes() -> None:
         except StepweaveError:
             continue  # no plan, or no serial program
         for each in range(3):
-            assert go(plan, Virtual(each)).kept == expected.kept, f"graph {seed}, seed {each}"
+            assert go(plan, Interleaved(each)).kept == expected.kept, f"graph {seed}, seed {each}"
         compared += 1
     assert compared >= 50
 
@@ -84,7 +84,7 @@ def test_seeds_bring_many_orders_and_each_its_own_again() -> None:
         twice = []
         for _ in range(2):
             log: list[tuple[str, int]] = []
-            run(pipeline(log), executor=Virtual(seed), steps=6)
+            run(pipeline(log), executor=Interleaved(seed), steps=6)
             assert len(log) == 4 * 6
             twice.append(tuple(log))
         assert twice[0] == twice[1]
@@ -97,7 +97,7 @@ def test_seeds_bring_many_orders_and_each_its_own_again() -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_what_the_plan_orders_stays_in_order_and_a_stop_ends_all_alike(seed: int) -> None:
     log: list[tuple[str, int]] = []
-    report = run(pipeline(log, last=5), executor=Virtual(seed))
+    report = run(pipeline(log, last=5), executor=Interleaved(seed))
     place = {each: index for index, each in enumerate(log)}
     assert report.steps >= 6
     for step in range(report.steps):
@@ -116,7 +116,7 @@ def test_without_its_wait_a_reader_comes_too_early_under_some_seed() -> None:
             w for w in plan.waits if (w.source, w.target) != ("compute.device", "copy.device")
         )
         assert len(kept) < len(plan.waits)
-        run(replace(plan, waits=kept), executor=Virtual(seed), steps=6)
+        run(replace(plan, waits=kept), executor=Interleaved(seed), steps=6)
         return any(log.index(("copy", i)) < log.index(("compute", i)) for i in range(6))
 
     assert any(early(seed) for seed in range(10))
@@ -135,14 +135,14 @@ def test_a_stream_that_two_hosts_feed_outlives_the_first_of_them() -> None:
         for wait in plan.waits
     )
     for seed in range(20):
-        assert run(plan, executor=Virtual(seed), steps=4).steps == 4
+        assert run(plan, executor=Interleaved(seed), steps=4).steps == 4
 
 
 def test_a_circle_of_waits_is_found_at_once() -> None:
     plan = pipeline([])
     circle = (*plan.waits, Wait("copy.device", "make.host", 0))
     with pytest.raises(StuckWait, match=r"'make\.host' of step 0 waits for 'copy\.device'"):
-        run(replace(plan, waits=circle), executor=Virtual(0), steps=3)
+        run(replace(plan, waits=circle), executor=Interleaved(0), steps=3)
 
 
 def test_a_failing_op_is_named_with_its_step() -> None:
@@ -152,4 +152,4 @@ def test_a_failing_op_is_named_with_its_step() -> None:
 
     plan = compile_plan(StepGraph.build([Node("a", (Op(writes=("x",), run=fail),))], [Value("x")]))
     with pytest.raises(NodeFailure, match=r"op 'a\.host' failed in step 2: ValueError: no"):
-        run(plan, executor=Virtual(3), steps=5)
+        run(plan, executor=Interleaved(3), steps=5)

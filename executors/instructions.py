@@ -17,14 +17,14 @@ more than P above. With instances of steps -P … last + P every such path holds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from ..graph.plan import Plan, Wait
+from ..graph.planner.events import Event, plan_edges
 from .context import Context, Memory
 from .errors import NodeFailure
 from .frontier import Frontier
@@ -88,7 +88,7 @@ class Program:
 
         actors = {actor: tuple(task(op) for op, _ in ops) for actor, ops in plan.actors.items()}
         offsets = [task.offset for tasks in actors.values() for task in tasks] or [0]
-        padding = _furthest_back(_orders(actors))
+        padding = _furthest_back(plan_edges(plan))
         return Program(
             actors=actors,
             streams=frozenset(v.actor for v in vertices.values() if v.side == "device"),
@@ -129,25 +129,12 @@ class Program:
         )
 
 
-def _orders(actors: Mapping[str, Sequence[Task]]) -> Iterable[tuple[str, str, int]]:
-    """(u, v, d): u of step i is done before v of step i + d starts."""
-    for tasks in actors.values():
-        for task, after in pairwise(tasks):
-            yield task.op, after.op, task.offset - after.offset
-        if tasks:
-            yield tasks[-1].op, tasks[0].op, tasks[-1].offset - tasks[0].offset + 1
-        for task in tasks:
-            yield from ((wait.source, task.op, wait.distance) for wait in task.waits)
-            yield from ((task.op, op, 0) for op in task.launches)
-
-
-def _furthest_back(orders: Iterable[tuple[str, str, int]]) -> int:
+def _furthest_back(edges: Sequence[Event]) -> int:
     """How many steps back a shortest path goes at most (Bellman-Ford, from all ops at once)."""
-    edges = tuple(orders)
-    least = {op: 0 for source, target, _ in edges for op in (source, target)}
+    least = {op: 0 for source, target, *_ in edges for op in (source, target)}
     for _ in least:
         before = dict(least)
-        for source, target, distance in edges:
+        for source, target, distance, _ in edges:
             least[target] = min(least[target], least[source] + distance)
         if least == before:
             break

@@ -17,6 +17,14 @@ class OpEvent(NamedTuple):
     start_s: float
     end_s: float
 
+    @property
+    def start_us(self) -> float:
+        return self.start_s * 1e6
+
+    @property
+    def end_us(self) -> float:
+        return self.end_s * 1e6
+
 
 class Unused(NamedTuple):
     """A declared access that never happened in a run: it costs overlap, and protects nothing."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
 from ..graph.errors import StepweaveError
+from .profile import op_times, pacing_op, step_times
 from .timeline import Gap, Span, Timeline
 
 Interval = tuple[float, float]
@@ -119,24 +119,21 @@ def analyse(timeline: Timeline) -> Analysis:
 
 
 def step_lengths(timeline: Timeline) -> tuple[float, ...]:
-    """How long each steady step took: from one start of the pacing op to its next.
-
-    The pacing op is the first in a step of the actor that is busiest, so a step's length is what
-    that actor works in it plus what it idles.
-    """
-    if not timeline.steady:
-        return ()
-    op = pacing_op(timeline)
-    starts = [timeline.span(op, step).start_us for step in (*timeline.steady, timeline.steady.stop)]
-    return tuple(after - before for before, after in pairwise(starts))
+    """How long each steady step took."""
+    return tuple(step_times(timeline.events, _starts(timeline)))
 
 
-def pacing_op(timeline: Timeline) -> str:
-    """The first op of a step on the busiest actor."""
-    busy = {actor: sum(span.us for span in timeline.on(actor)) for actor in timeline.actors}
-    busiest = max(busy, key=lambda actor: busy[actor])
-    step = timeline.steady.start
-    return next(span.op for span in timeline.on(busiest) if span.step == step)
+def paced_by(timeline: Timeline) -> str:
+    """The op whose starts count as those of the steps. The timeline has steady steps."""
+    op = pacing_op(timeline.events, _starts(timeline))
+    assert op is not None, "in a steady step something runs"
+    return op
+
+
+def _starts(timeline: Timeline) -> range:
+    """The steps between whose starts the steady steps lie."""
+    steady = timeline.steady
+    return range(steady.start, steady.stop + 1) if steady else steady
 
 
 def op_costs(timeline: Timeline) -> dict[str, float]:
@@ -145,16 +142,11 @@ def op_costs(timeline: Timeline) -> dict[str, float]:
 
 
 def _durations(timeline: Timeline) -> Mapping[str, list[float]]:
-    counted = timeline.steady or range(timeline.steps)
-    found: dict[str, list[float]] = {}
-    for span in timeline.events:
-        if span.step in counted:
-            found.setdefault(span.op, []).append(span.us)
-    return found
+    return op_times(timeline.events, timeline.steady or range(timeline.steps))
 
 
 def _window(timeline: Timeline) -> Interval:
-    op, steady = pacing_op(timeline), timeline.steady
+    op, steady = paced_by(timeline), timeline.steady
     return timeline.span(op, steady.start).start_us, timeline.span(op, steady.stop).start_us
 
 

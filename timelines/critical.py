@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..graph.plan import Placed
-from .analysis import pacing_op
+from .analysis import paced_by
 from .timeline import Span, Timeline
 
 MOSTLY = 0.5
@@ -54,7 +54,7 @@ def chain(timeline: Timeline) -> tuple[Span, ...]:
     steady = timeline.steady
     if not steady:
         return ()
-    actor = timeline.span(pacing_op(timeline), steady.start).actor
+    actor = timeline.span(paced_by(timeline), steady.start).actor
     last = [span for span in timeline.on(actor) if span.step in steady][-1]
     return tuple(span for span in timeline.path_to(last) if span.step in steady)
 

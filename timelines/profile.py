@@ -1,13 +1,30 @@
-"""Durations of ops out of traced runs, for the steps that count."""
+"""How long ops and steps take, measured or simulated, in the steps that count."""
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from ..executors.report import OpEvent
+
+class Ran(Protocol):
+    """One op of one step as it ran: an `OpEvent` of a run, or a `Span` of a timeline."""
+
+    @property
+    def op(self) -> str: ...
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def actor(self) -> str: ...
+
+    @property
+    def start_us(self) -> float: ...
+
+    @property
+    def end_us(self) -> float: ...
 
 
 class Spread(NamedTuple):
@@ -36,31 +53,38 @@ class Spread(NamedTuple):
         )
 
 
-def op_times(events: Iterable[OpEvent], steps: Collection[int]) -> dict[str, list[float]]:
+def op_times(ran: Iterable[Ran], steps: Collection[int]) -> dict[str, list[float]]:
     """µs of each op in each of these steps."""
     found: defaultdict[str, list[float]] = defaultdict(list)
-    for event in events:
-        if event.step in steps:
-            found[event.op].append((event.end_s - event.start_s) * 1e6)
+    for each in ran:
+        if each.step in steps:
+            found[each.op].append(each.end_us - each.start_us)
     return dict(found)
 
 
-def step_times(events: Iterable[OpEvent], steps: Collection[int]) -> list[float]:
-    """µs per step, for each of these steps that follows another of them.
+def pacing_op(ran: Iterable[Ran], steps: Collection[int]) -> str | None:
+    """The first op of a step on the actor that is busiest in these steps; None if none ran."""
+    counted = [each for each in ran if each.step in steps]
+    busy: defaultdict[str, float] = defaultdict(float)
+    for each in counted:
+        busy[each.actor] += each.end_us - each.start_us
+    if not busy:
+        return None
+    busiest = max(busy, key=lambda actor: busy[actor])
+    first = min(each.step for each in counted if each.actor == busiest)
+    its = (each for each in counted if (each.actor, each.step) == (busiest, first))
+    return min(its, key=lambda each: each.start_us).op
 
-    From the end of the longest op to its end in the step after: of all ops it shifts the least
-    within a step.
+
+def step_times(ran: Collection[Ran], steps: Collection[int]) -> list[float]:
+    """µs per step, for each of these steps that another of them follows.
+
+    From one start of the pacing op to its next: so a step takes what the busiest actor works in
+    it, and what that actor idles.
     """
-    ends: defaultdict[str, dict[int, float]] = defaultdict(dict)
-    took: defaultdict[str, float] = defaultdict(float)
-    for event in events:
-        if event.step in steps:
-            ends[event.op][event.step] = event.end_s
-            took[event.op] += event.end_s - event.start_s
-    if not took:
-        return []
-    at = ends[max(took, key=lambda op: took[op])]
-    return [(end - at[step - 1]) * 1e6 for step, end in sorted(at.items()) if step - 1 in at]
+    op = pacing_op(ran, steps)
+    at = {each.step: each.start_us for each in ran if each.op == op and each.step in steps}
+    return [at[step + 1] - start for step, start in sorted(at.items()) if step + 1 in at]
 
 
 def spreads(samples: Mapping[str, Sequence[float]]) -> dict[str, Spread]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from ..graph import arguments
-from ..graph.answers.timetable import arcs
 from ..graph.plan import Plan
+from ..graph.planner.events import plan_edges
 from ..graph.step_graph import StepGraph
 from .words import carried, ghosts, later, placed, protected
 
@@ -24,7 +24,7 @@ def dot(plan: Plan) -> str:
         lines += [f"  subgraph cluster_{index} {{", f"    label={_quoted(actor)};"]
         lines += [f"    {_quoted(op)} [label={_quoted(placed(op, at))}];" for op, at in program]
         lines.append("  }")
-    for u, v, d, kind in arcs(plan):
+    for u, v, d, kind in plan_edges(plan):
         if kind == "order" and u != v:
             lines.append(_dot_arc(u, v, "color=gray50", later(d)))
         elif kind == "launch":

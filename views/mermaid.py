@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..graph.answers.timetable import arcs
 from ..graph.plan import Plan
+from ..graph.planner.events import plan_edges
 from .words import later, placed, protected
 
 
@@ -15,7 +15,7 @@ def mermaid(plan: Plan) -> str:
         lines.append(f'  subgraph actor{index}["{_mermaid(actor)}"]')
         lines += [f'    {ids[op]}["{_mermaid(placed(op, at))}"]' for op, at in program]
         lines.append("  end")
-    for u, v, d, kind in arcs(plan):
+    for u, v, d, kind in plan_edges(plan):
         if kind == "order" and u != v:
             lines.append(_mermaid_arc(ids[u], "-->", ids[v], later(d)))
         elif kind == "launch":

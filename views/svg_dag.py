@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from ..graph.answers.timetable import arcs
 from ..graph.plan import Edge, Plan
+from ..graph.planner.events import plan_edges
 from .drawn import ghost_edges, ghost_title, short, summary, wait_label, wait_title
 from .routing import LABEL_SIZE, Link, Rect, Routed, route
 from .svg import clipped, document, flowed, legend_lines, number, tag, text, text_width, title
@@ -90,7 +90,7 @@ def _grid(plan: Plan) -> tuple[dict[str, tuple[int, int]], list[tuple[str, int]]
             nx.add_path(order, chain)
             row |= dict.fromkeys(chain, len(rows))
             rows.append((actor, offset))
-    order.add_edges_from((u, v) for u, v, d, _ in arcs(plan) if d == 0 and u != v)
+    order.add_edges_from((u, v) for u, v, d, _ in plan_edges(plan) if d == 0 and u != v)
     order.add_edges_from(
         (edge.source, edge.target)
         for edge in plan.edges
@@ -131,7 +131,7 @@ def _one(
 
 def _orders(plan: Plan, grid: Mapping[str, tuple[int, int]]) -> Iterator[_Drawn]:
     """Program order, where it is more than the next op of a row."""
-    for u, v, d, kind in arcs(plan):
+    for u, v, d, kind in plan_edges(plan):
         if kind == "order" and u != v and not _next_in_row(grid, u, v):
             said = f"{v} {later(d)}".strip() + f" runs after {u} on the same actor"
             yield _one("order", u, v, d, said)
@@ -142,7 +142,7 @@ def _next_in_row(grid: Mapping[str, tuple[int, int]], u: str, v: str) -> bool:
 
 
 def _launches(plan: Plan) -> Iterator[_Drawn]:
-    for u, v, d, kind in arcs(plan):
+    for u, v, d, kind in plan_edges(plan):
         if kind == "launch":
             yield _one("launch", u, v, d, f"{u} launches {v}")
 
@@ -217,7 +217,7 @@ def _slant(a: Rect, b: Rect) -> str:
 
 def _straight(plan: Plan, grid: Mapping[str, tuple[int, int]], laid: Routed) -> Iterator[str]:
     """From each op to the next in its row."""
-    for u, v, d, kind in arcs(plan):
+    for u, v, d, kind in plan_edges(plan):
         if kind != "order" or u == v or not _next_in_row(grid, u, v):
             continue
         a, b = laid.boxes[u], laid.boxes[v]

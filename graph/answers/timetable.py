@@ -1,12 +1,12 @@
-"""When each op of a plan runs in steady state, and every ordering that running the plan gives."""
+"""When each op of a plan runs in steady state."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from ..plan import Plan
+from ..planner.events import plan_edges
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,11 @@ def timetable(plan: Plan) -> Timetable:
 def _delays(plan: Plan, cost: Mapping[str, float]) -> Iterator[tuple[str, str, int, float]]:
     """(u, v, d, delay): v of step i + d starts at least `delay` after u of step i starts."""
     vertices = plan.graph.vertices
-    for u, v, d, kind in arcs(plan):
+    for u, v, d, kind in plan_edges(plan):
         latency = vertices[v].node.launch_latency_us if kind == "launch" else None
         yield u, v, d, cost[u] if latency is None else latency
         if kind != "launch" and (launch := vertices[u].launch) is not None:
             yield launch, v, d, cost[launch]  # a device op does not end before its launch
-
-
-def arcs(plan: Plan) -> Iterator[tuple[str, str, int, str]]:
-    """The orderings that running the plan gives: (u, v, distance, kind)."""
-    for program in plan.actors.values():
-        for (u, at), (v, then) in pairwise([*program, (program[0][0], program[0][1] - 1)]):
-            yield u, v, at - then, "order"
-    for node in plan.graph.nodes:
-        if node.device:
-            yield node.op_names("host")[-1], node.op_names("device")[0], 0, "launch"
-    for wait in plan.waits:
-        yield wait.source, wait.target, wait.distance, "wait"
 
 
 def _relax(

@@ -18,7 +18,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -33,13 +33,13 @@ from ...executors.parts import Patience, reached
 from ...executors.report import RunReport
 from ...graph.node import Value
 from ...graph.plan import Plan
+from .operations import asks, is_composite, is_view
 from .virtual_streams import VirtualStream, VirtualStreams
 
 ALIGNED = 64  # bytes, as torch aligns its own
 HOST = ""  # the pool of pinned memory
 
 UPLOAD = torch.ops.aten._to_copy.default  # what `to` does, which brings host memory to the device
-_INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 
 
 class _Block:
@@ -133,15 +133,15 @@ class _Kernels(TorchDispatchMode):
         self, operation: Any, types: object, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if _is_composite(operation):
+        if is_composite(operation):
             with self:
                 return operation.decompose(*args, **kwargs)
-        if _is_view(operation):
+        if is_view(operation):
             return operation(*args, **kwargs)
         tensors = _flat([*args, *kwargs.values()]) if operation is not UPLOAD else ()
         if tensors and all(map(self._device.is_host, tensors)):
             return operation(*args, **kwargs)  # by the host, at once
-        if _asks(operation, args):
+        if asks(operation, args):
             self._device.drain(self._stream)
             return operation(*args, **kwargs)
         pinned = bool(kwargs.pop("pin_memory", False)) if "pin_memory" in kwargs else False
@@ -232,29 +232,6 @@ def _written(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     ]
     returns = len(operation._schema.returns)
     return None if returns == 0 else written[0] if returns == 1 else tuple(written)
-
-
-@cache
-def _is_composite(operation: Any) -> bool:
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
-    return key in operation.py_kernels or bool(has_kernel(operation.name(), key))
-
-
-@cache
-def _is_view(operation: Any) -> bool:
-    schema = operation._schema
-    return any(result.alias_info is not None for result in schema.returns) and not schema.is_mutable
-
-
-def _asks(operation: Any, args: Any) -> bool:
-    """Whether the shape of the result, or a number, has to be known on the host."""
-    name = operation.name().partition(".")[0]
-    if name in _INDEXING:
-        masks = (torch.bool, torch.uint8)
-        return any(t.dtype in masks for t in args[1] if isinstance(t, Tensor))
-    tags = operation.tags
-    return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
 
 
 @dataclass

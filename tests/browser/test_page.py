@@ -445,9 +445,9 @@ def test_keys_typed_into_the_search_are_text(at: Callable[..., Any]) -> None:
 
 def ordered(plan: Plan, first: str, then: str, distance: int) -> bool:
     """By unrolling: whether `first` of step 8 is done before `then` of step 8 + distance."""
-    from stepweave.graph.answers.timetable import arcs
+    from stepweave.graph.planner.events import plan_edges
 
-    edges = list(arcs(plan))
+    edges = list(plan_edges(plan))
     reached, todo = {(first, 8)}, [(first, 8)]
     while todo:
         op, step = todo.pop()

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -32,6 +32,7 @@ from stepweave.executors.run import Executor
 from stepweave.graph.node import Op, OpContext
 from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import Vertex
+from stepweave.testing.devices.operations import asks, is_composite, is_view
 
 Side = Literal["host", "device"]
 
@@ -51,7 +52,6 @@ class _Here(threading.local):
 
 HERE = _Here()
 COPIES = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
-INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 SIZED = {"aten::repeat_interleave"}
 
 
@@ -91,7 +91,7 @@ def perform(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """Do the operation on what the tensors wrap; the result is on the device."""
     if HERE.side == "host":
         raise Misplaced("host op on the device", f"{operation} in a host op")
-    if _is_composite(operation):
+    if is_composite(operation):
         return operation.decompose(*args, **kwargs)
     if operation in COPIES:
         return _copy(operation, args, kwargs)
@@ -255,7 +255,7 @@ class DeviceOp(_Mode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if HERE.may_ask:
             return operation(*args, **kwargs)
-        if _is_composite(operation):
+        if is_composite(operation):
             with self:
                 return operation.decompose(*args, **kwargs)
         if _asks(operation, args, kwargs):
@@ -264,7 +264,7 @@ class DeviceOp(_Mode):  # type: ignore[no-untyped-call]
         host = [t for t in tensors if not isinstance(t, Emulated)]
         if operation in COPIES:
             self._check_copy(operation, args, kwargs)
-        elif host and len(host) == len(tensors) and not _is_view(operation):
+        elif host and len(host) == len(tensors) and not is_view(operation):
             raise Misplaced("computes on the host", f"{operation} of a tensor of the host")
         elif not tensors and (kwargs.get("device") or torch.device("cpu")).type == "cpu":
             raise Misplaced("allocates on the host", f"{operation} without a device")
@@ -295,30 +295,8 @@ class DeviceOp(_Mode):  # type: ignore[no-untyped-call]
 
 
 def _asks(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
-    """By its schema: a result that is a number, or has a shape that only the device knows."""
-    name = operation.name().partition(".")[0]
-    if name in INDEXING:
-        masks = (torch.bool, torch.uint8)
-        return any(t.dtype in masks for t in args[1] if isinstance(t, Tensor))
-    if name in SIZED and kwargs.get("output_size") is not None:
-        return False
-    tags = operation.tags
-    return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
-
-
-@cache
-def _is_composite(operation: Any) -> bool:
-    """It is made of others: in inference mode it arrives whole."""
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
-    return key in operation.py_kernels or bool(has_kernel(operation.name(), key))
-
-
-@cache
-def _is_view(operation: Any) -> bool:
-    """Neither computes nor allocates."""
-    schema = operation._schema
-    return any(result.alias_info is not None for result in schema.returns) and not schema.is_mutable
+    sized = operation.name().partition(".")[0] in SIZED and kwargs.get("output_size") is not None
+    return not sized and asks(operation, args)
 
 
 @contextmanager

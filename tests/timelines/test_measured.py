@@ -10,11 +10,11 @@ import pytest
 
 from stepweave.executors import OpEvent, RunReport, run
 from stepweave.executors.trace import overhead_us
-from stepweave.graph.answers.timetable import arcs
 from stepweave.graph.errors import GraphError, StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
+from stepweave.graph.planner.events import plan_edges
 from stepweave.graph.step_graph import StepGraph
 from stepweave.testing.graphs import random_step_graph
 from stepweave.timelines.analysis import analyse, op_costs, step_lengths
@@ -78,7 +78,7 @@ def test_what_held_an_op_is_the_last_of_its_predecessors_to_end() -> None:
             continue  # some of what these come after is skipped
         before = [
             (timeline.span(u, span.step - d).end_us, u, span.step - d, kind)
-            for u, v, d, kind in arcs(plan)
+            for u, v, d, kind in plan_edges(plan)
             if v == span.op and span.step - d < 20
         ]
         assert span.held is not None
@@ -235,7 +235,7 @@ def test_a_real_run_is_in_the_order_of_its_plan(bound: str) -> None:
     assert len(timeline.events) == 24 * len(plan.graph.vertices)
     assert all(span.late_us >= 0 for span in timeline.events)
     spans = {(span.op, span.step): span for span in timeline.events}
-    for source, target, distance, kind in arcs(plan):
+    for source, target, distance, kind in plan_edges(plan):
         for step in range(max(0, -distance), 24 - max(0, distance)):
             before, after = spans[source, step], spans[target, step + distance]
             if kind == "launch":

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 
 from stepweave.graph.answers.explain import explain_wait
-from stepweave.graph.answers.timetable import arcs
 from stepweave.graph.node import Node, Op, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
+from stepweave.graph.planner.events import plan_edges
 from stepweave.graph.step_graph import StepGraph
 from stepweave.views.html import embedded
 from stepweave.views.page import page
@@ -148,7 +148,7 @@ def test_embedded_data_comes_back_as_it_was() -> None:
 
 def test_the_nearest_steps_are_those_of_the_unrolled_plan(plan: Plan) -> None:
     """Relaxed one ordering at a time, as often as there are ops (Bellman 1958)."""
-    ops, edges, found = list(plan.graph.vertices), list(arcs(plan)), nearest(plan)
+    ops, edges, found = list(plan.graph.vertices), list(plan_edges(plan)), nearest(plan)
     for source in ops:
         distance = {v: d for u, v, d, _ in edges if u == source}
         for u, v, d, _ in edges:

@@ -1,0 +1,35 @@
+"""What an operation of torch does, read off its schema and tags."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
+
+
+@cache
+def is_composite(operation: Any) -> bool:
+    """It is made of others: in inference mode it arrives whole."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
+    return key in operation.py_kernels or bool(has_kernel(operation.name(), key))
+
+
+@cache
+def is_view(operation: Any) -> bool:
+    """It neither computes nor allocates."""
+    schema = operation._schema
+    return any(result.alias_info is not None for result in schema.returns) and not schema.is_mutable
+
+
+def asks(operation: Any, args: Any) -> bool:
+    """Its result is a number, or has a shape that only the device knows."""
+    if operation.name().partition(".")[0] in INDEXING:
+        masks = (torch.bool, torch.uint8)
+        return any(t.dtype in masks for t in args[1] if isinstance(t, Tensor))
+    tags = operation.tags
+    return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags

@@ -25,8 +25,8 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.models.tokenizer import StreamDecoder
 from stepweave.nodes.decode_step import decode_step
 from stepweave.nodes.kind import Shape
-from stepweave.policies.stopping import StopChecker
 from stepweave.requests.request import Request, SamplingParams
+from stepweave.requests.stopping import StopChecker
 from stepweave.requests.table import Limits
 from stepweave.serving.engine import Engine
 from stepweave.structured.backend import CompiledGrammar

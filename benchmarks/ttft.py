@@ -1,7 +1,7 @@
 """Time to first token: the synchronous loop, the pipeline, and the pipeline just in time.
 
 A request that arrives while a pipelined step is scheduled and another runs waits for both, unless
-the schedule comes as late as it may (`policies.pacing`). Requests arrive at random (Poisson), at
+the schedule comes as late as it may (`policies.admission`). Requests arrive at random (Poisson), at
 the same times for every side, at a share (*load*) of what the synchronous loop could serve. The
 first token is there when the commit that settles it ends. *Gap*: time between a request's tokens.
 
@@ -29,13 +29,15 @@ from pathlib import Path
 from typing import Any
 
 from stepweave import LLM
+from stepweave.graph.answers.delay import delayable
 from stepweave.graph.examples import decode_step
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.models.tokenizer import StreamDecoder
-from stepweave.policies.pacing import Eager, JustInTime, Pacer, delayable
-from stepweave.policies.stopping import StopChecker
+from stepweave.policies.admission import Eager, JustInTime
+from stepweave.requests.pacer import Pacer
 from stepweave.requests.request import Request, SamplingParams
+from stepweave.requests.stopping import StopChecker
 from stepweave.requests.table import RequestTable
 from stepweave.testing.models import save_tiny
 from stepweave.timelines.simulated import Turn, simulate
@@ -133,7 +135,7 @@ class World:
     arrivals: deque[Asked]
     rows: int
     prompt_us: float  # what a step takes longer for each prompt in it
-    pacer: Pacer = field(default_factory=Eager)
+    pacer: Pacer = field(default_factory=lambda: Pacer(Eager()))
     now_s: float = 0.0
     running: list[Asked] = field(default_factory=list)
     batches: dict[int, Batch] = field(default_factory=dict)
@@ -141,7 +143,7 @@ class World:
     def paced(self) -> World:
         """Just in time, by this clock."""
         assert delayable(self.plan, SCHEDULE, COMMIT)
-        self.pacer = JustInTime(clock=lambda: self.now_s, sleep=self._sleep)
+        self.pacer = Pacer(JustInTime(), clock=lambda: self.now_s, sleep=self._sleep)
         return self
 
     def _sleep(self, seconds: float) -> None:

@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .acceptance import Acceptance, Coupled
+from .admission import Admission, Eager
+from .preemption import LastCome, Preemption
+from .scheduling import DecodesFirst, Scheduling
+from .stopping import AsAsked, Stopping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """A policy for each decision that the engine leaves to one; the defaults are those of files."""
+    """A policy for each decision; the defaults are those of a pipeline file that names none."""
 
+    admission: Admission = field(default_factory=Eager)
+    scheduling: Scheduling = field(default_factory=DecodesFirst)
+    preemption: Preemption = field(default_factory=LastCome)
     acceptance: Acceptance = field(default_factory=Coupled)
+    stopping: Stopping = field(default_factory=AsAsked)

@@ -12,24 +12,33 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
-from ..graph.errors import StepweaveError, did_you_mean
+from ..graph.errors import did_you_mean
 from .acceptance import Acceptance, Coupled, Rejection, Synthetic
+from .admission import Admission, Eager, JustInTime
+from .errors import PolicyError
 from .policy import Policy
+from .preemption import FewestTokens, LastCome, Preemption
+from .scheduling import DecodesFirst, Scheduling, Shared
+from .stopping import AsAsked, Repetition, Stopping
 
 GROUP: Final = "stepweave.policies"
 
-DECISIONS: Final[Mapping[str, type]] = {"acceptance": Acceptance}
+DECISIONS: Final[Mapping[str, type]] = {
+    "admission": Admission,
+    "scheduling": Scheduling,
+    "preemption": Preemption,
+    "acceptance": Acceptance,
+    "stopping": Stopping,
+}
 """What each decision's policies must do, by the decision's key in a pipeline file."""
 
 _BUILT_IN: Final[Mapping[str, Mapping[str, type[Policy]]]] = {
+    "admission": {"eager": Eager, "just_in_time": JustInTime},
+    "scheduling": {"decodes_first": DecodesFirst, "shared": Shared},
+    "preemption": {"last_come": LastCome, "fewest_tokens": FewestTokens},
     "acceptance": {"coupled": Coupled, "rejection": Rejection, "synthetic": Synthetic},
+    "stopping": {"as_asked": AsAsked, "repetition": Repetition},
 }
-
-
-class PolicyError(StepweaveError):
-    """A policy cannot be used, or broke a rule of its decision."""
-
-    code = "SW-POLICY"
 
 
 def known(decision: str) -> tuple[str, ...]:

@@ -1,66 +1,105 @@
-"""Which requests run in a step: pure decisions over views, with no effect of their own.
-
-Decode rows come first, the one that has waited longest first, so that a tight budget rotates
-among rows; prompts fill what is left, by priority and then by arrival. A decode row gets its
-whole draft window or no row at all: trimming it would make a request's windows depend on its
-neighbours, and with them its accepted counts. Windows may differ from row to row; where the one
-whose turn it is does not fit, nobody behind it does, or a wide one could wait for ever.
-"""
+"""scheduling: which requests run in a step, and how the token budget is split among them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from pydantic import Field
+
+from .policy import Policy
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeView:
-    """A request that is ready to decode. `turn` counts up each time any row is scheduled."""
+class RowView(NamedTuple):
+    """A request that may run in the next step."""
 
-    uid: int
-    turn: int
-    window: int  # query tokens of its row
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A request's rank where there is not enough for all: lower first, by priority and arrival."""
-
-    uid: int
-    priority: int
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        return (self.priority, self.uid)
+    uid: int  # counts up in the order of arrival
+    priority: int  # lower is better
+    turn: int  # counts up whenever a request is given a row: the lowest has waited longest
+    tokens: int  # the window that it decodes; of a prompt what is still to compute, at most
+    decodes: bool  # else its prompt is computed
+    running: bool  # it holds a row and blocks already
 
 
-@dataclass(slots=True)
-class Budget:
-    """Tokens that one step may still compute."""
+@runtime_checkable
+class Scheduling(Protocol):
+    """Splits the token budget of a step: first among rows that decode, then among prompts.
 
-    left: int
+    Who runs when changes no request's tokens, as long as these rules are kept, which the request
+    table checks: a row that decodes gets its whole window or nothing (a trimmed one would make a
+    request's drafts depend on its neighbours), nobody gets more than is left, and where nothing is
+    in flight somebody gets something. Whoever is offered nothing ends the round of its kind: nobody
+    behind it gets anything, or a wide window could wait for ever.
+    """
 
-    def decodes(self, ready: Iterable[DecodeView]) -> Iterator[DecodeView]:
-        """The decode rows to try, best first, for as long as the next one's window fits.
+    def share(self, budget: int, widest: int, prompts: int) -> int:
+        """Tokens of `budget` that rows which decode may use; prompts get all that they leave.
 
-        The caller calls `take` for those that it schedules.
+        `widest`: the widest window among these rows, 0 where there are none. The share must have
+        room for it. `prompts`: how many requests have a prompt to compute.
         """
-        for view in sorted(ready, key=lambda view: view.turn):
-            if view.window > self.left:
-                return
-            yield view
+        ...
 
-    def take(self, tokens: int) -> None:
-        assert tokens <= self.left, "more than the budget"
-        self.left -= tokens
+    def order(self, rows: Sequence[RowView]) -> Sequence[RowView]:
+        """Who is offered tokens first: of `rows`, which all decode or are all prompts.
+
+        A prompt that there is no memory for stops those behind it that are not running yet. Rows
+        that are left out do not run in this step.
+        """
+        ...
+
+    def tokens(self, row: RowView, left: int) -> int:
+        """How many of the tokens that are left (at least 1) the row computes; 0 for none."""
+        ...
 
 
-def in_order(claims: Iterable[Claim]) -> list[Claim]:
-    """The order of admission, and of prompts."""
-    return sorted(claims, key=lambda claim: claim.rank)
+class DecodesFirst(Policy):
+    """Rows that decode come first, in turn; prompts fill what is left, by priority and arrival.
+
+    In turn: the one that has waited longest first, so that a tight budget rotates among rows.
+    """
+
+    prompt_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=1 << 20,
+        description="Tokens of one prompt in one step, at most: a long prompt then delays the rows "
+        "beside it less, and takes more steps. null: as many as the budget has.",
+    )
+
+    def share(self, budget: int, widest: int, prompts: int) -> int:
+        return budget
+
+    def order(self, rows: Sequence[RowView]) -> Sequence[RowView]:
+        if rows and rows[0].decodes:
+            return sorted(rows, key=_turn)
+        return sorted(rows, key=_rank)
+
+    def tokens(self, row: RowView, left: int) -> int:
+        wanted = row.tokens
+        if row.decodes:
+            return wanted if wanted <= left else 0
+        if self.prompt_tokens is not None and wanted > self.prompt_tokens:
+            wanted = self.prompt_tokens
+        return wanted if wanted <= left else left
 
 
-def victim(running: Iterable[Claim]) -> int | None:
-    """The request to preempt: of the lowest priority, the one that came last has lost least."""
-    last = max(running, key=lambda claim: claim.rank, default=None)
-    return None if last is None else last.uid
+class Shared(DecodesFirst):
+    """As decodes_first, but while prompts wait a part of the budget is theirs.
+
+    So a full batch of rows that decode cannot keep a new request waiting; it takes turns instead.
+    """
+
+    prompts: float = Field(
+        default=0.5, ge=0, le=1, description="The share of the token budget that is for prompts."
+    )
+
+    def share(self, budget: int, widest: int, prompts: int) -> int:
+        if prompts == 0:
+            return budget
+        return max(widest, budget - int(self.prompts * budget))
+
+
+_turn = attrgetter("turn")
+_rank = attrgetter("priority", "uid")

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from time import perf_counter
 from typing import TypeVar
 
-from ..policies.wake import Wake
 from .request import Request, RequestError
+from .wake import Wake
 
 T = TypeVar("T")
 

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 from ..policies.counts import InFlight, Optimistic, Settled
-from ..policies.stopping import StopChecker
 from ..structured.backend import CompiledGrammar
 from .batch import RequestSpec
 from .moments import Moments, RequestTimings
 from .params import RequestError as RequestError
 from .params import SamplingParams as SamplingParams
+from .stopping import StopChecker
 
 FinishReason = Literal["stop", "length", "error", "cancelled"]
 Phase = Literal["waiting", "running", "preempted", "done"]

@@ -10,14 +10,17 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from time import perf_counter
 
-from ..policies.pacing import Eager, Pacer
+from ..policies.chosen import Policies
 from ..policies.pools import KeyPool
-from ..policies.scheduling import Budget, Claim, DecodeView, in_order, victim
+from ..policies.preemption import RunningView
+from ..policies.scheduling import RowView
 from ..structured.in_use import GrammarsInUse
 from .batch import ScheduledRow, StepBatch
 from .blocks import BlockLedger
+from .decisions import Decisions
 from .inbox import Inbox
 from .limits import Limits
+from .pacer import Pacer
 from .request import FinishReason, Request
 from .spans import RequestLog
 from .step_counts import StepCount
@@ -42,8 +45,8 @@ More than any executor lets a step be ahead of another.
 class RequestTable:
     """All requests of an engine, and the rows and KV blocks they hold.
 
-    `prefix_cache`, `cache_tail` and `sliding_window` are those of `BlockLedger`; `pacer` says when
-    steps are scheduled, as early as possible by default. In `grammars` are those of the requests
+    `prefix_cache`, `cache_tail` and `sliding_window` are those of `BlockLedger`. `policies` decide
+    when steps are scheduled, who runs and who gives way. In `grammars` are those of the requests
     that are being served: batches name them by the request.
     """
 
@@ -56,12 +59,14 @@ class RequestTable:
         prefix_cache: bool = False,
         cache_tail: int = 0,
         sliding_window: int | None = None,
-        pacer: Pacer | None = None,
+        policies: Policies | None = None,
         grammars: GrammarsInUse | None = None,
     ) -> None:
         self.limits = limits
         self.grammars = GrammarsInUse() if grammars is None else grammars
-        self.pacer = pacer or Eager()
+        policies = policies or Policies()
+        self.pacer = Pacer(policies.admission)
+        self.decisions = Decisions(policies)
         self._uncommitted: deque[int] = deque()  # query tokens of each step in flight
         self.inbox = Inbox(limits.max_queue)
         self.log: RequestLog | None = None  # of a traced run
@@ -166,7 +171,8 @@ class RequestTable:
         """Choose the rows of `step`, grant rows and blocks, preempt where they run out.
 
         On an open table with nothing to do and nothing in flight this waits, for a request, for
-        `close`, or at most `IDLE_WAIT_S`; the batch may be empty all the same.
+        `close`, or at most `IDLE_WAIT_S`; the batch may be empty all the same. Raises `PolicyError`
+        where a policy breaks a rule.
         """
         if step <= self._step:
             self._begin_run()
@@ -180,14 +186,14 @@ class RequestTable:
             self.blocks.keep_up(request)
             if self.limits.is_long(request.settled) and not request.long:
                 self.preempt(request)  # its model computes a text of this length anew
-        budget = Budget(self.limits.token_budget)
         rows: list[ScheduledRow] = []
         now = self._past + step
         promised = self._make_room(now)
-        self._decodes(now, budget, promised, rows)
-        self._prefills(now, budget, rows)
+        self._prefills(now, self._decodes(now, promised, rows), rows)
         if rows:
             self.steps += 1
+        elif not any(request.in_flight.steps for request in self.requests.values()):
+            self.decisions.nobody_runs()
         self._uncommitted.append(sum(row.queries for row in rows))
         self._batches.append((step, tuple(self.find(row.request.uid) for row in rows)))
         if self.log is not None:
@@ -250,40 +256,57 @@ class RequestTable:
         if worst is None:
             return None
         better = [
-            _claim(request)
+            _prompt_view(request)
             for request in self.requests.values()
             if request.phase != "running" and request.params.priority < worst
         ]
-        for claim in in_order(better):
-            request = self.requests[claim.uid]
+        for view in self.decisions.order(better) if better else ():
+            request = self.requests[view.uid]
             if request.in_flight.steps:
                 return None
             if self._admit(request, step):
                 continue
-            worse = [_claim(r) for r in self._running() if r.params.priority > claim.priority]
-            order = [self.requests[each.uid] for each in reversed(in_order(worse))]
-            for count in range(len(order) + 1):
-                if self._fits_without(request, order[:count], step):
-                    break
-            else:
+            victims = self._victims_for(request, step)
+            if victims is None:
                 return None
-            for each in order[:count]:
+            for each in victims:
                 self.preempt(each)
             if not self._admit(request, step):
-                return claim.priority
+                return view.priority
         return None
 
-    def _decodes(
-        self, step: int, budget: Budget, promised: int | None, rows: list[ScheduledRow]
-    ) -> None:
-        chosen: set[int] = set()
-        ready = [
-            DecodeView(r.uid, r.turn, r.window)
-            for r in self._running()
-            if r.prefilled >= r.prefill_target
-            and not r.certain_to_end(self.limits.context_of(long=r.long))
+    def _victims_for(self, request: Request, step: int) -> list[Request] | None:
+        """As few as the policy names until there is room for `request`; None if that is in vain."""
+        worse = [
+            _running_view(r) for r in self._running() if r.params.priority > request.params.priority
         ]
-        for view in budget.decodes(ready):
+        victims: list[Request] = []
+        while not self._fits_without(request, victims, step):
+            if not worse:
+                return None
+            uid = self.decisions.victim(worse)
+            worse = [view for view in worse if view.uid != uid]
+            victims.append(self.requests[uid])
+        return victims
+
+    def _decodes(self, step: int, promised: int | None, rows: list[ScheduledRow]) -> int:
+        """Choose the rows that decode; the result is what they leave of the token budget."""
+        ready: dict[int, RowView] = {}
+        prompts, widest = len(self.requests), 0
+        for r in self._running():
+            if r.prefilled < r.prefill_target:
+                continue
+            prompts -= 1
+            if not r.certain_to_end(self.limits.context_of(long=r.long)):
+                ready[r.uid] = RowView(r.uid, r.params.priority, r.turn, r.window, True, True)
+                widest = max(widest, r.window)
+        budget = self.limits.token_budget
+        left = share = self.decisions.share(budget, widest, prompts)
+        chosen: set[int] = set()
+        for view in self.decisions.order([*ready.values()]) if ready else ():
+            self.decisions.once(view, ready.pop(view.uid, None) is not None)
+            if left < 1 or not self.decisions.tokens(view, left):
+                break
             request = self.requests[view.uid]
             if request.phase != "running":  # preempted for a row before it
                 continue
@@ -292,20 +315,24 @@ class RequestTable:
             rows.append(self._row(request, step))
             request.in_flight.windows += 1
             chosen.add(request.uid)
-            budget.take(request.window)
+            left -= request.window
+        return budget - share + left
 
-    def _prefills(self, step: int, budget: Budget, rows: list[ScheduledRow]) -> None:
-        wanting = [
-            _claim(request)
+    def _prefills(self, step: int, left: int, rows: list[ScheduledRow]) -> None:
+        if left < 1:
+            return
+        wanting = {
+            request.uid: _prompt_view(request)
             for request in self.requests.values()
             if request.phase != "running" or request.prefilled < request.prefill_target
-        ]
+        }
         blocked = False
         room = self.limits.context_length  # for prefixes: they share one staging buffer
-        for claim in in_order(wanting):
-            if budget.left < 1:
+        for view in self.decisions.order([*wanting.values()]) if wanting else ():
+            self.decisions.once(view, wanting.pop(view.uid, None) is not None)
+            if left < 1 or not (most := self.decisions.tokens(view, left)):
                 break
-            request = self.requests[claim.uid]
+            request = self.requests[view.uid]
             if request.phase != "running" and (
                 blocked or request.in_flight.steps or not self._admit(request, step)
             ):
@@ -316,7 +343,7 @@ class RequestTable:
                 blocked = True
                 continue
             room -= prefix
-            self._chunk(request, step, budget, rows)
+            left -= self._chunk(request, step, most, rows)
 
     def _admit(self, request: Request, step: int) -> bool:
         if not self.rows.available(step) or not self.blocks.admit(request, step):
@@ -333,9 +360,10 @@ class RequestTable:
         rows = self.rows.available(step) + self.rows.resting() + len(victims)
         return rows > 0 and self.blocks.fits_without(request, victims, step)
 
-    def _chunk(self, request: Request, step: int, budget: Budget, rows: list[ScheduledRow]) -> None:
+    def _chunk(self, request: Request, step: int, most: int, rows: list[ScheduledRow]) -> int:
+        """Compute the next tokens of a prompt, `most` at most; the result is how many."""
         start = request.prefilled
-        end = min(request.prefill_target, start + budget.left)
+        end = min(request.prefill_target, start + most)
         final = end == request.prefill_target
         forced = request.output_ids[-1] if final and request.resumes else -1
         rows.append(
@@ -360,7 +388,7 @@ class RequestTable:
             request.in_flight.firsts += 1
         else:
             request.in_flight.silent += 1
-        budget.take(end - start)
+        return end - start
 
     def _row(
         self,
@@ -411,8 +439,14 @@ class RequestTable:
         if need > 0 and promised is not None and request.params.priority > promised:
             return False
         while need > 0 and not self.blocks.extend(request, need, step):
-            other = victim(_claim(r) for r in self._running() if r.uid not in chosen)
-            if other is None or other == request.uid:
+            other = self.decisions.victim(
+                [
+                    _running_view(r)
+                    for r in self._running()
+                    if r.uid not in chosen and r.params.priority >= request.params.priority
+                ]
+            )
+            if other == request.uid:
                 return False
             self.preempt(self.requests[other])
         return True
@@ -549,5 +583,11 @@ class RequestTable:
         request.row = request.generation = -1
 
 
-def _claim(request: Request) -> Claim:
-    return Claim(request.uid, request.params.priority)
+def _prompt_view(request: Request) -> RowView:
+    running = request.phase == "running"
+    tokens = request.prefill_target - request.prefilled if running else request.settled
+    return RowView(request.uid, request.params.priority, request.turn, tokens, False, running)
+
+
+def _running_view(request: Request) -> RunningView:
+    return RunningView(request.uid, request.params.priority, request.settled, len(request.blocks))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Literal
 
@@ -16,6 +16,7 @@ from ..executors.cuda import Cuda
 from ..executors.errors import NodeFailure, UndeclaredAccess
 from ..executors.report import RunReport
 from ..executors.run import Executor, run
+from ..graph.answers.delay import delayable
 from ..graph.errors import GraphError, StepweaveError, shortly
 from ..graph.plan import Plan
 from ..graph.planner.pools import reuse_distance
@@ -25,9 +26,10 @@ from ..models.memory import room_for
 from ..nodes.bitmask import MatcherTable
 from ..nodes.history import History
 from ..nodes.machine import Machine
+from ..policies.admission import Eager
 from ..policies.buckets import powers_of_two
 from ..policies.chosen import Policies
-from ..policies.pacing import Eager, JustInTime, delayable
+from ..policies.errors import PolicyError
 from ..requests.request import Request
 from ..requests.table import Limits, RequestTable
 from ..testing.checking.mode import Strict
@@ -76,7 +78,6 @@ class Engine:
     drafter: CausalLM | EagleHead | None = None
     policies: Policies = field(default_factory=Policies)
     prefix_cache: bool = False
-    admission: Literal["eager", "just_in_time"] = "eager"
     executor: ExecutorName | Executor = "serial"
     graphs: bool = False  # round decode steps up to few sizes, and have executor cuda capture them
     nvtx: bool = False  # name ops for profilers, where the executor is cuda
@@ -119,7 +120,7 @@ class Engine:
         caches = [state for state in ("kv", "draft_kv") if state in self._states]
         self._block_reuse = max(reuse_distance(self.plan, state) for state in caches)
         # Where a delay would not come off a wait it would only make steps longer.
-        self._delays = self.admission == "just_in_time" and delayable(
+        self._delays = not isinstance(self.policies.admission, Eager) and delayable(
             self.plan, "schedule.host", "commit.host.advance"
         )
         by_row = [state for state in ("history", "draft_probs") if state in self._states]
@@ -135,7 +136,7 @@ class Engine:
             # A head's keys at the end of a block depend on the token after it.
             cache_tail=int(isinstance(self.drafter, EagleHead)),
             sliding_window=self._sliding_window,
-            pacer=JustInTime() if self._delays else Eager(),
+            policies=self.policies if self._delays else replace(self.policies, admission=Eager()),
         )
 
     def reset(self) -> None:
@@ -293,7 +294,8 @@ def _ends_its_step_only(failure: NodeFailure) -> bool:
     cause = failure.__cause__
     if getattr(failure, "__notes__", ()):
         return False  # a worker was left behind inside an op: it may still write what others read
-    return isinstance(cause, Exception) and not isinstance(cause, UndeclaredAccess | GraphError)
+    declared = UndeclaredAccess | GraphError | PolicyError  # faults that a retry would repeat
+    return isinstance(cause, Exception) and not isinstance(cause, declared)
 
 
 def _said(failure: NodeFailure) -> str:

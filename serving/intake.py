@@ -12,10 +12,10 @@ from ..configs.prompts import PromptLine, prompt_of
 from ..configs.schema import PipelineConfig
 from ..models.chat import Chat, ChatError
 from ..models.tokenizer import StreamDecoder, load_tokenizer
-from ..policies.stopping import StopChecker
 from ..requests.complaints import shown
 from ..requests.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_STOP_TOKENS
 from ..requests.request import Request, RequestError, SamplingParams
+from ..requests.stopping import StopChecker
 from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarError, GrammarSpec
 from .engine import Engine, EngineError
@@ -101,7 +101,13 @@ class Intake:
                 params=replace(params, seed=(params.seed + index) % 2**63),
                 max_tokens=room,
                 stop_token_ids=stops,
-                stopper=StopChecker(stops, params.stop, room, min(params.min_tokens, room)),
+                stopper=StopChecker(
+                    stops,
+                    params.stop,
+                    room,
+                    min(params.min_tokens, room),
+                    policy=self._engine.policies.stopping,
+                ),
                 decoder=StreamDecoder(self.tokenizer, prompt_ids),
                 window=1 + min(wanted, limits.draft_tokens),
                 bad_words=bad_words,

@@ -55,7 +55,6 @@ def _loaded(config: PipelineConfig) -> Engine:
         drafter=_drafter(config, speculation, model) if speculation else None,
         policies=policies_of(config),
         prefix_cache=scheduler.prefix_cache,
-        admission=scheduler.admission,
         executor=config.executor,
         graphs=config.captured,
         nvtx=config.nvtx,

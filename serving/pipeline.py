@@ -13,7 +13,7 @@ from ..graph.step_graph import StepGraph
 from ..nodes.decode_step import decode_step, listing, standard_kind
 from ..nodes.kind import NodeSpec, Shape
 from ..nodes.machine import Machine
-from ..policies.acceptance import Synthetic
+from ..policies.acceptance import Acceptance, Synthetic
 from ..policies.chosen import Policies
 from ..policies.registry import policy
 
@@ -50,12 +50,15 @@ def shape_of(config: PipelineConfig) -> Shape:
 
 def policies_of(config: PipelineConfig) -> Policies:
     """The policy of each decision that `config` chooses by name."""
+    admission = policy("admission", config.scheduler.admission)
     speculation = config.speculation
     if speculation is None:
-        return Policies()
+        return Policies(admission=admission)
     if speculation.synthetic_acceptance is not None:
-        return Policies(acceptance=Synthetic(rates=speculation.synthetic_acceptance))
-    return Policies(acceptance=policy("acceptance", speculation.acceptance))
+        rule: Acceptance = Synthetic(rates=speculation.synthetic_acceptance)
+    else:
+        rule = policy("acceptance", speculation.acceptance)
+    return Policies(admission=admission, acceptance=rule)
 
 
 def step_graph(config: PipelineConfig, machine: Machine | None = None) -> StepGraph:

@@ -23,8 +23,8 @@ from ..models.tokenizer import StreamDecoder
 from ..nodes.decode_step import decode_step
 from ..nodes.kind import NodeSpec, Shape
 from ..policies.chosen import Policies
-from ..policies.stopping import StopChecker
 from ..requests.request import Request, SamplingParams
+from ..requests.stopping import StopChecker
 from ..requests.table import Limits
 from ..serving.engine import Engine, ExecutorName
 from ..serving.pipeline import DRAFTERS

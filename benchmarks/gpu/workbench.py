@@ -21,9 +21,11 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.models.tokenizer import StreamDecoder
 from stepweave.nodes.decode_step import decode_step
 from stepweave.nodes.kind import NodeSpec, Shape
-from stepweave.policies.stopping import StopChecker
+from stepweave.policies.admission import Eager, JustInTime
+from stepweave.policies.chosen import Policies
 from stepweave.requests.batch import StepBatch
 from stepweave.requests.request import Request, SamplingParams
+from stepweave.requests.stopping import StopChecker
 from stepweave.requests.table import Limits
 from stepweave.serving.engine import Engine
 
@@ -86,7 +88,7 @@ def engine(
         drafter=drafter if k else None,
         executor=executor,
         graphs=graphs,
-        admission="just_in_time" if pipeline.just_in_time else "eager",
+        policies=Policies(admission=JustInTime() if pipeline.just_in_time else Eager()),
     )
 
 

@@ -15,8 +15,8 @@ from stepweave.nodes.history import History
 from stepweave.nodes.machine import Machine
 from stepweave.nodes.prepare_inputs import SampleRows
 from stepweave.nodes.sample import draw
-from stepweave.policies.stopping import StopChecker
 from stepweave.requests.batch import StepBatch
+from stepweave.requests.stopping import StopChecker
 from stepweave.requests.table import RequestTable
 from stepweave.sampling.penalties import apply_penalties
 from tests.graph.build import device, host, op, value

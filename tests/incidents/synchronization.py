@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
+from stepweave.graph.answers.delay import delayable
 from stepweave.graph.examples import decode_step
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan, Wait
@@ -16,7 +17,8 @@ from stepweave.graph.planner.events import Event, plan_edges
 from stepweave.graph.planner.period import period
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify, violations
-from stepweave.policies.pacing import Eager, JustInTime, Pacer, delayable
+from stepweave.policies.admission import Eager, JustInTime
+from stepweave.requests.pacer import Pacer
 from tests.graph.build import host, op, value
 from tests.graph.pipelines import decode
 from tests.incidents.incident import Derived, Incident, Mistake, Refusal, Told, strictly
@@ -137,18 +139,18 @@ class Loop:
 
 def paced(make: Callable[[Loop], Pacer]) -> tuple[float, float]:
     """Time to the first token, and the period."""
-    loop = Loop(Eager())
+    loop = Loop(Pacer(Eager()))
     loop.pacer = make(loop)
     loop.run(80)
     return loop.first_token_s(80), (loop.ended[-1] - loop.ended[-21]) / 20
 
 
 def just_in_time(loop: Loop) -> Pacer:
-    return JustInTime(clock=lambda: loop.now, sleep=loop.sleep)
+    return Pacer(JustInTime(), clock=lambda: loop.now, sleep=loop.sleep)
 
 
 def scheduled_as_late_as_is_safe() -> None:
-    eager, period_s = paced(lambda loop: Eager())
+    eager, period_s = paced(lambda loop: Pacer(Eager()))
     late, late_period_s = paced(just_in_time)
     assert late < 0.75 * eager
     assert late_period_s == pytest.approx(period_s, rel=0.02)
@@ -158,7 +160,7 @@ def scheduled_as_late_as_is_safe() -> None:
 
 
 def scheduled_at_once() -> Told:
-    eager, _ = paced(lambda loop: Eager())
+    eager, _ = paced(lambda loop: Pacer(Eager()))
     late, _ = paced(just_in_time)
     return Told("the measurement", f"{eager / late:.2f} times as long to the first token")
 

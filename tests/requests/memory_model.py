@@ -9,9 +9,9 @@ whether the block holds what the reader believes, whoever wrote it.
 import random
 from dataclasses import dataclass, field
 
-from stepweave.policies.stopping import StopChecker
 from stepweave.requests.batch import ScheduledRow, StepBatch
 from stepweave.requests.request import Request, SamplingParams
+from stepweave.requests.stopping import StopChecker
 from stepweave.requests.table import Limits, RequestTable
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from stepweave.policies.pacing import JustInTime
+from stepweave.policies.admission import Eager, JustInTime
+from stepweave.policies.chosen import Policies
 from stepweave.requests import table as tables
 from stepweave.requests.table import RequestTable
 from tests.requests.memory_model import limits, request
 
-FILES = ("inbox.py", "wake.py", "pacing.py", "threading.py", "table.py")
+FILES = ("inbox.py", "wake.py", "pacer.py", "threading.py", "table.py")
 
 
 @pytest.mark.timeout(30)
@@ -20,7 +21,7 @@ FILES = ("inbox.py", "wake.py", "pacing.py", "threading.py", "table.py")
 def test_a_handler_may_cancel_at_every_line(paced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a handler would do is done once before each line that runs here, in the same thread."""
     monkeypatch.setattr(tables, "IDLE_WAIT_S", 0.0)
-    table = RequestTable(limits(), pacer=JustInTime() if paced else None)
+    table = RequestTable(limits(), policies=Policies(admission=JustInTime() if paced else Eager()))
     handled: set[tuple[str, int]] = set()
 
     def handle(frame: FrameType, event: str, _: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 
 from stepweave.executors import run
+from stepweave.graph.answers.delay import delayable
 from stepweave.graph.examples import decode_step
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
@@ -20,7 +21,9 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.nodes.kind import Built, NodeKind, NodeSpec
 from stepweave.nodes.machine import Machine
-from stepweave.policies.pacing import Eager, JustInTime, Pacer, delayable, latest_start
+from stepweave.policies.admission import Eager, JustInTime, latest_start
+from stepweave.policies.registry import policy
+from stepweave.requests.pacer import Pacer
 from stepweave.timelines.simulated import Turn, simulate
 
 US = 1e-6
@@ -43,8 +46,10 @@ class Clock:
         self.slept.append(seconds)
         self.now += seconds + self.late
 
-    def pacer(self, **options: float) -> JustInTime:
-        return JustInTime(clock=self.read, sleep=self.sleep, **options)  # type: ignore[arg-type]
+    def pacer(self, **options: float) -> Pacer:
+        return Pacer(
+            policy("admission", "just_in_time", **options), clock=self.read, sleep=self.sleep
+        )
 
 
 @dataclass
@@ -147,7 +152,7 @@ MARGIN = 150 * US
 
 
 def eager(*, forward: Costs | None = None, settle: Costs | None = None) -> Pipeline:
-    return pipeline(Eager(), Clock(), forward=forward, settle=settle)
+    return pipeline(Pacer(Eager()), Clock(), forward=forward, settle=settle)
 
 
 # --- in steady state ---
@@ -210,7 +215,7 @@ def test_jitter_costs_the_device_at_most_a_hundredth_of_the_period(share: float)
         ).go(2000)
 
     clock = Clock()
-    paced, plain = noisy(clock.pacer(), clock), noisy(Eager(), Clock())
+    paced, plain = noisy(clock.pacer(), clock), noisy(Pacer(Eager()), Clock())
     added = paced.idle_per_step(1900) - plain.idle_per_step(1900)
     assert added <= 0.01 * PERIOD
     assert sum(clock.slept[-1900:]) / 1900 > 0.6 * SLACK
@@ -346,6 +351,7 @@ def test_nothing_in_flight_means_no_delay_and_no_lesson() -> None:
     clock = Clock()
     pacer = clock.pacer()
     pipeline(pacer, clock).go(50)
+    pacer.before_schedule(in_flight=0)  # which ends the last of these steps
     delays, delay = len(clock.slept), pacer.delay_s(1)
     assert delay > 3000 * US
     for _ in range(50):
@@ -376,7 +382,7 @@ def test_a_delay_is_never_longer_than_a_period() -> None:
 
 
 def test_a_release_from_another_thread_ends_the_delay() -> None:
-    pacer = JustInTime()
+    pacer = Pacer(JustInTime())
     pretend(pacer, slack_s=30.0)
     threading.Timer(0.05, pacer.release).start()
     began = time.perf_counter()
@@ -385,7 +391,7 @@ def test_a_release_from_another_thread_ends_the_delay() -> None:
 
 
 def test_a_release_is_good_for_one_delay() -> None:
-    pacer = JustInTime()
+    pacer = Pacer(JustInTime())
     pretend(pacer, slack_s=60.0)
     pacer.release()
     began = time.perf_counter()
@@ -399,7 +405,7 @@ def test_a_release_is_good_for_one_delay() -> None:
 
 def test_a_released_delay_counts_as_long_as_it_lasted() -> None:
     clock = Clock()
-    pacer = JustInTime(clock=clock.read, sleep=lambda seconds: setattr(clock, "now", clock.now))
+    pacer = Pacer(JustInTime(), clock=clock.read, sleep=lambda seconds: None)
     for _ in range(200):
         pacer.before_schedule(in_flight=1)
         clock.now += 0.005
@@ -407,7 +413,7 @@ def test_a_released_delay_counts_as_long_as_it_lasted() -> None:
     assert pacer.delay_s(1) < 0.003, "the slack was 3 ms each time, and never what was asked on top"
 
 
-def pretend(pacer: JustInTime, *, slack_s: float) -> None:
+def pretend(pacer: Pacer, *, slack_s: float) -> None:
     """Let the pacer learn that every step has this slack, without letting the time pass."""
     now = 0.0
     clock, sleep = pacer._clock, pacer._sleep
@@ -525,7 +531,7 @@ class OnPlan:
 
 def on_plan(depth: int, *, just_in_time: bool = False) -> OnPlan:
     clock = Clock()
-    pacer = clock.pacer() if just_in_time else Eager()
+    pacer = clock.pacer() if just_in_time else Pacer(Eager())
     return OnPlan(compile_plan(decode_step(depth)), pacer, clock)
 
 
@@ -572,7 +578,7 @@ def test_on_threads_the_wait_of_commit_moves_before_schedule() -> None:
         delays.append(seconds)
         time.sleep(seconds)
 
-    pacer = JustInTime(sleep=sleep)
+    pacer = Pacer(JustInTime(), sleep=sleep)
 
     def schedule(ctx: OpContext) -> None:
         pacer.before_schedule(in_flight=ctx.step > 0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepweave.policies.stopping import StopChecker, StopDecision
+from stepweave.requests.stopping import StopChecker, StopDecision
 
 EOS = 9
 

@@ -1,0 +1,95 @@
+"""What the request table leaves to policies, and the rules that it holds them to.
+
+A policy that breaks a rule ends the run with an error that names both; what requests have settled
+is kept, and another policy may go on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from ..policies.chosen import Policies
+from ..policies.errors import PolicyError
+from ..policies.preemption import RunningView
+from ..policies.registry import called
+from ..policies.scheduling import RowView
+
+
+class Decisions:
+    """Asks the scheduling and the preemption policy. Every method raises `PolicyError`."""
+
+    def __init__(self, policies: Policies) -> None:
+        self._scheduling = policies.scheduling
+        self._preemption = policies.preemption
+        self._asked = self._granted = False  # in this step: for anybody, and anything
+
+    def share(self, budget: int, widest: int, prompts: int) -> int:
+        """Tokens of the budget for rows that decode. A new step begins with this question."""
+        self._asked = self._granted = False
+        share = self._scheduling.share(budget, widest, prompts)
+        if not min(widest, budget) <= share <= budget:
+            self._broken(
+                f"it leaves {share} of {budget} tokens to rows that decode; the widest of their "
+                f"windows has {widest}: a share has room for it, and is within the budget"
+            )
+        return share
+
+    def order(self, rows: Sequence[RowView]) -> Sequence[RowView]:
+        """The rows, at least one, in the order in which they are offered tokens."""
+        self._asked = True
+        return self._scheduling.order(rows)
+
+    def tokens(self, row: RowView, left: int) -> int:
+        """Tokens that the row gets of those that are left; 0 ends the round."""
+        tokens = self._scheduling.tokens(row, left)
+        if tokens == 0:
+            return 0
+        self._granted = True
+        if tokens == row.tokens and tokens <= left:
+            return tokens
+        if not 0 < tokens <= left:
+            self._broken(
+                f"it overruns the budget: request {row.uid} gets {tokens} tokens, but {left} are "
+                "left; give at most those, or 0"
+            )
+        if row.decodes or tokens > row.tokens:
+            self._broken(
+                f"request {row.uid} gets {tokens} tokens, but "
+                + (f"decodes {row.tokens}" if row.decodes else f"its prompt has {row.tokens} left")
+                + ": a row that decodes gets its whole window or 0, a prompt no more than it has"
+            )
+        return tokens
+
+    def once(self, row: RowView, offered: bool) -> None:
+        """Refuse a row that was not offered, or that came twice."""
+        if not offered:
+            self._broken(
+                f"its order names request {row.uid}, which was not offered to it, or was ordered "
+                "before: return each of the given rows once, or leave it out"
+            )
+
+    def nobody_runs(self) -> None:
+        """Nobody got a row, and nothing is in flight: that must not be the policy's doing.
+
+        It is not where somebody got tokens, but found no memory: blocks may still rest.
+        """
+        if self._asked and not self._granted:
+            self._broken(
+                "nothing is in flight, and it gives nobody tokens though there are some: no "
+                "request would ever end; give the first in the order what it can use"
+            )
+
+    def victim(self, running: Sequence[RunningView]) -> int:
+        """Who is preempted, of those that may be."""
+        uid = self._preemption.victim(running)
+        if not any(view.uid == uid for view in running):
+            known = ", ".join(str(view.uid) for view in running)
+            raise PolicyError(
+                f"{called('preemption', self._preemption)}: it names request {uid!r}, which cannot "
+                f"be preempted now; name one of those that it was given ({known})"
+            )
+        return uid
+
+    def _broken(self, rule: str) -> NoReturn:
+        raise PolicyError(f"{called('scheduling', self._scheduling)}: {rule}")

@@ -1,0 +1,76 @@
+"""When the next step is scheduled: the clock and the sleep around an admission policy.
+
+A policy only says how long; here it is slept, measured, and ended early where somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+
+from ..policies.admission import Admission, PastStep
+from .wake import Wake
+
+
+class Pacer:
+    """Asked before each schedule. One thread drives it; only `release` may come from others.
+
+    `clock` tells seconds; `sleep` takes seconds and returns early where `release` is to have an
+    effect.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        *,
+        clock: Callable[[], float] = perf_counter,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        self._admission = admission
+        self._window = admission.window
+        self._released = Wake()
+        self._clock = clock
+        self._sleep = sleep or self._released.wait
+        self._past: dict[int, deque[PastStep]] = {}
+        self._size = 0  # of the step that is in flight; 0: nothing was when it was scheduled
+        self._called = 0.0  # when the schedule before was asked for
+        self._delay_s = 0.0  # before the schedule of the step whose wait is still to come
+        self._wait_s: float | None = None  # that followed; None: it is still to come
+
+    def delay_s(self, in_flight: int) -> float:
+        """How long the next schedule is held back if so many tokens are in flight then."""
+        return self._admission.delay_s(in_flight, self._past)
+
+    def before_schedule(self, in_flight: int) -> None:
+        """Return when to schedule. `in_flight`: query tokens of the step whose results are next.
+
+        0 says that nothing is in flight, or that nobody can arrive: there is nothing to delay for.
+        """
+        now = self._clock()
+        self._record(now)
+        self._called, self._size, self._wait_s = now, 0, None
+        if in_flight == 0:
+            return
+        delay = self.delay_s(in_flight)
+        if delay > 0:
+            self._sleep(delay)
+            self._released.clear()
+            # Oversleeping is part of the price of a delay, not of the slack.
+            delay = min(delay, self._clock() - now)
+        self._size, self._delay_s = in_flight.bit_length(), delay
+
+    def waited(self, seconds: float) -> None:
+        """The wait that followed, for the results of that step, blocked the driver so long."""
+        if self._wait_s is None:
+            self._wait_s = seconds
+
+    def release(self) -> None:
+        """End the current delay, or skip the next one (any thread, a signal handler too)."""
+        self._released.set()
+
+    def _record(self, now: float) -> None:
+        if self._size == 0 or self._wait_s is None or self._window == 0:
+            return
+        past = self._past.setdefault(self._size, deque(maxlen=self._window))
+        past.append(PastStep(self._delay_s, self._wait_s, now - self._called))

@@ -9,10 +9,10 @@ from .policy import Policy
 
 
 class RunningView(NamedTuple):
-    """A running request that may be preempted; its tokens are then computed again."""
+    """A running request that may be preempted; views sort by priority and then by arrival."""
 
-    uid: int  # counts up in the order of arrival
     priority: int  # lower is better
+    uid: int  # counts up in the order of arrival
     tokens: int  # settled ones of prompt and output: what would be computed again, at most
     blocks: int  # KV blocks that it holds, shared ones included
 
@@ -39,7 +39,7 @@ class LastCome(Policy):
     """Of the lowest priority, the request that came last: it has lost least."""
 
     def victim(self, running: Sequence[RunningView]) -> int:
-        return max(running, key=lambda view: (view.priority, view.uid)).uid
+        return max(running).uid
 
 
 class FewestTokens(Policy):

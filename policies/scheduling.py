@@ -12,10 +12,10 @@ from .policy import Policy
 
 
 class RowView(NamedTuple):
-    """A request that may run in the next step."""
+    """A request that may run in the next step; views sort by priority and then by arrival."""
 
-    uid: int  # counts up in the order of arrival
     priority: int  # lower is better
+    uid: int  # counts up in the order of arrival
     turn: int  # counts up whenever a request is given a row: the lowest has waited longest
     tokens: int  # the window that it decodes; of a prompt what is still to compute, at most
     decodes: bool  # else its prompt is computed
@@ -74,7 +74,7 @@ class DecodesFirst(Policy):
     def order(self, rows: Sequence[RowView]) -> Sequence[RowView]:
         if rows and rows[0].decodes:
             return sorted(rows, key=_turn)
-        return sorted(rows, key=_rank)
+        return sorted(rows)
 
     def tokens(self, row: RowView, left: int) -> int:
         wanted = row.tokens
@@ -102,4 +102,3 @@ class Shared(DecodesFirst):
 
 
 _turn = attrgetter("turn")
-_rank = attrgetter("priority", "uid")

@@ -46,7 +46,7 @@ class Decisions:
         if tokens == 0:
             return 0
         self._granted = True
-        if tokens == row.tokens and tokens <= left:
+        if tokens == row.tokens <= left:
             return tokens
         if not 0 < tokens <= left:
             self._broken(
@@ -61,13 +61,12 @@ class Decisions:
             )
         return tokens
 
-    def once(self, row: RowView, offered: bool) -> None:
-        """Refuse a row that was not offered, or that came twice."""
-        if not offered:
-            self._broken(
-                f"its order names request {row.uid}, which was not offered to it, or was ordered "
-                "before: return each of the given rows once, or leave it out"
-            )
+    def not_offered(self, row: RowView) -> NoReturn:
+        """Refuse a row that was not offered, or that comes twice."""
+        self._broken(
+            f"its order names request {row.uid}, which was not offered to it, or was ordered "
+            "before: return each of the given rows once, or leave it out"
+        )
 
     def nobody_runs(self) -> None:
         """Nobody got a row, and nothing is in flight: that must not be the policy's doing.

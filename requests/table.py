@@ -7,16 +7,15 @@ it needs no lock. What other threads may call is marked so, and goes to the inbo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 from ..policies.chosen import Policies
 from ..policies.pools import KeyPool
-from ..policies.preemption import RunningView
-from ..policies.scheduling import RowView
 from ..structured.in_use import GrammarsInUse
 from .batch import ScheduledRow, StepBatch
 from .blocks import BlockLedger
+from .census import Census, running_view, window_view
 from .decisions import Decisions
 from .inbox import Inbox
 from .limits import Limits
@@ -71,6 +70,7 @@ class RequestTable:
         self.inbox = Inbox(limits.max_queue)
         self.log: RequestLog | None = None  # of a traced run
         self.requests: dict[int, Request] = {}  # everything not yet done
+        self._census: Census | None = None  # None: a phase has changed since
         self.ended: dict[int, Request] = {}  # done, but perhaps still in steps in flight
         self._untold: list[Request] = []  # done, and their listeners not told yet
         self.rows = KeyPool(range(limits.max_rows), row_reuse)
@@ -182,7 +182,7 @@ class RequestTable:
         if self.inbox.is_open and not self.requests and not in_flight:
             self.inbox.wait(IDLE_WAIT_S)
             self._take_in()
-        for request in list(self._running()):
+        for request in self._phases.running:
             self.blocks.keep_up(request)
             if self.limits.is_long(request.settled) and not request.long:
                 self.preempt(request)  # its model computes a text of this length anew
@@ -201,7 +201,7 @@ class RequestTable:
         return StepBatch(step, tuple(rows))
 
     def _count(self, step: int, rows: int) -> StepCount:
-        running = sum(1 for _ in self._running())
+        running = len(self._phases.running)
         return StepCount(
             step,
             rows=rows,
@@ -229,11 +229,12 @@ class RequestTable:
         self._batches.clear()
         for request in (*self.requests.values(), *self.ended.values()):
             request.begin_run()
-        for request in list(self._running()):
+        for request in self._phases.running:
             self.preempt(request)
 
     def _take_in(self) -> None:
         for request in self.inbox.arrived():
+            self._census = None
             request.arrive()
             if request.grammar is not None:
                 self.grammars.enter(request.uid, request.grammar)
@@ -242,8 +243,11 @@ class RequestTable:
             if uid in self.requests:
                 self.finish(self.requests[uid], "cancelled")
 
-    def _running(self) -> Iterator[Request]:
-        return (request for request in self.requests.values() if request.phase == "running")
+    @property
+    def _phases(self) -> Census:
+        if self._census is None:
+            self._census = Census.of(self.requests.values())
+        return self._census
 
     def _make_room(self, step: int) -> int | None:
         """Admit those that wait while requests of a worse priority run, in place of these.
@@ -252,14 +256,11 @@ class RequestTable:
         result, if any, is the priority of a request whose room is released but still rests:
         until it is admitted, none of a worse priority is granted blocks.
         """
-        worst = max((request.params.priority for request in self._running()), default=None)
-        if worst is None:
+        running = self._phases.running
+        if not running:
             return None
-        better = [
-            _prompt_view(request)
-            for request in self.requests.values()
-            if request.phase != "running" and request.params.priority < worst
-        ]
+        worst = max(request.params.priority for request in running)
+        better = self._phases.better_than(worst)
         for view in self.decisions.order(better) if better else ():
             request = self.requests[view.uid]
             if request.in_flight.steps:
@@ -277,9 +278,8 @@ class RequestTable:
 
     def _victims_for(self, request: Request, step: int) -> list[Request] | None:
         """As few as the policy names until there is room for `request`; None if that is in vain."""
-        worse = [
-            _running_view(r) for r in self._running() if r.params.priority > request.params.priority
-        ]
+        priority = request.params.priority
+        worse = [running_view(r) for r in self._phases.running if r.params.priority > priority]
         victims: list[Request] = []
         while not self._fits_without(request, victims, step):
             if not worse:
@@ -291,20 +291,22 @@ class RequestTable:
 
     def _decodes(self, step: int, promised: int | None, rows: list[ScheduledRow]) -> int:
         """Choose the rows that decode; the result is what they leave of the token budget."""
-        ready: dict[int, RowView] = {}
+        ready = {}
         prompts, widest = len(self.requests), 0
-        for r in self._running():
+        for r in self._phases.running:
             if r.prefilled < r.prefill_target:
                 continue
             prompts -= 1
             if not r.certain_to_end(self.limits.context_of(long=r.long)):
-                ready[r.uid] = RowView(r.uid, r.params.priority, r.turn, r.window, True, True)
-                widest = max(widest, r.window)
+                ready[r.uid] = window_view(r)
+                if r.window > widest:
+                    widest = r.window
         budget = self.limits.token_budget
         left = share = self.decisions.share(budget, widest, prompts)
         chosen: set[int] = set()
         for view in self.decisions.order([*ready.values()]) if ready else ():
-            self.decisions.once(view, ready.pop(view.uid, None) is not None)
+            if ready.pop(view.uid, None) is None:
+                self.decisions.not_offered(view)
             if left < 1 or not self.decisions.tokens(view, left):
                 break
             request = self.requests[view.uid]
@@ -321,18 +323,19 @@ class RequestTable:
     def _prefills(self, step: int, left: int, rows: list[ScheduledRow]) -> None:
         if left < 1:
             return
-        wanting = {
-            request.uid: _prompt_view(request)
-            for request in self.requests.values()
-            if request.phase != "running" or request.prefilled < request.prefill_target
-        }
+        wanting = self._phases.prompts()
+        seen: set[int] = set()
         blocked = False
         room = self.limits.context_length  # for prefixes: they share one staging buffer
-        for view in self.decisions.order([*wanting.values()]) if wanting else ():
-            self.decisions.once(view, wanting.pop(view.uid, None) is not None)
-            if left < 1 or not (most := self.decisions.tokens(view, left)):
+        for view in self.decisions.order(wanting) if wanting else ():
+            if left < 1:
                 break
-            request = self.requests[view.uid]
+            request = self.requests.get(view.uid)
+            if request is None or view.uid in seen or view.decodes:
+                self.decisions.not_offered(view)
+            seen.add(view.uid)
+            if not (most := self.decisions.tokens(view, left)):
+                break
             if request.phase != "running" and (
                 blocked or request.in_flight.steps or not self._admit(request, step)
             ):
@@ -354,6 +357,7 @@ class RequestTable:
         self._generations[request.row] += 1
         request.generation = self._generations[request.row]
         request.phase = "running"
+        self._census = None
         return True
 
     def _fits_without(self, request: Request, victims: list[Request], step: int) -> bool:
@@ -439,11 +443,12 @@ class RequestTable:
         if need > 0 and promised is not None and request.params.priority > promised:
             return False
         while need > 0 and not self.blocks.extend(request, need, step):
+            priority = request.params.priority
             other = self.decisions.victim(
                 [
-                    _running_view(r)
-                    for r in self._running()
-                    if r.uid not in chosen and r.params.priority >= request.params.priority
+                    running_view(each)
+                    for each in self._phases.running
+                    if each.uid not in chosen and each.params.priority >= priority
                 ]
             )
             if other == request.uid:
@@ -491,6 +496,7 @@ class RequestTable:
         """Take row and blocks back; the request waits, and recomputes from settled tokens."""
         self._release(request)
         request.phase = "preempted"
+        self._census = None
         request.preemptions += 1
         self.preemptions += 1
 
@@ -504,6 +510,7 @@ class RequestTable:
             self._release(request)
         self.blocks.forget(request)
         request.phase = "done"
+        self._census = None
         self.finished += 1
         request.finish_reason = reason
         request.error = error
@@ -573,7 +580,7 @@ class RequestTable:
         Raises `PoolError`.
         """
         self.rows.check_conservation()
-        running = list(self._running())
+        running = self._phases.running
         assert self.rows.held == {r.row for r in running}, "rows held by nobody who runs"
         self.blocks.check_conservation(running)
 
@@ -581,13 +588,3 @@ class RequestTable:
         self.rows.release([request.row], request.last_step)
         self.blocks.release(request)
         request.row = request.generation = -1
-
-
-def _prompt_view(request: Request) -> RowView:
-    running = request.phase == "running"
-    tokens = request.prefill_target - request.prefilled if running else request.settled
-    return RowView(request.uid, request.params.priority, request.turn, tokens, False, running)
-
-
-def _running_view(request: Request) -> RunningView:
-    return RunningView(request.uid, request.params.priority, request.settled, len(request.blocks))

@@ -12,11 +12,11 @@ from stepweave.policies.scheduling import DecodesFirst, RowView, Scheduling, Sha
 
 
 def decoding(uid: int, turn: int, window: int) -> RowView:
-    return RowView(uid, 0, turn, window, decodes=True, running=True)
+    return RowView(0, uid, turn, window, decodes=True, running=True)
 
 
 def prompt(uid: int, tokens: int, priority: int = 0) -> RowView:
-    return RowView(uid, priority, 0, tokens, decodes=False, running=False)
+    return RowView(priority, uid, 0, tokens, decodes=False, running=False)
 
 
 def round_of(policy: Scheduling, rows: list[RowView], left: int) -> dict[int, int]:
@@ -81,16 +81,16 @@ def test_the_last_in_the_order_of_admission_is_the_victim(priorities: list[int])
     order = DecodesFirst().order(rows[::-1])
     for one, two in itertools.pairwise(order):
         assert one.priority < two.priority or (one.priority == two.priority and one.uid < two.uid)
-    running = [RunningView(row.uid, row.priority, tokens=1, blocks=1) for row in rows]
+    running = [RunningView(row.priority, row.uid, tokens=1, blocks=1) for row in rows]
     assert LastCome().victim(running) == order[-1].uid
 
 
 def test_the_fewest_tokens_are_given_up_first_within_the_lowest_priority() -> None:
     running = [
-        RunningView(0, 1, tokens=40, blocks=3),
+        RunningView(1, 0, tokens=40, blocks=3),
         RunningView(1, 1, tokens=7, blocks=1),
-        RunningView(2, 0, tokens=1, blocks=1),
-        RunningView(3, 1, tokens=7, blocks=1),
+        RunningView(0, 2, tokens=1, blocks=1),
+        RunningView(1, 3, tokens=7, blocks=1),
     ]
     assert FewestTokens().victim(running) == 3
     assert FewestTokens().victim(running[:3]) == 1

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from ..graph import arguments
 from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.plan import Plan
+from ..graph.verifier.verified import verified
 from .asked import Asked
 from .report import RunReport
 from .serial import run_serial
@@ -50,6 +51,8 @@ def run(
 ) -> RunReport:
     """Run `steps` steps, or until an op calls `ctx.stop()`.
 
+    A plan is verified before it first runs. Raises `UnsoundPlan`, before any op does, for one that
+    does not pass (`testing.run_unverified` runs it all the same).
     `executor` is a name, or an executor itself, such as `stepweave.testing.Strict()`.
     `states` gives the objects behind the graph's states, `keep` names the values whose every
     version is returned. If an op raises, the run ends with a `NodeFailure`; if nothing moves for
@@ -67,4 +70,4 @@ def run(
     keep = arguments.texts("run", "keep", keep)
     if watchdog_s is not None:
         arguments.number("run", "watchdog_s", watchdog_s, code="SW-ARGUMENT")
-    return executor(plan, Asked(steps, states, keep, trace, watchdog_s))
+    return executor(verified(plan), Asked(steps, states, keep, trace, watchdog_s))

@@ -20,6 +20,7 @@ from ..graph.answers.delay import delayable
 from ..graph.errors import GraphError, StepweaveError, shortly
 from ..graph.plan import Plan
 from ..graph.planner.pools import reuse_distance
+from ..graph.verifier.verified import verified
 from ..models.causal_lm import CausalLM
 from ..models.eagle import EagleHead
 from ..models.memory import room_for
@@ -69,7 +70,8 @@ class Engine:
 
     `compile` gets the machine that the nodes run on and returns the plan; it is called once.
     An executor that is no name must know itself how to run where the model lies.
-    Raises `EngineError` where drafter or executor do not fit the target.
+    Raises `EngineError` where drafter or executor do not fit the target, and `UnsoundPlan` for a
+    plan that the verifier refuses.
     """
 
     compile: Callable[[Machine], Plan]
@@ -115,7 +117,7 @@ class Engine:
             vocab_size=self.model.vocab_size,
             buckets=powers_of_two(self.limits.max_rows) if self.graphs else (),
         )
-        self.plan = self.compile(self.machine)
+        self.plan = verified(self.compile(self.machine))
         self._states = self._new_states()
         caches = [state for state in ("kv", "draft_kv") if state in self._states]
         self._block_reuse = max(reuse_distance(self.plan, state) for state in caches)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .models import tiny_tokenizer as tiny_tokenizer
     from .recording import recorded_states as recorded_states
     from .recording import recording as recording
+    from .unverified import run_unverified as run_unverified
 
 _HOME = {
     "Deferred": "devices.virtual_streams",
@@ -48,6 +49,7 @@ _HOME = {
     "recorded_states": "recording",
     "recording": "recording",
     "replay": "exploring.explorer",
+    "run_unverified": "unverified",
     "save_tiny": "models",
     "serve": "engines",
     "tiny_engine": "engines",
@@ -72,6 +74,7 @@ __all__ = [
     "recorded_states",
     "recording",
     "replay",
+    "run_unverified",
     "save_tiny",
     "serve",
     "tiny_engine",

@@ -1,0 +1,22 @@
+"""The one door for plans that the verifier has not passed: mutants, oracles, plans of other engines.
+
+`run`, the engine and the command line run verified plans only, and no option of theirs says
+otherwise. To see what a broken plan does, say here that it is one.
+"""
+
+from __future__ import annotations
+
+from ..executors.asked import Asked
+from ..executors.report import RunReport
+from ..executors.run import Executor, executor_named
+from ..graph.plan import Plan
+
+
+def run_unverified(plan: Plan, executor: str | Executor, asked: Asked) -> RunReport:
+    """What `run` would do with the plan if it did not verify it first.
+
+    `asked` has the other arguments of `run`. Raises what the run itself raises: with a broken plan
+    perhaps nothing, and wrong data are returned.
+    """
+    chosen = executor_named(executor) if isinstance(executor, str) else executor
+    return chosen(plan, asked)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .models import tiny_tokenizer as tiny_tokenizer
     from .recording import recorded_states as recorded_states
     from .recording import recording as recording
+    from .unverified import Unverified as Unverified
     from .unverified import run_unverified as run_unverified
 
 _HOME = {
@@ -41,6 +42,7 @@ _HOME = {
     "Late": "devices.late_kernels",
     "Strict": "checking.mode",
     "TinyConfig": "engines",
+    "Unverified": "unverified",
     "campaign": "exploring.campaign",
     "explore": "exploring.explorer",
     "explore_exhaustively": "exploring.explorer",
@@ -66,6 +68,7 @@ __all__ = [
     "Late",
     "Strict",
     "TinyConfig",
+    "Unverified",
     "campaign",
     "explore",
     "explore_exhaustively",

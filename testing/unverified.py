@@ -1,10 +1,12 @@
-"""The one door for plans that the verifier has not passed: mutants, oracles, plans of other engines.
+"""The one door for plans that the verifier has not passed, such as mutants.
 
 `run`, the engine and the command line run verified plans only, and no option of theirs says
 otherwise. To see what a broken plan does, say here that it is one.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from ..executors.asked import Asked
 from ..executors.report import RunReport
@@ -20,3 +22,17 @@ def run_unverified(plan: Plan, executor: str | Executor, asked: Asked) -> RunRep
     """
     chosen = executor_named(executor) if isinstance(executor, str) else executor
     return chosen(plan, asked)
+
+
+@dataclass(frozen=True)
+class Unverified:
+    """An executor that runs its own plan in place of the one that it is given.
+
+    So an engine, whose plan is verified, can be seen to serve with a broken one.
+    """
+
+    plan: Plan
+    executor: str | Executor = "serial"
+
+    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
+        return run_unverified(self.plan, self.executor, asked)

@@ -23,7 +23,7 @@ from ...executors.frontier import Frontier
 from ...executors.instructions import Desk, Perform, Program, interpret
 from ...executors.report import OpEvent, RunReport
 from ...executors.trace import timed
-from ...graph.errors import StepweaveError
+from ...graph.errors import StepweaveError, UnsoundPlan
 from ...graph.plan import Plan
 from .explorer import Exploration, Explorer, Failure, InterleavingFailed, order_digest
 from .interleaving import Interleaving
@@ -201,7 +201,8 @@ def explore_nodes(
     """Run real ops under one schedule for each seed; stop at the first that goes wrong.
 
     `serve` runs the plan by the executor that it is given and returns what must equal `expected`,
-    what it returned by the serial executor. An op that fails is a failure too.
+    what it returned by the serial executor. An op that fails is a failure too. Raises `UnsoundPlan`
+    if what it serves was refused before it ran.
     """
     seen: set[bytes] = set()
     tried = 0
@@ -222,6 +223,8 @@ def _difference(
 ) -> str | None:
     try:
         result = serve(executor)
+    except UnsoundPlan:
+        raise  # nothing ran: to see what a refused plan does, serve it by `Unverified`
     except StepweaveError as error:
         return error.message
     failures = (ran.failure for ran in executor.runs)

@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from stepweave.executors import run
+from stepweave.executors.asked import Asked
 from stepweave.executors.run import EXECUTORS
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.testing.devices.recorded_calls import RecordedCalls
 from stepweave.testing.devices.virtual_streams import Deferred
+from stepweave.testing.unverified import run_unverified
 from tests.device.emulated import DEVICE, Pinning, Placed
 from tests.gpu.checks import (
     Shipped,
@@ -72,7 +74,7 @@ def test_a_missing_wait_shows() -> None:
         assert found.kept["read"][-6:] == right
     loose = replace(plan, waits=())
     assert any(
-        run(loose, executor=Deferred(seed), steps=6, keep=["read"]).kept["read"][-6:] != right
+        run_unverified(loose, Deferred(seed), Asked(6, keep=["read"])).kept["read"][-6:] != right
         for seed in range(5)
     )
 

@@ -15,15 +15,16 @@ from unittest.mock import patch
 import networkx as nx
 
 from stepweave.executors import crew
+from stepweave.executors.asked import Asked
 from stepweave.executors.context import Context
 from stepweave.executors.errors import NodeFailure
 from stepweave.executors.instructions import interpret
-from stepweave.executors.run import run
 from stepweave.graph.node import OpContext, Run
 from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.verifier.order import needs_of
 from stepweave.testing.devices.recorded_calls import RecordedCalls
 from stepweave.testing.recording import recorded_states, recording, with_graph
+from stepweave.testing.unverified import run_unverified
 
 
 class Journal:
@@ -107,7 +108,7 @@ def broken(plan: Plan, steps: int = 6) -> list[str]:
     try:
         with patch.object(crew, "interpret", noting):
             states = recorded_states(graph)
-            run(with_graph(plan, graph), executor=device, steps=steps, states=states)
+            run_unverified(with_graph(plan, graph), device, Asked(steps, states))
     except NodeFailure as failure:
         if not isinstance(failure.__cause__, AssertionError):
             raise

@@ -19,6 +19,7 @@ from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.testing.devices.recorded_calls import RecordedCalls
+from stepweave.testing.unverified import run_unverified
 
 
 class HeldBack:
@@ -88,7 +89,7 @@ def test_a_launch_without_its_order_is_an_error_that_names_both_ops(
     held = HeldBack()
     plan = without_launch_order(handed_over(held))
     with pytest.raises(NodeFailure) as caught:
-        run(plan, executor=device(held), steps=6, watchdog_s=60)
+        run_unverified(plan, device(held), Asked(steps=6, watchdog_s=60))
     assert (caught.value.op, caught.value.step) == ("use.host", 2)
     cause = caught.value.__cause__
     assert isinstance(cause, AssertionError)

@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from stepweave.executors import run
+from stepweave.executors.asked import Asked
 from stepweave.executors.cuda import Cuda
 from stepweave.graph.planner.compile import compile_plan
+from stepweave.testing.unverified import run_unverified
 from tests.device.pipelines import Told
 from tests.gpu.checks import (
     Shipped,
@@ -51,7 +53,7 @@ def test_a_late_stream_shows_a_wait_that_is_missing(gpu: torch.device) -> None:
     right = [[step] * 8 for step in range(6)]
     assert run(plan, executor="cuda", steps=6, keep=["read"]).kept["read"][-6:] == right
     loose = replace(plan, waits=())
-    assert run(loose, executor="cuda", steps=6, keep=["read"]).kept["read"][-6:] != right
+    assert run_unverified(loose, "cuda", Asked(6, keep=["read"])).kept["read"][-6:] != right
 
 
 REFEREE = """
@@ -59,9 +61,10 @@ import sys
 from dataclasses import replace
 from torch.cuda import _sanitizer
 import torch
-from stepweave.executors import run
+from stepweave.executors.asked import Asked
 from stepweave.executors.cuda import Cuda
 from stepweave.graph.planner.compile import compile_plan
+from stepweave.testing import run_unverified
 from tests.gpu.checks import Shipped, Surrounded, handed_over, pipeline
 
 mode = _sanitizer.cuda_sanitizer.dispatch
@@ -70,7 +73,7 @@ refereed = Surrounded(Cuda(), lambda name: mode)
 gpu = torch.device("cuda", 0)
 if sys.argv[1] == "loose":
     plan = compile_plan(handed_over(gpu, lambda: None))
-    run(replace(plan, waits=()), executor=refereed, steps=20)
+    run_unverified(replace(plan, waits=()), refereed, Asked(steps=20))
 else:
     for depth in (1, 2, 3):
         Shipped(gpu, pipeline(sys.argv[1], depth=depth)).tokens(refereed)

@@ -14,6 +14,7 @@ import torch
 from stepweave.cli.planned import planned
 from stepweave.configs.load import shipped
 from stepweave.executors import NodeFailure, run
+from stepweave.executors.asked import Asked
 from stepweave.executors.errors import ContractViolation
 from stepweave.executors.run import Executor
 from stepweave.graph.errors import StepweaveError
@@ -27,6 +28,7 @@ from stepweave.testing.checking.clocks import Clocks
 from stepweave.testing.checking.mode import Strict
 from stepweave.testing.exploring.nodes import Interleaved
 from stepweave.testing.graphs import random_step_graph
+from stepweave.testing.unverified import Unverified, run_unverified
 from tests.device.pipelines import DRAFTERS, requests, served, tiny_on
 from tests.executors.tensors import Sums, plain, summing
 
@@ -44,12 +46,8 @@ def race(plan: Plan, executor: Executor | str = "serial") -> ContractViolation |
     sums = Sums.of(plan.graph)
     graph = summing(plan.graph, sums, plain)
     try:
-        run(
-            replace(plan, graph=graph),
-            executor=Strict(executor),
-            steps=STEPS,
-            states=sums.states,
-        )
+        asked = Asked(steps=STEPS, states=sums.states)
+        run_unverified(replace(plan, graph=graph), Strict(executor), asked)
     except NodeFailure as failure:
         cause = failure.__cause__
         assert isinstance(cause, ContractViolation)
@@ -119,14 +117,14 @@ def test_an_op_that_writes_over_what_it_reads_is_told() -> None:
 
 def test_a_real_pipeline_without_a_wait_is_told_in_one_serial_run() -> None:
     """The nodes' own code, on the one executor under which nothing can go wrong."""
-    config = replace(DRAFTERS["eagle3"], structured=True, check="strict")
-    engine = tiny_on(torch.device("cpu"), config, "serial")
-    plan = engine.plan
+    config = replace(DRAFTERS["eagle3"], structured=True)
+    engine = tiny_on(torch.device("cpu"), config, Strict())
+    waits = engine.plan.waits
     assert served(engine, requests(True)[:2])
-    for number in range(len(plan.waits)):
+    for number in range(len(waits)):
         engine = tiny_on(torch.device("cpu"), config, "serial")
-        lost = (*plan.waits[:number], *plan.waits[number + 1 :])
-        engine.plan = replace(engine.plan, waits=lost)
+        lost = (*waits[:number], *waits[number + 1 :])
+        engine.executor = Unverified(replace(engine.plan, waits=lost), Strict())
         with pytest.raises(NodeFailure, match="SW-RACE"):
             served(engine, requests(True)[:2])
 

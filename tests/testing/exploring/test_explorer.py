@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from stepweave.executors.asked import Asked
 from stepweave.executors.errors import NodeFailure
 from stepweave.executors.run import run
 from stepweave.graph.declare import node, step_graph
@@ -38,6 +39,7 @@ from stepweave.testing.exploring.schedules import Held, Priorities, Replay
 from stepweave.testing.graphs import random_step_graph
 from stepweave.testing.models import tiny_model, tiny_tokenizer
 from stepweave.testing.recording import recorded_states, recording, with_graph
+from stepweave.testing.unverified import Unverified, run_unverified
 from tests.graph import oracle
 from tests.graph.pipelines import decode, device_node, reads
 
@@ -397,7 +399,7 @@ def test_a_reader_in_the_middle_of_a_write_gets_nothing_that_it_could_use(early:
     plan = replace(compile_plan(step_graph(make, use)), waits=())
     held = Interleaved(schedule=Held("make.device", 1, "end"), early=early)
     with pytest.raises(NodeFailure, match=r"make\.device of step 1 is writing x"):
-        run(plan, executor=held, steps=3)
+        run_unverified(plan, held, Asked(steps=3))
     assert held.runs[0].failure is not None
 
 
@@ -519,11 +521,11 @@ def test_a_fault_in_the_decode_plan_is_found_and_told_by_its_accesses(
         hazard, first, second = "RAW", "sample.device", "d2h_copy.device"
         if wait.target == "commit.host.advance":
             first, second = "d2h_copy.device", "commit.host.advance"
-    try:
-        engine.plan = wrong
-        found = explore_nodes(wrong, served, expected=expected, seeds=range(40))
-    finally:
-        engine.plan = sound
+
+    def served_wrong(executor: Interleaved) -> list[Any]:
+        return served(Unverified(wrong, executor))
+
+    found = explore_nodes(wrong, served_wrong, expected=expected, seeds=range(40))
     assert found.failure is not None
     assert found.failure.hazard == hazard
     assert found.failure.first is not None

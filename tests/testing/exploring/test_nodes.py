@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepweave.executors import NodeFailure, RunReport, StuckWait, run
+from stepweave.executors.asked import Asked
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan, Wait
@@ -15,6 +16,7 @@ from stepweave.graph.step_graph import StepGraph
 from stepweave.testing.exploring.nodes import Interleaved
 from stepweave.testing.graphs import random_step_graph
 from stepweave.testing.recording import recorded_states, recording
+from stepweave.testing.unverified import run_unverified
 
 
 def go(plan: Plan, executor: Interleaved | str, steps: int | None = 7) -> RunReport:
@@ -116,7 +118,7 @@ def test_without_its_wait_a_reader_comes_too_early_under_some_seed() -> None:
             w for w in plan.waits if (w.source, w.target) != ("compute.device", "copy.device")
         )
         assert len(kept) < len(plan.waits)
-        run(replace(plan, waits=kept), executor=Interleaved(seed), steps=6)
+        run_unverified(replace(plan, waits=kept), Interleaved(seed), Asked(steps=6))
         return any(log.index(("copy", i)) < log.index(("compute", i)) for i in range(6))
 
     assert any(early(seed) for seed in range(10))
@@ -142,7 +144,7 @@ def test_a_circle_of_waits_is_found_at_once() -> None:
     plan = pipeline([])
     circle = (*plan.waits, Wait("copy.device", "make.host", 0))
     with pytest.raises(StuckWait, match=r"'make\.host' of step 0 waits for 'copy\.device'"):
-        run(replace(plan, waits=circle), executor=Interleaved(0), steps=3)
+        run_unverified(replace(plan, waits=circle), Interleaved(0), Asked(steps=3))
 
 
 def test_a_failing_op_is_named_with_its_step() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..graph.node import OpContext
-from ..policies.buckets import rounded_up
 from ..requests.batch import StepBatch
+from ..requests.buckets import rounded_up
 from ..requests.table import RequestTable
 from .machine import Machine
 

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..models.paged_cache import SCRATCH_BLOCK
-from ..policies.pools import KeyPool
-from ..policies.prefix_cache import PrefixCache, name_of, root
 from .batch import ScheduledRow
 from .limits import Limits
+from .pools import KeyPool
+from .prefix_cache import PrefixCache, name_of, root
 from .request import Request
 
 

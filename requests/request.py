@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
-from ..policies.counts import InFlight, Optimistic, Settled
 from ..structured.backend import CompiledGrammar
 from .batch import RequestSpec
+from .counts import InFlight, Optimistic, Settled
 from .moments import Moments, RequestTimings
 from .params import RequestError as RequestError
 from .params import SamplingParams as SamplingParams

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 from ..policies.chosen import Policies
-from ..policies.pools import KeyPool
 from ..structured.in_use import GrammarsInUse
 from .batch import ScheduledRow, StepBatch
 from .blocks import BlockLedger
@@ -20,6 +19,7 @@ from .decisions import Decisions
 from .inbox import Inbox
 from .limits import Limits
 from .pacer import Pacer
+from .pools import KeyPool
 from .request import FinishReason, Request
 from .spans import RequestLog
 from .step_counts import StepCount

@@ -28,9 +28,9 @@ from ..nodes.bitmask import MatcherTable
 from ..nodes.history import History
 from ..nodes.machine import Machine
 from ..policies.admission import Eager
-from ..policies.buckets import powers_of_two
 from ..policies.chosen import Policies
 from ..policies.errors import PolicyError
+from ..requests.buckets import powers_of_two
 from ..requests.request import Request
 from ..requests.table import Limits, RequestTable
 from ..testing.checking.mode import Strict

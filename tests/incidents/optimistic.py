@@ -9,9 +9,9 @@ from stepweave.graph.planner.pools import reuse_distance
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify
 from stepweave.nodes.commit import advance
-from stepweave.policies.counts import InFlight
-from stepweave.policies.pools import KeyPool
 from stepweave.requests.batch import StepBatch
+from stepweave.requests.counts import InFlight
+from stepweave.requests.pools import KeyPool
 from stepweave.requests.request import Request
 from stepweave.requests.table import RequestTable
 from tests.graph.build import device, host, op, value

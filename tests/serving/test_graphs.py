@@ -11,7 +11,7 @@ from stepweave import LLM, SamplingParams
 from stepweave.configs.load import shipped
 from stepweave.configs.schema import PipelineConfig
 from stepweave.executors.capture import Counts
-from stepweave.policies.buckets import powers_of_two, rounded_up
+from stepweave.requests.buckets import powers_of_two, rounded_up
 from stepweave.requests.request import RequestOutput
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.testing.devices.recorded_calls import RecordedCalls

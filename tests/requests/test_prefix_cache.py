@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from stepweave.policies.pools import PoolError
-from stepweave.policies.prefix_cache import PrefixCache, name_of, root
+from stepweave.requests.pools import PoolError
+from stepweave.requests.prefix_cache import PrefixCache, name_of, root
 
 
 def chain(tokens: list[int], size: int = 2, salt: bytes = b"") -> list[bytes]:
@@ -31,7 +31,7 @@ def test_two_prefixes_have_one_name_only_if_they_are_equal() -> None:
 
 def test_names_are_the_same_in_every_process() -> None:
     code = (
-        "from stepweave.policies.prefix_cache import name_of, root;"
+        "from stepweave.requests.prefix_cache import name_of, root;"
         "print(name_of(root(b'x'), [1, 2, 3]).hex())"
     )
     seen = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepweave.policies.pools import KeyPool, PoolError
+from stepweave.requests.pools import KeyPool, PoolError
 
 
 @given(

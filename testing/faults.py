@@ -18,6 +18,7 @@ from ..graph.step_graph import Vertex
 from ..structured.backend import CompiledGrammar, Matcher
 from ..structured.bitmask import Words
 from ..structured.grammar import GrammarSpec
+from .forwarding import Forwarding
 
 
 class InjectedFault(RuntimeError):
@@ -58,36 +59,18 @@ def _guarded(name: str, allocate: Callable[[], Any], allocating: Allocating) -> 
     return guarded
 
 
-@dataclass(frozen=True, slots=True)
-class Changing:
+class Changing(Forwarding):
     """A context in which some values are changed on their way: name -> what is written instead."""
 
-    ctx: OpContext
-    changes: Mapping[str, Callable[[Any], Any]]
+    __slots__ = ("_changes",)
 
-    @property
-    def step(self) -> int:
-        return self.ctx.step
-
-    @property
-    def waited_s(self) -> float:
-        return self.ctx.waited_s
-
-    def read(self, name: str) -> Any:
-        return self.ctx.read(name)
-
-    def buffer(self, name: str) -> Any:
-        return self.ctx.buffer(name)
+    def __init__(self, inner: OpContext, changes: Mapping[str, Callable[[Any], Any]]) -> None:
+        super().__init__(inner)
+        self._changes = changes
 
     def write(self, name: str, datum: Any) -> None:
-        change = self.changes.get(name)
-        self.ctx.write(name, datum if change is None else change(datum))
-
-    def state(self, name: str) -> Any:
-        return self.ctx.state(name)
-
-    def stop(self) -> None:
-        self.ctx.stop()
+        change = self._changes.get(name)
+        self._inner.write(name, datum if change is None else change(datum))
 
 
 @dataclass

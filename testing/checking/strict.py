@@ -33,6 +33,7 @@ from ...graph.immutable import mutable_part
 from ...graph.node import Node, Op, OpContext, Read, Run
 from ...graph.plan import Plan
 from ...graph.step_graph import StepGraph, Vertex
+from ..forwarding import Forwarding
 from .clocks import Clocks
 from .ledger import Entry, Key, Ledger
 from .races import Access, Races
@@ -524,20 +525,12 @@ class Checked:
         return self.violation
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(Forwarding):
     """The context as the op sees it: what it publishes and fills is noted."""
 
-    context: Context
-    check: Checked
-
-    @property
-    def step(self) -> int:
-        return self.context.step
-
-    @property
-    def waited_s(self) -> float:
-        return self.context.waited_s
+    def __init__(self, context: Context, check: Checked) -> None:
+        super().__init__(context)
+        self.context, self.check = context, check
 
     def read(self, name: str) -> Any:
         datum = self.context.read(name)
@@ -559,9 +552,6 @@ class _Seen:
         state = self.context.state(name)
         self.check.uses_state(name)
         return state
-
-    def stop(self) -> None:
-        self.context.stop()
 
 
 def _field(name: str, entry: Entry) -> str:

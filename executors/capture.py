@@ -37,7 +37,7 @@ from ..graph.plan import Plan
 from ..graph.planner.segments import Segment, segments
 from .contents import Unstable, mapped, signature, tensors
 from .context import Context, Memory
-from .device import CannotCapture, Recording, Stream
+from ..backends.streams import CannotCapture, Recording, Stream
 from .exits import NUMBERS, telling, watched_exits
 
 LIMIT = 512

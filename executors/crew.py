@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from ..graph.plan import Plan, Wait
 from .asked import Asked
 from .context import Context, Memory, cells_in_flight
-from .device import Device, Event, Moment, Stream
+from ..backends.streams import Event, Moment, Stream, Streams
 from .errors import DeviceFailure, NodeFailure, StuckWait
 from .frontier import BEFORE_ALL, Aborted, Frontier
 from .hold import Copies, Holds
@@ -52,7 +52,7 @@ Run = Callable[[Context], None]
 
 
 def run_on(
-    device: Device,
+    device: Streams,
     plan: Plan,
     asked: Asked,
     captures: Captures | None = None,
@@ -101,7 +101,7 @@ class Crew:
         program: Program,
         frontier: Frontier,
         memory: Memory,
-        device: Device,
+        device: Streams,
         trace: bool,
         captures: Captures | None,
     ) -> None:
@@ -216,7 +216,9 @@ class Crew:
                 event.synchronize()
             except Exception as error:
                 assert desk.at is not None, "only an op waits"
-                raise DeviceFailure(wait.source, desk.at.step - wait.distance) from error
+                raise DeviceFailure(
+                    wait.source, desk.at.step - wait.distance, self.device.advice
+                ) from error
 
         return take_and_synchronize
 

@@ -36,14 +36,15 @@ class DeviceFailure(StepweaveError):
 
     A kernel fails long after its launch returned, so all that is known is where the error was seen:
     at or before `op` of `step` on that op's stream. The device's own error is `__cause__`.
+    `advice` says how its users learn more.
     """
 
     code = "SW-DEVICE-FAILURE"
 
-    def __init__(self, op: str, step: int) -> None:
+    def __init__(self, op: str, step: int, advice: str) -> None:
         super().__init__(
             f"the device failed in {op!r} of step {step}, or in work before it on its stream. "
-            "Run with CUDA_LAUNCH_BLOCKING=1 to have the failing op named."
+            f"{advice}".rstrip()
         )
         self.op = op
         self.step = step

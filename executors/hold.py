@@ -20,7 +20,7 @@ from ..graph.planner.events import plan_edges
 from ..graph.planner.paths import HOP, adjacency, closure, reachable
 from ..graph.step_graph import Vertex
 from .context import Cells, Incomplete
-from .device import Event, Stream
+from ..backends.streams import Event, Stream
 
 Held = deque[tuple[int, tuple[Any, ...]]]  # (step, what the op touched then), oldest first
 

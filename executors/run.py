@@ -7,10 +7,10 @@ from types import MappingProxyType
 from typing import Literal, Protocol
 
 from ..graph import arguments
-from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.plan import Plan
 from ..graph.verifier.verified import verified
 from .asked import Asked
+from .names import executor_names, streams_behind
 from .report import RunReport
 from .serial import run_serial
 from .threads import run_threads
@@ -20,29 +20,26 @@ class Executor(Protocol):
     def __call__(self, plan: Plan, asked: Asked) -> RunReport: ...
 
 
-def run_cuda(plan: Plan, asked: Asked) -> RunReport:
-    """Run on the current GPU's streams. `Cuda` is this executor with options."""
-    from .cuda import Cuda  # with torch, which the others do without
-
-    return Cuda()(plan, asked)
-
-
-EXECUTORS: Mapping[str, Executor] = MappingProxyType(
-    {"serial": run_serial, "threads": run_threads, "cuda": run_cuda}
-)
+EXECUTORS: Mapping[str, Executor] = MappingProxyType({"serial": run_serial, "threads": run_threads})
+"""On host threads. An executor of a backend's name runs on that backend's streams."""
 
 
 def executor_named(name: str) -> Executor:
-    """Raises `StepweaveError` for a name that is none."""
-    if name not in EXECUTORS:
-        raise StepweaveError(f"there is no executor {name!r}{did_you_mean(name, EXECUTORS)}")
-    return EXECUTORS[name]
+    """The executor of that name; on streams, those of the current device.
+
+    Raises `StepweaveError` for a name that is none.
+    """
+    if streams_behind(name) is None:
+        return EXECUTORS[name]
+    from .on_streams import OnStreams  # with torch, which the others do without
+
+    return OnStreams(name)
 
 
 def run(
     plan: Plan,
     *,
-    executor: Literal["serial", "threads", "cuda"] | str | Executor = "serial",
+    executor: str | Executor = "serial",
     steps: int | None = None,
     states: Mapping[str, object] = MappingProxyType({}),
     keep: Sequence[str] = (),
@@ -62,7 +59,7 @@ def run(
     if isinstance(executor, str):
         executor = executor_named(executor)
     elif not callable(executor):
-        names = ", ".join(EXECUTORS)
+        names = ", ".join(executor_names())
         raise arguments.wrong("run", "executor", f"one of {names}", executor, "SW-ARGUMENT")
     if steps is not None:
         arguments.whole("run", "steps", steps, 0, 1 << 62)

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
-from .device import CannotCapture, Event, Moment, Recording
+from ..backends.streams import CannotCapture, Event, Moment, Recording
 
 Item = tuple[Callable[[Any], object], object]  # to be called with that
 
@@ -86,6 +86,7 @@ class Workers:
     """A device of worker threads."""
 
     defers: bool = field(default=False, init=False)
+    advice: str = field(default="", init=False)
     _streams: dict[str, WorkerStream] = field(default_factory=dict, init=False)
     _pending: set[WorkerEvent] = field(default_factory=set, init=False)
 

@@ -38,7 +38,7 @@ from .clocks import Clocks
 from .ledger import Entry, Key, Ledger
 from .races import Access, Races
 from .touch import Block, Walker, fingerprint, poison
-from .watch import TORCH_REFUSED, Use, Watch, may_ask
+from .watch import Use, Watch, may_ask, refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class Checked:
         except Exception as error:
             if self.violation is not None:
                 raise self.violation from error
-            if isinstance(error, RuntimeError) and TORCH_REFUSED in str(error):
+            if refused(error):
                 raise self._hidden_sync("an operation", at_line=False) from error
             raise
         if self.violation is not None:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...backends.registry import backend_of, loaded_backends
 from ...executors.parts import Patience, reached
 
 WHOLE_BYTES = 1 << 20  # larger storages are fingerprinted at PAGES evenly spaced pages
@@ -41,7 +42,7 @@ class Block:
         except (NotImplementedError, RuntimeError):
             return None
         size = storage.nbytes()
-        start = storage.data_ptr() if size and tensor.device.type != "meta" else 0
+        start = storage.data_ptr() if size and not tensor.is_meta else 0
         return Block(path, start, size, tensor) if start else None
 
 
@@ -82,7 +83,7 @@ def fingerprint(block: Block) -> tuple[int | None, int | None]:
     version = None
     if isinstance(holder, Tensor):
         version = None if holder.is_inference() else holder._version
-        if holder.device.type != "cpu":
+        if not backend_of(holder.device).on_host:
             return None, version
     size = block.nbytes
     memory = memoryview((ctypes.c_char * size).from_address(block.start)).cast("B")
@@ -100,14 +101,13 @@ def poison(block: Block) -> None:
     tensor = block.holder
     if not isinstance(tensor, Tensor):
         return
-    cuda: Any = torch.cuda
-    if cuda.is_initialized():
-        cuda.synchronize()  # a reader's body has returned, but its kernels and copies go on
+    for backend in loaded_backends():
+        backend.synchronize()  # a reader's body has returned, but its kernels and copies go on
     with torch.inference_mode():
         whole = tensor.as_strided((block.nbytes // tensor.element_size(),), (1,), 0)
         whole.fill_(_garbage(tensor.dtype))
-    if tensor.is_cuda:
-        cuda.synchronize()  # whoever gets this memory next may be on another stream
+    # Whoever gets this memory next may be on another stream.
+    backend_of(tensor.device).synchronize(tensor.device)
 
 
 def _garbage(dtype: torch.dtype) -> float:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...backends.registry import loaded_backends
 from ...executors.exits import FACTORIES, telling
 from ...executors.source_line import frames
 
@@ -204,11 +205,8 @@ _MEANT = {
     "as_tensor": "torch.as_tensor(…), a copy from pageable memory,",
 }
 
-TORCH_REFUSED = "called a synchronizing CUDA operation"  # what torch says then
-
-
 class TorchRefuses:
-    """torch's own refusal to wait for a GPU, while device ops are under way.
+    """The backends' own refusal to wait for a device, while device ops are under way.
 
     torch has one switch for the process, not one for the thread that turns it: so it is counted who
     wants it on, and who is waiting meanwhile as he may.
@@ -217,7 +215,7 @@ class TorchRefuses:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._wanted = self._waiting = 0
-        self._before: int | None = None  # where the switch stood; None: it is as it was
+        self._undo: dict[str, Callable[[], None]] = {}  # of the backends where it is on
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -230,19 +228,22 @@ class TorchRefuses:
 
     def count(self, *, wanted: int = 0, waiting: int = 0) -> None:
         """So many more, or fewer, want it on; are waiting."""
-        cuda: Any = torch.cuda
         with self._lock:
             self._wanted += wanted
             self._waiting += waiting
-            if not cuda.is_initialized():
-                return
             if self._wanted and not self._waiting:
-                if self._before is None:
-                    self._before = cuda.get_sync_debug_mode()
-                    cuda.set_sync_debug_mode("error")
-            elif self._before is not None:
-                cuda.set_sync_debug_mode(self._before)
-                self._before = None
+                for backend in loaded_backends():
+                    if backend.name not in self._undo and (undo := backend.forbid_waits()):
+                        self._undo[backend.name] = undo
+            else:
+                for undo in self._undo.values():
+                    undo()
+                self._undo.clear()
+
+
+def refused(error: BaseException) -> bool:
+    """Whether a backend raised `error` because the host would have waited."""
+    return any(backend.refused(error) for backend in loaded_backends())
 
 
 NO_WAITS = TorchRefuses()
@@ -251,7 +252,7 @@ NO_WAITS = TorchRefuses()
 class Watch:
     """Tells `observer` of every use of a storage by this thread, within a `with` block.
 
-    Where there is CUDA, torch itself also refuses to wait, which finds what no operation shows.
+    A backend may also refuse to wait, as that of CUDA does: that finds what no operation shows.
     """
 
     def __init__(self, observer: Observer, *, may_ask: bool) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ...executors.asked import Asked
 from ...executors.crew import run_on
-from ...executors.device import Event, Moment, Recording
+from ...backends.streams import Event, Moment, Recording
 from ...executors.report import RunReport
 from ...graph.plan import Plan
 
@@ -99,6 +99,7 @@ class RecordedCalls:
     calls: list[Call] = field(default_factory=list)
     urgent: frozenset[str] = frozenset()
     defers: bool = field(default=True, init=False)
+    advice: str = field(default="", init=False)
 
     def entered(self) -> nullcontext[None]:
         """There is no device to be on."""

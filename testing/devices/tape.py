@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ...executors.device import CannotCapture
+from ...backends.streams import CannotCapture
 
 ASKS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select"})
 """Operations whose result the host has to wait for: no graph can hold them."""

@@ -19,7 +19,7 @@ from time import perf_counter
 
 from ...executors.asked import Asked
 from ...executors.crew import run_on
-from ...executors.device import CannotCapture, Event, Moment, Recording
+from ...backends.streams import CannotCapture, Event, Moment, Recording
 from ...executors.report import RunReport
 from ...graph.plan import Plan
 
@@ -82,6 +82,7 @@ class VirtualStreams:
 
     random: Random
     defers: bool = field(default=True, init=False)
+    advice: str = field(default="", init=False)
     _streams: dict[str, VirtualStream] = field(default_factory=dict, init=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stepweave.executors import capture, run
 from stepweave.executors.capture import Captures, Counts
-from stepweave.executors.device import CannotCapture
+from stepweave.backends.streams import CannotCapture
 from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan

@@ -1,4 +1,4 @@
-"""What running a plan asks of a device: streams that work in order, and events between them.
+"""What a device that works beside the host has: streams that work in order, and events.
 
 Three calls on a stream and one on an event are the whole interface, so that everything above it
 (which event is recorded when, who waits for it, in which order the calls are made) is the same
@@ -60,15 +60,20 @@ class Stream(Protocol):
         memory: they never run at the same time. Raises `CannotCapture` where a stream cannot."""
 
 
-class Device(Protocol):
-    """Where streams come from. One object serves one run after another."""
+class Streams(Protocol):
+    """The streams of one device. One object serves one run after another."""
 
     @property
     def defers(self) -> bool:
         """Whether what a body started may go on after the body has returned, as kernels do.
 
-        Then data must outlive the body (see `hold.py`), and only the stream knows its times.
+        Then data must outlive the body (see `executors/hold.py`), and only the stream knows its
+        times.
         """
+
+    @property
+    def advice(self) -> str:
+        """What a user does to learn which op failed, once work has failed; empty if nothing."""
 
     def entered(self) -> AbstractContextManager[object]:
         """What every host thread of a run is within: this device is the thread's current one.

@@ -1,4 +1,4 @@
-"""CUDA streams and events: the only place that names them.
+"""CUDA streams, events and graphs.
 
 A body given to a stream runs at once, on the launching thread, with the stream current: what it
 calls are kernel launches and copies, which return before the work is done. It must not ask the
@@ -17,24 +17,11 @@ from typing import Any
 
 import torch
 
-from ..graph.errors import StepweaveError
-from ..graph.plan import Plan
-from .asked import Asked
-from .capture import Captures
-from .crew import run_on
-from .device import Event, Moment
-from .report import RunReport
+from .streams import Event, Moment
 
 Pools = dict[str, Any]  # memory in which the graphs of a stream work: torch's handles
 
 POLL_S = 0.0005  # of the end of a run, where Ctrl-C should still be heard
-
-
-class NoCuda(StepweaveError):
-    """There is no CUDA device to run on."""
-
-    code = "SW-NO-CUDA"
-    names_nothing = True
 
 
 class CudaEvent:
@@ -143,26 +130,33 @@ class CudaStreams:
 
     gpu: torch.device
     ranges: bool
-    known: dict[str, torch.cuda.Stream]  # of earlier runs: memory belongs to the stream it is of
-    pools: Pools
     defers: bool = field(default=True, init=False)
+    advice: str = field(
+        default="Run with CUDA_LAUNCH_BLOCKING=1 to have the failing op named.", init=False
+    )
+    _known: dict[str, torch.cuda.Stream] = field(default_factory=dict, init=False)
+    _pools: Pools = field(default_factory=dict, init=False)
     _streams: dict[str, CudaStream] = field(default_factory=dict, init=False)
 
     def entered(self) -> torch.cuda.device:
         return torch.cuda.device(self.gpu)
 
     def open(self, streams: Sequence[str], urgent: frozenset[str]) -> Mapping[str, CudaStream]:
-        """They begin after what the calling thread has on its current stream, such as caches."""
+        """They begin after what the calling thread has on its current stream, such as caches.
+
+        A later run gets the streams of earlier runs: the memory of what they made is theirs.
+        """
         before = torch.cuda.current_stream(self.gpu)
+        self._streams = {}
         for name in streams:
-            if name not in self.known:
+            if name not in self._known:
                 priority = -1 if name in urgent else 0  # lower goes first
-                self.known[name] = torch.cuda.Stream(  # type: ignore[no-untyped-call]
+                self._known[name] = torch.cuda.Stream(  # type: ignore[no-untyped-call]
                     self.gpu, priority=priority
                 )
-            stream = self.known[name]
+            stream = self._known[name]
             stream.wait_stream(before)
-            self._streams[name] = CudaStream(stream, self.ranges, self.pools)
+            self._streams[name] = CudaStream(stream, self.ranges, self._pools)
         return self._streams
 
     def close(self, seconds: float | None) -> Sequence[str]:
@@ -178,39 +172,3 @@ class CudaStreams:
 
     def abort(self) -> None:
         """Kernels end by themselves, and whoever waits for them wakes then."""
-
-
-@dataclass
-class Cuda:
-    """An executor: host threads, and streams of one GPU (of the current one, if none is named).
-
-    `graphs`: capture segments of device ops as CUDA graphs and replay them, as `capture.py` says.
-    They live as long as this object, so use one for all runs of an engine.
-    """
-
-    gpu: str | torch.device = "cuda"
-    ranges: bool = False
-    graphs: bool = False
-    captures: Captures | None = field(default=None, init=False)
-    _known: dict[str, torch.cuda.Stream] = field(default_factory=dict, init=False, repr=False)
-    _pools: Pools = field(default_factory=dict, init=False, repr=False)
-
-    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
-        """Raises `NoCuda` where torch sees no GPU."""
-        if not torch.cuda.is_available():
-            raise NoCuda(
-                "executor 'cuda' needs a GPU, and this torch "
-                f"({torch.__version__}) sees none. Executor 'threads' runs the same plan on a CPU."
-            )
-        gpu = torch.device(self.gpu)
-        if gpu.index is None:  # current on this thread, but not on those of the run
-            gpu = torch.device(gpu.type, torch.cuda.current_device())
-        if self.graphs and (self.captures is None or self.captures.plan is not plan):
-            self.captures, self._pools = Captures(plan), {}
-        with torch.cuda.device(gpu):
-            return run_on(
-                CudaStreams(gpu, self.ranges, self._known, self._pools),
-                plan,
-                asked,
-                captures=self.captures,
-            )

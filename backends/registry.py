@@ -1,0 +1,115 @@
+"""The backends there are: those of the folder `shipped`, and those that installed packages bring.
+
+A backend is found by the type of its devices. Names and kinds of devices can be asked for without
+torch, so a pipeline file is checked without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING
+
+from ..graph.errors import did_you_mean
+from .backend import Backend
+from .errors import NoDevice
+
+if TYPE_CHECKING:
+    import torch
+
+GROUP = "stepweave.backends"
+HOST = "cpu"  # what torch calls the host itself
+
+_loaded: dict[str, Backend] = {}
+
+
+def backend_of(device: torch.device) -> Backend:
+    """The backend of a device. Raises `NoDevice` if there is none."""
+    found = _loaded.get(device.type)  # no function that caches: compilers look into this
+    return backend_named(device.type) if found is None else found
+
+
+def backend_named(name: str) -> Backend:
+    """The backend whose devices torch calls `name`. Raises `NoDevice` if there is none."""
+    if name not in _loaded:
+        _loaded[name] = _load(name)
+    return _loaded[name]
+
+
+def backend_of_name(device: str) -> Backend:
+    """The backend of a device's name, such as `cpu`. Raises `NoDevice` if there is none."""
+    kind, colon, number = device.partition(":")
+    if colon and not (number.isdecimal() and len(number) <= 3):
+        raise NoDevice(f"{device[:60]!r} is not a device: after the colon stands its number")
+    return backend_named(kind)
+
+
+def device_called(name: str) -> torch.device:
+    """The device of that name, with its number.
+
+    Raises:
+        NoDevice: no backend has such devices, or the device is not there.
+    """
+    return backend_of_name(name).device(name)
+
+
+def known_backends() -> tuple[str, ...]:
+    """The names of all backends, those of installed packages last. Loads no code of packages."""
+    installed = sorted(point.name for point in entry_points(group=GROUP))
+    return (*_shipped(), *(name for name in installed if name not in _shipped()))
+
+
+def with_streams() -> tuple[str, ...]:
+    """The names of all backends that may have streams. Loads no code of packages."""
+    return tuple(
+        name for name in known_backends() if name not in _shipped() or backend_named(name).has_streams
+    )
+
+
+def loaded_backends() -> Sequence[Backend]:
+    """Every backend that something in this process may have used."""
+    for name in _shipped():
+        backend_named(name)
+    return [*_loaded.values()]
+
+
+@cache
+def _shipped() -> tuple[str, ...]:
+    folder = Path(__file__).with_name("shipped")
+    return tuple(sorted(module.name for module in iter_modules([str(folder)])))
+
+
+def _load(name: str) -> Backend:
+    if name in _shipped():
+        found: Backend = import_module(f".shipped.{name}", __package__).BACKEND
+        return found
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            return _of_a_package(point)
+    known = known_backends()
+    raise NoDevice(
+        f"there is no device {name[:60]!r}{did_you_mean(name, known)}; there are backends for "
+        f"{', '.join(known)}"
+    )
+
+
+def _of_a_package(point: EntryPoint) -> Backend:
+    """What goes wrong in the code of an installed package is told as its own fault."""
+    package = f"package {point.dist.name!r}" if point.dist else "an installed package"
+    where = f"backend {point.name!r} of {package}: entry point {point.value!r}"
+    try:
+        found = point.load()
+    except (Exception, SystemExit) as error:  # the boundary: code that is not ours
+        raise NoDevice(
+            f"{where} cannot be loaded: {type(error).__name__}: {error}. Update the package, or "
+            "uninstall it"
+        ) from error
+    if isinstance(found, type) or not isinstance(found, Backend):
+        raise NoDevice(f"{where} must name a Backend, not {type(found).__name__} {found!r:.60}")
+    if found.name != point.name:
+        raise NoDevice(f"{where} is called {found.name!r}: entry point and backend share one name")
+    return found

@@ -95,21 +95,20 @@ def processors(device: torch.device) -> int:
     return backend_of(device).processors(device)
 
 
-def chosen(backend: Backend, device: torch.device | None) -> Mapping[str, str]:
-    """Each kernel of this installation and what becomes of it on a device, for people.
+def chosen(backend: Backend) -> Mapping[str, str]:
+    """Each kernel of this installation and what becomes of it on a device of `backend`, for people.
 
-    `device` is one of `backend`; None where this machine has none.
+    Imports torch only if that is not the host.
     """
-    asked = asked_for()
+    asked, installed, host = asked_for(), _installed(), backend.on_host
     by_force = f" ({VARIABLE} asks for {asked})" if asked is not None else ""
-    installed, missing = _installed(), f"no {backend.name.upper()} device"
-    compiled = device is not None and backend.compiles_triton
+    none = "there is no device but the host"
     if installed is None:
         of_triton = "not used: Triton is not installed"
     elif asked == "reference":
         of_triton = f"not used{by_force}"
-    elif not compiled and asked != "triton":
-        why = missing if device is None else f"Triton does not compile for {device.type}"
+    elif asked is None and not backend.compiles_triton:
+        why = none if host else f"it does not compile for {backend.name}"
         of_triton = f"not used: {why} (Triton {installed})"
     else:
         of_triton = f"used for attention, the cache and sampling{by_force} (Triton {installed})"
@@ -117,17 +116,17 @@ def chosen(backend: Backend, device: torch.device | None) -> Mapping[str, str]:
         of_varlen = f"not used: torch {version('torch')} has no torch.nn.attention.varlen"
     elif asked is not None:
         of_varlen = f"not used{by_force}"
-    elif device is None:
-        of_varlen = f"not used: {missing}"
-    elif (why_not := backend.why_no_varlen(device)) is not None:
-        of_varlen = f"not used: {why_not}"
+    elif host:
+        of_varlen = f"not used: {none}"
+    elif (reason := backend.why_no_varlen(backend.device(backend.name))) is not None:
+        of_varlen = f"not used: {reason}"
     else:
         of_varlen = "used for prompts in float16 and bfloat16"
-    everywhere = asked != "triton" and (installed is None or not compiled or asked == "reference")
+    by_triton = of_triton.startswith("used")
     return {
         "triton": of_triton,
         "varlen": of_varlen,
-        "reference": f"used{by_force}" if everywhere else "used for float64",
+        "reference": "used for float64" if by_triton else f"used{by_force}",
     }
 
 

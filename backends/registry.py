@@ -43,9 +43,11 @@ def backend_named(name: str) -> Backend:
 def backend_of_name(device: str) -> Backend:
     """The backend of a device's name, such as `cpu`. Raises `NoDevice` if there is none."""
     kind, colon, number = device.partition(":")
-    if colon and not (number.isdecimal() and len(number) <= 3):
-        raise NoDevice(f"{device[:60]!r} is not a device: after the colon stands its number")
-    return backend_named(kind)
+    found = backend_named(kind)
+    if colon and (found.on_host or not (number.isdecimal() and len(number) <= 3)):
+        wanted = "has no numbers" if found.on_host else "takes a number after the colon"
+        raise NoDevice(f"{device[:60]!r} is not a device: {kind!r} {wanted}")
+    return found
 
 
 def device_called(name: str) -> torch.device:
@@ -66,7 +68,9 @@ def known_backends() -> tuple[str, ...]:
 def with_streams() -> tuple[str, ...]:
     """The names of all backends that may have streams. Loads no code of packages."""
     return tuple(
-        name for name in known_backends() if name not in _shipped() or backend_named(name).has_streams
+        name
+        for name in known_backends()
+        if name not in _shipped() or backend_named(name).has_streams
     )
 
 

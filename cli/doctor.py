@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from ..backends.backend import Backend
+from ..backends.errors import NoDevice
+from ..backends.kernels import chosen
+from ..backends.registry import HOST, backend_named, known_backends
 
 _PACKAGES = (
     *("stepweave", "torch", "transformers"),
     *("xgrammar", "llguidance", "networkx", "pydantic"),
 )
-
-
-_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, of Windows below Linux
 
 
 def doctor() -> int:
@@ -23,7 +24,7 @@ def doctor() -> int:
         ("python", platform.python_version(), True),
         *(_package(name) for name in _PACKAGES),
         ("cores", str(len(os.sched_getaffinity(0)) if _has_affinity() else os.cpu_count()), True),
-        *_cuda(),
+        *_devices(),
         _embedded("target"),
         _embedded("draft"),
     ]
@@ -44,26 +45,27 @@ def _package(name: str) -> tuple[str, str, bool]:
         return name, f"not installed: pip install {name}", False
 
 
-def _cuda() -> list[tuple[str, str, bool]]:
-    """The GPU, and which attention runs on it and why not another.
-
-    Where there is no driver there is no GPU, and no need to import torch, which takes seconds.
-    """
+def _devices() -> list[tuple[str, str, bool]]:
+    """The devices of each backend, and which kernels run on the first one and why not others."""
     try:
         version("torch")
     except PackageNotFoundError:
-        return [("cuda", "unknown without torch", True)]
-    from ..models.kernels import available
-
-    device, capability = "none; pipelines run on the CPU", None
-    if sys.platform != "linux" or any(Path(each).exists() for each in _DRIVERS):
-        import torch
-
-        if torch.cuda.is_available():
-            device = torch.cuda.get_device_name(0)
-            capability = torch.cuda.get_device_capability()
-    kernels = available(capability).items()
-    return [("cuda", device, True), *((f"attention: {name}", said, True) for name, said in kernels)]
+        return [("devices", "unknown without torch", True)]
+    findings: list[tuple[str, str, bool]] = []
+    first: Backend | None = None
+    for name in known_backends():
+        try:
+            backend = backend_named(name)
+        except NoDevice as error:  # a package that does not load
+            findings.append((name, f"{error}", False))
+            continue
+        if not backend.on_host:
+            there = backend.found()
+            instead = "none; pipelines run on the CPU"
+            findings.append((name, ", ".join(there) or instead, True))
+            first = first or (backend if there else None)
+    kernels = chosen(first or backend_named(HOST))
+    return [*findings, *((f"kernels: {name}", said, True) for name, said in kernels.items())]
 
 
 def _embedded(part: str) -> tuple[str, str, bool]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
+from ..backends.registry import HOST, backend_of_name
+from ..executors.names import streams_behind
 from ..graph.arguments import MAX_DISTANCE
 from .abstract import MAX_NODES, AbstractGraph, Microseconds, Name, ReadText
+from .places import Device, Executor
 from .prompts import PromptLine
 
-Executor = Literal["serial", "threads", "cuda"]
-DEVICE = r"^(auto|cpu|cuda(:[0-9]{1,3})?)$"
 Order = Literal["keep", "search"]
 Identifier = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
@@ -35,11 +35,11 @@ class ModelConfig(_Part):
         description="Number format of weights and caches. auto: the checkpoint's; float32 for "
         "the embedded model, as in its published figures.",
     )
-    device: Annotated[str, Field(pattern=DEVICE)] = Field(
+    device: Device = Field(
         default="auto",
         description="The device that holds weights and caches, also those of drafters and "
-        "heads: `cpu`, `cuda`, `cuda:1` … auto: a GPU if the executor is cuda, the "
-        "CPU otherwise.",
+        "heads: `cpu`, `cuda`, `cuda:1` … auto: that of the executor's streams, the CPU if it has "
+        "none.",
     )
     invariant: bool = Field(
         default=True,
@@ -65,13 +65,6 @@ class ModelConfig(_Part):
         "a user's turn in the chat template. auto: chat for the embedded model, text "
         "for any other.",
     )
-
-    @field_validator("device", mode="before")
-    @classmethod
-    def _a_device_there_is(cls, device: object) -> object:
-        if isinstance(device, str) and re.fullmatch(DEVICE, device) is None:
-            raise ValueError(f"{device[:60]!r} is not a device: use auto, cpu, cuda or cuda:1")
-        return device
 
     @model_validator(mode="after")
     def _invariant_means_as_it_is(self) -> ModelConfig:
@@ -277,19 +270,19 @@ class PipelineConfig(_Part):
     executor: Executor = Field(
         default="threads",
         description="serial: one thread, no overlap; the reference. threads: threads run the "
-        "ops and overlap. cuda: threads and the streams of a GPU run the ops and "
-        "overlap.",
+        "ops and overlap. cuda, or the name of another backend: threads and the streams of its "
+        "device run the ops and overlap.",
     )
     graphs: bool = Field(
         default=True,
-        description="With executor cuda: consecutive device ops are captured as CUDA graphs, "
-        "and decode steps are padded to a few batch sizes for them. Other executors "
-        "ignore this key.",
+        description="With executor cuda, or another on streams that capture: consecutive device "
+        "ops are captured as graphs, and decode steps are padded to a few batch sizes for them. "
+        "Other executors ignore this key.",
     )
     nvtx: bool = Field(
         default=False,
-        description="With executor cuda: each op is named `node/step` for profilers such as "
-        "Nsight.",
+        description="With executor cuda, or another on streams: each op is named `node/step` for "
+        "profilers such as Nsight.",
     )
     torch_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = Field(
         default="auto",
@@ -356,11 +349,12 @@ class PipelineConfig(_Part):
         return self
 
     @model_validator(mode="after")
-    def _streams_are_those_of_a_gpu(self) -> PipelineConfig:
-        if self.executor == "cuda" and self.model.device == "cpu":
+    def _streams_are_those_of_the_device(self) -> PipelineConfig:
+        device, streams = self.model.device, streams_behind(self.executor)
+        if streams is not None and device != "auto" and backend_of_name(device) is not streams:
             raise ValueError(
-                "executor cuda runs on the streams of a GPU, but model.device is cpu; leave the "
-                "device out, or use executor threads"
+                f"executor {self.executor} runs on the streams of a device {streams.name}, but "
+                f"model.device is {device}; leave the device out, or use executor threads"
             )
         return self
 
@@ -387,14 +381,15 @@ class PipelineConfig(_Part):
     def captured(self) -> bool:
         """Whether graphs are captured: not where sizes depend on what was accepted."""
         static = self.speculation is None or self.speculation.padded
-        return self.executor == "cuda" and self.graphs and static
+        streams = streams_behind(self.executor)
+        return streams is not None and streams.captures and self.graphs and static
 
     @property
     def device(self) -> str:
-        """Where the model is to lie: `cpu`, or a GPU."""
+        """Where the model is to lie: `cpu`, or on the device of the executor's streams."""
         if self.model.device != "auto":
             return self.model.device
-        return "cuda" if self.executor == "cuda" else "cpu"
+        return HOST if streams_behind(self.executor) is None else self.executor
 
     @model_validator(mode="after")
     def _a_window_fits_the_budget(self) -> PipelineConfig:

@@ -33,11 +33,11 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from ..backends.streams import CannotCapture, Recording, Stream
 from ..graph.plan import Plan
 from ..graph.planner.segments import Segment, segments
 from .contents import Unstable, mapped, signature, tensors
 from .context import Context, Memory
-from ..backends.streams import CannotCapture, Recording, Stream
 from .exits import NUMBERS, telling, watched_exits
 
 LIMIT = 512

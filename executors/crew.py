@@ -30,10 +30,10 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from ..backends.streams import Event, Moment, Stream, Streams
 from ..graph.plan import Plan, Wait
 from .asked import Asked
 from .context import Context, Memory, cells_in_flight
-from ..backends.streams import Event, Moment, Stream, Streams
 from .errors import DeviceFailure, NodeFailure, StuckWait
 from .frontier import BEFORE_ALL, Aborted, Frontier
 from .hold import Copies, Holds

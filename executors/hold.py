@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..backends.streams import Event, Stream
 from ..graph.plan import Plan
 from ..graph.planner.events import plan_edges
 from ..graph.planner.paths import HOP, adjacency, closure, reachable
 from ..graph.step_graph import Vertex
 from .context import Cells, Incomplete
-from ..backends.streams import Event, Stream
 
 Held = deque[tuple[int, tuple[Any, ...]]]  # (step, what the op touched then), oldest first
 

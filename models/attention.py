@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
+from ..backends import backend_of
+from ..backends.kernels import asked_for
 from .invariant import elementwise, proven_tiles, tile_plan
 from .kernels import operators, packed
-from .kernels.choice import forced
 from .kernels.reference import How, attend_gathered, pack, packed_mask, unpack
 from .paged_cache import SCRATCH_BLOCK, LayerShape, PagedCache
 
@@ -189,7 +190,7 @@ def paged_attention(
 
     if paged_invariant is None:
         exact = query.dtype in (torch.float32, torch.float64)
-        paged_invariant = exact and query.device.type == "cpu"
+        paged_invariant = exact and backend_of(query.device).on_host
     return attend_layer(paged, layer, query, key, value, how, invariant=paged_invariant)[None], None
 
 
@@ -206,7 +207,7 @@ def attend_layer(
     """What `paged_attention` does once it knows which layer asks: `[T, H, D]`."""
     paged.calls.append(layer)
     compiling = torch.compiler.is_compiling()
-    by_operators = not invariant and (compiling or _on_device(query.device))
+    by_operators = not invariant and (compiling or _by_operators(query.device))
     cache = paged.cache
     tokens = len(paged.slots)  # what follows is padding, which has no keys and no result
     k_new, v_new = key[0].transpose(0, 1), value[0].transpose(0, 1)
@@ -245,8 +246,9 @@ def attend_layer(
     return out
 
 
-def _on_device(device: torch.device) -> bool:
-    return device.type == "cuda" or forced() == "triton"
+def _by_operators(device: torch.device) -> bool:
+    """Whether one of the operators' kernels may run there; in plain torch they gain nothing."""
+    return backend_of(device).compiles_triton or asked_for() == "triton"
 
 
 def _attend_by_operators(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from ..backends import backend_of, device_called
 from ..graph.errors import shortly
 from . import attention, compiled
 from .attention import AttentionBatch, LayerProbe
@@ -87,7 +88,7 @@ class CausalLM:
         self._speeds = None if self.rope_switch is None else RowSpeeds(model, self.rope_switch)
         compiled.undo(model)
         grouped = compile != "off" and self.dtype != torch.float64
-        if invariant or (self.device.type == "cpu" and not grouped):
+        if invariant or (backend_of(self.device).on_host and not grouped):
             plain_experts(model)
         with torch.no_grad(), own_code(self.name):
             expected = self._own_logits()
@@ -131,7 +132,7 @@ class CausalLM:
         if dtype == "auto" and str(name_or_path) in EMBEDDED:
             dtype = "float32"
         wanted: torch.dtype | str = "auto" if dtype == "auto" else getattr(torch, dtype)
-        place = _device(device)
+        place = device_called(str(device))
         model = load_model(name_or_path, wanted)
         try:
             nn.Module.to(model, place)
@@ -483,15 +484,3 @@ def _not_finite(model: nn.Module) -> str:
     """Which weights are not numbers; it may be none, where sums are too large for the precision."""
     broken = [name for name, each in model.named_parameters() if not bool(each.isfinite().all())]
     return f", since these weights are not: {named(broken)}" if broken else ""
-
-
-def _device(name: torch.device | str) -> torch.device:
-    if isinstance(name, torch.device):
-        return name
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError):
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise ModelError(f"device {str(name)!r} is not supported; use 'cpu', 'cuda' or 'cuda:1'")
-    return device

@@ -31,6 +31,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from ..backends import backend_of
+
 TILES = (8, 16, 24, 32, 48, 64, 96, 128)
 """Rows per tile that are tried. Steps of at most 1.5 keep the padding below a third."""
 
@@ -69,7 +71,7 @@ def matmul(x: Tensor, weight: Tensor) -> Tensor:
 def elementwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """`function(x)` such that an element's result does not depend on its place in `x`."""
     size = x.numel()
-    if x.device.type != "cpu" or size == 0:
+    if size == 0 or not backend_of(x.device).on_host:
         return function(x)
     padded = _aligned_size(size, torch.get_num_threads())
     if padded == size and x.is_contiguous():
@@ -157,7 +159,7 @@ def _gap(x: Tensor) -> int:
     Kernels may treat the numbers before the first aligned one apart, so that a row's bits depend
     on its address. Real models have aligned widths; for odd ones the weight is copied each time.
     """
-    return -x.shape[-1] % (_LINE // x.element_size()) if x.device.type == "cpu" else 0
+    return -x.shape[-1] % (_LINE // x.element_size()) if backend_of(x.device).on_host else 0
 
 
 def _try_tiles(

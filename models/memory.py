@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
+from ..backends import backend_of
 from ..graph.errors import shortly
 from .errors import NoMemory
 
@@ -23,7 +24,7 @@ def room_for(what: str, nbytes: int, device: torch.device, advice: str) -> Itera
     more than there is would end the process once the memory is written to.
     """
     refused = f"{what} needs {in_units(nbytes)} on {device}"
-    if device.type == "cpu" and nbytes > (there := _physical()):
+    if backend_of(device).on_host and nbytes > (there := _physical()):
         raise NoMemory(f"{refused}, and the machine has {in_units(there)}; {advice}")
     try:
         yield

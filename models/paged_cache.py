@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..backends import backend_of
 from .memory import room_for
 
 SCRATCH_BLOCK = 0
@@ -137,7 +138,7 @@ class _Workspace:
 
     def lines(self, count: int, store: Tensor) -> Tensor | None:
         """Room for `count` lines of `store`; None on a device, whose allocator keeps memory."""
-        if store.device.type != "cpu":
+        if not backend_of(store.device).on_host:
             return None
         shape = (count, store.shape[1])
         if shape not in self._views:

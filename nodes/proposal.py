@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..backends.kernels import runs_on
 from ..graph.node import OpContext
 from ..models.attention import AttentionBatch
 from ..models.paged_cache import PagedCache
 from ..sampling.draw import draw, filtered_log_probs
-from ..sampling.kernels import runs_on
 from ..sampling.noise import Purpose
 from .machine import Machine
 from .prepare_inputs import Inputs, SampleRows, slots_of

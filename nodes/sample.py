@@ -13,10 +13,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ..backends.kernels import active, runs_on
 from ..graph.errors import StepweaveError
 from ..graph.node import OpContext
 from ..sampling.draw import filtered_log_probs
-from ..sampling.kernels import active, runs_on
 from ..sampling.logprobs import Logprobs, token_logprobs
 from ..sampling.windows import Verified, Windows
 from .history import History

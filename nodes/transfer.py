@@ -13,6 +13,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from ..backends import backend_of
+
 CPU = torch.device("cpu")
 
 
@@ -23,7 +25,7 @@ def pinned(
     device: torch.device = CPU,
 ) -> Tensor:
     """A host buffer that `device` can copy from and to while the host goes on."""
-    return torch.full(shape, fill, dtype=dtype, pin_memory=device.type != "cpu")
+    return backend_of(device).pinned(shape, dtype, fill)
 
 
 def packed(buffer: Tensor, *shape: int) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .kernels import runs_on
+from ..backends.kernels import runs_on
 from .noise import Purpose, gumbel
 
 _NEVER = float("-inf")

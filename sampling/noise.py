@@ -19,7 +19,8 @@ from math import log as _log
 import torch
 from torch import Tensor
 
-from .kernels import active
+from ..backends import backend_of
+from ..backends.kernels import active
 
 
 class Purpose(IntEnum):
@@ -122,7 +123,7 @@ def gumbel(seeds: Tensor, positions: Tensor, purpose: Purpose | int | Tensor, vo
     blocks = torch.arange(-(-vocab // 4), dtype=torch.int64, device=seeds.device)
     noise = torch.empty(len(seeds), len(blocks), 4, dtype=torch.float32, device=seeds.device)
     width, height = len(blocks), len(seeds)
-    if seeds.device.type == "cpu":
+    if backend_of(seeds.device).on_host:
         width = min(width, _CPU_BLOCKS)
         height = _CPU_BLOCKS // max(1, width)
     parts = [slice(row, row + height) for row in range(0, len(seeds), max(1, height))]

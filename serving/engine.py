@@ -10,10 +10,11 @@ from typing import Literal
 
 import torch
 
+from ..backends import backend_of
 from ..executors.blocking import executor_on
 from ..executors.capture import Captures
-from ..executors.cuda import Cuda
 from ..executors.errors import NodeFailure, UndeclaredAccess
+from ..executors.names import streams_behind
 from ..executors.report import RunReport
 from ..executors.run import Executor, run
 from ..graph.answers.delay import delayable
@@ -34,8 +35,6 @@ from ..requests.buckets import powers_of_two
 from ..requests.request import Request
 from ..requests.table import Limits, RequestTable
 from ..testing.checking.mode import Strict
-
-ExecutorName = Literal["serial", "threads", "cuda"]
 
 FUTILE_RETRIES = 3
 """How often in a row the engine goes on after failures between which nobody got anywhere."""
@@ -80,15 +79,15 @@ class Engine:
     drafter: CausalLM | EagleHead | None = None
     policies: Policies = field(default_factory=Policies)
     prefix_cache: bool = False
-    executor: ExecutorName | Executor = "serial"
-    graphs: bool = False  # round decode steps up to few sizes, and have executor cuda capture them
-    nvtx: bool = False  # name ops for profilers, where the executor is cuda
+    executor: str | Executor = "serial"
+    graphs: bool = False  # round decode steps up to few sizes, and capture them on streams
+    nvtx: bool = False  # name ops for profilers, where an executor has streams
     torch_threads: int | None = None
     check: Literal["off", "strict"] = "off"
     watchdog_s: float | None = 600.0  # a long prompt on a slow machine is slow, not stuck
     plan: Plan = field(init=False)
     machine: Machine = field(init=False)
-    _cuda: Cuda | None = field(init=False, default=None)
+    _by_name: tuple[str, Executor] | None = field(init=False, default=None)
     totals: Totals = field(init=False, default_factory=Totals)
 
     def __post_init__(self) -> None:
@@ -180,7 +179,7 @@ class Engine:
     @property
     def captures(self) -> Captures | None:
         """The captured segments, and what became of their steps."""
-        return getattr(self._cuda or self.executor, "captures", None)
+        return getattr(self.runner(), "captures", None)
 
     def notes(self) -> list[str]:
         """What is not as somebody might think: merged or skipped weights, steps not replayed."""
@@ -189,23 +188,28 @@ class Engine:
         return [*self.model.notes, *drafter, *captured]
 
     def runner(self) -> Executor:
-        """What runs the plan where the model lies. Raises `StepweaveError` for an unknown name."""
-        if self.executor == "cuda":
-            if self._cuda is None:  # it keeps the graphs, from run to run
-                self._cuda = Cuda(
-                    self.model.device, ranges=self.nvtx, graphs=self.graphs and self.check == "off"
-                )
-            return self._cuda
-        if isinstance(self.executor, str):
-            return executor_on(self.model.device, self.executor)
-        return self.executor
+        """What runs the plan where the model lies: of a name, one for all runs, as it has graphs.
+
+        Raises `StepweaveError` for an unknown name.
+        """
+        if not isinstance(self.executor, str):
+            return self.executor
+        if self._by_name is None or self._by_name[0] != self.executor:
+            graphs = self.graphs and self.check == "off"
+            self._by_name = (
+                self.executor,
+                executor_on(self.model.device, self.executor, ranges=self.nvtx, graphs=graphs),
+            )
+        return self._by_name[1]
 
     def _refuse_other_devices(self) -> None:
         device = self.model.device
-        if self.executor == "cuda" and device.type == "cpu":
+        streams = streams_behind(self.executor) if isinstance(self.executor, str) else None
+        if streams is not None and streams is not backend_of(device):
             raise EngineError(
-                "executor 'cuda' runs on the streams of a GPU, but the model is on the CPU; load "
-                "it with device='cuda', or use executor 'threads'"
+                f"executor {streams.name!r} runs on the streams of a device {streams.name!r}, but "
+                f"the model is on {f'{device}'!r}; load it with device={streams.name!r}, or use "
+                "executor 'threads'"
             )
         if self.drafter is not None and self.drafter.device != device:
             raise EngineError(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ..backends import device_called
 from ..configs.schema import PipelineConfig, SpeculationConfig
-from ..executors.blocking import device_called
 from ..models.causal_lm import CausalLM
 from ..models.eagle import EagleHead
 from ..requests.table import Limits
@@ -18,7 +18,7 @@ def load_engine(config: PipelineConfig) -> Engine:
 
     What is tried out while a model loads is computed with as many threads as its runs have: it is
     to hold for them, and threads that wait for each other cost a small model seconds.
-    Raises `NoCuda`, `ModelError`, `GraphError` or `EngineError`.
+    Raises `NoDevice`, `ModelError`, `GraphError` or `EngineError`.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads_in_torch or threads)

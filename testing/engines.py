@@ -26,7 +26,7 @@ from ..policies.chosen import Policies
 from ..requests.request import Request, SamplingParams
 from ..requests.stopping import StopChecker
 from ..requests.table import Limits
-from ..serving.engine import Engine, ExecutorName
+from ..serving.engine import Engine
 from ..serving.pipeline import DRAFTERS
 from ..structured.xgrammar_backend import XGrammarBackend
 from .models import tiny_model, tiny_tokenizer
@@ -63,7 +63,7 @@ class TinyConfig:
     """One cell of the matrix of features."""
 
     depth: int = 1
-    executor: ExecutorName = "serial"
+    executor: str = "serial"
     draft_tokens: int = 0
     method: Method = "draft_model"
     padded: bool = True

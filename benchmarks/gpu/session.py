@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from stepweave.executors.cuda import Cuda
+from stepweave.executors.on_streams import OnStreams
 from stepweave.executors.run import Executor
 from stepweave.executors.threads import run_threads
 from stepweave.testing.devices.recorded_calls import RecordedCalls
@@ -63,7 +63,7 @@ class Session:
     def executor(self, *, graphs: bool) -> Executor:
         """CUDA streams; in a rehearsal worker threads, and tapes in place of graphs."""
         if not self.toy:
-            return Cuda(graphs=graphs)
+            return OnStreams("cuda", graphs=graphs)
         return RecordedCalls(graphs=True) if graphs else run_threads
 
     def synchronize(self) -> None:

@@ -1,13 +1,11 @@
 """Attention kernels for the paged cache, behind two torch operators.
 
     operators.py    the operators: write the cache, attend to it; what `torch.compile` sees
-    choice.py       which implementation runs where
     reference.py    plain torch, any device
     split_kv.py     Triton: decoding and windows of drafts
     write_cache.py  Triton: new keys and values to their slots
     packed.py       prompts, by torch's own kernel for ragged batches
 
-`split_kv` and `write_cache` import Triton, so they are imported only where they run.
+`backends.kernels` says which of them run where. `split_kv` and `write_cache` import Triton, so they
+are imported only where they do.
 """
-
-from .choice import available as available

@@ -11,8 +11,8 @@ Shapes: see `split_kv.py`.
 import torch
 from torch import Tensor
 
+from ...backends.kernels import current, processors, takes
 from . import reference
-from .choice import implementation
 
 LONG = 8
 """Query tokens of a row beyond which it counts as a prompt rather than as a window of drafts."""
@@ -23,10 +23,10 @@ def write_now(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor)
 
     Zero takes the place of NaN and infinities.
     """
-    if implementation(keys.device, keys.dtype) == "triton":
+    if takes(keys.device, keys.dtype):
         from . import write_cache as kernel
 
-        with _current(keys.device):
+        with current(keys.device):
             kernel.write(keys, values, slots, k, v)
     else:
         reference.write(keys, values, slots, k, v)
@@ -61,7 +61,7 @@ def attend_now(
     sees the keys of its row at positions up to its own, of these the last `window`; a token at a
     negative position gets something finite. The cache holds finite numbers only.
     """
-    if implementation(query.device, query.dtype) != "triton":
+    if not takes(query.device, query.dtype):
         how = reference.How(scaling, window, softcap, sinks)
         return reference.attend(
             query,
@@ -77,9 +77,9 @@ def attend_now(
 
     head_bytes = max(keys.shape[2], values.shape[2]) * keys.element_size()
     launch = split_kv.launch_for(
-        keys.shape[1], head_bytes, _processors(query.device), long=query_len > LONG
+        keys.shape[1], head_bytes, processors(query.device), long=query_len > LONG
     )
-    with _current(query.device):
+    with current(query.device):
         return split_kv.attend(
             query,
             keys,
@@ -114,15 +114,3 @@ def _(
     sinks: Tensor | None = None,
 ) -> Tensor:
     return query.new_empty(query.shape[0], query.shape[1], values.shape[2])
-
-
-def _processors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 4  # Triton's interpreter, where more would only take longer
-    count: int = torch.cuda.get_device_properties(device).multi_processor_count
-    return count
-
-
-def _current(device: torch.device) -> torch.cuda.device:
-    """Make `device` the current one, on which Triton launches; -1 changes nothing."""
-    return torch.cuda.device(device if device.type == "cuda" else -1)

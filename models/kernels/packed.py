@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .choice import VARIABLE, forced
+from ...backends import backend_of
+from ...backends.kernels import VARIABLE, asked_for
 from .reference import How
 
 _DTYPES = (torch.float16, torch.bfloat16)
@@ -105,15 +106,13 @@ def fits(query: Tensor, values: Tensor, how: How) -> bool:
 
 def why_not(query: Tensor, values: Tensor, how: How) -> str | None:
     """Why `attend` cannot do this; None if it can."""
-    if query.device.type != "cuda":
-        return "it needs a CUDA device"
-    if (asked := forced()) is not None:
+    if (asked := asked_for()) is not None:
         return f"{VARIABLE} asks for {asked}"
     kernel = _kernel()
     if kernel is None:
         return "this torch has no torch.nn.attention.varlen"
-    if torch.cuda.get_device_capability(query.device) < (8, 0):
-        return "it needs a device of compute capability 8.0"
+    if (reason := backend_of(query.device).why_no_varlen(query.device)) is not None:
+        return reason
     if query.dtype not in _DTYPES:
         return f"it needs float16 or bfloat16, not {query.dtype}"
     width = query.shape[-1]

@@ -1,6 +1,5 @@
 """The device's side of sampling as a few Triton kernels; the torch functions are their reference.
 
-    choice.py   where they run
     checks.py   what is checked before a launch
     keys.py     a score and its token as one integer, so that the best is a maximum; masks
     noise.py    the Gumbel noise of `sampling.noise`, bit for bit, where it is used
@@ -13,9 +12,6 @@
     hand_on.py  what the next step finds on the device
 
 In torch a draw is over a hundred passes over numbers of the size of the logits, nearly all of them
-for the noise, and as many launches. `choice` tells a caller what to do; the other files import
-Triton, so they are imported only where they run.
+for the noise, and as many launches. `backends.kernels` tells a caller whether they run; they import
+Triton, so they are imported only where they do.
 """
-
-from .choice import active as active
-from .choice import runs_on as runs_on

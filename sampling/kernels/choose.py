@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ...backends.kernels import current
 from .checks import check_shapes
-from .choice import current
 from .keys import (
     MOST_SPLITS,
     TILE,

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .choice import processors
+from ...backends.kernels import processors
 
 TILE = 1024
 """Tokens that a program looks at together."""

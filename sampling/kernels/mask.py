@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ...backends.kernels import current
 from .checks import check_written
-from .choice import current
 from .keys import TILE, checked_bits, contiguous_lines, masked_scores
 
 

@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ...backends.kernels import current
 from .checks import check_shapes
-from .choice import current
 
 _BLOCK = 128
 

@@ -9,10 +9,10 @@ Shapes: S rows, windows of W = k + 1 places, V tokens.
 
 from torch import Tensor
 
+from ...backends.kernels import current
 from ..noise import Purpose
 from . import choose, settle
 from .checks import check_shapes
-from .choice import current
 
 
 def coupled_scores(

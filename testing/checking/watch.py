@@ -205,6 +205,7 @@ _MEANT = {
     "as_tensor": "torch.as_tensor(…), a copy from pageable memory,",
 }
 
+
 class TorchRefuses:
     """The backends' own refusal to wait for a device, while device ops are under way.
 

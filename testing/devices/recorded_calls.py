@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ...backends.streams import Event, Moment, Recording
 from ...executors.asked import Asked
 from ...executors.crew import run_on
-from ...backends.streams import Event, Moment, Recording
 from ...executors.report import RunReport
 from ...graph.plan import Plan
 

@@ -17,9 +17,9 @@ from functools import partial
 from random import Random
 from time import perf_counter
 
+from ...backends.streams import CannotCapture, Event, Moment, Recording
 from ...executors.asked import Asked
 from ...executors.crew import run_on
-from ...backends.streams import CannotCapture, Event, Moment, Recording
 from ...executors.report import RunReport
 from ...graph.plan import Plan
 

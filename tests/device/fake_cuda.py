@@ -96,6 +96,7 @@ class FakeCuda:
 
         stands: Any = {
             "is_available": lambda: True,
+            "device_count": lambda: 2,
             "current_device": lambda: self.here.device,
             "device": self.device,
             "stream": self.stream,

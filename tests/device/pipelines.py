@@ -82,7 +82,7 @@ def tiny_on(device: torch.device, config: TinyConfig, executor: Executor | str) 
 
     with patch.object(CausalLM, "wrap", moved):
         engine = tiny_engine(replace(config, executor="serial"))
-    engine.executor = executor  # type: ignore[assignment]
+    engine.executor = executor
     return engine
 
 
@@ -127,7 +127,7 @@ def llm_on(device: torch.device, config: PipelineConfig, executor: Executor | st
     """The pipeline with the models that it names on `device`."""
     with patch.object(loading, "device_called", lambda name: device):
         llm = LLM(pipeline=config.model_copy(update={"executor": "serial"}))
-    llm.engine.executor = executor  # type: ignore[assignment]
+    llm.engine.executor = executor
     return llm
 
 

@@ -8,13 +8,15 @@ import pytest
 import torch
 
 from stepweave import LLM
+from stepweave.backends import device_called
+from stepweave.backends.shipped.cuda import NoCuda
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
 from stepweave.executors import NodeFailure, run
-from stepweave.executors.blocking import Blocking, device_called, executor_on
-from stepweave.executors.cuda import Cuda, NoCuda
+from stepweave.executors.blocking import Blocking, executor_on
 from stepweave.executors.errors import ContractViolation
+from stepweave.executors.on_streams import OnStreams
 from stepweave.executors.run import EXECUTORS
 from stepweave.graph.node import Node, Op, OpContext
 from stepweave.graph.planner.compile import compile_plan
@@ -52,7 +54,7 @@ def test_the_device_follows_the_executor_unless_it_is_named() -> None:
     [
         (
             {"executor": "cuda", "model__device": "cpu"},
-            "executor cuda runs on the streams of a GPU",
+            "executor cuda runs on the streams of a device cuda",
         ),
         ({"model__device": "gpu"}, "model.device"),
         ({"model__device": "cuda:"}, "model.device"),
@@ -85,7 +87,7 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
 
 
 def test_an_engine_refuses_models_that_lie_elsewhere() -> None:
-    with pytest.raises(EngineError, match="executor 'cuda' runs on the streams of a GPU"):
+    with pytest.raises(EngineError, match="executor 'cuda' runs on the streams of a device 'cuda'"):
         tiny_engine(TinyConfig(executor="cuda"))
     engine = tiny_on(DEVICE, DRAFTERS["draft model"], "serial")
     here = tiny_engine(TinyConfig())
@@ -95,7 +97,7 @@ def test_an_engine_refuses_models_that_lie_elsewhere() -> None:
 
 
 def test_on_a_gpu_host_executors_wait_behind_each_device_op_and_cuda_does_not() -> None:
-    assert executor_on(GPU, "cuda") == Cuda(GPU)
+    assert executor_on(GPU, "cuda") == OnStreams(GPU)
     assert executor_on(GPU, "serial") == Blocking(EXECUTORS["serial"], GPU)
     assert executor_on(torch.device("cpu"), "threads") is EXECUTORS["threads"]
     done: list[str] = []

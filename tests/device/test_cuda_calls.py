@@ -8,10 +8,10 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from stepweave.backends.cuda_streams import CudaStreams
 from stepweave.cli.planned import planned
-from stepweave.executors import cuda as module
 from stepweave.executors.blocking import Blocking
-from stepweave.executors.cuda import Cuda
+from stepweave.executors.on_streams import OnStreams
 from stepweave.executors.run import EXECUTORS, run
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
@@ -37,18 +37,18 @@ def recorded(plan: Plan) -> tuple[Plan, dict[str, object]]:
 
 
 def on_gpu(
-    cuda: FakeCuda, executor: Cuda, plan: Plan, states: dict[str, object] | None = None
+    cuda: FakeCuda, executor: OnStreams, plan: Plan, states: dict[str, object] | None = None
 ) -> None:
     """Run the plan there; streams are called as the plan calls them."""
-    opened = module.CudaStreams.open
+    opened = CudaStreams.open
 
-    def named(device: module.CudaStreams, *args: object) -> object:
+    def named(device: CudaStreams, *args: object) -> object:
         streams = opened(device, *args)  # type: ignore[arg-type]
         for name, stream in streams.items():
             stream.stream.name = name  # type: ignore[attr-defined]
         return streams
 
-    with cuda.in_place(), patch.object(module.CudaStreams, "open", named):
+    with cuda.in_place(), patch.object(CudaStreams, "open", named):
         run(plan, executor=executor, steps=3, states=states or {})
 
 
@@ -63,7 +63,7 @@ def test_torch_is_asked_exactly_what_the_recorded_device_writes_down(
     name: str, cuda: FakeCuda
 ) -> None:
     plan, states = recorded(planned(name))
-    on_gpu(cuda, Cuda(GPU, ranges=True), plan, states)
+    on_gpu(cuda, OnStreams(GPU, ranges=True), plan, states)
     device = RecordedCalls()
     run(plan, executor=device, steps=3, states=states)
     assert by_host(cuda.calls) == by_host(device.calls)
@@ -73,7 +73,7 @@ def test_torch_is_asked_exactly_what_the_recorded_device_writes_down(
 def test_streams_that_a_host_waits_for_go_first_and_all_begin_after_the_callers_work(
     cuda: FakeCuda,
 ) -> None:
-    executor, (plan, states) = Cuda(GPU), recorded(planned("drafter_stream"))
+    executor, (plan, states) = OnStreams(GPU), recorded(planned("drafter_stream"))
     on_gpu(cuda, executor, plan, states)
     assert {stream.name: stream.priority for stream in cuda.streams} == {
         "compute": 0,
@@ -110,7 +110,7 @@ def test_every_thread_of_a_run_is_on_its_gpu(cuda: FakeCuda, named: bool) -> Non
     """A new thread begins on GPU 0: pinned memory and events would be made for that one."""
     seen: list[tuple[str, str, int]] = []
     with cuda.device(1) if not named else cuda.device(0):
-        on_gpu(cuda, Cuda("cuda:1" if named else "cuda"), touching(seen, cuda))
+        on_gpu(cuda, OnStreams("cuda:1" if named else "cuda"), touching(seen, cuda))
     assert {(name, at) for name, _, at in seen} == {
         ("main.host", 1),
         ("main.device", 1),

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from stepweave.backends.streams import CannotCapture
 from stepweave.executors import capture, run
 from stepweave.executors.capture import Captures, Counts
-from stepweave.backends.streams import CannotCapture
 from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan

@@ -18,6 +18,7 @@ from stepweave.executors.run import Executor
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import StepGraph, Vertex
+from stepweave.nodes import transfer
 from tests.device.pipelines import (
     DRAFTERS,
     Told,
@@ -89,7 +90,7 @@ class Shipped:
         engine = self.llm.engine
         engine.reset()
         self.llm._table = engine.new_table()
-        engine.executor = executor  # type: ignore[assignment]
+        engine.executor = executor
         told = generated(self.llm)
         assert [each[0] for each in told] == [None] * len(told), told
         return [each[:5] for each in told]
@@ -151,7 +152,7 @@ def handed_over(device: torch.device, slow: Callable[[], None]) -> StepGraph:
         ctx.write("read", ctx.read("copied").tolist())
 
     def pinned() -> torch.Tensor:
-        return torch.full((8,), -1, dtype=torch.int64, pin_memory=device.type == "cuda")
+        return transfer.pinned(8, fill=-1, device=device)
 
     return StepGraph.build(
         [

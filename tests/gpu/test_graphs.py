@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stepweave import LLM, SamplingParams
-from stepweave.executors.cuda import Cuda
+from stepweave.executors.on_streams import OnStreams
 from tests.device.pipelines import SHIPPED, prompts
 
 
@@ -24,7 +24,7 @@ def test_replayed_steps_give_what_they_give_as_usual(name: str, gpu: torch.devic
     captures = llm.engine.captures
     assert captures is not None
     assert all(counts.replayed > 0 for counts in captures.counts.values()), captures.notes()
-    llm.engine.executor = Cuda(gpu)
+    llm.engine.executor = OnStreams(gpu)
     assert [llm.generate(lines) for _ in range(2)] == found
 
 

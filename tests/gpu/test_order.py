@@ -13,7 +13,7 @@ import torch
 
 from stepweave.executors import run
 from stepweave.executors.asked import Asked
-from stepweave.executors.cuda import Cuda
+from stepweave.executors.on_streams import OnStreams
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.testing.unverified import run_unverified
 from tests.device.pipelines import Told
@@ -44,7 +44,7 @@ def test_whichever_op_is_late_the_tokens_are_the_same(
     op: str, shipped: tuple[Shipped, Told]
 ) -> None:
     loaded, in_order = shipped
-    assert loaded.tokens(Surrounded(Cuda(), held_up(op, spin))) == in_order
+    assert loaded.tokens(Surrounded(OnStreams("cuda"), held_up(op, spin))) == in_order
 
 
 def test_a_late_stream_shows_a_wait_that_is_missing(gpu: torch.device) -> None:
@@ -62,14 +62,14 @@ from dataclasses import replace
 from torch.cuda import _sanitizer
 import torch
 from stepweave.executors.asked import Asked
-from stepweave.executors.cuda import Cuda
+from stepweave.executors.on_streams import OnStreams
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.testing import run_unverified
 from tests.gpu.checks import Shipped, Surrounded, handed_over, pipeline
 
 mode = _sanitizer.cuda_sanitizer.dispatch
 mode.__enter__()  # for this thread; below, for each that launches
-refereed = Surrounded(Cuda(), lambda name: mode)
+refereed = Surrounded(OnStreams("cuda"), lambda name: mode)
 gpu = torch.device("cuda", 0)
 if sys.argv[1] == "loose":
     plan = compile_plan(handed_over(gpu, lambda: None))

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from stepweave.executors.cuda import Cuda
+from stepweave.executors.on_streams import OnStreams
 from tests.gpu.checks import Surrounded, beside, held_up, pipeline, traced
 
 spin = partial(torch.cuda._sleep, 2_000_000)
@@ -15,7 +15,7 @@ spin = partial(torch.cuda._sleep, 2_000_000)
 def test_the_copy_back_lies_beside_the_next_forward(gpu: torch.device) -> None:
     """The copy is made as long as a step, so that it must lie beside something."""
     config = pipeline("async_eagle3_grammar", depth=2)
-    slow_copy = Surrounded(Cuda(gpu), held_up("d2h_copy.device", spin))
+    slow_copy = Surrounded(OnStreams(gpu), held_up("d2h_copy.device", spin))
     both, steps = beside(traced(gpu, config, slow_copy), "d2h_copy.device", "forward.device")
     assert steps >= 8
     assert both >= 0.7 * steps
@@ -23,7 +23,7 @@ def test_the_copy_back_lies_beside_the_next_forward(gpu: torch.device) -> None:
 
 def test_at_depth_one_it_does_not(gpu: torch.device) -> None:
     config = pipeline("async_eagle3_grammar", depth=1)
-    slow_copy = Surrounded(Cuda(gpu), held_up("d2h_copy.device", spin))
+    slow_copy = Surrounded(OnStreams(gpu), held_up("d2h_copy.device", spin))
     both, steps = beside(traced(gpu, config, slow_copy), "d2h_copy.device", "forward.device")
     assert steps >= 8
     assert both == 0
@@ -31,7 +31,7 @@ def test_at_depth_one_it_does_not(gpu: torch.device) -> None:
 
 def test_masks_are_filled_while_the_model_runs(gpu: torch.device) -> None:
     config = pipeline("async_eagle3_grammar", depth=2)
-    slow_forward = Surrounded(Cuda(gpu), held_up("forward.device", spin))
+    slow_forward = Surrounded(OnStreams(gpu), held_up("forward.device", spin))
     events = traced(gpu, config, slow_forward)
     spans = {(event.op, event.step): event for event in events}
     masked = [event for event in events if event.op.startswith("bitmask.host")]

@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from stepweave.backends import kernels as switch
+from stepweave.backends.kernels import KernelsUnavailable, chosen, takes
+from stepweave.backends.registry import backend_named
 from stepweave.models import attention, kernels
 from stepweave.models.causal_lm import CausalLM
-from stepweave.models.errors import ModelError
-from stepweave.models.kernels import available, choice, operators, packed
+from stepweave.models.kernels import operators, packed
 from stepweave.testing.models import PagedRows, own_greedy, tiny_model
 from tests.models.interpreter import Interpreter
 from tests.models.paged_oracle import Batch
@@ -71,7 +73,7 @@ def test_windows_and_prompts_of_one_batch_are_attended_apart(
         prompts.append(len(args[3]) - 1)
         return ragged(*args, **kwargs)
 
-    monkeypatch.setattr(attention, "_on_device", lambda device: True)
+    monkeypatch.setattr(attention, "_by_operators", lambda device: True)
     monkeypatch.setattr(packed, "fits", lambda query, values, how: True)
     monkeypatch.setattr(packed, "_kernel", lambda: kernel)
     keys = Keys((150, 30, 70, 40))
@@ -119,7 +121,7 @@ def test_on_the_cpu_no_kernel_is_imported(monkeypatch: pytest.MonkeyPatch) -> No
     query, keys, values = (x.nan_to_num() for x in batch.arguments()[:3])
     operators.attend_paged(query, keys, values, batch.tables, batch.positions, 3, 4, 0.3)
     operators.write_cache(keys, values, torch.tensor([1]), keys[:1].clone(), values[:1].clone())
-    monkeypatch.setenv(choice.VARIABLE, "triton")
+    monkeypatch.setenv(switch.VARIABLE, "triton")
     with pytest.raises(ImportError):
         operators.attend_paged(query, keys, values, batch.tables, batch.positions, 3, 4, 0.3)
 
@@ -128,41 +130,59 @@ CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 def test_triton_runs_on_cuda_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(choice.VARIABLE, raising=False)
-    monkeypatch.setattr(choice, "_installed", lambda: "3.7.1")
-    assert choice.implementation(CUDA, torch.bfloat16) == "triton"
-    assert choice.implementation(CUDA, torch.float64) == "reference"
-    assert choice.implementation(CPU, torch.float32) == "reference"
-    monkeypatch.setattr(choice, "_installed", lambda: None)
-    assert choice.implementation(CUDA, torch.bfloat16) == "reference"
+    monkeypatch.delenv(switch.VARIABLE, raising=False)
+    monkeypatch.setattr(switch, "_installed", lambda: "3.7.1")
+    assert takes(CUDA, torch.bfloat16)
+    assert not takes(CUDA, torch.float64)
+    assert not takes(CPU, torch.float32)
+    monkeypatch.setattr(switch, "_installed", lambda: None)
+    assert not takes(CUDA, torch.bfloat16)
 
 
 def test_the_environment_may_force_an_implementation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_installed", lambda: "3.7.1")
-    monkeypatch.setenv(choice.VARIABLE, "reference")
-    assert choice.implementation(CUDA, torch.bfloat16) == "reference"
-    monkeypatch.setenv(choice.VARIABLE, "triton")
-    assert choice.implementation(CPU, torch.float32) == "triton"
-    monkeypatch.setenv(choice.VARIABLE, "tritn")
-    with pytest.raises(ModelError, match=r"STEPWEAVE_KERNELS is 'tritn' \(did you mean 'triton'"):
-        choice.implementation(CPU, torch.float32)
-    monkeypatch.setenv(choice.VARIABLE, "triton")
-    monkeypatch.setattr(choice, "_installed", lambda: None)
-    with pytest.raises(ModelError, match="not installed"):
-        choice.implementation(CPU, torch.float32)
+    monkeypatch.setattr(switch, "_installed", lambda: "3.7.1")
+    monkeypatch.setenv(switch.VARIABLE, "reference")
+    assert not takes(CUDA, torch.bfloat16)
+    monkeypatch.setenv(switch.VARIABLE, "triton")
+    assert takes(CPU, torch.float32)
+    monkeypatch.setenv(switch.VARIABLE, "tritn")
+    with pytest.raises(
+        KernelsUnavailable, match=r"is 'tritn' \(did you mean 'triton'"
+    ):
+        takes(CPU, torch.float32)
+    monkeypatch.setenv(switch.VARIABLE, "triton")
+    monkeypatch.setattr(switch, "_installed", lambda: None)
+    with pytest.raises(KernelsUnavailable, match="not installed"):
+        takes(CPU, torch.float32)
 
 
 def test_people_are_told_what_runs_and_why_not_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(choice.VARIABLE, raising=False)
-    monkeypatch.setattr(choice, "_installed", lambda: "3.7.1")
-    assert set(available(None)) == {"triton", "varlen", "reference"}
-    assert available(None)["triton"] == "not used: no CUDA device (Triton 3.7.1)"
-    assert available(None)["reference"] == "used"
-    older = "not used: needs a device of compute capability 8.0"
-    assert available((7, 5))["varlen"] == older
-    assert available((9, 0))["triton"].startswith("used for decoding")
-    assert available((9, 0))["varlen"].startswith("used for prompts")
-    assert available((9, 0))["reference"] == "used for float64"
-    monkeypatch.setattr(choice, "_installed", lambda: None)
-    assert available((9, 0))["triton"] == "not used: Triton is not installed"
-    assert available((9, 0))["reference"] == "used"
+    monkeypatch.delenv(switch.VARIABLE, raising=False)
+    monkeypatch.setattr(switch, "_installed", lambda: "3.7.1")
+    host, gpu = backend_named("cpu"), backend_named("cuda")
+    capability = (9, 0)
+    monkeypatch.setattr(type(gpu), "device", lambda self, name: CUDA)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert set(chosen(host)) == {"triton", "varlen", "reference"}
+    no_other = "not used: there is no device but the host"
+    assert chosen(host)["triton"] == f"{no_other} (Triton 3.7.1)"
+    assert chosen(host)["varlen"] == no_other
+    assert chosen(host)["reference"] == "used"
+    assert chosen(gpu)["triton"] == "used for attention, the cache and sampling (Triton 3.7.1)"
+    assert chosen(gpu)["varlen"].startswith("used for prompts")
+    assert chosen(gpu)["reference"] == "used for float64"
+    capability = (7, 5)
+    assert chosen(gpu)["varlen"] == "not used: it needs a device of compute capability 8.0"
+    monkeypatch.setenv(switch.VARIABLE, "reference")
+    by_force = f"({switch.VARIABLE} asks for reference)"
+    assert chosen(gpu) == {
+        "triton": f"not used {by_force}",
+        "varlen": f"not used {by_force}",
+        "reference": f"used {by_force}",
+    }
+    monkeypatch.setenv(switch.VARIABLE, "triton")
+    assert chosen(host)["triton"].startswith("used for attention")
+    monkeypatch.delenv(switch.VARIABLE)
+    monkeypatch.setattr(switch, "_installed", lambda: None)
+    assert chosen(gpu)["triton"] == "not used: Triton is not installed"
+    assert chosen(gpu)["reference"] == "used"

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stepweave.backends.kernels import runs_on
 from stepweave.graph.errors import StepweaveError
 from stepweave.nodes.bitmask import Mask
 from stepweave.nodes.edits import Edits
@@ -22,7 +23,6 @@ from stepweave.nodes.prepare_inputs import SampleRows
 from stepweave.nodes.sample import draw, hand_on
 from stepweave.nodes.tails import Tails
 from stepweave.policies.registry import policy
-from stepweave.sampling.kernels import runs_on
 from stepweave.structured.bitmask import words
 
 VOCAB = 1100

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from stepweave.backends.kernels import KernelsUnavailable
 from stepweave.sampling.draw import draw, filtered_log_probs
-from stepweave.sampling.kernels.choice import KernelsUnavailable
 from stepweave.sampling.noise import _gumbel_from_words, gumbel, uniform
 from stepweave.sampling.verification import coupled
 from stepweave.sampling.windows import Windows
@@ -320,6 +320,6 @@ def test_the_kernels_take_what_they_can(
     with pytest.raises(KernelsUnavailable, match="did you mean 'triton'"):
         kernel_cases.used()
     monkeypatch.setenv("STEPWEAVE_KERNELS", "triton")
-    monkeypatch.setattr(f"{KERNELS}.choice._installed", lambda: False)
+    monkeypatch.setattr("stepweave.backends.kernels._installed", lambda: None)
     with pytest.raises(KernelsUnavailable, match="pip install triton"):
         kernel_cases.used()

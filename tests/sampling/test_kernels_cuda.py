@@ -31,7 +31,7 @@ def on_device(*given: Tensor) -> Any:
 
 
 def test_they_are_used() -> None:
-    from stepweave.sampling.kernels import runs_on
+    from stepweave.backends.kernels import runs_on
 
     assert runs_on(torch.zeros(1, device="cuda"))
 

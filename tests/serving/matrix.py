@@ -199,7 +199,7 @@ def run(cell: Cell, requests: Sequence[Asked], *, depth: int, executor: str) -> 
     config = replace(
         base,
         depth=depth,
-        executor=executor,  # type: ignore[arg-type]
+        executor=executor,
         draft_tokens=k,
         method=cell.method or "draft_model",
         structured=cell.grammar != "no grammar",

@@ -98,7 +98,7 @@ def test_each_request_has_its_own_draft_length_and_may_have_none(method: Method)
     seen = set()
     for depth, executor in [(1, "serial"), (2, "threads"), (3, "threads")]:
         config = replace(BASE, method=method, depth=depth)
-        config = replace(config, executor=executor)  # type: ignore[arg-type]
+        config = replace(config, executor=executor)
         tokens, counts, _ = outcome(config, asked)
         assert tokens == expected
         seen.add(tuple(counts))
@@ -168,7 +168,7 @@ def test_rejection_sampling_gives_the_same_tokens_and_counts_at_every_depth(
             BASE, method=method, policies=Policies(acceptance=Rejection()), depth=depth
         )
         for changed in (config, replace(config, token_budget=9), replace(config, num_blocks=22)):
-            changed = replace(changed, executor=executor)  # type: ignore[arg-type]
+            changed = replace(changed, executor=executor)
             tokens, counts, engine = outcome(changed, asked)
             seen.add(str((tokens, counts)))
             assert ("draft_probs" in engine.plan.graph.states) == (method in WITH_WEIGHTS)

@@ -134,7 +134,7 @@ def test_tokens_are_those_of_transformers_and_counts_do_not_depend_on_depth(
     counts: set[tuple[tuple[int, int], ...]] = set()
     preempted = 0
     for executor, depth in RUNS:
-        config = replace(base, executor=executor, depth=depth)  # type: ignore[arg-type]
+        config = replace(base, executor=executor, depth=depth)
         requests, preemptions = run_cell(config, asked, situation)
         preempted += preemptions
         for request in requests:
@@ -172,7 +172,7 @@ def test_seeded_sampling_is_the_same_at_every_depth(acceptance: str, situation: 
             base = replace(base, num_blocks=14 if k == 0 else 21)
         asked = params(GRAMMARS["mixed"], temperature=0.9)
         for executor, depth in RUNS:
-            config = replace(base, executor=executor, depth=depth)  # type: ignore[arg-type]
+            config = replace(base, executor=executor, depth=depth)
             requests, _ = run_cell(config, asked, situation)
             assert all(request.error is None for request in requests)
             seen[k].add(
@@ -205,7 +205,7 @@ def test_float32_with_the_invariant_path_is_exact_too() -> None:
     ]:
         config = TinyConfig(
             depth=depth,
-            executor=executor,  # type: ignore[arg-type]
+            executor=executor,
             draft_tokens=k,
             structured=True,
             token_budget=budget,
@@ -223,7 +223,7 @@ def test_a_drafter_with_a_short_context_stops_drafting_and_changes_nothing() -> 
     counts = set()
     for executor, depth in RUNS:
         engine = tiny_engine(
-            TinyConfig(draft_tokens=3, depth=depth, executor=executor),  # type: ignore[arg-type]
+            TinyConfig(draft_tokens=3, depth=depth, executor=executor),
             drafter_context=24,
         )
         requests = tiny_requests(asked, longest=10)
@@ -241,7 +241,7 @@ def test_stop_strings_and_stop_tokens_end_a_request_in_the_middle_of_a_window() 
     first = free.index(stop)
     asked = [SamplingParams(max_tokens=30, stop_token_ids=(stop,))]
     for k, (executor, depth) in [(0, RUNS[0]), (3, RUNS[0]), (3, RUNS[3]), (3, RUNS[4])]:
-        config = TinyConfig(draft_tokens=k, executor=executor, depth=depth)  # type: ignore[arg-type]
+        config = TinyConfig(draft_tokens=k, executor=executor, depth=depth)
         requests = tiny_requests(asked)
         assert serve(tiny_engine(config), requests) == [free[: first + 1]]
         assert requests[0].finish_reason == "stop"
@@ -249,7 +249,7 @@ def test_stop_strings_and_stop_tokens_end_a_request_in_the_middle_of_a_window() 
 
 def test_a_prompt_of_one_token_and_an_output_of_one_token() -> None:
     for k, (executor, depth) in [(0, RUNS[0]), (3, RUNS[1]), (3, RUNS[4])]:
-        config = TinyConfig(draft_tokens=k, executor=executor, depth=depth)  # type: ignore[arg-type]
+        config = TinyConfig(draft_tokens=k, executor=executor, depth=depth)
         requests = [
             tiny_request(0, [5], SamplingParams(max_tokens=1)),
             tiny_request(1, [9], SamplingParams(max_tokens=6)),

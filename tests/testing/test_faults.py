@@ -107,7 +107,7 @@ EVERY_OP = TinyConfig(depth=2, draft_tokens=2, structured=True, padded=False, ma
 @pytest.mark.parametrize("executor", ["serial", "threads"])
 @pytest.mark.parametrize("op", ops(EVERY_OP))
 def test_a_failing_op_ends_the_requests_of_its_step_and_no_other(op: str, executor: str) -> None:
-    config = replace(EVERY_OP, executor=executor)  # type: ignore[arg-type]
+    config = replace(EVERY_OP, executor=executor)
     params = [*PLAIN, SamplingParams(max_tokens=8, structured_outputs=REGEX)]
     plain = serve(tiny_engine(EVERY_OP), tiny_requests(params))
     engine = broken(config, Failing(op, lambda call: call == 4, after=op == "commit.host.advance"))
@@ -299,7 +299,7 @@ def test_who_arrives_between_failures_is_not_taken_for_one_who_got_nowhere() -> 
 @pytest.mark.parametrize("kind", ["matcher", "fill", "advance"])
 @pytest.mark.parametrize("executor", ["serial", "threads"])
 def test_a_grammar_that_raises_ends_its_own_request(kind: str, executor: str) -> None:
-    config = TinyConfig(depth=2, draft_tokens=2, structured=True, executor=executor)  # type: ignore[arg-type]
+    config = TinyConfig(depth=2, draft_tokens=2, structured=True, executor=executor)
     params = [SamplingParams(max_tokens=9, structured_outputs=REGEX)] * 3
     plain = serve(tiny_engine(config), tiny_requests(params))
     requests = tiny_requests(params)
@@ -353,7 +353,7 @@ def test_drafts_that_are_no_tokens_count_as_none(drafts: tuple[int, ...], struct
 def test_an_end_token_inside_an_accepted_draft_ends_the_request_there(executor: str) -> None:
     """The matcher has finished in the middle of the window and is asked for one mask more."""
     grammar = GrammarSpec.from_request({"regex": "ab"})
-    config = TinyConfig(depth=2, draft_tokens=3, structured=True, executor=executor)  # type: ignore[arg-type]
+    config = TinyConfig(depth=2, draft_tokens=3, structured=True, executor=executor)
     [plain] = serve(tiny_engine(config), [tiny_request(0, [40, 41], params(grammar))])
     assert plain[-1] == EOS
     for ignore_eos in (False, True):

@@ -67,7 +67,7 @@ def test_no_node_does_what_it_did_not_declare(drafter: str, structured: bool) ->
         checked = replace(
             config,
             depth=depth,
-            executor=executor,  # type: ignore[arg-type]
+            executor=executor,
             check="strict",
         )
         assert served(checked) == unchecked(config), (depth, executor)

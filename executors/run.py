@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Protocol
 
 from ..graph import arguments
 from ..graph.plan import Plan

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..backends.kernels import runs_on
 from .draw import draw
-from .kernels import runs_on
 from .noise import Purpose, uniform
 from .windows import Verified, Windows
 

@@ -13,8 +13,10 @@ from functools import cache
 from typing import Any, Literal
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
+from ..backends import device_called
 from ..configs.schema import Method
 from ..graph.planner.compile import compile_plan
 from ..models.causal_lm import CausalLM
@@ -64,6 +66,7 @@ class TinyConfig:
 
     depth: int = 1
     executor: str = "serial"
+    device: str = "cpu"
     draft_tokens: int = 0
     method: Method = "draft_model"
     padded: bool = True
@@ -87,7 +90,9 @@ def tiny_engine(
     overrides: Mapping[str, NodeSpec] | None = None,
 ) -> Engine:
     """An engine of that configuration, on the same weights for every configuration."""
-    target, draft = tiny_pair(config.dtype, context=config.context)
+    place = device_called(config.device)
+    pair = tiny_pair(config.dtype, context=config.context)
+    target, draft = (nn.Module.to(model, place) for model in pair)
     drafter: CausalLM | EagleHead | None = None
     if config.draft_tokens and config.method == "draft_model":
         if drafter_context is not None:

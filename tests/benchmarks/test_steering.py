@@ -20,7 +20,7 @@ from stepweave.executors.run import EXECUTORS, Executor
 from stepweave.graph.errors import GraphError
 from stepweave.models.causal_lm import CausalLM
 from stepweave.testing.devices.recorded_calls import RecordedCalls
-from tests.device.emulated import DEVICE, Pinning, Placed
+from tests.device.emulated import DEVICE, Placed
 
 K, COUNT, REQUESTS = 3, 3, 5
 DIALS: dict[str, Dial] = {
@@ -189,16 +189,15 @@ def test_the_nodes_ask_a_gpu_nothing_and_touch_no_host_memory(
     stored: Callable[[str], tuple[Traces, Path]],
 ) -> None:
     traces, path = stored("first")
-    with Pinning() as pinning:
-        there = tuple(
-            CausalLM.wrap(
-                random_model(size, torch.device("cpu"), torch.float32).to(DEVICE),  # type: ignore[arg-type]
-                invariant=False,
-            )
-            for size in (TOY, TOY_DRAFTER)
+    there = tuple(
+        CausalLM.wrap(
+            random_model(size, torch.device("cpu"), torch.float32).to(DEVICE),  # type: ignore[arg-type]
+            invariant=False,
         )
-        executor = Placed(EXECUTORS["serial"], pinning)
-        served = run((there[0], there[1]), traces, path, depth=2, executor=executor)
+        for size in (TOY, TOY_DRAFTER)
+    )
+    executor = Placed(EXECUTORS["serial"])
+    served = run((there[0], there[1]), traces, path, depth=2, executor=executor)
     assert served.tokens == [traces.expected(uid % COUNT, K).tokens for uid in range(REQUESTS)]
 
 

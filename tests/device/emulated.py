@@ -15,17 +15,21 @@ What is asked is read off torch's own schemas and tags, not off the names that c
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from random import Random
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from stepweave.backends import NoDevice
 from stepweave.executors.asked import Asked
 from stepweave.executors.report import RunReport
 from stepweave.executors.run import Executor
@@ -33,6 +37,7 @@ from stepweave.graph.node import Op, OpContext
 from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import Vertex
 from stepweave.testing.devices.operations import asks, is_composite, is_view
+from stepweave.testing.devices.virtual_streams import VirtualStreams
 
 Side = Literal["host", "device"]
 
@@ -206,7 +211,71 @@ def _register() -> tuple[Any, ...]:
 
 
 _LIBRARIES = _register()
-DEVICE = torch.device("emulated")
+
+
+# --- its backend, as an installed package brings one
+
+
+class EmulatedBackend:
+    """What Stepweave has to know of the device. Its streams work late, by chance, from a seed."""
+
+    name = "emulated"
+    on_host = False
+    has_streams = True
+    captures = False
+    compiles_triton = False
+
+    def __init__(self) -> None:
+        self._pinned: dict[int, Tensor] = {}  # by address, and alive so that it stays theirs
+        self._opened: list[VirtualStreams] = []
+
+    def found(self) -> Sequence[str]:
+        return ("a device that is not there",)
+
+    def device(self, name: str) -> torch.device:
+        if name not in ("emulated", "emulated:0"):
+            raise NoDevice(f"there is no device {name!r}: only emulated:0")
+        return torch.device("emulated", 0)
+
+    def entered(self, device: torch.device) -> nullcontext[None]:
+        return nullcontext()
+
+    def synchronize(self, device: torch.device | None = None) -> None:
+        for streams in self._opened:
+            streams.close(None)
+
+    def pinned(self, shape: Sequence[int], dtype: torch.dtype, fill: int) -> Tensor:
+        """There is no pinned memory without a GPU: so it is written down which it would be."""
+        made = torch.full(tuple(shape), fill, dtype=dtype)
+        self._pinned[made.untyped_storage().data_ptr()] = made
+        return made
+
+    def has_pinned(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() in self._pinned
+
+    def streams(self, device: torch.device, *, ranges: bool = False) -> VirtualStreams:
+        self._opened.append(VirtualStreams(Random(len(self._opened))))
+        return self._opened[-1]
+
+    def forbid_waits(self) -> None:
+        """Executors of the tests do, for each op: `Placed`."""
+
+    def refused(self, error: BaseException) -> bool:
+        return isinstance(error, Misplaced) and error.rule == "asks the device"
+
+    def processors(self, device: torch.device) -> int:
+        return 1
+
+    def why_no_varlen(self, device: torch.device) -> str:
+        return "torch has none for a device that is not there"
+
+
+BACKEND = EmulatedBackend()
+DEVICE = torch.device("emulated", 0)
+
+SITE = Path(__file__).with_name("site")  # holds the metadata that an installer leaves
+if str(SITE) not in sys.path:
+    sys.path.append(str(SITE))
 
 
 # --- what an op of a step may do
@@ -221,33 +290,8 @@ class _Mode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
 
 
-class Pinning(_Mode):  # type: ignore[no-untyped-call]
-    """Takes note of pinned memory, which there is none of without a GPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: dict[int, Tensor] = {}  # by address, and alive so that it stays theirs
-
-    def __torch_dispatch__(
-        self, operation: Any, types: object, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        pinned = kwargs.pop("pin_memory", None)
-        found = operation(*args, **kwargs)
-        if pinned:
-            self.kept[found.untyped_storage().data_ptr()] = found
-        return found
-
-    def has(self, tensor: Tensor) -> bool:
-        return tensor.untyped_storage().data_ptr() in self.kept
-
-
 class DeviceOp(_Mode):  # type: ignore[no-untyped-call]
     """The rules of a device op, for the thread that runs it."""
-
-    def __init__(self, pinning: Pinning) -> None:
-        super().__init__()
-        self.pinning = pinning
 
     def __torch_dispatch__(
         self, operation: Any, types: object, args: Any = (), kwargs: Any = None
@@ -288,7 +332,7 @@ class DeviceOp(_Mode):  # type: ignore[no-untyped-call]
             raise Misplaced("computes on the host", f"{operation} from host to host")
         if not non_blocking:
             raise Misplaced("waiting copy", f"{operation} without non_blocking")
-        if not self.pinning.has(host[0]):
+        if not BACKEND.has_pinned(host[0]):
             raise Misplaced("pageable copy", f"{operation} of memory that is not pinned")
         if not host[0].is_contiguous():
             raise Misplaced("scattered copy", f"{operation} of {host[0].stride()} on the host")
@@ -323,11 +367,9 @@ class Placed:
     """An executor: another one, with the rules above in every op."""
 
     executor: Executor
-    pinning: Pinning
 
     def __call__(self, plan: Plan, asked: Asked) -> RunReport:
-        with self.pinning:
-            return self.executor(replace(plan, graph=plan.graph.with_ops(self._placed)), asked)
+        return self.executor(replace(plan, graph=plan.graph.with_ops(self._placed)), asked)
 
     def _placed(self, vertex: Vertex) -> Op:
         op, body = vertex.op, vertex.op.run
@@ -339,7 +381,7 @@ class Placed:
                 if vertex.side == "host":
                     body(context)
                 else:
-                    with DeviceOp(self.pinning):
+                    with DeviceOp():
                         body(context)
 
         return replace(op, run=run)

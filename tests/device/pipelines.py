@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from unittest.mock import patch
 
 import torch
-from transformers import PreTrainedModel
 
 from stepweave import LLM
 from stepweave.configs.load import load_config, shipped
 from stepweave.configs.schema import PipelineConfig
 from stepweave.executors.run import Executor
-from stepweave.models.causal_lm import CausalLM
 from stepweave.policies.acceptance import Rejection
 from stepweave.policies.chosen import Policies
 from stepweave.requests.request import Request, RequestOutput, SamplingParams
 from stepweave.requests.table import RequestTable
-from stepweave.serving import loading
 from stepweave.serving.engine import Engine
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.testing.engines import VOCAB, TinyConfig, fitted, tiny_engine, tiny_request
@@ -76,12 +72,7 @@ def requests(structured: bool, first: int = 0) -> list[Request]:
 
 def tiny_on(device: torch.device, config: TinyConfig, executor: Executor | str) -> Engine:
     """The small random engine with its models on `device`."""
-
-    def moved(model: PreTrainedModel, *, invariant: bool = True) -> CausalLM:
-        return CausalLM(model.to(device), invariant=invariant)  # type: ignore[arg-type]
-
-    with patch.object(CausalLM, "wrap", moved):
-        engine = tiny_engine(replace(config, executor="serial"))
+    engine = tiny_engine(replace(config, executor="serial", device=str(device)))
     engine.executor = executor
     return engine
 
@@ -125,8 +116,8 @@ def prompts(config: PipelineConfig, most: int = 12) -> list[dict[str, object]]:
 
 def llm_on(device: torch.device, config: PipelineConfig, executor: Executor | str) -> LLM:
     """The pipeline with the models that it names on `device`."""
-    with patch.object(loading, "device_called", lambda name: device):
-        llm = LLM(pipeline=config.model_copy(update={"executor": "serial"}))
+    model = config.model.model_copy(update={"device": str(device)})
+    llm = LLM(pipeline=config.model_copy(update={"executor": "serial", "model": model}))
     llm.engine.executor = executor
     return llm
 

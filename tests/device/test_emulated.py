@@ -15,7 +15,7 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.nodes.transfer import download, packed, pinned, upload
 from stepweave.testing.devices.virtual_streams import Deferred
-from tests.device.emulated import DEVICE, Emulated, Misplaced, Pinning, Placed
+from tests.device.emulated import DEVICE, Emulated, Misplaced, Placed
 
 
 @pytest.mark.parametrize("executor", ["serial", "threads"])
@@ -33,7 +33,6 @@ def _sums(x: Tensor) -> Tensor:
 
 def run_body(body: Callable[[Tensor], Tensor], executor: str = "serial") -> Emulated:
     """Two nodes: one uploads a pinned buffer, the other does `body` with what has arrived."""
-    pinning = Pinning()
 
     def copy(ctx: OpContext) -> None:
         ctx.write("x", upload(packed(ctx.read("staging"), 3, 4), DEVICE))
@@ -68,7 +67,7 @@ def run_body(body: Callable[[Tensor], Tensor], executor: str = "serial") -> Emul
         ],
     )
     below = Deferred(1) if executor == "deferred" else EXECUTORS[executor]
-    report = run(compile_plan(graph), executor=Placed(below, pinning), steps=2, keep=["y"])
+    report = run(compile_plan(graph), executor=Placed(below), steps=2, keep=["y"])
     found = report.kept["y"][0]
     return found  # type: ignore[no-any-return]
 
@@ -128,13 +127,12 @@ def test_a_host_op_must_not_touch_the_device() -> None:
             body()
 
         graph = StepGraph.build([Node("work", (Op(run=work),))], [])
-        executor = Placed(EXECUTORS["serial"], Pinning())
+        executor = Placed(EXECUTORS["serial"])
         rule = refused(lambda: run(compile_plan(graph), executor=executor, steps=1))  # noqa: B023
         assert rule == "host op on the device"
 
 
 def test_copies_into_pinned_memory_must_be_packed_and_must_not_wait() -> None:
-    pinning = Pinning()
 
     def copied(copy: Callable[[Tensor, Tensor], object]) -> list[object]:
         def work(ctx: OpContext) -> None:
@@ -153,7 +151,7 @@ def test_copies_into_pinned_memory_must_be_packed_and_must_not_wait() -> None:
                 )
             ],
         )
-        executor = Placed(EXECUTORS["serial"], pinning)
+        executor = Placed(EXECUTORS["serial"])
         report = run(compile_plan(graph), executor=executor, steps=1, keep=["host"])
         return report.kept["host"][0].view(-1).tolist()  # type: ignore[no-any-return]
 

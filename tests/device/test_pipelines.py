@@ -18,7 +18,7 @@ from stepweave.models import attention, invariant
 from stepweave.nodes import prepare_inputs
 from stepweave.testing.checking.touch import Walker
 from stepweave.testing.devices.virtual_streams import Deferred
-from tests.device.emulated import DEVICE, Emulated, Pinning, Placed, asking_is_allowed
+from tests.device.emulated import BACKEND, DEVICE, Emulated, Placed, asking_is_allowed
 from tests.device.pipelines import (
     DRAFTERS,
     Told,
@@ -33,32 +33,32 @@ CPU = torch.device("cpu")
 BELOW: dict[str, Executor] = {**EXECUTORS, "deferred": Deferred(3)}
 
 
-@pytest.fixture
-def pinning() -> Iterator[Pinning]:
+@pytest.fixture(autouse=True)
+def trying() -> Iterator[None]:
     """Models may try out, once for each shape, which products are invariant: see `MAY_ASK`."""
     tried = invariant.proven_tiles
 
-    def trying(*args: object) -> object:
+    def tried_out(*args: object) -> object:
         with asking_is_allowed():
             return tried(*args)  # type: ignore[arg-type]
 
-    with Pinning() as noted, patch.object(attention, "proven_tiles", trying):
-        yield noted
+    with patch.object(attention, "proven_tiles", tried_out):
+        yield
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_every_drafter_gives_the_tokens_of_the_cpu(drafter: str, pinning: Pinning) -> None:
+def test_every_drafter_gives_the_tokens_of_the_cpu(drafter: str) -> None:
     """The reference is the serial loop at depth 1; every other drafter has grammars beside it."""
     structured = list(DRAFTERS).index(drafter) % 2 == 1
     config = replace(DRAFTERS[drafter], structured=structured)
     expected = served(tiny_on(CPU, config, "serial"), requests(structured))
-    engine = tiny_on(DEVICE, replace(config, depth=2), Placed(Deferred(3), pinning))
+    engine = tiny_on(DEVICE, replace(config, depth=2), Placed(Deferred(3)))
     assert engine.model.device.type == "emulated"
     assert served(engine, requests(structured)) == expected
 
 
 @pytest.mark.parametrize("what", ["preemptions", "cached_tokens"])
-def test_preempted_cached_and_chunked_requests_too(what: str, pinning: Pinning) -> None:
+def test_preempted_cached_and_chunked_requests_too(what: str) -> None:
     """Prompts in pieces, resumed rows with known next tokens, prefixes from the cache."""
     config = replace(
         DRAFTERS["eagle, unpadded"],
@@ -68,7 +68,7 @@ def test_preempted_cached_and_chunked_requests_too(what: str, pinning: Pinning) 
         token_budget=12,
     )
     here = tiny_on(CPU, config, "serial")
-    there = tiny_on(DEVICE, config, Placed(EXECUTORS["serial"], pinning))
+    there = tiny_on(DEVICE, config, Placed(EXECUTORS["serial"]))
     tables = here.new_table(), there.new_table()
     for first in (0, 6) if what == "cached_tokens" else (0,):  # the same prompts again
         expected = served(here, requests(True, first), tables[0])
@@ -77,10 +77,10 @@ def test_preempted_cached_and_chunked_requests_too(what: str, pinning: Pinning) 
 
 
 @pytest.mark.parametrize("below", ["serial", "threads", "deferred"])
-def test_the_whole_pipeline_gives_the_tokens_of_the_cpu(below: str, pinning: Pinning) -> None:
+def test_the_whole_pipeline_gives_the_tokens_of_the_cpu(below: str) -> None:
     config = load_config("async_eagle3_grammar")
     assert isinstance(config, PipelineConfig)
-    llm = llm_on(DEVICE, config, Placed(BELOW[below], pinning))
+    llm = llm_on(DEVICE, config, Placed(BELOW[below]))
     assert generated(llm) == whole_on_the_cpu()
     assert llm.engine.totals.accepted > 0
 
@@ -92,7 +92,7 @@ def whole_on_the_cpu() -> Told:
     return generated(llm_on(CPU, config, "serial"))
 
 
-def test_what_lives_across_steps_lies_on_the_device(pinning: Pinning) -> None:
+def test_what_lives_across_steps_lies_on_the_device() -> None:
     config = replace(DRAFTERS["eagle3, rejection"], depth=2, structured=True)
     engine = tiny_on(DEVICE, config, "serial")
     values = engine.plan.graph.values
@@ -111,24 +111,25 @@ def test_what_lives_across_steps_lies_on_the_device(pinning: Pinning) -> None:
     for name in ("staging", "mask_host", "host_sampled", "host_drafts"):
         allocate = values[name].allocate
         assert allocate is not None
-        with pinning:
-            buffer = allocate()
+        buffer = allocate()
         tensors = [block.holder for block in Walker().blocks(buffer)]
         assert len(tensors) >= 2
-        assert all(isinstance(each, torch.Tensor) and pinning.has(each) for each in tensors), name
+        assert all(
+            isinstance(each, torch.Tensor) and BACKEND.has_pinned(each) for each in tensors
+        ), name
 
 
-def test_a_forgotten_upload_is_found(pinning: Pinning) -> None:
+def test_a_forgotten_upload_is_found() -> None:
     """What a CPU forgives: the staging buffers themselves as the inputs."""
-    engine = tiny_on(DEVICE, DRAFTERS["none"], Placed(EXECUTORS["serial"], pinning))
+    engine = tiny_on(DEVICE, DRAFTERS["none"], Placed(EXECUTORS["serial"]))
     with patch.object(prepare_inputs, "upload", lambda used, device: used.clone()):
         told = served(engine, requests(False))
     assert all("Misplaced: computes on the host" in str(each[3]) for each in told)
 
 
-def test_a_scattered_upload_is_found(pinning: Pinning) -> None:
+def test_a_scattered_upload_is_found() -> None:
     """Columns of a wider buffer: torch would gather them in pageable memory, and wait."""
-    engine = tiny_on(DEVICE, DRAFTERS["none"], Placed(EXECUTORS["serial"], pinning))
+    engine = tiny_on(DEVICE, DRAFTERS["none"], Placed(EXECUTORS["serial"]))
 
     def columns(buffer: torch.Tensor, rows: int, width: int) -> torch.Tensor:
         return buffer[:rows, :width]

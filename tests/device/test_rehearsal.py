@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from time import sleep
 
-import pytest
 import torch
 
 from stepweave.executors import run
@@ -16,7 +14,7 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.testing.devices.recorded_calls import RecordedCalls
 from stepweave.testing.devices.virtual_streams import Deferred
 from stepweave.testing.unverified import run_unverified
-from tests.device.emulated import DEVICE, Pinning, Placed
+from tests.device.emulated import DEVICE, Placed
 from tests.gpu.checks import (
     Shipped,
     Surrounded,
@@ -32,22 +30,16 @@ from tests.gpu.checks import (
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def pinning() -> Iterator[Pinning]:
-    with Pinning() as noted:
-        yield noted
-
-
-def test_shipped_tokens(pinning: Pinning) -> None:
+def test_shipped_tokens() -> None:
     config = pipeline("async_ngram", depth=3)
     shipped = Shipped(DEVICE, config)
-    expected = shipped.tokens(Placed(EXECUTORS["serial"], pinning))
-    assert shipped.tokens(Placed(Deferred(2), pinning)) == expected
+    expected = shipped.tokens(Placed(EXECUTORS["serial"]))
+    assert shipped.tokens(Placed(Deferred(2))) == expected
 
 
-def test_tiny_tokens(pinning: Pinning) -> None:
+def test_tiny_tokens() -> None:
     found, expected = (
-        tiny_tokens(DEVICE, "ngram", 3, Placed(below, pinning))
+        tiny_tokens(DEVICE, "ngram", 3, Placed(below))
         for below in (RecordedCalls(), EXECUTORS["serial"])
     )
     assert found == expected

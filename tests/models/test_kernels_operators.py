@@ -146,9 +146,7 @@ def test_the_environment_may_force_an_implementation(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(switch.VARIABLE, "triton")
     assert takes(CPU, torch.float32)
     monkeypatch.setenv(switch.VARIABLE, "tritn")
-    with pytest.raises(
-        KernelsUnavailable, match=r"is 'tritn' \(did you mean 'triton'"
-    ):
+    with pytest.raises(KernelsUnavailable, match=r"is 'tritn' \(did you mean 'triton'"):
         takes(CPU, torch.float32)
     monkeypatch.setenv(switch.VARIABLE, "triton")
     monkeypatch.setattr(switch, "_installed", lambda: None)

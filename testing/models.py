@@ -156,7 +156,7 @@ def tiny_eagle(
     llama.num_hidden_layers = 1
     llama.max_position_embeddings = context or llama.max_position_embeddings
     size = int(llama.hidden_size)
-    weights = target.state_dict()
+    weights = {name: weight.cpu() for name, weight in target.state_dict().items()}
     first = {
         name.removeprefix("model.layers.0."): weight
         for name, weight in weights.items()

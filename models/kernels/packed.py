@@ -106,13 +106,13 @@ def fits(query: Tensor, values: Tensor, how: How) -> bool:
 
 def why_not(query: Tensor, values: Tensor, how: How) -> str | None:
     """Why `attend` cannot do this; None if it can."""
+    if (reason := backend_of(query.device).why_no_varlen(query.device)) is not None:
+        return reason
     if (asked := asked_for()) is not None:
         return f"{VARIABLE} asks for {asked}"
     kernel = _kernel()
     if kernel is None:
         return "this torch has no torch.nn.attention.varlen"
-    if (reason := backend_of(query.device).why_no_varlen(query.device)) is not None:
-        return reason
     if query.dtype not in _DTYPES:
         return f"it needs float16 or bfloat16, not {query.dtype}"
     width = query.shape[-1]

@@ -13,7 +13,7 @@ import torch
 from stepweave.nodes.bitmask import MaskBuffer, MatcherTable
 from stepweave.nodes.d2h_copy import HostDrafts, HostSampled
 from stepweave.nodes.kind import Shape
-from stepweave.policies import counts
+from stepweave.requests import counts
 from stepweave.requests.batch import ScheduledRow, StepBatch
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.requests.table import Limits, RequestTable

@@ -104,7 +104,7 @@ def poisson(rate: float, until: float, seed: int) -> list[float]:
 
 
 @dataclass
-class Asked:
+class SimulatedRequest:
     """A simulated request."""
 
     arrival_us: float
@@ -119,7 +119,7 @@ class Asked:
 class Batch:
     """Who is in a step, and how many of them compute their prompt in it."""
 
-    requests: tuple[Asked, ...]
+    requests: tuple[SimulatedRequest, ...]
     prompts: int
 
     @property
@@ -132,12 +132,12 @@ class World:
     """The decode step on the clock of a simulation: who is in which step, how long ops take."""
 
     plan: Plan
-    arrivals: deque[Asked]
+    arrivals: deque[SimulatedRequest]
     rows: int
     prompt_us: float  # what a step takes longer for each prompt in it
     pacer: Pacer = field(default_factory=lambda: Pacer(Eager()))
     now_s: float = 0.0
-    running: list[Asked] = field(default_factory=list)
+    running: list[SimulatedRequest] = field(default_factory=list)
     batches: dict[int, Batch] = field(default_factory=dict)
 
     def paced(self) -> World:
@@ -200,7 +200,7 @@ class Model:
     prompt_us: float
     seed: int = 7
 
-    def timeline(self, side: Side, requests: Sequence[Asked]) -> Timeline:
+    def timeline(self, side: Side, requests: Sequence[SimulatedRequest]) -> Timeline:
         plan = compile_plan(decode_step(side.depth))
         world = World(plan, deque(requests), self.rows, self.prompt_us)
         if side.just_in_time:
@@ -208,14 +208,14 @@ class Model:
         takes = world.takes
         return simulate(plan, steps=self.steps, jitter=self.jitter, seed=self.seed, takes=takes)
 
-    def requests(self, load: float) -> list[Asked]:
+    def requests(self, load: float) -> list[SimulatedRequest]:
         """Poisson arrivals at a share of what the synchronous loop can serve."""
         rnd = random.Random(self.seed)
         periods = [compile_plan(decode_step(side.depth)).period_us for side in SIDES]
         tokens = [rnd.randint(8, 40) for _ in range(self.steps)]
         rate = load * self.rows / statistics.fmean(tokens) / periods[0]
         arrivals = poisson(rate, 0.75 * self.steps * min(periods), self.seed)
-        return [Asked(at, count) for at, count in zip(arrivals, tokens, strict=False)]
+        return [SimulatedRequest(at, count) for at, count in zip(arrivals, tokens, strict=False)]
 
     def latencies(self, side: Side, load: float) -> Latencies:
         requests = self.requests(load)
@@ -226,7 +226,7 @@ class Model:
 
     def period_us(self, side: Side) -> float:
         """The time per step when every row decodes all the time."""
-        endless = [Asked(0.0, 2 * self.steps) for _ in range(self.rows)]
+        endless = [SimulatedRequest(0.0, 2 * self.steps) for _ in range(self.rows)]
         return self.timeline(side, endless).period_us
 
 

@@ -15,11 +15,11 @@ from ..backends import backend_of
 from ..graph.node import Op, OpContext
 from ..graph.plan import Plan
 from ..graph.step_graph import Vertex
-from .asked import Asked
 from .names import streams_behind
 from .on_streams import OnStreams
 from .report import RunReport
 from .run import Executor, executor_named
+from .run_arguments import RunArguments
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Blocking:
     executor: Executor
     device: torch.device
 
-    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
-        return self.executor(replace(plan, graph=plan.graph.with_ops(self._awaited)), asked)
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
+        return self.executor(replace(plan, graph=plan.graph.with_ops(self._awaited)), given)
 
     def _awaited(self, vertex: Vertex) -> Op:
         """The op on this device: a thread of the executor's own begins on the first one."""

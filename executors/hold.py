@@ -22,7 +22,7 @@ from ..graph.planner.paths import HOP, adjacency, closure, reachable
 from ..graph.step_graph import Vertex
 from .context import Cells, Incomplete
 
-Held = deque[tuple[int, tuple[Any, ...]]]  # (step, what the op touched then), oldest first
+Retained = deque[tuple[int, tuple[Any, ...]]]  # (step, what the op touched then), oldest first
 
 
 def release_points(plan: Plan) -> dict[str, tuple[str, int] | None]:
@@ -56,7 +56,7 @@ class Holds:
         self._cells = cells
         self._ahead = ahead
         self._points = release_points(plan)
-        self._held: dict[str, Held] = {op: deque() for op in self._points}
+        self._held: dict[str, Retained] = {op: deque() for op in self._points}
 
     def keep(self, vertex: Vertex) -> Callable[[int], None]:
         """To be called with the step, once the op's body has run."""
@@ -137,7 +137,7 @@ class Copies:
         self._incomplete.copy_step()
 
 
-def _release(held: Held, distance: int) -> Callable[[int], None]:
+def _release(held: Retained, distance: int) -> Callable[[int], None]:
     def release(step: int) -> None:
         while held and held[0][0] <= step - distance:
             held.popleft()

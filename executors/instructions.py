@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from ..graph.plan import Plan, Wait
-from ..graph.planner.events import Event, plan_edges
+from ..graph.planner.events import Precedence, plan_edges
 from .context import Context, Memory
 from .errors import NodeFailure
 from .frontier import Frontier
@@ -129,7 +129,7 @@ class Program:
         )
 
 
-def _furthest_back(edges: Sequence[Event]) -> int:
+def _furthest_back(edges: Sequence[Precedence]) -> int:
     """How many steps back a shortest path goes at most (Bellman-Ford, from all ops at once)."""
     least = {op: 0 for source, target, *_ in edges for op in (source, target)}
     for _ in least:
@@ -142,8 +142,8 @@ def _furthest_back(edges: Sequence[Event]) -> int:
     return -min(least.values(), default=0)
 
 
-class Desk:
-    """What an actor is at, for whoever asks why nothing moves."""
+class ActorStatus:
+    """Which op an actor is at and what it waits for, for whoever asks why nothing moves."""
 
     __slots__ = ("at", "ended", "wait")
 
@@ -163,7 +163,7 @@ def interpret(
     context: Context,
     memory: Memory,
     frontier: Frontier,
-    desk: Desk,
+    status: ActorStatus,
     *,
     run: Callable[[Context], None] | None,
     waits: Sequence[tuple[Wait, Callable[[], Any]]] = (),
@@ -178,13 +178,13 @@ def interpret(
 
     def perform(step: int) -> None:
         context.step = step
-        desk.at = context
+        status.at = context
         if waits:
             since = perf_counter()
             for wait, done in waits:
-                desk.wait = wait
+                status.wait = wait
                 done()
-                desk.wait = None
+                status.wait = None
             context.waited_s = perf_counter() - since
         if 0 <= step <= frontier.begun or frontier.admit(step):
             if run is not None:

@@ -9,10 +9,10 @@ import torch
 from ..backends import NoDevice, backend_of, device_called
 from ..backends.streams import Streams
 from ..graph.plan import Plan
-from .asked import Asked
 from .capture import Captures
-from .crew import run_on
+from .concurrent import run_on
 from .report import RunReport
+from .run_arguments import RunArguments
 
 
 @dataclass
@@ -31,7 +31,7 @@ class OnStreams:
     _streams: Streams | None = field(default=None, init=False, repr=False, compare=False)
     _of: torch.device | None = field(default=None, init=False, repr=False, compare=False)
 
-    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
         """Raises `NoDevice` where there is no such device, or it has no streams."""
         device = device_called(str(self.device))
         backend = backend_of(device)
@@ -42,4 +42,4 @@ class OnStreams:
         if self._streams is None or self._of != device:
             self._streams, self._of = backend.streams(device, ranges=self.ranges), device
         with backend.entered(device):
-            return run_on(self._streams, plan, asked, captures=self.captures)
+            return run_on(self._streams, plan, given, captures=self.captures)

@@ -9,15 +9,15 @@ from typing import Protocol
 from ..graph import arguments
 from ..graph.plan import Plan
 from ..graph.verifier.verified import verified
-from .asked import Asked
 from .names import executor_names, streams_behind
 from .report import RunReport
+from .run_arguments import RunArguments
 from .serial import run_serial
 from .threads import run_threads
 
 
 class Executor(Protocol):
-    def __call__(self, plan: Plan, asked: Asked) -> RunReport: ...
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport: ...
 
 
 EXECUTORS: Mapping[str, Executor] = MappingProxyType({"serial": run_serial, "threads": run_threads})
@@ -67,4 +67,4 @@ def run(
     keep = arguments.texts("run", "keep", keep)
     if watchdog_s is not None:
         arguments.number("run", "watchdog_s", watchdog_s, code="SW-ARGUMENT")
-    return executor(verified(plan), Asked(steps, states, keep, trace, watchdog_s))
+    return executor(verified(plan), RunArguments(steps, states, keep, trace, watchdog_s))

@@ -16,33 +16,33 @@ from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
 from ..graph.planner.requirements import requirements
 from ..graph.step_graph import StepGraph
-from .asked import Asked
 from .context import Memory
 from .frontier import Frontier
-from .instructions import Desk, interpret
+from .instructions import ActorStatus, interpret
 from .report import OpEvent, RunReport
+from .run_arguments import RunArguments
 from .trace import timed
 
 
-def run_serial(plan: Plan, asked: Asked) -> RunReport:
+def run_serial(plan: Plan, given: RunArguments) -> RunReport:
     """Run in the reference order on the calling thread. Nothing waits, so nothing is watched."""
     graph = plan.graph
     serial = SerialProgram.of(graph)
     order = serial.order()
     offsets = [offset for _, offset in order] or [0]
-    frontier = Frontier(asked.steps, tail=max(offsets), ahead=1 << 60)
+    frontier = Frontier(given.steps, tail=max(offsets), ahead=1 << 60)
     sizes = {name: serial.cells_needed(name, plan.slots.get(name)) for name in graph.values}
-    memory = Memory.of(graph, sizes, asked.states, asked.keep, frontier)
+    memory = Memory.of(graph, sizes, given.states, given.keep, frontier)
     events: list[OpEvent] = []
-    desk = Desk()
+    status = ActorStatus()
     origin = perf_counter()
     performs = {
         name: interpret(
             context,
             memory,
             frontier,
-            desk,
-            run=timed(context.vertex, origin, events) if asked.trace else context.vertex.op.run,
+            status,
+            run=timed(context.vertex, origin, events) if given.trace else context.vertex.op.run,
         )
         for name, context in memory.contexts.items()
     }
@@ -54,7 +54,7 @@ def run_serial(plan: Plan, asked: Asked) -> RunReport:
                 perform(iteration - offset)
             iteration += 1
     except (Exception, SystemExit) as cause:
-        raise desk.failure(cause) from cause
+        raise status.failure(cause) from cause
     return RunReport(
         steps=frontier.steps,
         kept=memory.histories(frontier.steps),

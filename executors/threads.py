@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from ..graph.plan import Plan
-from .asked import Asked
-from .crew import run_on
+from .concurrent import run_on
 from .report import RunReport
+from .run_arguments import RunArguments
 from .workers import Workers
 
 
-def run_threads(plan: Plan, asked: Asked) -> RunReport:
+def run_threads(plan: Plan, given: RunArguments) -> RunReport:
     """Run the plan on one worker thread per actor."""
     return run_on(
         Workers(),
         plan,
-        asked,
+        given,
     )

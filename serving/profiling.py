@@ -16,9 +16,9 @@ from operator import attrgetter
 
 from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
-from ..executors.asked import Asked
 from ..executors.report import RunReport
 from ..executors.run import Executor
+from ..executors.run_arguments import RunArguments
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
 from ..graph.planner.compile import plan_for
@@ -65,8 +65,8 @@ class _Recording:
     executor: Executor
     reports: list[RunReport] = field(default_factory=list)
 
-    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
-        report = self.executor(plan, replace(asked, trace=True, keep=(*asked.keep, BATCH)))
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
+        report = self.executor(plan, replace(given, trace=True, keep=(*given.keep, BATCH)))
         self.reports.append(report)
         return report
 

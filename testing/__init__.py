@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .checking.mode import Strict as Strict
-    from .devices.late_kernels import Late as Late
+    from .devices.delayed_kernels import DelayedKernels as DelayedKernels
     from .devices.virtual_streams import Deferred as Deferred
     from .engines import TinyConfig as TinyConfig
     from .engines import serve as serve
@@ -39,7 +39,7 @@ _HOME = {
     "InjectedFault": "faults",
     "Interleaved": "exploring.nodes",
     "InterleavingFailed": "exploring.explorer",
-    "Late": "devices.late_kernels",
+    "DelayedKernels": "devices.delayed_kernels",
     "Strict": "checking.mode",
     "TinyConfig": "engines",
     "Unverified": "unverified",
@@ -62,10 +62,10 @@ _HOME = {
 }
 __all__ = [
     "Deferred",
+    "DelayedKernels",
     "InjectedFault",
     "Interleaved",
     "InterleavingFailed",
-    "Late",
     "Strict",
     "TinyConfig",
     "Unverified",

@@ -56,7 +56,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Asked:
+class DrawnRequest:
     """A request before it is made."""
 
     prompt: tuple[int, ...]
@@ -151,7 +151,7 @@ class Faulty:
 
 
 @cache
-def asked(number: int) -> Asked:
+def asked(number: int) -> DrawnRequest:
     """One of the requests that a seed may draw; several begin alike."""
     draw = Random(f"request {number}")
     stem = [Random(f"stem {number % 3}").randrange(3, VOCAB) for _ in range(9)]
@@ -165,7 +165,7 @@ def asked(number: int) -> Asked:
             {"json": {"type": "object", "properties": {"a": {"type": "integer"}}}}
         ),
     ]
-    return Asked(
+    return DrawnRequest(
         prompt,
         SamplingParams(
             max_tokens=draw.randrange(1, 10),
@@ -181,7 +181,7 @@ def asked(number: int) -> Asked:
     )
 
 
-def params_for(asks: Asked, config: TinyConfig) -> SamplingParams:
+def params_for(asks: DrawnRequest, config: TinyConfig) -> SamplingParams:
     return asks.params if config.structured else replace(asks.params, structured_outputs=None)
 
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..executors.asked import Asked
 from ..executors.report import RunReport
 from ..executors.run import Executor, executor_named
+from ..executors.run_arguments import RunArguments
 from ..graph.plan import Plan
 
 
-def run_unverified(plan: Plan, executor: str | Executor, asked: Asked) -> RunReport:
+def run_unverified(plan: Plan, executor: str | Executor, given: RunArguments) -> RunReport:
     """What `run` would do with the plan if it did not verify it first.
 
-    `asked` has the other arguments of `run`. Raises what the run itself raises: with a broken plan
+    `given` has the other arguments of `run`. Raises what the run itself raises: with a broken plan
     perhaps nothing, and wrong data are returned.
     """
     chosen = executor_named(executor) if isinstance(executor, str) else executor
-    return chosen(plan, asked)
+    return chosen(plan, given)
 
 
 @dataclass(frozen=True)
@@ -34,5 +34,5 @@ class Unverified:
     plan: Plan
     executor: str | Executor = "serial"
 
-    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
-        return run_unverified(self.plan, self.executor, asked)
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
+        return run_unverified(self.plan, self.executor, given)

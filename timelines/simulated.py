@@ -21,7 +21,7 @@ from ..executors.instructions import Program, Task
 from ..graph import arguments
 from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.plan import Plan
-from .timeline import Held, Span, Timeline, steady_steps
+from .timeline import Predecessor, Span, Timeline, steady_steps
 
 
 class Turn(NamedTuple):
@@ -81,7 +81,7 @@ def program_of(plan: Plan, serial: bool) -> Program:
     )
 
 
-Blocked = tuple[Task, int, Held]  # an op of a step, and what it has to come after
+Blocked = tuple[Task, int, Predecessor]  # an op of a step, and what it has to come after
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Clock:
         tasks = self.program.tasks
         self.starts: dict[str, dict[int, float]] = {op: {} for op in tasks}
         self.ends: dict[str, dict[int, float]] = {op: {} for op in tasks}
-        self.free: dict[str, tuple[float, Held | None]] = dict.fromkeys(
+        self.free: dict[str, tuple[float, Predecessor | None]] = dict.fromkeys(
             self.program.actors, (0.0, None)
         )
         self.final = self.steps - 1 + self.program.tail  # the last iteration
@@ -155,16 +155,16 @@ class Clock:
                         yield task, step, held
                 self._perform(actor, task, step, awaited)
 
-    def _awaited(self, task: Task, step: int) -> list[Held]:
+    def _awaited(self, task: Task, step: int) -> list[Predecessor]:
         awaited = []
         if task.op in self.first_launched:
-            awaited.append(Held(self.first_launched[task.op], step, "launch"))
+            awaited.append(Predecessor(self.first_launched[task.op], step, "launch"))
         for wait in task.waits:
             if step - wait.distance in self.exists[wait.source]:
-                awaited.append(Held(wait.source, step - wait.distance, "wait"))
+                awaited.append(Predecessor(wait.source, step - wait.distance, "wait"))
         return awaited
 
-    def _perform(self, actor: str, task: Task, step: int, awaited: Sequence[Held]) -> None:
+    def _perform(self, actor: str, task: Task, step: int, awaited: Sequence[Predecessor]) -> None:
         runs = 0 <= step < self.steps
         noted = self.recorded.get((task.op, step)) if self.recorded is not None else None
         latest = math.inf if noted is None else noted[0]
@@ -183,15 +183,15 @@ class Clock:
                     cost = self.takes(Turn(task.op, step, free, start, cost))
                 end += cost
             if launch is not None and self.ends[launch][step] > end:
-                end, held = self.ends[launch][step], Held(launch, step, "launch")
+                end, held = self.ends[launch][step], Predecessor(launch, step, "launch")
         self.starts[task.op][step], self.ends[task.op][step] = start, end
-        self.free[actor] = (end, Held(task.op, step, "order"))
+        self.free[actor] = (end, Predecessor(task.op, step, "order"))
         self.performed += 1
         if runs and (self.recorded is None or noted is not None):
             lane = self.plan.graph.vertices[task.op].actor
             self.spans.append(Span(task.op, step, lane, start, end, held, ready))
 
-    def _over(self, op: str, before: Held, latest: float, runs: bool) -> float:
+    def _over(self, op: str, before: Predecessor, latest: float, runs: bool) -> float:
         """When what an op awaits is out of its way; `latest` is when it started, where known."""
         end = self.ends[before.op][before.step]
         if before.by != "launch":

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 
-class Held(NamedTuple):
+class Predecessor(NamedTuple):
     """Why an op did not start (or end) earlier: it comes after this op of this step."""
 
     op: str
@@ -29,7 +29,7 @@ class Span(NamedTuple):
     actor: str
     start_us: float
     end_us: float
-    held: Held | None  # None: it starts with the run
+    held: Predecessor | None  # None: it starts with the run
     ready_us: float
 
     @property
@@ -55,7 +55,7 @@ class Gap(NamedTuple):
         return self.end_us - self.start_us
 
     @property
-    def held(self) -> Held | None:
+    def held(self) -> Predecessor | None:
         """The cause: what `after` comes after and ended last."""
         return self.after.held
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from stepweave.executors.asked import Asked
 from stepweave.executors.capture import Captures
 from stepweave.executors.report import OpEvent, RunReport
 from stepweave.executors.run import Executor
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.models.causal_lm import CausalLM
@@ -234,10 +234,10 @@ class Noting:
         found: Captures | None = getattr(self.executor, "captures", None)
         return found
 
-    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
         if self.delay is not None:
             _, plan = self._plans.setdefault(id(plan), (plan, _delayed(plan, self.delay)))
-        return self.executor(plan, replace(asked, keep=(*asked.keep, BATCH)))
+        return self.executor(plan, replace(given, keep=(*given.keep, BATCH)))
 
 
 def _delayed(plan: Plan, delay: Callable[[], None]) -> Plan:

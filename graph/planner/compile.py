@@ -17,7 +17,7 @@ from ..plan import HINTS, Plan
 from ..step_graph import StepGraph
 from ..validate import unread_values, validate
 from .budget import Budget
-from .events import Actors, Event, listing_programs, with_streams
+from .events import Actors, Precedence, listing_programs, with_streams
 from .order import OrderChoice, choose_order
 from .paths import closure_cells
 from .period import op_costs, period
@@ -156,8 +156,8 @@ _SLOT_NOTES: Mapping[Compared, tuple[str, ...]] = {
 }
 
 
-def _events(frame: Frame, found: Synchronization) -> list[Event]:
-    waits = [Event(w.source, w.target, w.distance, "wait") for w in found.waits]
+def _events(frame: Frame, found: Synchronization) -> list[Precedence]:
+    waits = [Precedence(w.source, w.target, w.distance, "wait") for w in found.waits]
     return [*frame.free, *waits]
 
 
@@ -204,7 +204,7 @@ def _period_of(
 ) -> float:
     """The period if these waits were all."""
     names = list(frame.index)
-    events = [Event(names[u], names[v], d, "wait") for u, v, d in waits]
+    events = [Precedence(names[u], names[v], d, "wait") for u, v, d in waits]
     return period(frame.graph, [*frame.free, *events], costs).us
 
 

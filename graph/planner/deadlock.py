@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ..errors import DeadlockError
 from ..step_graph import StepGraph
-from .events import Actors, Event
+from .events import Actors, Precedence
 from .paths import adjacency, tightest_cycle
 from .requirements import Gate, Requirement
 
@@ -18,7 +18,7 @@ from .requirements import Gate, Requirement
 def deadlock(
     graph: StepGraph,
     actors: Actors,
-    free: Sequence[Event],
+    free: Sequence[Precedence],
     needed: Sequence[Requirement],
     gates: Sequence[Gate],
     *,

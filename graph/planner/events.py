@@ -22,7 +22,7 @@ Kind = Literal["order", "launch", "wait"]
 Actors = Mapping[str, tuple[Placed, ...]]
 
 
-class Event(NamedTuple):
+class Precedence(NamedTuple):
     """`source` of step i is done before `target` of step i + distance starts."""
 
     source: str
@@ -65,32 +65,32 @@ def with_streams(graph: StepGraph, programs: Actors) -> dict[str, tuple[Placed, 
     return actors
 
 
-def program_edges(program: Iterable[Placed]) -> list[Event]:
+def program_edges(program: Iterable[Placed]) -> list[Precedence]:
     """The order of one actor: each op before the next, the last before the first one round on."""
     ops = tuple(program)
-    edges = [Event(u, v, at_u - at_v, "order") for (u, at_u), (v, at_v) in pairwise(ops)]
+    edges = [Precedence(u, v, at_u - at_v, "order") for (u, at_u), (v, at_v) in pairwise(ops)]
     (last, at_last), (first, at_first) = ops[-1], ops[0]
-    return [*edges, Event(last, first, at_last - at_first + 1, "order")]
+    return [*edges, Precedence(last, first, at_last - at_first + 1, "order")]
 
 
-def launch_edges(graph: StepGraph) -> list[Event]:
+def launch_edges(graph: StepGraph) -> list[Precedence]:
     """Each node's launch op before the first of its device ops; the stream orders the rest."""
     return [
-        Event(node.op_names("host")[-1], node.op_names("device")[0], 0, "launch")
+        Precedence(node.op_names("host")[-1], node.op_names("device")[0], 0, "launch")
         for node in graph.nodes
         if node.device
     ]
 
 
-def free_edges(graph: StepGraph, actors: Actors) -> list[Event]:
+def free_edges(graph: StepGraph, actors: Actors) -> list[Precedence]:
     """Every order that costs nothing."""
     edges = [edge for program in actors.values() for edge in program_edges(program)]
     return edges + launch_edges(graph)
 
 
-def plan_edges(plan: Plan) -> list[Event]:
+def plan_edges(plan: Plan) -> list[Precedence]:
     """Every order that a plan keeps: the free edges and its waits."""
-    waits = [Event(w.source, w.target, w.distance, "wait") for w in plan.waits]
+    waits = [Precedence(w.source, w.target, w.distance, "wait") for w in plan.waits]
     return free_edges(plan.graph, plan.actors) + waits
 
 

@@ -23,7 +23,7 @@ from ..plan import Placed
 from ..step_graph import StepGraph
 from .budget import Budget, Spent
 from .deadlock import deadlock
-from .events import Event, free_edges, listing_programs, with_streams
+from .events import Precedence, free_edges, listing_programs, with_streams
 from .order_insertion import inserted
 from .order_search import Ints, Search, Stop, latency
 from .order_space import OrderSpace, demands, start, structure
@@ -324,7 +324,7 @@ class _Chooser:
         """The period of an order (scaled)."""
         actors = with_streams(self._graph, self._space.programs(order.tolist()))
         events = free_edges(self._graph, actors)
-        events += [Event(u, v, d, "wait") for u, v, d in self._demands]
+        events += [Precedence(u, v, d, "wait") for u, v, d in self._demands]
         found = delays(self._graph, events, self._costs)
         scaled = Scaled.of(self._index, found)
         ratio = slowest_cycle(scaled).ratio

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ..plan import Placed
 from ..step_graph import StepGraph
-from .events import Event, launch_edges, listing_programs, program_edges, with_streams
+from .events import Precedence, launch_edges, listing_programs, program_edges, with_streams
 from .paths import FAR, adjacency, closure
 from .period import Delay, Scaled, delays, slowest_cycle
 from .requirements import Requirement, gate, launch_order, reference_distance
@@ -74,7 +74,7 @@ class OrderSpace:
         for source, target, distance in (gate(graph, r) for r in demands(graph, needed)):
             pair = (source, target)
             nearest[pair] = min(distance, nearest.get(pair, distance))
-        waits = [Event(u, v, d, "wait") for (u, v), d in nearest.items()]
+        waits = [Precedence(u, v, d, "wait") for (u, v), d in nearest.items()]
         given = delays(graph, [*structure(graph), *waits], costs)
         forward = [delays(graph, _ordered(u, v, shared), costs) for u, v in pairs]
         backward = [delays(graph, _ordered(v, u, shared), costs) for u, v in pairs]
@@ -152,7 +152,7 @@ def shared_streams(graph: StepGraph) -> frozenset[str]:
     return frozenset(stream for stream, actors in threads.items() if len(actors) > 1)
 
 
-def structure(graph: StepGraph) -> list[Event]:
+def structure(graph: StepGraph) -> list[Precedence]:
     """What holds in every order: the order within a unit, launches, streams that threads share.
 
     Together with the requirements it nearly decides whether there is an order at all: two units of
@@ -185,12 +185,12 @@ def listed_distance(graph: StepGraph, u: Unit, v: Unit) -> int:
     return reference_distance(first, then)
 
 
-def _ordered(u: Unit, v: Unit, shared: frozenset[str]) -> list[Event]:
+def _ordered(u: Unit, v: Unit, shared: frozenset[str]) -> list[Precedence]:
     """u before v, at a distance yet to be decided."""
-    events = [Event(u.ops("host")[-1], v.ops("host")[0], 0, "order")]
+    events = [Precedence(u.ops("host")[-1], v.ops("host")[0], 0, "order")]
     for stream in u.streams:
         if stream in v.streams and stream not in shared:
-            events.append(Event(u.ops_on(stream)[-1], v.ops_on(stream)[0], 0, "order"))
+            events.append(Precedence(u.ops_on(stream)[-1], v.ops_on(stream)[0], 0, "order"))
     return events
 
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from ..plan import Placed
 from ..step_graph import StepGraph
-from .events import Event
+from .events import Precedence
 from .policy_iteration import Arcs, policy_cycle
 
 HOST_US = 10.0  # what an op takes where neither a profile nor the declaration says
@@ -61,7 +61,9 @@ class Delay(NamedTuple):
     via: str | None = None
 
 
-def delays(graph: StepGraph, events: Iterable[Event], costs: Mapping[str, float]) -> list[Delay]:
+def delays(
+    graph: StepGraph, events: Iterable[Precedence], costs: Mapping[str, float]
+) -> list[Delay]:
     """Each edge of the event graph as a delay between the starts of two ops.
 
     A launch edge with `launch_latency_us` lets the device op start that long after its launch
@@ -193,7 +195,7 @@ class Period:
     critical: tuple[Placed, ...]  # (op, distance to the next)
 
 
-def period(graph: StepGraph, events: Sequence[Event], costs: Mapping[str, float]) -> Period:
+def period(graph: StepGraph, events: Sequence[Precedence], costs: Mapping[str, float]) -> Period:
     """The maximum cycle ratio of an event graph whose cycles all have a positive distance."""
     index = {name: number for number, name in enumerate(graph.vertices)}
     found = delays(graph, events, costs)

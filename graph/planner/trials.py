@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .budget import CALL
-from .events import Event
+from .events import Precedence
 from .paths import FAR, HOP, Weights, closure, closure_cells, ordered, reachable, weight, with_empty
 from .period import Scaled, delays, slowest_cycle
 from .waits import Frame
@@ -62,11 +62,13 @@ class Trials:
         wanted = np.full_like(frame.weights, FAR)
         for source, target, distance in fixed:
             wanted[source, target] = min(wanted[source, target], weight(distance))
-        events = [Event(names[u], names[v], d, "wait") for u, v, d in fixed if u != v]
+        events = [Precedence(names[u], names[v], d, "wait") for u, v, d in fixed if u != v]
         found = delays(frame.graph, [*frame.free, *events], costs)
         scaled = Scaled.of(frame.index, found)
         ratio = max(slowest_cycle(scaled).ratio, Fraction(0))
-        needed = [[Event(names[u], names[v], d, "wait") for u, v, d in group] for group in gates]
+        needed = [
+            [Precedence(names[u], names[v], d, "wait") for u, v, d in group] for group in gates
+        ]
         return Trials(
             free=frame.weights,
             free_paths=np.where(reachable(frame.paths), frame.paths, FAR),

@@ -18,7 +18,7 @@ import numpy as np
 from ..plan import Protected, Wait
 from ..step_graph import StepGraph
 from .deadlock import deadlock
-from .events import Actors, Event, free_edges
+from .events import Actors, Precedence, free_edges
 from .paths import (
     FAR,
     HOP,
@@ -40,7 +40,7 @@ class Frame:
 
     graph: StepGraph
     actors: Actors
-    free: tuple[Event, ...]
+    free: tuple[Precedence, ...]
     index: Mapping[str, int]
     weights: Weights
     paths: Weights

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...executors.asked import Asked
 from ...executors.exits import watched_exits
 from ...executors.report import RunReport
 from ...executors.run import Executor, executor_named
+from ...executors.run_arguments import RunArguments
 from ...graph.plan import Plan
 from .strict import CheckedRun
 
@@ -22,11 +22,11 @@ class Strict:
 
     executor: str | Executor = "serial"
 
-    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
         """Raises `StepweaveError` if `executor` is a name of none."""
         inner = self.executor
         execute = executor_named(inner) if isinstance(inner, str) else inner
-        checked = CheckedRun(plan, asked.states, asked.keep)
+        checked = CheckedRun(plan, given.states, given.keep)
         with watched_exits():
-            report = execute(replace(plan, graph=checked.graph), asked)
+            report = execute(replace(plan, graph=checked.graph), given)
         return replace(report, unused=checked.unused())

@@ -1,9 +1,9 @@
 """Checking mode: every op does what it declared, and nothing else.
 
 A declaration is believed by the planner, so an access that is not declared is a race that no proof
-can see. In this mode torch tells what each op does with memory (`watch.py`), and fingerprints are
-taken of what it may only read (`touch.py`). Memory is mapped to the values and states that it
-belongs to (`ledger.py`), which is known because data are published through the context.
+can see. In this mode torch tells what each op does with memory (`monitor.py`), and fingerprints are
+taken of what it may only read (`memory.py`). Memory is mapped to the values and states that it
+belongs to (`owners.py`), which is known because data are published through the context.
 
 It is a rewriting of the graph: every op's function is wrapped, so it works under every executor and
 leaves nothing behind where it is off.
@@ -35,10 +35,10 @@ from ...graph.plan import Plan
 from ...graph.step_graph import StepGraph, Vertex
 from ..forwarding import Forwarding
 from .clocks import Clocks
-from .ledger import Entry, Key, Ledger
+from .memory import Block, Walker, fingerprint, poison
+from .monitor import Monitor, Use, may_ask, refused
+from .owners import Entry, Key, Owners
 from .races import Access, Races
-from .touch import Block, Walker, fingerprint, poison
-from .watch import Use, Watch, may_ask, refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class CheckedRun:
         self.races = Races(Clocks(plan))
         self.keep = frozenset(keep)
         self.objects = states
-        self.ledger = Ledger()
+        self.owners = Owners()
         self.walker = Walker()
         self.published: dict[Key, Published] = {}
         self.states: dict[str, Published] = {}
@@ -103,8 +103,8 @@ class CheckedRun:
     def publish(self, key: Key, datum: Any, born: Collection[int] = ()) -> Published:
         """Note the memory of a new version. `born`: addresses that its op has allocated."""
         blocks = self.walker.blocks(datum)
-        known = {block.start for block in blocks if self.ledger.find(block.start) is not None}
-        entries = self.ledger.claim(blocks, key)
+        known = {block.start for block in blocks if self.owners.find(block.start) is not None}
+        entries = self.owners.claim(blocks, key)
         for entry in entries:
             if entry.start in born and entry.start not in known:
                 entry.born = True
@@ -115,7 +115,7 @@ class CheckedRun:
     def look_at_state(self, name: str) -> None:
         """Note the memory that a state reaches now: ops may give it more."""
         blocks = self.walker.blocks(self.objects[name])
-        entries = self.ledger.claim(blocks, Key(name), home=True)
+        entries = self.owners.claim(blocks, Key(name), home=True)
         self.states[name] = Published(self.objects[name], blocks, frozenset(entries))
 
     def version(self, read: Read, step: int) -> Key:
@@ -160,13 +160,13 @@ class CheckedRun:
         value = self.values[key.name]
         copied = value.allocate is not None and key.name in self._readers
         spared = key.name in self.keep and not copied
-        left = self.ledger.retire(version.blocks, key)
+        left = self.owners.retire(version.blocks, key)
         if spared:
             return
         for block in left:
             poison(block)
         for block in version.blocks:
-            entry = self.ledger.find(block.start)
+            entry = self.owners.find(block.start)
             if entry is not None and entry.home == Key(key.name) and entry.filled == key.version:
                 poison(block)
 
@@ -177,7 +177,7 @@ class Checked:
     def __init__(self, strict: CheckedRun, graph: StepGraph, vertex: Vertex) -> None:
         op = vertex.op
         self.strict = strict
-        self._near = strict.ledger.near
+        self._near = strict.owners.near
         self.vertex = vertex
         self.body: Run | None = op.run
         self.values = tuple(dict.fromkeys(read for read in op.reads if read.name in graph.values))
@@ -205,7 +205,7 @@ class Checked:
         self.allocates = self.born.add
         self.violation: ContractViolation | None = None
         self.idle: dict[str, bool] = {}  # declared read, as written: there, and never touched yet
-        self.watch = Watch(self, may_ask=vertex.side == "host" or vertex.node.allow_sync)
+        self.monitor = Monitor(self, may_ask=vertex.side == "host" or vertex.node.allow_sync)
         self.unwritten = set(self.states_written) if vertex.side == "device" else set()
 
     def run(self, context: OpContext) -> None:
@@ -230,7 +230,7 @@ class Checked:
         seen = _Seen(context, self)
         try:
             if self.body is not None:
-                with self.watch:
+                with self.monitor:
                     self.body(seen)
         except ContractViolation:
             raise
@@ -360,7 +360,7 @@ class Checked:
         strict = self.strict
         self.buffers.append(buffer)
         blocks = strict.walker.blocks(buffer)
-        for entry in strict.ledger.claim(blocks, Key(name), home=True):
+        for entry in strict.owners.claim(blocks, Key(name), home=True):
             entry.filled = self.step
             self._touch(entry, True)
             if entry.home == Key(name):
@@ -403,7 +403,7 @@ class Checked:
         if address and address not in self.born and self._near(address) is None:
             block = Block.of_tensor(tensor, "")
             if block is not None:
-                self.strict.ledger.note(block)
+                self.strict.owners.note(block)
 
     def uses(self, address: int, use: Use) -> None:
         entry = self._near(address)
@@ -420,7 +420,7 @@ class Checked:
                 self.touched.add(entry)
                 self._touch(entry, False)
             return
-        found = self.strict.ledger.find(address)
+        found = self.strict.owners.find(address)
         if found is not entry and found is not None:
             self.uses(address, use)  # the first had expired
         elif found is not None and not found.free:
@@ -471,7 +471,7 @@ class Checked:
     ) -> list[tuple[str, Block, Entry | None, Any]]:
         if self.body is None:
             return []
-        find = self.strict.ledger.find
+        find = self.strict.owners.find
         return [(name, block, find(block.start), fingerprint(block)) for block in version.blocks]
 
     def _compare(self, before: Iterable[tuple[str, Block, Entry | None, Any]]) -> None:

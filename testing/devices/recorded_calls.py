@@ -14,9 +14,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ...backends.streams import Event, Moment, Recording
-from ...executors.asked import Asked
-from ...executors.crew import run_on
+from ...executors.concurrent import run_on
 from ...executors.report import RunReport
+from ...executors.run_arguments import RunArguments
 from ...graph.plan import Plan
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ class RecordedStream:
         return lambda: now
 
     def recording(self, pool: str) -> Recording:
-        from .tape import Tape  # with torch, which writing calls down does without
+        from .emulated_graph import EmulatedGraph  # with torch, which noting calls does without
 
-        return Tape()
+        return EmulatedGraph()
 
 
 @dataclass
@@ -125,7 +125,7 @@ class RecordedCalls:
         host = threading.current_thread().name.removeprefix("stepweave-")
         self.calls.append(Call(host, kind, stream, work, of))
 
-    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
         if self.graphs and (self.captures is None or self.captures.plan is not plan):
             from ...executors.capture import Captures
 
@@ -133,6 +133,6 @@ class RecordedCalls:
         return run_on(
             self,
             plan,
-            asked,
+            given,
             captures=self.captures,
         )

@@ -18,9 +18,9 @@ from random import Random
 from time import perf_counter
 
 from ...backends.streams import CannotCapture, Event, Moment, Recording
-from ...executors.asked import Asked
-from ...executors.crew import run_on
+from ...executors.concurrent import run_on
 from ...executors.report import RunReport
+from ...executors.run_arguments import RunArguments
 from ...graph.plan import Plan
 
 LINGER = 0.6  # the chance, at each call, that the device does not get on with anything
@@ -132,9 +132,9 @@ class Deferred:
 
     seed: int = 0
 
-    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
         return run_on(
             VirtualStreams(Random(self.seed)),
             plan,
-            asked,
+            given,
         )

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from ...executors.asked import Asked
+from ...executors.run_arguments import RunArguments
 from ...graph.errors import StepweaveError
 from ...graph.node import Node, Op, OpContext
 from ...graph.step_graph import StepGraph
@@ -31,7 +31,7 @@ def breaks_contract(mutant: Mutant) -> bool:
     graph = touching(mutant.declared, mutant.true.graph)
     states: Mapping[str, object] = {name: torch.zeros(2) for name in graph.states}
     try:
-        run_unverified(with_graph(mutant.true, graph), Strict(), Asked(STEPS, states))
+        run_unverified(with_graph(mutant.true, graph), Strict(), RunArguments(STEPS, states))
     except StepweaveError:
         return True
     return False

@@ -21,11 +21,11 @@ from functools import cached_property
 from ...executors.instructions import Program
 from ...graph.errors import StepweaveError
 from ...graph.plan import Plan
-from .history import Diverged, History, Meaning, Touch
+from .history import Diverged, History, Meaning, StepAccess
 from .interleaving import Instance, Interleaving, LostWait, Misfed, Stuck
-from .schedules import Held, Moment, Overrides, Priorities, Schedule, reference
+from .schedules import Boundary, HeldBack, Overrides, Priorities, Schedule, reference
 
-MOMENTS: tuple[Moment, ...] = ("begin", "end")
+MOMENTS: tuple[Boundary, ...] = ("begin", "end")
 
 
 class InterleavingFailed(StepweaveError):
@@ -45,8 +45,8 @@ class Failure:
 
     hazard: str
     what: str
-    first: Touch | None
-    second: Touch | None
+    first: StepAccess | None
+    second: StepAccess | None
     steps: int
     actors: tuple[str, ...]
     seed: int | None = None
@@ -200,7 +200,7 @@ class Explorer:
         """The directed ones, from the middle of the run; then one for each seed."""
         if directed:
             for op in self.program.tasks:
-                yield None, Held(op, min(self.middle, self.steps - 1))
+                yield None, HeldBack(op, min(self.middle, self.steps - 1))
         for seed in seeds:
             yield seed, self.random(seed)
 
@@ -265,9 +265,9 @@ class Explorer:
             return Failure("LAUNCH", str(wrong), first, second, self.steps, ())
         return Failure("STUCK", str(wrong), None, None, self.steps, ())
 
-    def _touch(self, at: Instance, verb: str, what: str) -> Touch:
+    def _touch(self, at: Instance, verb: str, what: str) -> StepAccess:
         node = self.plan.graph.vertices[at.op].node.name
-        return Touch(node, at.op, at.step, verb, what, None)
+        return StepAccess(node, at.op, at.step, verb, what, None)
 
     # --- shrinking -----------------------------------------------------------------------------
 
@@ -287,17 +287,17 @@ class Explorer:
             for op in ops:
                 for moment in MOMENTS:
                     for step in range(steps):
-                        held = Held(op, step, moment)
+                        held = HeldBack(op, step, moment)
                         found = small._as(held, failure.seed)
                         if found is not None and found.hazard == failure.hazard:
                             return small._released(held, found)
         return self._with_fewest_choices(failure)
 
-    def _as(self, schedule: Held, seed: int | None) -> Failure | None:
+    def _as(self, schedule: HeldBack, seed: int | None) -> Failure | None:
         _, failure = self.attempt(schedule)
         return failure and replace(failure, seed=seed, schedule=str(schedule))
 
-    def _released(self, held: Held, failure: Failure) -> Failure:
+    def _released(self, held: HeldBack, failure: Failure) -> Failure:
         """Hold back only until the other of the two accesses is done, where that will do."""
         if failure.first is None or failure.second is None:
             return failure

@@ -22,7 +22,7 @@ from ...graph.step_graph import StepGraph
 from .interleaving import Instance
 
 
-class Touch(NamedTuple):
+class StepAccess(NamedTuple):
     """One access of a failure: who touched what, in which step, in which slot."""
 
     node: str
@@ -41,7 +41,7 @@ class Touch(NamedTuple):
 class Diverged(Exception):
     """An op saw something else than in the serial program: `first` should have come first."""
 
-    def __init__(self, hazard: str, first: Touch, second: Touch, what: str) -> None:
+    def __init__(self, hazard: str, first: StepAccess, second: StepAccess, what: str) -> None:
         super().__init__(what)
         self.hazard = hazard
         self.first = first
@@ -242,11 +242,11 @@ class History:
 
     # --- telling what went wrong ---------------------------------------------------------------
 
-    def _touch(self, at: Instance, verb: str, value: str, version: int | None) -> Touch:
+    def _touch(self, at: Instance, verb: str, value: str, version: int | None) -> StepAccess:
         slot = None
         if version is not None and self.slots.get(value) is not None:
             slot = self._slot(value, version)
-        return Touch(self.graph.vertices[at.op].node.name, at.op, at.step, verb, value, slot)
+        return StepAccess(self.graph.vertices[at.op].node.name, at.op, at.step, verb, value, slot)
 
     def _clash(self, at: Instance, name: str, cell: Cell) -> Diverged:
         other = cell.busy

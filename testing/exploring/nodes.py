@@ -16,18 +16,18 @@ from random import Random
 from time import perf_counter
 from typing import Any, NoReturn, TypeVar
 
-from ...executors.asked import Asked
 from ...executors.context import Memory, cells_in_flight
 from ...executors.errors import NodeFailure, StuckWait
 from ...executors.frontier import Frontier
-from ...executors.instructions import Desk, Perform, Program, interpret
+from ...executors.instructions import ActorStatus, Perform, Program, interpret
 from ...executors.report import OpEvent, RunReport
+from ...executors.run_arguments import RunArguments
 from ...executors.trace import timed
 from ...graph.errors import StepweaveError, UnsoundPlan
 from ...graph.plan import Plan
 from .explorer import Exploration, Explorer, Failure, InterleavingFailed, order_digest
 from .interleaving import Interleaving
-from .schedules import Held, Priorities, Replay, Schedule
+from .schedules import HeldBack, Priorities, Replay, Schedule
 
 T = TypeVar("T")
 EVENTS = 100  # after so many, priorities are drawn anew
@@ -74,18 +74,18 @@ class Interleaved:
     early: bool | None = None
     runs: list[Ran] = field(default_factory=list)
 
-    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
         """As any executor. A deadlock is found at once, so nothing is watched."""
         program = Program.of(plan)
         ran = Ran()
         self.runs.append(ran)
-        frontier = Frontier(asked.steps, tail=program.tail, ahead=1 << 60)
+        frontier = Frontier(given.steps, tail=program.tail, ahead=1 << 60)
         sizes = cells_in_flight(plan, program.ahead)
-        memory = Memory.of(plan.graph, sizes, asked.states, asked.keep, frontier)
+        memory = Memory.of(plan.graph, sizes, given.states, given.keep, frontier)
         events: list[OpEvent] = []
         origin = perf_counter()
-        nodes = _Nodes(plan, memory, frontier, self._moments(), asked.trace, origin, events)
-        run = Interleaving(plan, program, asked.steps, nodes, strict=False)
+        nodes = _Nodes(plan, memory, frontier, self._moments(), given.trace, origin, events)
+        run = Interleaving(plan, program, given.steps, nodes, strict=False)
         nodes.run = run
         seed = self.seed + len(self.runs) - 1
         schedule = self.schedule or Priorities(seed, list(program.actors), EVENTS)
@@ -149,7 +149,7 @@ class _Nodes:
                 memory.contexts[name],
                 memory,
                 frontier,
-                Desk(),
+                ActorStatus(),
                 run=timed(vertex, origin, events) if trace else vertex.op.run,
             )
             for name, vertex in plan.graph.vertices.items()
@@ -264,11 +264,11 @@ def _simplest(
     return failure
 
 
-def _holds(plan: Plan, failure: Failure) -> Iterator[Held]:
+def _holds(plan: Plan, failure: Failure) -> Iterator[HeldBack]:
     ops = list(plan.graph.vertices)
     if failure.first is not None:  # what should have come first is what to hold back
         late = failure.first.op
         ops.sort(key=lambda op: op != late)
     for step in range(SIMPLE_STEPS):
         for op in ops:
-            yield Held(op, step)
+            yield HeldBack(op, step)

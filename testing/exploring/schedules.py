@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from .interleaving import Interleaving
 
-Moment = Literal["begin", "end"]
+Boundary = Literal["begin", "end"]
 
 
 class Schedule(Protocol):
@@ -60,7 +60,7 @@ class Priorities:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBack:
     """The reference order, but that one op of one step is held back as long as possible.
 
     Whatever the plan does not order after that op happens before it. So for waits whose records are
@@ -70,7 +70,7 @@ class Held:
 
     op: str
     step: int
-    moment: Moment = "begin"
+    moment: Boundary = "begin"
     until: tuple[str, int] | None = None  # let go once this op has completed this step
 
     def choose(self, run: Interleaving, enabled: Sequence[str]) -> str:

@@ -30,9 +30,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepweave.backends import NoDevice
-from stepweave.executors.asked import Asked
 from stepweave.executors.report import RunReport
 from stepweave.executors.run import Executor
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.node import Op, OpContext
 from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import Vertex
@@ -368,8 +368,8 @@ class Placed:
 
     executor: Executor
 
-    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
-        return self.executor(replace(plan, graph=plan.graph.with_ops(self._placed)), asked)
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
+        return self.executor(replace(plan, graph=plan.graph.with_ops(self._placed)), given)
 
     def _placed(self, vertex: Vertex) -> Op:
         op, body = vertex.op, vertex.op.run

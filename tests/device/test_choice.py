@@ -24,7 +24,7 @@ from stepweave.graph.step_graph import StepGraph
 from stepweave.models.causal_lm import CausalLM
 from stepweave.serving.engine import EngineError
 from stepweave.testing.checking.mode import Strict
-from stepweave.testing.checking.watch import TorchRefuses
+from stepweave.testing.checking.monitor import TorchRefuses
 from stepweave.testing.devices.virtual_streams import Deferred
 from stepweave.testing.engines import TinyConfig, tiny_engine
 from tests.device.emulated import DEVICE

@@ -16,7 +16,7 @@ from stepweave.configs.schema import PipelineConfig
 from stepweave.executors.run import EXECUTORS, Executor
 from stepweave.models import attention, invariant
 from stepweave.nodes import prepare_inputs
-from stepweave.testing.checking.touch import Walker
+from stepweave.testing.checking.memory import Walker
 from stepweave.testing.devices.virtual_streams import Deferred
 from tests.device.emulated import BACKEND, DEVICE, Emulated, Placed, asking_is_allowed
 from tests.device.pipelines import (

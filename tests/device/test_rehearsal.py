@@ -8,8 +8,8 @@ from time import sleep
 import torch
 
 from stepweave.executors import run
-from stepweave.executors.asked import Asked
 from stepweave.executors.run import EXECUTORS
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.testing.devices.recorded_calls import RecordedCalls
 from stepweave.testing.devices.virtual_streams import Deferred
@@ -66,7 +66,8 @@ def test_a_missing_wait_shows() -> None:
         assert found.kept["read"][-6:] == right
     loose = replace(plan, waits=())
     assert any(
-        run_unverified(loose, Deferred(seed), Asked(6, keep=["read"])).kept["read"][-6:] != right
+        run_unverified(loose, Deferred(seed), RunArguments(6, keep=["read"])).kept["read"][-6:]
+        != right
         for seed in range(5)
     )
 

@@ -14,11 +14,11 @@ from unittest.mock import patch
 
 import networkx as nx
 
-from stepweave.executors import crew
-from stepweave.executors.asked import Asked
+from stepweave.executors import concurrent
 from stepweave.executors.context import Context
 from stepweave.executors.errors import NodeFailure
 from stepweave.executors.instructions import interpret
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.node import OpContext, Run
 from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.verifier.order import needs_of
@@ -106,9 +106,9 @@ def broken(plan: Plan, steps: int = 6) -> list[str]:
     device.note = record  # type: ignore[method-assign]
     graph = recording(plan.graph, around)
     try:
-        with patch.object(crew, "interpret", noting):
+        with patch.object(concurrent, "interpret", noting):
             states = recorded_states(graph)
-            run_unverified(with_graph(plan, graph), device, Asked(steps, states))
+            run_unverified(with_graph(plan, graph), device, RunArguments(steps, states))
     except NodeFailure as failure:
         if not isinstance(failure.__cause__, AssertionError):
             raise

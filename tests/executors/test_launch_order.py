@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 import pytest
 
-from stepweave.executors import NodeFailure, crew, run
-from stepweave.executors.asked import Asked
-from stepweave.executors.crew import Crew, run_on
+from stepweave.executors import NodeFailure, concurrent, run
+from stepweave.executors.concurrent import ConcurrentRun, run_on
 from stepweave.executors.report import RunReport
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.executors.workers import Workers
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan, Wait
@@ -77,8 +77,8 @@ class Threads(Workers):
         self._held.released.set()
         super().abort()
 
-    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
-        return run_on(self, plan, asked)
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
+        return run_on(self, plan, given)
 
 
 @pytest.mark.parametrize("device", [Calls, Threads])
@@ -89,7 +89,7 @@ def test_a_launch_without_its_order_is_an_error_that_names_both_ops(
     held = HeldBack()
     plan = without_launch_order(handed_over(held))
     with pytest.raises(NodeFailure) as caught:
-        run_unverified(plan, device(held), Asked(steps=6, watchdog_s=60))
+        run_unverified(plan, device(held), RunArguments(steps=6, watchdog_s=60))
     assert (caught.value.op, caught.value.step) == ("use.host", 2)
     cause = caught.value.__cause__
     assert isinstance(cause, AssertionError)
@@ -111,7 +111,7 @@ def test_with_it_the_launch_comes_when_the_other_has_come(
 
 def test_nobody_learns_of_a_phase_before_the_last_one_is_launched() -> None:
     """By the plan, `use` is launched after `make`, since it waits for the first phase of it."""
-    crews: list[Crew] = []
+    crews: list[ConcurrentRun] = []
     learned: list[int] = []  # steps of which `look` has learned that the first phase is done
     early: list[int] = []
 
@@ -141,11 +141,11 @@ def test_nobody_learns_of_a_phase_before_the_last_one_is_launched() -> None:
     }
     assert not any(wait.source == "make.host" for wait in plan.waits), "the first phase implies it"
 
-    def noted(*args: Any) -> Crew:
-        crews.append(Crew(*args))
+    def noted(*args: Any) -> ConcurrentRun:
+        crews.append(ConcurrentRun(*args))
         return crews[-1]
 
-    with patch.object(crew, "Crew", noted):
+    with patch.object(concurrent, "ConcurrentRun", noted):
         run(plan, executor=RecordedCalls(), steps=50, watchdog_s=60)
     assert learned == list(range(50))
     assert early == []
@@ -168,8 +168,8 @@ def test_of_two_who_wait_for_the_same_one_may_be_told_late() -> None:
     needless = Wait("make.device", "use.device", 0)  # the planner leaves it to the other one
     plan = replace(plan, waits=(*plan.waits, needless))
 
-    def telling_the_stream_last(*args: Any) -> Crew:
-        made = Crew(*args)
+    def telling_the_stream_last(*args: Any) -> ConcurrentRun:
+        made = ConcurrentRun(*args)
         waiting = [wait.target for wait in made.tokens if wait.source == "make.device"]
         puts = dict(zip(waiting, made.signals["make.device"], strict=True))
         assert set(puts) == {"use.host.p0", "use.device"}
@@ -182,5 +182,5 @@ def test_of_two_who_wait_for_the_same_one_may_be_told_late() -> None:
         made.signals["make.device"][:] = [puts["use.host.p0"], late]
         return made
 
-    with patch.object(crew, "Crew", telling_the_stream_last):
+    with patch.object(concurrent, "ConcurrentRun", telling_the_stream_last):
         run(plan, executor=RecordedCalls(), steps=len(looked), watchdog_s=60)

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from stepweave.executors import NodeFailure, RunReport, StuckWait, run
-from stepweave.executors.asked import Asked
-from stepweave.executors.crew import Crew
+from stepweave.executors.concurrent import ConcurrentRun
 from stepweave.executors.frontier import Frontier
 from stepweave.executors.instructions import Program
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.errors import GraphError, StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
 from stepweave.graph.plan import Plan, Wait
@@ -241,7 +241,7 @@ def test_a_plan_without_its_guard_really_reads_the_wrong_version() -> None:
     assert [(wait.source, wait.target, wait.distance) for wait in plan.waits] == [
         ("copy.device", "copy.host", 1)
     ]
-    run_unverified(replace(plan, waits=()), "threads", Asked(steps=2))
+    run_unverified(replace(plan, waits=()), "threads", RunArguments(steps=2))
     assert seen == ["staged 1", "staged 1"]
 
 
@@ -281,8 +281,8 @@ def test_steps_after_the_last_do_not_wait_for_a_stream_that_others_still_use() -
     ]
     plan = compile_plan(StepGraph.build(nodes, []))
     waits = (Wait("early.device", "late.device", 0), Wait("late.device", "last.host", 0))
-    asked = Asked(steps=3, watchdog_s=1)
-    assert run_unverified(replace(plan, waits=waits), "threads", asked).steps == 3
+    given = RunArguments(steps=3, watchdog_s=1)
+    assert run_unverified(replace(plan, waits=waits), "threads", given).steps == 3
 
 
 def test_a_producer_that_nothing_bounds_does_not_run_away() -> None:
@@ -468,7 +468,7 @@ def test_a_second_ctrl_c_does_not_wait_for_them(monkeypatch: pytest.MonkeyPatch)
     main = threading.main_thread().ident
     assert main is not None
     stopping = told_of(monkeypatch, Frontier, "stop")
-    giving_up = told_of(monkeypatch, Crew, "_abort")
+    giving_up = told_of(monkeypatch, ConcurrentRun, "_abort")
 
     def around(name: str, work: Run) -> Run:
         def interrupt(ctx: OpContext) -> None:
@@ -498,7 +498,7 @@ def deadlocked() -> Plan:
 
 def test_waits_in_a_circle_are_reported_with_what_everybody_does() -> None:
     with pytest.raises(StuckWait) as caught:
-        run_unverified(deadlocked(), "threads", Asked(steps=3, watchdog_s=0.1))
+        run_unverified(deadlocked(), "threads", RunArguments(steps=3, watchdog_s=0.1))
     assert str(caught.value) == (
         "op 'a.host' of step 0 waits for 'b.host' of step 0, and nothing has moved for 0.1 s:\n"
         "  left: waits, for 'a.host' of step 0, for 'b.host' of step 0\n"

@@ -12,9 +12,9 @@ import torch
 from stepweave import LLM
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
-from stepweave.executors.asked import Asked
 from stepweave.executors.report import OpEvent, RunReport
 from stepweave.executors.run import Executor
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import StepGraph, Vertex
@@ -40,8 +40,8 @@ class Surrounded:
     executor: Executor
     around: Around
 
-    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
-        return self.executor(replace(plan, graph=plan.graph.with_ops(self._within)), asked)
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
+        return self.executor(replace(plan, graph=plan.graph.with_ops(self._within)), given)
 
     def _within(self, vertex: Vertex) -> Op:
         if vertex.side == "host":

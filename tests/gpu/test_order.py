@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from stepweave.executors import run
-from stepweave.executors.asked import Asked
 from stepweave.executors.on_streams import OnStreams
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.testing.unverified import run_unverified
 from tests.device.pipelines import Told
@@ -53,7 +53,7 @@ def test_a_late_stream_shows_a_wait_that_is_missing(gpu: torch.device) -> None:
     right = [[step] * 8 for step in range(6)]
     assert run(plan, executor="cuda", steps=6, keep=["read"]).kept["read"][-6:] == right
     loose = replace(plan, waits=())
-    assert run_unverified(loose, "cuda", Asked(6, keep=["read"])).kept["read"][-6:] != right
+    assert run_unverified(loose, "cuda", RunArguments(6, keep=["read"])).kept["read"][-6:] != right
 
 
 REFEREE = """
@@ -61,7 +61,7 @@ import sys
 from dataclasses import replace
 from torch.cuda import _sanitizer
 import torch
-from stepweave.executors.asked import Asked
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.executors.on_streams import OnStreams
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.testing import run_unverified
@@ -73,7 +73,7 @@ refereed = Surrounded(OnStreams("cuda"), lambda name: mode)
 gpu = torch.device("cuda", 0)
 if sys.argv[1] == "loose":
     plan = compile_plan(handed_over(gpu, lambda: None))
-    run_unverified(replace(plan, waits=()), refereed, Asked(steps=20))
+    run_unverified(replace(plan, waits=()), refereed, RunArguments(steps=20))
 else:
     for depth in (1, 2, 3):
         Shipped(gpu, pipeline(sys.argv[1], depth=depth)).tokens(refereed)

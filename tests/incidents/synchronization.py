@@ -13,7 +13,7 @@ from stepweave.graph.examples import decode_step
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.planner.compile import compile_plan
-from stepweave.graph.planner.events import Event, plan_edges
+from stepweave.graph.planner.events import Precedence, plan_edges
 from stepweave.graph.planner.period import period
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify, violations
@@ -65,7 +65,7 @@ def period_with(plan: Plan, *more: Wait) -> float:
     """The period if the plan had these waits too."""
     waiting = replace(plan, waits=(*plan.waits, *more))
     assert violations(waiting) == [], "it is sound, only slow"
-    edges = [Event(*edge) for edge in plan_edges(waiting)]
+    edges = [Precedence(*edge) for edge in plan_edges(waiting)]
     return period(plan.graph, edges, plan.costs).us
 
 

@@ -119,7 +119,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Asked:
+class CellRequest:
     """One request of a cell, before it is made."""
 
     prompt: tuple[int, ...]
@@ -142,7 +142,7 @@ def target(dtype: torch.dtype = torch.float64) -> object:
 
 
 @cache
-def plainly(asked: Asked) -> Expected:
+def plainly(asked: CellRequest) -> Expected:
     """The reference's answer. Kept: many cells ask the same."""
     return expected(
         target(), asked.prompt, asked.params, bad_words=asked.bad_words, context=CONTEXT
@@ -157,7 +157,7 @@ def prompts(situation: str) -> list[tuple[int, ...]]:
     return [shared + tail for tail in found] if situation == "prefix cache" else found
 
 
-def asked(cell: Cell) -> list[Asked]:
+def asked(cell: Cell) -> list[CellRequest]:
     """The requests of a cell: as many as prompts, each with the next set of parameters."""
     grammars, settings = GRAMMARS[cell.grammar], SAMPLING[cell.sampling]
     found = []
@@ -169,18 +169,18 @@ def asked(cell: Cell) -> list[Asked]:
         params = replace(
             setting, max_tokens=plain.max_tokens, structured_outputs=plain.structured_outputs
         )
-        without = plainly(Asked(prompt, plain)).tokens
+        without = plainly(CellRequest(prompt, plain)).tokens
         if params.min_tokens and plain.structured_outputs is None:
             # A token that would end the plain output before its time.
             params = replace(params, stop_token_ids=(without[2],))
         words: tuple[tuple[int, ...], ...] = ()
         if params.bad_words:
             words = ((without[1],), tuple(without[3:5]), (without[0], 7, 9))
-        found.append(Asked(prompt, params, words))
+        found.append(CellRequest(prompt, params, words))
     return found
 
 
-def _just_admitted(requests: Sequence[Asked], k: int) -> int:
+def _just_admitted(requests: Sequence[CellRequest], k: int) -> int:
     """Blocks of four tokens that let every request begin, and no more."""
     need = 0
     for each in requests:
@@ -190,7 +190,7 @@ def _just_admitted(requests: Sequence[Asked], k: int) -> int:
     return need
 
 
-def run(cell: Cell, requests: Sequence[Asked], *, depth: int, executor: str) -> Outcome:
+def run(cell: Cell, requests: Sequence[CellRequest], *, depth: int, executor: str) -> Outcome:
     """Serve the cell's requests on a pipeline of that depth."""
     base = SITUATIONS[cell.situation]
     k = 0 if cell.method is None else 3

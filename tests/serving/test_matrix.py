@@ -18,8 +18,8 @@ from tests.serving.matrix import (
     METHODS,
     SAMPLING,
     SITUATIONS,
-    Asked,
     Cell,
+    CellRequest,
     Outcome,
     asked,
     plainly,
@@ -103,4 +103,4 @@ def test_each_option_changes_the_reference(sampling: str) -> None:
             plain = SamplingParams(
                 max_tokens=plain.max_tokens, stop_token_ids=each.params.stop_token_ids
             )
-        assert plainly(each).tokens != plainly(Asked(each.prompt, plain)).tokens
+        assert plainly(each).tokens != plainly(CellRequest(each.prompt, plain)).tokens

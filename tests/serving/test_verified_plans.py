@@ -13,7 +13,7 @@ import stepweave.graph.planner.compile as planner
 import stepweave.graph.verifier.verified as door
 from stepweave import LLM, SamplingParams, UnsoundPlan, compile_plan, node, run, step_graph
 from stepweave.cli.main import app
-from stepweave.executors.asked import Asked
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.node import OpContext
 from stepweave.graph.plan import Plan
 from stepweave.graph.verifier.verify import verify
@@ -157,5 +157,5 @@ def test_an_engine_verifies_its_plan_once_for_all_calls(times: list[Plan]) -> No
 def test_what_is_refused_can_be_run_by_name() -> None:
     ran: list[int] = []
     plan = without_a_wait(handed_over(ran))
-    assert run_unverified(plan, "serial", Asked(steps=3, keep=["y"])).kept["y"] == [0, 1, 2]
+    assert run_unverified(plan, "serial", RunArguments(steps=3, keep=["y"])).kept["y"] == [0, 1, 2]
     assert ran == [0, 1, 2]

@@ -11,7 +11,7 @@ from stepweave.graph.errors import DeadlockError
 from stepweave.graph.examples import decode_step
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
-from stepweave.graph.planner.events import Event, event_graph
+from stepweave.graph.planner.events import Precedence, event_graph
 from stepweave.graph.planner.period import DEVICE_US, HOST_US, delays, op_costs, period
 from stepweave.graph.step_graph import StepGraph
 from stepweave.testing.graphs import random_step_graph
@@ -91,7 +91,10 @@ def test_a_period_of_thirds_is_exact_to_the_last_bit() -> None:
     graph = StepGraph.build(
         [device("a", op(cost=0), op("x@-3", "x", cost=1))], [value("x", "device", 8)], order="keep"
     )
-    events = [Event("a.device", "a.device", 3, "wait"), Event("a.host", "a.host", 1, "order")]
+    events = [
+        Precedence("a.device", "a.device", 3, "wait"),
+        Precedence("a.host", "a.host", 1, "order"),
+    ]
     found = period(graph, events, {"a.host": 0.0, "a.device": 0.1})
     assert found.us == float(Fraction(0.1) / 3)
 
@@ -122,7 +125,7 @@ def test_a_device_op_cannot_end_before_its_launch_does() -> None:
     )
     plan = compile_plan(graph)
     assert plan.period_us == 110.0
-    waiting = [Event("work.device", "see.host", 1, "wait")]
+    waiting = [Precedence("work.device", "see.host", 1, "wait")]
     assert [(d.source, d.via, d.delay_us) for d in delays(graph, waiting, plan.costs)] == [
         ("work.device", None, 30.0),
         ("work.host", "work.device", 100.0),

@@ -14,9 +14,9 @@ import torch
 from stepweave.cli.planned import planned
 from stepweave.configs.load import shipped
 from stepweave.executors import NodeFailure, run
-from stepweave.executors.asked import Asked
 from stepweave.executors.errors import ContractViolation
 from stepweave.executors.run import Executor
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
 from stepweave.graph.plan import Plan, Wait
@@ -46,8 +46,8 @@ def race(plan: Plan, executor: Executor | str = "serial") -> ContractViolation |
     sums = Sums.of(plan.graph)
     graph = summing(plan.graph, sums, plain)
     try:
-        asked = Asked(steps=STEPS, states=sums.states)
-        run_unverified(replace(plan, graph=graph), Strict(executor), asked)
+        given = RunArguments(steps=STEPS, states=sums.states)
+        run_unverified(replace(plan, graph=graph), Strict(executor), given)
     except NodeFailure as failure:
         cause = failure.__cause__
         assert isinstance(cause, ContractViolation)

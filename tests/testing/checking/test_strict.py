@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from stepweave.executors import NodeFailure, RunReport, run
-from stepweave.executors.asked import Asked
 from stepweave.executors.errors import ContractViolation
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
@@ -105,7 +105,7 @@ def violation(plan: Plan, executor: str = "serial", **states: object) -> Contrac
     """Of a plan that need not be sound."""
     given = states or ({"kv": Cache()} if "kv" in plan.graph.states else {})
     with pytest.raises(NodeFailure) as caught:
-        run_unverified(plan, Strict(executor), Asked(4, given, watchdog_s=10))
+        run_unverified(plan, Strict(executor), RunArguments(4, given, watchdog_s=10))
     cause = caught.value.__cause__
     assert isinstance(cause, ContractViolation)
     assert cause.code in str(caught.value), "the code is in what a user sees"

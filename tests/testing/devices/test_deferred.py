@@ -11,9 +11,9 @@ import pytest
 
 from stepweave import LLM, SamplingParams
 from stepweave.executors import NodeFailure, run
-from stepweave.executors.asked import Asked
 from stepweave.executors.errors import DeviceFailure
 from stepweave.executors.hold import release_points
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
@@ -83,7 +83,8 @@ def test_without_its_guard_the_copy_really_reads_what_comes_after() -> None:
     )
     loose = replace(plan, waits=())
     assert any(
-        run_unverified(loose, Deferred(seed), Asked(8, keep=["copied"])).kept["copied"][-1] != right
+        run_unverified(loose, Deferred(seed), RunArguments(8, keep=["copied"])).kept["copied"][-1]
+        != right
         for seed in range(20)
     )
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from stepweave.executors.asked import Asked
 from stepweave.executors.errors import NodeFailure
 from stepweave.executors.run import run
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.declare import node, step_graph
 from stepweave.graph.errors import GraphError
 from stepweave.graph.node import Node, Op, OpContext, Value
@@ -35,7 +35,7 @@ from stepweave.testing.exploring.explorer import (
 from stepweave.testing.exploring.history import Diverged, History
 from stepweave.testing.exploring.interleaving import Interleaving
 from stepweave.testing.exploring.nodes import Interleaved, Unreadable, explore_nodes
-from stepweave.testing.exploring.schedules import Held, Priorities, Replay
+from stepweave.testing.exploring.schedules import HeldBack, Priorities, Replay
 from stepweave.testing.graphs import random_step_graph
 from stepweave.testing.models import tiny_model, tiny_tokenizer
 from stepweave.testing.recording import recorded_states, recording, with_graph
@@ -272,7 +272,7 @@ def test_holding_back_an_op_lets_all_happen_that_the_plan_does_not_order_after_i
         def end(self, op: str, step: int) -> None: ...
 
     run_ = Interleaving(explorer.plan, explorer.program, 2, Noted())
-    held = Held("make.device", 0)
+    held = HeldBack("make.device", 0)
     while enabled := run_.enabled():
         run_.take(held.choose(run_, enabled))
     assert run_.over
@@ -397,9 +397,9 @@ def test_a_reader_in_the_middle_of_a_write_gets_nothing_that_it_could_use(early:
         return x + 1
 
     plan = replace(compile_plan(step_graph(make, use)), waits=())
-    held = Interleaved(schedule=Held("make.device", 1, "end"), early=early)
+    held = Interleaved(schedule=HeldBack("make.device", 1, "end"), early=early)
     with pytest.raises(NodeFailure, match=r"make\.device of step 1 is writing x"):
-        run_unverified(plan, held, Asked(steps=3))
+        run_unverified(plan, held, RunArguments(steps=3))
     assert held.runs[0].failure is not None
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepweave.executors import NodeFailure, RunReport, StuckWait, run
-from stepweave.executors.asked import Asked
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan, Wait
@@ -118,7 +118,7 @@ def test_without_its_wait_a_reader_comes_too_early_under_some_seed() -> None:
             w for w in plan.waits if (w.source, w.target) != ("compute.device", "copy.device")
         )
         assert len(kept) < len(plan.waits)
-        run_unverified(replace(plan, waits=kept), Interleaved(seed), Asked(steps=6))
+        run_unverified(replace(plan, waits=kept), Interleaved(seed), RunArguments(steps=6))
         return any(log.index(("copy", i)) < log.index(("compute", i)) for i in range(6))
 
     assert any(early(seed) for seed in range(10))
@@ -144,7 +144,7 @@ def test_a_circle_of_waits_is_found_at_once() -> None:
     plan = pipeline([])
     circle = (*plan.waits, Wait("copy.device", "make.host", 0))
     with pytest.raises(StuckWait, match=r"'make\.host' of step 0 waits for 'copy\.device'"):
-        run_unverified(replace(plan, waits=circle), Interleaved(0), Asked(steps=3))
+        run_unverified(replace(plan, waits=circle), Interleaved(0), RunArguments(steps=3))
 
 
 def test_a_failing_op_is_named_with_its_step() -> None:

@@ -2,11 +2,11 @@
 
 While a body runs, a dispatch mode notes each operation with its very arguments. A replay does the
 same operations in the same order and puts each result where the first one lies. No Python of the
-body runs then. So what a captured graph cannot know, a tape cannot know either: host numbers,
-other addresses, what a branch would decide now. A step that a tape replays wrongly, a graph
-would replay wrongly too.
+body runs then. So what a captured graph cannot know, this one cannot know either: host numbers,
+other addresses, what a branch would decide now. A step that this replays wrongly, a graph would
+replay wrongly too.
 
-Graphs of one stream work in the same memory, so what one leaves there may be anything. A tape
+Graphs of one stream work in the same memory, so what one leaves there may be anything. A replay
 therefore overwrites all that its operations made, once they are done: only what was copied to
 memory from outside the capture can be read afterwards.
 """
@@ -34,8 +34,8 @@ INDEXED = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
 """They ask too, where an index is a mask: how many elements does it choose?"""
 
 
-class Tape:
-    """`with tape.capture(): body()`, then `tape.replay()` as often as wanted."""
+class EmulatedGraph:
+    """`with graph.capture(): body()`, then `graph.replay()` as often as wanted."""
 
     def __init__(self) -> None:
         self._calls: list[Callable[[], None]] = []

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...executors.asked import Asked
-from ...executors.crew import run_on
+from ...executors.concurrent import run_on
 from ...executors.parts import Patience, reached
 from ...executors.report import RunReport
+from ...executors.run_arguments import RunArguments
 from ...graph.node import Value
 from ...graph.plan import Plan
 from .operations import asks, is_composite, is_view
@@ -125,7 +125,7 @@ class _Kernels(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def __init__(self, device: LateKernels, stream: VirtualStream, name: str) -> None:
+    def __init__(self, device: DelayedKernelDevice, stream: VirtualStream, name: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._device, self._stream, self._name = device, stream, name
 
@@ -235,19 +235,19 @@ def _written(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 @dataclass
-class LateStream(VirtualStream):
+class DelayedStream(VirtualStream):
     """Runs what it is given at once, and does what that asks of torch later."""
 
     name: str = ""
 
     def run(self, work: Callable[[int], None], step: int, node: str) -> None:
-        assert isinstance(self.device, LateKernels), "a stream belongs to its device"
+        assert isinstance(self.device, DelayedKernelDevice), "a stream belongs to its device"
         with _Kernels(self.device, self, self.name):
             work(step)
 
 
 @dataclass
-class LateKernels(VirtualStreams):
+class DelayedKernelDevice(VirtualStreams):
     """The device, and what it works with: see the module."""
 
     allocator: Allocator = field(default_factory=Allocator)
@@ -277,7 +277,7 @@ class LateKernels(VirtualStreams):
         return self._shapes[key]
 
     def open(self, streams: Sequence[str], urgent: frozenset[str]) -> Mapping[str, VirtualStream]:
-        self._streams = {name: LateStream(self, name=name) for name in streams}
+        self._streams = {name: DelayedStream(self, name=name) for name in streams}
         return self._streams
 
     def drain(self, stream: VirtualStream) -> None:
@@ -290,18 +290,18 @@ class LateKernels(VirtualStreams):
 
 
 @dataclass
-class Late:
+class DelayedKernels:
     """An executor: the one for CUDA, on late kernels. With one host thread a seed repeats."""
 
     seed: int = 0
-    device: LateKernels = field(init=False)
+    device: DelayedKernelDevice = field(init=False)
 
     def __post_init__(self) -> None:
-        self.device = LateKernels(Random(self.seed))
+        self.device = DelayedKernelDevice(Random(self.seed))
 
-    def __call__(self, plan: Plan, asked: Asked) -> RunReport:
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
         values = {name: self._noting(value) for name, value in plan.graph.values.items()}
-        return run_on(self.device, replace(plan, graph=replace(plan.graph, values=values)), asked)
+        return run_on(self.device, replace(plan, graph=replace(plan.graph, values=values)), given)
 
     def _noting(self, value: Value) -> Value:
         allocate = value.allocate

@@ -1,4 +1,4 @@
-"""What a run is asked for."""
+"""The arguments of a run, as executors get them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunArguments:
     """All that an executor is told beside the plan; `run` says what each means."""
 
     steps: int | None = None  # None: until an op calls `stop`

@@ -19,7 +19,7 @@ from stepweave.graph.node import Node, Op, OpContext, Place, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph, Vertex
-from stepweave.testing.devices.late_kernels import Allocator, Late, LateKernels
+from stepweave.testing.devices.delayed_kernels import Allocator, DelayedKernelDevice, DelayedKernels
 from stepweave.testing.devices.virtual_streams import Deferred
 from stepweave.testing.engines import TinyConfig
 from stepweave.testing.graphs import random_step_graph
@@ -56,7 +56,7 @@ def test_what_is_computed_late_is_what_is_computed_at_once() -> None:
         def body(ctx: OpContext, found: list[Tensor] = found) -> None:
             found += sums(x)
 
-        run(late_plan(body, Value("v", "pinned")), executor=Late(seed), steps=1)
+        run(late_plan(body, Value("v", "pinned")), executor=DelayedKernels(seed), steps=1)
         for mine, its in zip(found, sums(x), strict=True):
             assert torch.equal(mine, its)
             assert (mine.stride(), mine.dtype) == (its.stride(), its.dtype)
@@ -73,7 +73,7 @@ def test_a_body_returns_before_its_work_is_done_and_a_question_waits_for_it() ->
             early.append(target.tolist())  # no operation: what is there now
             asked.append(target.sum().item())
 
-        run(late_plan(body, Value("v", "pinned")), executor=Late(seed), steps=1)
+        run(late_plan(body, Value("v", "pinned")), executor=DelayedKernels(seed), steps=1)
         assert target.tolist() == [1, 1]
     assert [0, 0] in early
     assert asked == [2] * 30
@@ -99,7 +99,7 @@ def test_freed_memory_is_handed_out_at_once_to_the_stream_that_had_it() -> None:
 
 def test_a_kernel_knows_memory_by_address_and_does_not_keep_it() -> None:
     """So whoever frees a tensor too early has its memory overwritten by the next."""
-    device = LateKernels(Random(0))
+    device = DelayedKernelDevice(Random(0))
     stream = device.open(["a"], frozenset())["a"]
     seen = torch.zeros(LONG)
     made: list[Tensor] = []
@@ -126,7 +126,7 @@ def test_the_host_copies_its_own_memory_at_once_also_in_a_body() -> None:
 
     value = Value("v", "pinned", "slots", allocate=lambda: torch.zeros(1))
     for seed in range(30):
-        run(late_plan(body, value), executor=Late(seed), steps=1)
+        run(late_plan(body, value), executor=DelayedKernels(seed), steps=1)
     assert 0 in copies, "the stream had not come by"
 
 
@@ -146,7 +146,7 @@ def test_what_is_uploaded_is_what_the_host_memory_holds_when_the_stream_comes_by
     for seed in range(30):
         seen += [
             each.tolist()[0]
-            for each in run(plan, executor=Late(seed), steps=1, keep=["w"]).kept["w"]
+            for each in run(plan, executor=DelayedKernels(seed), steps=1, keep=["w"]).kept["w"]
         ]
     assert set(seen) == {0, 1}
 
@@ -177,7 +177,7 @@ def wrong(seeds: Iterable[int], chances: int = 3) -> Iterator[str]:
             continue
         expected = told(plan, "serial")
         for chance in range(chances):
-            late = Late(chance)
+            late = DelayedKernels(chance)
             if told(plan, late, partial(late.device.pinned, LONG)) != expected:
                 yield f"graph {seed}, chance {chance}"
 
@@ -263,7 +263,7 @@ def test_a_kept_version_is_copied_when_it_is_complete(place: Place, slots: int) 
     plan = counting(place, slots)
     expected = [None if step % 4 == 2 else [step] * LONG for step in range(9)]
     executors: list[Executor | str] = ["serial", "threads"]
-    executors += [*map(Late, range(10)), *map(Deferred, range(10))]
+    executors += [*map(DelayedKernels, range(10)), *map(Deferred, range(10))]
     for executor in executors:
         kept = run(plan, executor=executor, steps=9, keep=["v"]).kept["v"]
         assert [None if each is None else each.tolist() for each in kept] == expected, executor
@@ -272,25 +272,25 @@ def test_a_kept_version_is_copied_when_it_is_complete(place: Place, slots: int) 
 # --- the shipped pipelines ---
 
 
-def tokens_on_late_kernels(config: TinyConfig, most: int | None, seeds: Iterable[int]) -> None:
+def tokens_on_delayed_kernels(config: TinyConfig, most: int | None, seeds: Iterable[int]) -> None:
     expected = served(
         tiny_on(CPU, replace(config, depth=1), "serial"), requests(config.structured)[:most]
     )
     for seed in seeds:
-        engine = tiny_on(CPU, config, Late(seed))
+        engine = tiny_on(CPU, config, DelayedKernels(seed))
         assert served(engine, requests(config.structured)[:most]) == expected, f"seed {seed}"
 
 
-def test_a_pipeline_on_late_kernels_gives_the_serial_tokens() -> None:
-    tokens_on_late_kernels(replace(DRAFTERS["eagle3"], structured=True), 3, [1])
+def test_a_pipeline_on_delayed_kernels_gives_the_serial_tokens() -> None:
+    tokens_on_delayed_kernels(replace(DRAFTERS["eagle3"], structured=True), 3, [1])
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("structured", [False, True])
-def test_every_drafter_on_late_kernels_gives_the_serial_tokens(
+def test_every_drafter_on_delayed_kernels_gives_the_serial_tokens(
     drafter: str, structured: bool
 ) -> None:
     for depth in (2, 3):
         config = replace(DRAFTERS[drafter], structured=structured, depth=depth)
-        tokens_on_late_kernels(config, None, range(3))
+        tokens_on_delayed_kernels(config, None, range(3))

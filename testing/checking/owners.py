@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from .memory import Block
 from .races import Piece
-from .touch import Block
 
 
 class Key(NamedTuple):
@@ -74,7 +74,7 @@ class Entry:
         return not expired
 
 
-class Ledger:
+class Owners:
     """The entries of one run, by address."""
 
     def __init__(self) -> None:

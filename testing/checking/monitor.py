@@ -250,7 +250,7 @@ def refused(error: BaseException) -> bool:
 NO_WAITS = TorchRefuses()
 
 
-class Watch:
+class Monitor:
     """Tells `observer` of every use of a storage by this thread, within a `with` block.
 
     A backend may also refuse to wait, as that of CUDA does: that finds what no operation shows.

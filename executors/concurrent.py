@@ -32,13 +32,13 @@ from typing import TYPE_CHECKING
 
 from ..backends.streams import Event, Moment, Stream, Streams
 from ..graph.plan import Plan, Wait
-from .asked import Asked
 from .context import Context, Memory, cells_in_flight
 from .errors import DeviceFailure, NodeFailure, StuckWait
 from .frontier import BEFORE_ALL, Aborted, Frontier
 from .hold import Copies, Holds
-from .instructions import Desk, Perform, Program, Task, interpret
+from .instructions import ActorStatus, Perform, Program, Task, interpret
 from .report import OpEvent, RunReport
+from .run_arguments import RunArguments
 from .trace import timed
 
 if TYPE_CHECKING:
@@ -54,29 +54,29 @@ Run = Callable[[Context], None]
 def run_on(
     device: Streams,
     plan: Plan,
-    asked: Asked,
+    given: RunArguments,
     captures: Captures | None = None,
 ) -> RunReport:
     """Run the plan on one worker thread per host actor, and one stream per device actor."""
     program = Program.of(plan)
     contexts: list[Context] = []
-    frontier = Frontier(asked.steps, tail=program.tail, ahead=program.ahead, ops=contexts)
+    frontier = Frontier(given.steps, tail=program.tail, ahead=program.ahead, ops=contexts)
     sizes = cells_in_flight(plan, program.ahead)
     buffers = {} if captures is None else captures.buffers
-    memory = Memory.of(plan.graph, sizes, asked.states, asked.keep, frontier, buffers)
+    memory = Memory.of(plan.graph, sizes, given.states, given.keep, frontier, buffers)
     contexts.extend(memory.contexts.values())
-    crew = Crew(plan, program, frontier, memory, device, asked.trace, captures)
+    running = ConcurrentRun(plan, program, frontier, memory, device, given.trace, captures)
     try:
-        crew.work(asked.watchdog_s)
-        for copies in crew.copies.values():
+        running.work(given.watchdog_s)
+        for copies in running.copies.values():
             copies.finish()
     finally:
         contexts.clear()  # they and the frontier refer to each other: let buffers go at once
     return RunReport(
         steps=frontier.steps,
         kept=memory.histories(frontier.steps),
-        events=tuple(sorted(crew.events(), key=lambda event: event.start_s)),
-        seconds=perf_counter() - crew.origin,
+        events=tuple(sorted(running.events(), key=lambda event: event.start_s)),
+        seconds=perf_counter() - running.origin,
     )
 
 
@@ -92,7 +92,7 @@ def urgent_streams(program: Program) -> frozenset[str]:
     )
 
 
-class Crew:
+class ConcurrentRun:
     """The workers of one run: their queues, their threads, and what went wrong."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Crew:
         self.tasks = program.tasks
         self.actor_of = program.actor_of
         self.hosts = program.hosts
-        self.desks = {actor: Desk() for actor in program.actors}
+        self.statuses = {actor: ActorStatus() for actor in program.actors}
         self.ended: SimpleQueue[str] = SimpleQueue()
         self.failures: list[tuple[int, int, NodeFailure]] = []  # by step, then listing position
         self.origin = perf_counter()
@@ -150,7 +150,7 @@ class Crew:
                 memory.contexts[task.op],
                 memory,
                 frontier,
-                self.desks[actor],
+                self.statuses[actor],
                 run=self._host_run(task),
                 waits=[(wait, self._taker(wait)) for wait in task.waits],
                 launch=self._launch(task, memory),
@@ -206,7 +206,7 @@ class Crew:
         get = self.tokens[wait].get
         if self.actor_of[wait.source] not in self.streams:
             return get
-        desk = self.desks[self.actor_of[wait.target]]
+        status = self.statuses[self.actor_of[wait.target]]
 
         def take_and_synchronize() -> None:
             event = get()
@@ -215,9 +215,9 @@ class Crew:
             try:
                 event.synchronize()
             except Exception as error:
-                assert desk.at is not None, "only an op waits"
+                assert status.at is not None, "only an op waits"
                 raise DeviceFailure(
-                    wait.source, desk.at.step - wait.distance, self.device.advice
+                    wait.source, status.at.step - wait.distance, self.device.advice
                 ) from error
 
         return take_and_synchronize
@@ -291,11 +291,11 @@ class Crew:
     ) -> Callable[[int], None]:
         """`pending`: where to note who is to be told of the event, if not at once."""
         assert actor is not None, "what launches has a stream"
-        task, stream, desk = self.tasks[op], self.streams[actor], self.desks[actor]
-        launcher = self.desks[self.actor_of[memory.contexts[op].vertex.launch or op]]
+        task, stream, status = self.tasks[op], self.streams[actor], self.statuses[actor]
+        launcher = self.statuses[self.actor_of[memory.contexts[op].vertex.launch or op]]
         node, signals = memory.contexts[op].vertex.node.name, self.signals[op]
         perform = interpret(
-            memory.contexts[op], memory, self.frontier, desk, run=self._device_run(task, stream)
+            memory.contexts[op], memory, self.frontier, status, run=self._device_run(task, stream)
         )
         ask = None if self.holds is None else self.holds.asks(op, stream)
         copies = self.copies.get(op)
@@ -306,7 +306,7 @@ class Crew:
             f"{op!r} waits for a host op, which is its launch's to wait for"
         )
 
-        work = self._unfailing(perform, desk)
+        work = self._unfailing(perform, status)
 
         def launch(step: int) -> None:
             for each in due:
@@ -336,7 +336,7 @@ class Crew:
 
         return launch
 
-    def _unfailing(self, perform: Perform, desk: Desk) -> Perform:
+    def _unfailing(self, perform: Perform, status: ActorStatus) -> Perform:
         """A device op on its stream: an error ends the run, and not the thread that works."""
 
         def work(step: int) -> None:
@@ -345,8 +345,8 @@ class Crew:
             except Aborted:
                 pass
             except BaseException as cause:
-                self._fail(desk, cause)
-            desk.at = None
+                self._fail(status, cause)
+            status.at = None
 
         return work
 
@@ -410,7 +410,7 @@ class Crew:
         self.device.close(watchdog_s if self.frontier.aborted else None)
 
     def _work_host(self, actor: str) -> None:
-        desk, tasks, frontier = self.desks[actor], self.program.actors[actor], self.frontier
+        status, tasks, frontier = self.statuses[actor], self.program.actors[actor], self.frontier
         program = [(self.performs[task.op], task.offset) for task in tasks]
         iteration = self.program.first
         try:
@@ -426,16 +426,16 @@ class Crew:
         except Aborted:
             pass
         except BaseException as cause:
-            self._fail(desk, cause)
+            self._fail(status, cause)
         finally:
-            desk.at = desk.wait = None
-            desk.ended = True
+            status.at = status.wait = None
+            status.ended = True
             self.ended.put(actor)
 
-    def _fail(self, desk: Desk, cause: BaseException) -> None:
-        assert desk.at is not None, "only an op can fail"
-        at = desk.at
-        self.failures.append((at.step, at.vertex.position, desk.failure(cause)))
+    def _fail(self, status: ActorStatus, cause: BaseException) -> None:
+        assert status.at is not None, "only an op can fail"
+        at = status.at
+        self.failures.append((at.step, at.vertex.position, status.failure(cause)))
         self._abort()
 
     def _abort(self) -> None:
@@ -449,7 +449,7 @@ class Crew:
         """Until all hosts have ended. Raises `StuckWait` if nothing moves for too long."""
         patience = math.inf if watchdog_s is None else watchdog_s
         seen, since = self._positions(), perf_counter()
-        while not all(self.desks[actor].ended for actor in self.hosts):
+        while not all(self.statuses[actor].ended for actor in self.hosts):
             with suppress(Empty):
                 self.ended.get(timeout=min(1.0, patience / 4))
             now = self._positions()
@@ -461,12 +461,12 @@ class Crew:
                 self._raise_if_stuck(patience)
 
     def _positions(self) -> list[object]:
-        desks = [(desk.at, desk.wait, desk.ended) for desk in self.desks.values()]
-        return [desks, [context.step for context in self.contexts.values()]]
+        statuses = [(status.at, status.wait, status.ended) for status in self.statuses.values()]
+        return [statuses, [context.step for context in self.contexts.values()]]
 
     def _raise_if_stuck(self, seconds: float) -> None:
-        for desk in self.desks.values():
-            at, wait = desk.at, desk.wait
+        for status in self.statuses.values():
+            at, wait = status.at, status.wait
             if at is not None and wait is not None:
                 awaited_step = at.step - wait.distance
                 raise StuckWait(
@@ -475,13 +475,13 @@ class Crew:
                     wait.source,
                     awaited_step,
                     seconds,
-                    {actor: self._doing(actor) for actor in self.desks},
+                    {actor: self._doing(actor) for actor in self.statuses},
                 )
 
     def _doing(self, actor: str) -> str:
-        desk = self.desks[actor]
-        at, wait = desk.at, desk.wait
-        if desk.ended:
+        status = self.statuses[actor]
+        at, wait = status.at, status.wait
+        if status.ended:
             return "has ended"
         if at is None:
             return "has nothing to run yet"

@@ -62,7 +62,7 @@ class Acceptance(Protocol):
 
 
 class Coupled(Policy):
-    """with the same seed, the tokens are the same with and without speculation
+    """With the same seed, the tokens are the same with and without speculation.
 
     Drafter-invariant coupling (Daliri, Musco, Suresh 2024): see `sampling.verification.coupled`.
     """
@@ -78,7 +78,7 @@ class Coupled(Policy):
 
 
 class Rejection(Policy):
-    """rejection sampling, which keeps the distribution but not the tokens
+    """Rejection sampling, which keeps the distribution but not the tokens.
 
     Speculative sampling (Leviathan et al. 2023, Chen et al. 2023): see
     `sampling.verification.rejection`.
@@ -95,7 +95,7 @@ class Rejection(Policy):
 
 
 class Synthetic(Policy):
-    """for benchmarks: drafts are kept at given rates, so the output is not the model's
+    """For benchmarks: drafts are kept at given rates, so the output is not the model's.
 
     It measures what an engine would do with a drafter of such rates, and nothing else. See
     `sampling.verification.synthetic`.

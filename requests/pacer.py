@@ -10,7 +10,12 @@ from collections.abc import Callable
 from time import perf_counter
 
 from ..policies.admission import Admission, PastStep
+from ..policies.errors import PolicyError
+from ..policies.registry import called
 from .wake import Wake
+
+MOST_DELAY_S = 600.0
+"""Longer than any step takes: a delay beyond it is a mistake in the policy."""
 
 
 class Pacer:
@@ -39,8 +44,17 @@ class Pacer:
         self._wait_s: float | None = None  # that followed; None: it is still to come
 
     def delay_s(self, in_flight: int) -> float:
-        """How long the next schedule is held back if so many tokens are in flight then."""
-        return self._admission.delay_s(in_flight, self._past)
+        """How long the next schedule is held back if so many tokens are in flight then.
+
+        Raises `PolicyError` where the policy's answer is no time to wait.
+        """
+        delay = self._admission.delay_s(in_flight, self._past)
+        if not 0 <= delay <= MOST_DELAY_S:
+            raise PolicyError(
+                f"{called('admission', self._admission)}: it holds a step back for {delay} s; a "
+                f"delay is between 0 and {MOST_DELAY_S:g} s"
+            )
+        return delay
 
     def before_schedule(self, in_flight: int) -> None:
         """Return when to schedule. `in_flight`: query tokens of the step whose results are next.

@@ -1,0 +1,28 @@
+"""Every policy that ships, made with options where it has no defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepweave.policies.registry import DECISIONS, known, policy
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "acceptance.synthetic": {"rates": (0.5, 0.25)},
+    "scheduling.decodes_first": {"prompt_tokens": 5},
+    "stopping.repetition": {"times": 3, "longest": 4},
+}
+"""By `decision.name`: other options than the defaults."""
+
+EVERY = [(decision, name) for decision in DECISIONS for name in known(decision)]
+
+
+def sample(decision: str, name: str) -> Any:
+    """The policy of that name with options under which it has something to decide."""
+    return policy(decision, name, **OPTIONS.get(f"{decision}.{name}", {}))
+
+
+def samples(decision: str) -> list[Any]:
+    """All policies for a decision; those that need no options with their defaults too."""
+    found = [sample(decision, name) for name in known(decision)]
+    plain = [name for name in known(decision) if f"{decision}.{name}" in OPTIONS]
+    return found + [policy(decision, name) for name in plain if name != "synthetic"]

@@ -69,7 +69,7 @@ def mutable_part(datum: object, name: str, homes: Collection[object] = ()) -> st
 def _mutable(datum: Any, path: str, seen: set[int]) -> Iterator[tuple[str, str]]:
     """Each mutable part, and why it is one. `seen`: what need not be looked at (again)."""
     kind = type(datum)
-    if kind in _SCALARS or id(datum) in seen or _is_known(kind):
+    if kind in _SCALARS or id(datum) in seen or never_changes(kind):
         return
     seen.add(id(datum))
     if isinstance(datum, tuple | frozenset):
@@ -119,7 +119,8 @@ def _attributes(datum: object) -> Iterator[tuple[str, object]]:
     yield from tuple(getattr(datum, "__dict__", {}).items())
 
 
-def _is_known(kind: type) -> bool:
+def never_changes(kind: type) -> bool:
+    """Whether objects of a class count as immutable with all that they reach, or as memory."""
     if any(base in _KNOWN for base in kind.__mro__):
         return True
     return any(

@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ..graph.immutable import immutable
 from .backend import Window, WindowFiller
 from .bitmask import Words, allows_any
 from .grammar import GrammarSpec, MatcherFailure
@@ -95,6 +96,7 @@ class LLGuidanceBackend(LibraryBackend["LLGrammar"]):
         return compiled, BYTES_PER_GRAMMAR + BYTES_PER_CHARACTER * len(job.source)
 
 
+@immutable
 @dataclass(frozen=True)
 class LLGrammar:
     """One compiled grammar of `LLGuidanceBackend`."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..graph.immutable import immutable
 from .backend import CompiledGrammar, Matcher, Window, WindowFiller
 from .bitmask import ALL_ALLOWED, Words
 from .grammar import GrammarError, GrammarSpec, MatcherFailure
@@ -69,6 +70,7 @@ def with_reasoning(compiled: CompiledGrammar, end: Sequence[int]) -> ReasonedGra
     return ReasonedGrammar(compiled, MarkerAutomaton(end))
 
 
+@immutable
 @dataclass(frozen=True)
 class ReasonedGrammar:
     """A compiled grammar behind a section of reasoning."""

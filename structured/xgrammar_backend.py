@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import xgrammar as xgr
 
+from ..graph.immutable import immutable
 from .backend import Window, WindowFiller
 from .bitmask import Words, allows_any, row_allowing, words
 from .grammar import GrammarSpec, MatcherFailure
@@ -87,6 +88,7 @@ class XGrammarBackend(LibraryBackend["XGrammar"]):
         return compiled, int(handle.memory_size_bytes)
 
 
+@immutable
 @dataclass(frozen=True)
 class XGrammar:
     """One compiled grammar of `XGrammarBackend`."""

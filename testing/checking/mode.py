@@ -27,6 +27,9 @@ class Strict:
         inner = self.executor
         execute = executor_named(inner) if isinstance(inner, str) else inner
         checked = CheckedRun(plan, given.states, given.keep)
-        with watched_exits():
-            report = execute(replace(plan, graph=checked.graph), given)
+        try:
+            with watched_exits():
+                report = execute(replace(plan, graph=checked.graph), given)
+        finally:
+            checked.release()
         return replace(report, unused=checked.unused())

@@ -256,10 +256,11 @@ def test_an_input_that_is_handed_on_is_still_an_input() -> None:
 @EXECUTORS
 def test_a_read_of_a_state_through_a_closure_is_caught(executor: str) -> None:
     kv = Cache()
+    layer = kv.layers[0]
 
     def draft(ctx: OpContext) -> None:
         with torch.inference_mode():
-            ctx.write("drafts", kv.layers[0] + 1)  # closure
+            ctx.write("drafts", layer + 1)  # closure
 
     found = violation(pipeline(draft), executor, kv=kv)
     blamed(found, "SW-UNDECLARED-READ", "kv", "closure")
@@ -268,10 +269,11 @@ def test_a_read_of_a_state_through_a_closure_is_caught(executor: str) -> None:
 
 def test_a_view_of_undeclared_memory_is_caught_where_it_is_made() -> None:
     kv = Cache()
+    layer = kv.layers[0]
 
     def draft(ctx: OpContext) -> None:
         with torch.inference_mode():
-            part = kv.layers[0][:2]  # view
+            part = layer[:2]  # view
             ctx.write("drafts", part.clone())
 
     blamed(violation(pipeline(draft), kv=kv), "SW-UNDECLARED-READ", "kv", "view")
@@ -280,10 +282,11 @@ def test_a_view_of_undeclared_memory_is_caught_where_it_is_made() -> None:
 @EXECUTORS
 def test_a_write_to_a_state_through_a_closure_is_caught(executor: str) -> None:
     kv = Cache()
+    layer = kv.layers[1]
 
     def draft(ctx: OpContext) -> None:
         with torch.inference_mode():
-            kv.layers[1].fill_(3.0)  # write
+            layer.fill_(3.0)  # write
         ctx.write("drafts", None)
 
     found = violation(pipeline(draft), executor, kv=kv)

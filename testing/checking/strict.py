@@ -73,7 +73,8 @@ class CheckedRun:
             for read in set(vertex.op.reads):
                 self._readers[read.name] = self._readers.get(read.name, 0) + 1
         for name, value in graph.values.items():
-            if (found := mutable_part(value.initial, name)) is not None:
+            own = () if value.allocate is None else (value.initial,)  # as its buffers are
+            if (found := mutable_part(value.initial, name, own)) is not None:
                 raise GraphError(
                     f"value {name!r}: its initial version can be changed: {found}",
                     code="SW-MUTABLE-VALUE",

@@ -46,7 +46,8 @@ def plan_of(make: Run, value: Value, *more: Value, reads: tuple[Read, ...] = ())
     """`make` writes `v` (and what else there is); another thread looks at `v`, a step later."""
 
     def look(ctx: OpContext) -> None:
-        ctx.write("seen", [None if d is None else list(map(float, d)) for d in [ctx.read("v")]])
+        datum = ctx.read("v")
+        ctx.write("seen", (None if datum is None else tuple(map(float, datum)),))
 
     names = ("v", *(each.name for each in more))
     nodes = [
@@ -304,7 +305,7 @@ def test_the_memory_of_a_state_is_copied_where_there_is_a_slot_for_it() -> None:
             ctx.write("v", ctx.state("kv")["layer"].add_(1)[:1])
 
     def look(ctx: OpContext) -> None:
-        ctx.write("seen", [[float(ctx.read("v")[0])]])
+        ctx.write("seen", ((float(ctx.read("v")[0]),),))
 
     nodes = [
         Node("make", (Op((Read("kv"),), ("v", "kv"), run=make),)),

@@ -1,0 +1,106 @@
+"""Any node of a shipped pipeline may have a host thread of its own: it does what it declares.
+
+The ops take random times on a clock of their own (`Virtual`), so a thread may run far ahead of the
+others or behind them, as far as the plan lets it. Checking mode looks on.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from stepweave import LLM, RequestOutput, load_config, verify
+from stepweave.configs.load import shipped
+from stepweave.configs.schema import PipelineConfig
+from stepweave.testing.devices.virtual import Virtual
+
+ONCE = {
+    "async": "d2h_copy",
+    "async_eagle": "draft",
+    "async_eagle3_grammar": "bitmask",
+    "async_grammar": "commit",
+    "async_ngram": "sample",
+    "async_speculation": "prepare_inputs",
+    "base": "forward",
+    "drafter_stream": "draft",
+    "grammar_worker": "schedule",
+    "quickstart": "prepare_inputs",
+    "synchronous": "commit",
+}
+"""One node of each pipeline, each node once; the others every night."""
+
+PROMPTS: list[dict[str, Any]] = [
+    {"prompt": "Write a story", "max_tokens": 5},
+    {"prompt": "One two", "max_tokens": 4, "temperature": 0.8, "seed": 3, "stop_token_ids": [5]},
+    {"prompt": "Say a", "max_tokens": 5, "min_tokens": 3, "logprobs": 1, "bad_words": ["the"]},
+]
+REGEX = {"regex": "[a-z ]{3,30}"}
+
+Told = list[tuple[tuple[int, ...], str | None, int, int, Any]]
+
+
+def pipelines() -> list[str]:
+    return [name for name in shipped() if isinstance(load_config(name), PipelineConfig)]
+
+
+def told(outputs: list[RequestOutput]) -> Told:
+    return [
+        (each.token_ids, each.error, each.drafted, each.accepted, each.logprobs) for each in outputs
+    ]
+
+
+def lines(llm: LLM) -> list[dict[str, Any]]:
+    first, *others = PROMPTS
+    masked = any(node.name == "bitmask" for node in llm.engine.plan.graph.nodes)
+    return [{**first, "structured_outputs": REGEX} if masked else first, *others]
+
+
+@cache
+def serially(pipeline: str) -> tuple[Told, tuple[str, ...]]:
+    """What the plain serial loop gives, and the nodes of the pipeline."""
+    with LLM(pipeline=pipeline, overrides={"executor": "serial", "torch_threads": 1}) as llm:
+        nodes = tuple(node.name for node in llm.engine.plan.graph.nodes)
+        return told(llm.generate(lines(llm), progress=False)), nodes
+
+
+def check(pipeline: str, node: str, seed: int, executor: str | Virtual | None = None) -> None:
+    expected, _ = serially(pipeline)
+    overrides = {
+        "actors": ["driver", "grammar", "own"],
+        f"nodes.{node}.actor": "own",
+        "check": "strict",
+        "executor": "serial",
+        "torch_threads": 1,
+    }
+    with LLM(pipeline=pipeline, overrides=overrides) as llm:
+        plan = llm.engine.plan
+        assert {vertex.actor for vertex in plan.graph.vertices.values()} >= {"own"}
+        verify(plan)
+        llm.engine.executor = executor or Virtual(seed)  # type: ignore[assignment]
+        found = told(llm.generate(lines(llm), progress=False))
+    assert found == expected
+
+
+@pytest.mark.parametrize(("pipeline", "node"), ONCE.items())
+def test_a_node_on_a_thread_of_its_own_changes_no_token(pipeline: str, node: str) -> None:
+    check(pipeline, node, seed=1)
+
+
+def test_every_pipeline_and_every_node_is_tried() -> None:
+    assert list(ONCE) == pipelines()
+    assert set(ONCE.values()) == {node for name in ONCE for node in serially(name)[1]}
+
+
+def test_so_on_real_threads() -> None:
+    check("async_speculation", "prepare_inputs", seed=0, executor="threads")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("pipeline", pipelines())
+def test_every_node_of_every_pipeline_may_have_a_thread_of_its_own(pipeline: str) -> None:
+    for node in serially(pipeline)[1]:
+        for seed in (2, 3):
+            check(pipeline, node, seed)
+        check(pipeline, node, 0, executor="threads")

@@ -1,7 +1,7 @@
 """Any node of a shipped pipeline may have a host thread of its own: it does what it declares.
 
-The ops take random times on a clock of their own (`Virtual`), so a thread may run far ahead of the
-others or behind them, as far as the plan lets it. Checking mode looks on.
+The actors move by priorities that are drawn at random and change (`Interleaved`): a thread may run
+far ahead of the others or stay behind, as far as the plan lets it. Checking mode looks on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from stepweave import LLM, RequestOutput, load_config, verify
 from stepweave.configs.load import shipped
 from stepweave.configs.schema import PipelineConfig
-from stepweave.testing.devices.virtual import Virtual
+from stepweave.testing import Interleaved
 
 ONCE = {
     "async": "d2h_copy",
@@ -65,7 +65,7 @@ def serially(pipeline: str) -> tuple[Told, tuple[str, ...]]:
         return told(llm.generate(lines(llm), progress=False)), nodes
 
 
-def check(pipeline: str, node: str, seed: int, executor: str | Virtual | None = None) -> None:
+def check(pipeline: str, node: str, seed: int, executor: str | Interleaved | None = None) -> None:
     expected, _ = serially(pipeline)
     overrides = {
         "actors": ["driver", "grammar", "own"],
@@ -78,7 +78,7 @@ def check(pipeline: str, node: str, seed: int, executor: str | Virtual | None = 
         plan = llm.engine.plan
         assert {vertex.actor for vertex in plan.graph.vertices.values()} >= {"own"}
         verify(plan)
-        llm.engine.executor = executor or Virtual(seed)  # type: ignore[assignment]
+        llm.engine.executor = executor or Interleaved(seed)
         found = told(llm.generate(lines(llm), progress=False))
     assert found == expected
 

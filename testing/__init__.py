@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .checking.mode import Strict as Strict
+    from .contract import backend_faults as backend_faults
     from .devices.delayed_kernels import DelayedKernels as DelayedKernels
     from .devices.virtual_streams import Deferred as Deferred
     from .engines import TinyConfig as TinyConfig
@@ -43,6 +44,7 @@ _HOME = {
     "Strict": "checking.mode",
     "TinyConfig": "engines",
     "Unverified": "unverified",
+    "backend_faults": "contract",
     "campaign": "exploring.campaign",
     "explore": "exploring.explorer",
     "explore_exhaustively": "exploring.explorer",
@@ -69,6 +71,7 @@ __all__ = [
     "Strict",
     "TinyConfig",
     "Unverified",
+    "backend_faults",
     "campaign",
     "explore",
     "explore_exhaustively",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from stepweave.backends.registry import GROUP, _loaded
 from stepweave.nodes.registry import kind
 
 ROOT = Path(__file__).parents[1]
@@ -41,3 +43,7 @@ def installed(project: Path, site: Path) -> Iterator[None]:
             yield
         finally:
             kind.cache_clear()
+            for backend in about["entry-points"].get(GROUP, ()):
+                _loaded.pop(backend, None)
+            for module in declared["tool"]["setuptools"]["py-modules"]:
+                sys.modules.pop(module, None)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -55,7 +55,13 @@ class _Here(threading.local):
     may_ask = 0
 
 
-HERE = _Here()
+class _Switch:
+    """Of the process: whether a question to the device raises, in ops and outside of them."""
+
+    forbids = False
+
+
+HERE, SWITCH = _Here(), _Switch()
 COPIES = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
 SIZED = {"aten::repeat_interleave"}
 
@@ -96,6 +102,8 @@ def perform(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """Do the operation on what the tensors wrap; the result is on the device."""
     if HERE.side == "host":
         raise Misplaced("host op on the device", f"{operation} in a host op")
+    if SWITCH.forbids and _asks(operation, args, kwargs):
+        raise Misplaced("asks the device", f"{operation} needs a value on the host")
     if is_composite(operation):
         return operation.decompose(*args, **kwargs)
     if operation in COPIES:
@@ -257,8 +265,14 @@ class EmulatedBackend:
         self._opened.append(VirtualStreams(Random(len(self._opened))))
         return self._opened[-1]
 
-    def forbid_waits(self) -> None:
-        """Executors of the tests do, for each op: `Placed`."""
+    def forbid_waits(self) -> Callable[[], None]:
+        """Outside of ops too, which is where `Placed` looks."""
+        SWITCH.forbids = True
+
+        def allow() -> None:
+            SWITCH.forbids = False
+
+        return allow
 
     def refused(self, error: BaseException) -> bool:
         return isinstance(error, Misplaced) and error.rule == "asks the device"

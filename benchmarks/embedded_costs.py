@@ -17,7 +17,7 @@ from pathlib import Path
 
 from stepweave.configs.costs import CostsFile, OpCosts, costs_text, load_costs
 
-DRAFTERS = {"draft_eagle": "async_eagle3_grammar", "draft_ngram": "async_ngram"}
+DRAFTERS = {"eagle3": "async_eagle3_grammar", "ngram": "async_ngram"}
 HEADING = """\
 Measured by `python -m benchmarks.embedded_costs`, on a shared machine: durations on yours differ.
 The model is the one that ships with the package, so all of its ops are short."""
@@ -53,8 +53,10 @@ def together(base: CostsFile, drafters: dict[str, CostsFile]) -> CostsFile:
         kind: {op: costs for op, costs in file.ops.items() if op.startswith("draft.")}
         for kind, file in drafters.items()
     }
+    if "eagle3" in kinds:  # a head of either kind is one layer of the same width
+        kinds = {"eagle": kinds["eagle3"], **kinds}
     about = "the embedded model on a shared machine without a GPU"
-    notes = (*base.notes, "draft_eagle: with the EAGLE-3 head")
+    notes = (*base.notes, "eagle: measured with the EAGLE-3 head")
     return base.model_copy(update={"describes": about, "kinds": kinds, "notes": notes})
 
 

@@ -105,8 +105,8 @@ def main() -> None:
                 pipeline="async_grammar",
                 overrides={
                     "torch_threads": "1",
-                    "structured.backend": backend,
-                    "structured.compile_limit_s": str(given.limit),
+                    "nodes.bitmask.backend": backend,
+                    "nodes.bitmask.compile_limit_s": str(given.limit),
                     "scheduler.num_blocks": "1024",
                 },
             )

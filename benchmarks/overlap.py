@@ -19,16 +19,17 @@ from pathlib import Path
 
 import torch
 
+from stepweave.configs.load import load_config
+from stepweave.configs.schema import PipelineConfig
 from stepweave.executors.report import RunReport
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.tokenizer import StreamDecoder
-from stepweave.nodes.decode_step import decode_step
-from stepweave.nodes.kind import Shape
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.requests.stopping import StopChecker
 from stepweave.requests.table import Limits
 from stepweave.serving.engine import Engine
+from stepweave.serving.pipeline import compiled
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.structured.xgrammar_backend import XGrammarBackend
@@ -62,16 +63,21 @@ class Bench:
         ]
 
     def engine(self, depth: int, executor: str) -> Engine:
-        shape = Shape(
-            depth=depth,
-            max_rows=self.rows,
-            token_budget=self.rows * max(self.k + 1, PROMPT),
-            draft_tokens=self.k,
-            structured=True,
+        k = self.k
+        draft = {"draft": {"kind": "draft_model", "after": "sample", "tokens": k}} if k else {}
+        config = load_config(
+            "base",
+            {
+                "depth": depth,
+                "scheduler.max_rows": self.rows,
+                "scheduler.token_budget": self.rows * max(k + 1, PROMPT),
+                "nodes": {"bitmask": {"after": "forward"}, **draft},
+            },
         )
+        assert isinstance(config, PipelineConfig)
         limits = Limits(
             max_rows=self.rows,
-            token_budget=shape.token_budget,
+            token_budget=config.scheduler.token_budget,
             block_size=16,
             num_blocks=self.rows * 32,
             context_length=512,
@@ -79,7 +85,7 @@ class Bench:
             max_queue=self.rows,
         )
         return Engine(
-            lambda machine: compile_plan(decode_step(shape, machine)),
+            lambda machine: compiled(config, machine),
             self.model,
             limits,
             drafter=self.drafter,

@@ -35,10 +35,10 @@ SEED = 7
 LIMIT = 160
 METHODS: dict[str, dict[str, str]] = {
     "none": {},
-    "draft model": {"speculation.method": "draft_model", "speculation.tokens": "3"},
-    "EAGLE": {"speculation.method": "eagle", "speculation.tokens": "3"},
-    "EAGLE-3": {"speculation.method": "eagle3", "speculation.tokens": "3"},
-    "n-gram": {"speculation.method": "ngram", "speculation.tokens": "4"},
+    "draft model": {"nodes.draft": "{kind: draft_model, after: sample, tokens: 3}"},
+    "EAGLE": {"nodes.draft": "{kind: eagle, after: sample, tokens: 3}"},
+    "EAGLE-3": {"nodes.draft": "{kind: eagle3, after: sample, tokens: 3}"},
+    "n-gram": {"nodes.draft": "{kind: ngram, after: sample, tokens: 4}"},
 }
 
 
@@ -145,7 +145,7 @@ def main() -> None:
         alike = {"model.invariant": "false", "executor": "serial", "depth": "1"}
         for method, tokens in (("none", "3"), ("EAGLE-3", "5"), ("n-gram", "8")):
             if method != "none":
-                alike["speculation.tokens"] = tokens
+                alike["nodes.draft.tokens"] = tokens
             sides[f"{method}, as transformers computes"] = ours(
                 asked, method, 1, grammar=False, **alike
             )

@@ -265,7 +265,7 @@ class Bench:
                 "executor": executor,
                 "scheduler.max_rows": rows,
                 "scheduler.prefix_cache": "false",
-                "scheduler.admission": "just_in_time" if side.just_in_time else "eager",
+                "policies.admission": "just_in_time" if side.just_in_time else "eager",
             }
             if model is not None:
                 settings |= {"model.invariant": "false", "scheduler.token_budget": 512}

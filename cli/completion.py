@@ -7,12 +7,17 @@ read offers nothing in place of an error.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
+from ..configs.abstract import AbstractGraph
 from ..configs.costs import shipped_costs
 from ..configs.load import load, shipped
 from ..graph.errors import StepweaveError
+
+if TYPE_CHECKING:
+    from ..configs.schema import PipelineConfig
 
 
 def configs(incomplete: str) -> list[str]:
@@ -32,14 +37,15 @@ def sections(incomplete: str) -> list[str]:
     return _starting(incomplete, list(SECTIONS))
 
 
-def settings(incomplete: str) -> list[str]:
-    """The keys of a pipeline, with their values where they are few."""
+def settings(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The keys of the config that stands before, with their values where they are few."""
     from ..configs.keys import keys
 
+    known = keys(_config(ctx) if incomplete.startswith("nodes.") else None)
     key, equals, _ = incomplete.partition("=")
     if not equals:
-        return _starting(incomplete, [f"{each.name}=" for each in keys()])
-    found = next((each.choices for each in keys() if each.name == key), ())
+        return _starting(incomplete, [f"{each.name}=" for each in known])
+    found = next((each.choices for each in known if each.name == key), ())
     return _starting(incomplete, [f"{key}={choice}" for choice in found])
 
 
@@ -53,6 +59,16 @@ def ops(ctx: typer.Context, incomplete: str) -> list[str]:
     except StepweaveError:
         return []
     return _starting(incomplete, [*(node.name for node in graph.nodes), *graph.vertices])
+
+
+def _config(ctx: typer.Context) -> PipelineConfig | None:
+    """The one config that stands before; None if there are more, or it is no pipeline."""
+    names = ctx.params.get("configs") or [ctx.params.get("config")]
+    try:
+        config = load(str(names[0])).config
+    except StepweaveError:
+        return None
+    return None if len(names) > 1 or isinstance(config, AbstractGraph) else config
 
 
 def _files(incomplete: str) -> list[str]:

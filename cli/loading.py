@@ -16,7 +16,7 @@ def loaded(config: PipelineConfig) -> LLM:
     """The engine of a config. Raises what `LLM` raises."""
     with _said("importing torch and transformers"):
         from ..serving.llm import LLM
-    drafter = config.speculation.drafter if config.speculation else None
+    drafter = getattr(config.drafter, "model", None)
     with _said(f"loading {config.model.name}" + (f" and {drafter}" if drafter else "")):
         return LLM(pipeline=config)
 

@@ -22,10 +22,10 @@ def offer_costs(incomplete: str) -> list[str]:
     return costs(incomplete)
 
 
-def offer_settings(incomplete: str) -> list[str]:
+def offer_settings(ctx: Context, incomplete: str) -> list[str]:
     from .completion import settings
 
-    return settings(incomplete)
+    return settings(ctx, incomplete)
 
 
 def offer_sections(incomplete: str) -> list[str]:

@@ -137,9 +137,9 @@ def step_graph_of(loaded: Loaded) -> StepGraph:
 def _window(loaded: Loaded) -> int:
     """Query tokens of a row in a decode step."""
     config = loaded.config
-    if isinstance(config, AbstractGraph) or config.speculation is None:
+    if isinstance(config, AbstractGraph) or config.drafter is None:
         return 1
-    return 1 + config.speculation.tokens
+    return 1 + config.drafter.tokens
 
 
 def _compile(

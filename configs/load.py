@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import did_you_mean
 from .abstract import AbstractGraph, read_abstract
-from .errors import ConfigError, Mark, Problem
+from .errors import ConfigError, Mark
+from .place import Line
 from .plain import dotted, located
-from .validated import validated
 from .yaml_source import Located, parse_yaml, read_yaml
 
 if TYPE_CHECKING:
@@ -33,10 +33,13 @@ class Loaded:
     config: PipelineConfig | AbstractGraph
     source: Located
     name: str
+    extends: str | None = None  # the file or shipped config that the file extends
 
     def mark(self, line: int | None) -> Mark:
         """The place of the node, value or state that a graph error's line belongs to."""
         assert isinstance(self.source.value, dict), "read_yaml returned something else"
+        if isinstance(line, Line):
+            return line.mark
         if line is None:
             return Mark(self.name)
         for section in ("nodes", "states", "values"):
@@ -77,12 +80,13 @@ def load_config(
 
 def load(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
     """The config together with its source. Raises `ConfigError` listing all that is wrong."""
-    source = _extended(_find(str(name), Path()), str(name), ())
-    for key, value in dotted(overrides or {}):
-        source = _set(source, key, value)
+    path = _find(str(name), Path())
+    source = _with_settings(_extended(path, str(name), ()), overrides or {})
     if _is_abstract(source):
         return Loaded(read_abstract(source), source, str(name))
-    return Loaded(_read_pipeline(source), source, str(name))
+    from .pipeline import read_pipeline
+
+    return Loaded(read_pipeline(source), source, str(name), _extends(path))
 
 
 def _find(name: str, beside: Path) -> Path:
@@ -110,7 +114,7 @@ def _extended(path: Path, name: str, above: tuple[Path, ...]) -> Located:
     assert isinstance(source.value, dict), "read_yaml returned something else than a mapping"
     parent = source.value.pop("extends", None)
     if parent is None:
-        return source
+        return _file_over(None, source)
     if not isinstance(parent.value, str):
         raise ConfigError.at(parent.mark, "extends must be a shipped name or a path")
     try:
@@ -121,11 +125,47 @@ def _extended(path: Path, name: str, above: tuple[Path, ...]) -> Located:
         raise ConfigError.at(parent.mark, f"extends {parent.value!r}, which extends this file")
     if len(above) >= MAX_EXTENDS:
         raise ConfigError.at(parent.mark, f"extends through more than {MAX_EXTENDS} files")
-    return _over(_extended(found, _shown(found, parent.value), (*above, here)), source)
+    return _file_over(_extended(found, _shown(found, parent.value), (*above, here)), source)
 
 
 def _shown(path: Path, name: str) -> str:
     return f"configs/{path.name}" if path.parent == SHIPPED else name
+
+
+def _extends(path: Path) -> str | None:
+    """The name under which the file that `path` extends can be loaded from here."""
+    source = read_yaml(path)
+    assert isinstance(source.value, dict), "read_yaml returned something else than a mapping"
+    parent = source.value.get("extends")
+    if parent is None:
+        return None
+    found = _find(str(parent.value), path.parent)
+    return found.stem if found in _shipped_files().values() else str(found)
+
+
+def _file_over(parent: Located | None, child: Located) -> Located:
+    """A file over the one that it extends; the nodes of a pipeline by their names and places."""
+    assert isinstance(child.value, dict), "a file is a mapping"
+    merged = child if parent is None else _over(parent, child)
+    assert isinstance(merged.value, dict), "a mapping over a mapping is one"
+    nodes = child.value.get("nodes")
+    if nodes is None or not isinstance(nodes.value, dict):
+        return merged
+    from .listing import first_listing, listing_over
+
+    before = None if parent is None else parent.at(("nodes",))
+    if before is None or before is parent:
+        listed = first_listing(nodes)
+    elif isinstance(before.value, dict):
+        listed = listing_over(before, nodes, _over)
+    else:
+        return merged if parent and _is_abstract(parent) else _with(merged, before)
+    return _with(merged, listed)
+
+
+def _with(source: Located, nodes: Located) -> Located:
+    assert isinstance(source.value, dict), "a file is a mapping"
+    return Located({**source.value, "nodes": nodes}, source.mark, source.key)
 
 
 def _over(parent: Located, child: Located) -> Located:
@@ -157,16 +197,20 @@ def _names(parts: list[Located]) -> list[str | None]:
     return found
 
 
-def _set(source: Located, key: str, given: Any) -> Located:
-    """`source` with one value replaced; missing mappings on the way are made."""
-    mark = Mark(f"--set {key}={given}" if isinstance(given, str) else f"overrides[{key!r}]")
-    steps = key.split(".")
-    if not all(steps):
-        raise ConfigError.at(mark, "write it as --set dotted.key=value")
-    value = _read(given, mark)
-    if steps[0] == "nodes" and len(steps) > 2 and not _is_abstract(source):
-        source = _with_node(source, steps[1], mark)
-    return _replaced(source, steps, _moved(value, mark), mark)
+def _with_settings(source: Located, overrides: Mapping[str, Any]) -> Located:
+    """`source` with values replaced. Those of nodes are laid over it as a file that extends it."""
+    changes: Located | None = None
+    for key, given in dotted(overrides):
+        mark = Mark(f"--set {key}={given}" if isinstance(given, str) else f"overrides[{key!r}]")
+        steps = key.split(".")
+        if not all(steps):
+            raise ConfigError.at(mark, "write it as --set dotted.key=value")
+        value = _moved(_read(given, mark), mark)
+        if steps[0] == "nodes" and isinstance(source.at(("nodes",)).value, dict):
+            changes = _replaced(changes or Located({}, mark), steps, value, mark)
+        else:
+            source = _replaced(source, steps, value, mark)
+    return source if changes is None else _file_over(source, changes)
 
 
 def _read(given: Any, mark: Mark) -> Located:
@@ -177,12 +221,6 @@ def _read(given: Any, mark: Mark) -> Located:
         return parse_yaml(given, mark.file) if given.strip() else Located("", mark)
     except ConfigError as error:
         raise ConfigError.at(mark, error.problems[0].message) from error
-
-
-def _with_node(source: Located, name: str, mark: Mark) -> Located:
-    """A pipeline's nodes are those of its kind: one not mentioned yet is mentioned now."""
-    entry = Located([Located({"name": Located(name, mark, mark)}, mark)], mark, mark)
-    return _over(Located({"nodes": entry}, mark), source)
 
 
 def _replaced(part: Located, steps: list[str], value: Located, mark: Mark) -> Located:
@@ -224,7 +262,7 @@ def _is_abstract(source: Located) -> bool:
     keys = source.value.keys()
     if keys & {"values", "states"}:
         return True
-    if keys & {"model", "speculation", "structured", "scheduler", "depth", "executor", "prompts"}:
+    if keys & {"model", "scheduler", "policies", "depth", "executor", "prompts"}:
         return False
     nodes: Any = source.value["nodes"].value if "nodes" in keys else None
     parts = [node.value for node in nodes] if isinstance(nodes, list) else []
@@ -236,40 +274,3 @@ def _is_abstract(source: Located) -> bool:
         )
         for part in parts
     )
-
-
-def _read_pipeline(source: Located) -> PipelineConfig:
-    from .schema import PipelineConfig
-
-    config = validated(PipelineConfig, source)
-    problems = list(_unknown_names(config, source))
-    if (foreign := config.foreign_drafter) is not None:
-        problems.append(Problem(source.at(("model", "name")).mark, foreign))
-    if problems:
-        raise ConfigError(*problems)
-    for index, node in enumerate(config.nodes):
-        node._line = source.at(("nodes", index)).mark.line
-    return config
-
-
-def _unknown_names(config: PipelineConfig, source: Located) -> list[Problem]:
-    """Kinds, actors and streams that nobody registered or listed."""
-    from ..nodes.registry import known_kinds
-
-    found = []
-    for index, node in enumerate(config.nodes):
-        for key, said, known in (
-            ("kind" if node.kind else "name", node.kind or node.name, known_kinds()),
-            ("actor", node.actor, config.actors),
-            ("stream", node.stream, config.streams),
-        ):
-            if said is None or said in known:
-                continue
-            what = "node kind" if key in ("kind", "name") else key
-            mark = source.at(("nodes", index, key)).mark
-            advice = ". A node of another name needs a `kind`" if key == "name" else ""
-            code = "SW-KIND" if key in ("kind", "name") else "SW-UNKNOWN-ACTOR"
-            found.append(
-                Problem(mark, f"unknown {what} {said!r}{did_you_mean(said, known)}{advice}", code)
-            )
-    return found

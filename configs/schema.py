@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializeAsAny,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from ..backends.registry import HOST, backend_of_name
 from ..executors.names import streams_behind
 from ..graph.arguments import MAX_DISTANCE
+from ..graph.errors import GraphError
+from ..nodes.kind import NodeKind
+from ..nodes.kinds.bitmask import GrammarOptions
+from ..nodes.kinds.d2h_counts import KIND as COUNTS
+from ..nodes.kinds.draft_model import DraftModelOptions
+from ..nodes.kinds.eagle import EagleOptions
+from ..nodes.kinds.eagle3 import Eagle3Options
+from ..nodes.options import DrafterOptions, ModelName, Options
+from ..nodes.registry import kind, known_kinds
+from ..policies.errors import PolicyError
+from ..policies.registry import DECISIONS, known, policy_class
 from .abstract import MAX_NODES, AbstractGraph, Microseconds, Name, ReadText
 from .places import Device, Executor
 from .prompts import PromptLine
 
 Order = Literal["keep", "search"]
-Identifier = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
+OptionsModel = TypeVar("OptionsModel", bound=Options)
 
 
 class _Part(BaseModel):
@@ -25,7 +48,7 @@ class _Part(BaseModel):
 class ModelConfig(_Part):
     """The model that decodes."""
 
-    name: Identifier = Field(
+    name: ModelName = Field(
         default="embedded",
         description="`embedded`, a directory, or a hub name. Weights are read from "
         "safetensors files only.",
@@ -77,109 +100,6 @@ class ModelConfig(_Part):
         return self
 
 
-Method = Literal["draft_model", "eagle", "eagle3", "ngram", "custom"]
-
-EMBEDDED_DRAFTERS: Mapping[str, str] = {
-    "draft_model": "embedded-draft",
-    "eagle": "embedded-eagle",
-    "eagle3": "embedded-eagle3",
-}
-"""The drafter of the embedded model for each method that needs one."""
-
-
-class SpeculationConfig(_Part):
-    """How tokens are drafted for the model to verify."""
-
-    method: Method = Field(
-        default="draft_model",
-        description="The kind of drafter. draft_model: a smaller causal LM. eagle, eagle3: a "
-        "head on the model's hidden states. ngram: the tokens that followed the last "
-        "tokens where they occurred earlier in the text. custom: the kind that node "
-        "`draft` names.",
-    )
-    model: Identifier | None = Field(
-        default=None,
-        description="The drafter or head: a directory, or a hub name. null: the drafter of "
-        "the embedded model.",
-    )
-    tokens: int = Field(
-        default=3, ge=1, le=16, description="Tokens drafted per step and row, at most."
-    )
-    acceptance: Literal["coupled", "rejection"] = Field(
-        default="coupled",
-        description="How drafts are accepted. coupled: with the same seed, the tokens are the "
-        "same with and without speculation. rejection: rejection sampling, which "
-        "keeps the distribution but not the tokens.",
-    )
-    padded: bool = Field(
-        default=True,
-        description="true: the drafter's shapes do not depend on how many drafts were "
-        "accepted, so nothing waits for that count. false: the drafter computes "
-        "accepted tokens only, and the host waits for their number.",
-    )
-    synthetic_acceptance: tuple[Annotated[float, Field(ge=0, le=1)], ...] | None = Field(
-        default=None,
-        min_length=1,
-        max_length=16,
-        description="For benchmarks only: the draft at each position is accepted with this "
-        "probability, whichever token it is. The output is then not the model's.",
-    )
-
-    @model_validator(mode="after")
-    def _a_model_where_one_is_needed(self) -> SpeculationConfig:
-        if self.method in ("ngram", "custom") and self.model is not None:
-            raise ValueError(f"method {self.method} takes no model, but {self.model!r} is given")
-        if self.method == "ngram" and not self.padded:
-            raise ValueError(
-                "padded: false does not apply to method ngram, which computes no batches: "
-                "leave it out"
-            )
-        return self
-
-    @property
-    def drafter(self) -> str | None:
-        """Name or path of the drafter or head; None where the method has none."""
-        return self.model or EMBEDDED_DRAFTERS.get(self.method)
-
-
-class StructuredConfig(_Part):
-    """Grammars that output must follow, asked for per request."""
-
-    backend: Literal["auto", "xgrammar", "llguidance"] = Field(
-        default="auto",
-        description="The grammar library. auto: each grammar is served by the library that "
-        "serves it exactly; the output's `notes` name it.",
-    )
-    any_whitespace: bool = Field(
-        default=False,
-        description="Allow any whitespace between the parts of JSON output, as the model chooses.",
-    )
-    strict: bool = Field(
-        default=True,
-        description="true: a grammar is refused if a part of it would not be enforced. false: "
-        "it is used, and the output's `warnings` name that part.",
-    )
-    reasoning_end: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
-        default=None,
-        description="The text that ends a reasoning section, such as </think>. The grammar "
-        "applies after it. A request can turn this off with `reasoning: false`.",
-    )
-    compile_limit_s: float | None = Field(
-        default=20.0,
-        gt=0,
-        le=3600,
-        description="Seconds of processor time that compiling one grammar may take. The "
-        "grammar is first compiled in a separate process as a trial. null: no trial "
-        "and no limit.",
-    )
-    compile_workers: int = Field(
-        default=1, ge=1, le=64, description="Number of grammars compiled at the same time."
-    )
-    cache_bytes: int = Field(
-        default=64 << 20, ge=0, le=1 << 40, description="Bytes of compiled grammars kept for reuse."
-    )
-
-
 class SchedulerConfig(_Part):
     """How many requests run at once, and with how much memory."""
 
@@ -195,33 +115,112 @@ class SchedulerConfig(_Part):
     prefix_cache: bool = Field(
         default=True, description="Reuse keys and values between prompts with the same beginning."
     )
-    admission: Literal["eager", "just_in_time"] = Field(
-        default="eager",
-        description="When a step is scheduled. eager: as soon as the host can. just_in_time: "
-        "as late as the device's work in flight allows, so that a new request waits "
-        "less.",
+
+
+class PolicyConfig(_Part):
+    """A policy by its name; its options stand beside. The name alone is short for `{kind: name}`.
+
+    A policy that was read is also an instance of the policy's own class.
+    """
+
+    kind: Name = Field(description="Name of the policy.")
+
+
+def _named(*words: str) -> str:
+    """`draft_model`, `node` as DraftModelNode."""
+    return "".join(map(str.title, re.findall("[A-Za-z0-9]+", " ".join(words))))
+
+
+@cache
+def policy_model(decision: str, name: str) -> type[PolicyConfig]:
+    """What a file may say of that policy: `kind`, and its options. Raises `PolicyError`."""
+    made = policy_class(decision, name)
+    bases: Any = (PolicyConfig, made)
+    model: type[PolicyConfig] = create_model(
+        _named(name, decision), __base__=bases, __doc__=made.__doc__
     )
+    return model
+
+
+def _read_policy(decision: str, chosen: object) -> object:
+    """A policy that is plain data, its name alone or a mapping, by the model of its name."""
+    given = {"kind": chosen} if isinstance(chosen, str) else chosen
+    if not isinstance(given, Mapping):
+        return given
+    try:
+        model = policy_model(decision, str(given.get("kind")))
+    except PolicyError as error:
+        raise ValueError(error.message) from error
+    return model.model_validate(given)
+
+
+def _chosen(decision: str, default: str, description: str) -> Any:
+    return Field(default_factory=lambda: _read_policy(decision, default), description=description)
+
+
+class PoliciesConfig(_Part):
+    """Decisions that the engine leaves to a policy."""
+
+    admission: SerializeAsAny[PolicyConfig] = _chosen(
+        "admission",
+        "eager",
+        "When a step is scheduled. eager: as soon as the host can. just_in_time: as late as the "
+        "device's work in flight allows, so that a new request waits less.",
+    )
+    scheduling: SerializeAsAny[PolicyConfig] = _chosen(
+        "scheduling",
+        "decodes_first",
+        "How the tokens of a step are split among requests. decodes_first: prompts fill what is "
+        "left. shared: a part of them is for prompts.",
+    )
+    preemption: SerializeAsAny[PolicyConfig] = _chosen(
+        "preemption",
+        "last_come",
+        "Which request gives its blocks back when there are too few. last_come: the one that came "
+        "last. fewest_tokens: the one with the fewest tokens to compute again.",
+    )
+    acceptance: SerializeAsAny[PolicyConfig] = _chosen(
+        "acceptance",
+        "coupled",
+        "Which drafts are kept. coupled: with the same seed, the tokens are the same with and "
+        "without a drafter. rejection: rejection sampling, which keeps the distribution but not "
+        "the tokens. synthetic: at given `rates`, for benchmarks only.",
+    )
+    stopping: SerializeAsAny[PolicyConfig] = _chosen(
+        "stopping",
+        "as_asked",
+        "When a request ends sooner than it asks. as_asked: never. repetition: once it repeats "
+        "itself.",
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _by_its_name(cls, chosen: object, info: ValidationInfo) -> object:
+        return _read_policy(str(info.field_name), chosen)
 
 
 class NodeConfig(_Part):
-    """A node of the decode step: what differs from its kind's defaults, or a node of its own."""
+    """A node of the decode step; the options of its kind stand beside these keys.
 
-    name: Name = Field(description="Name of the node.")
+    A node that was read is also an instance of its kind's model of options.
+    """
+
     kind: Name | None = Field(
         default=None, description="A registered node kind. null: the kind with the node's name."
     )
     after: Name | None = Field(
-        default=None, description="For a node that is added: the node after which it is listed."
-    )
-    actor: Name | None = Field(
-        default=None, description="The host thread that runs it, or launches its device op."
-    )
-    stream: Name | None = Field(default=None, description="The stream that runs its device op.")
-    offset: int | None = Field(
         default=None,
-        ge=-MAX_DISTANCE,
-        le=MAX_DISTANCE,
-        description="For a node that is added: in iteration t it acts on step t − offset.",
+        description="In a file that extends another: the node after which this one is listed.",
+    )
+    before: Name | None = Field(
+        default=None,
+        description="In a file that extends another: the node before which this one is listed.",
+    )
+    actor: Name = Field(
+        default="driver", description="The host thread that runs it, or launches its device op."
+    )
+    stream: Name | None = Field(
+        default=None, description="The stream that runs its device op. null: the kind's."
     )
     reads: dict[Name, ReadText] = Field(
         default_factory=dict,
@@ -238,11 +237,8 @@ class NodeConfig(_Part):
     launch_latency_us: Microseconds | None = Field(
         default=None, description="µs from the start of the launch until the device op can start."
     )
-    allow_sync: bool | None = Field(
-        default=None, description="true: its host ops may wait for the device."
-    )
-    options: dict[str, Any] = Field(
-        default_factory=dict, max_length=256, description="Settings that the node kind defines."
+    allow_sync: bool = Field(
+        default=False, description="true: its host ops may wait for the device."
     )
     _line: int | None = PrivateAttr(default=None)
 
@@ -252,18 +248,43 @@ class NodeConfig(_Part):
         return self._line
 
 
+PLACEMENT = frozenset(NodeConfig.model_fields)
+"""The keys of every node; any other is an option of its kind."""
+
+
+@cache
+def node_model(kind: NodeKind) -> type[NodeConfig]:
+    """What a node of that kind may say: the keys of every node, and the options of the kind.
+
+    Raises `GraphError` for a kind whose options have the name of a key that every node has.
+    """
+    taken = sorted(PLACEMENT & kind.options.model_fields.keys())
+    if taken:
+        raise GraphError(
+            f"kind {kind.name!r} has an option {taken[0]!r}, which is a key of every node; the "
+            "kind has to rename it",
+            code="SW-KIND",
+        )
+    said = f"A node of kind {kind.name}: {kind.summary}."
+    bases: Any = (NodeConfig, kind.options)
+    model: type[NodeConfig] = create_model(_named(kind.name, "node"), __base__=bases, __doc__=said)
+    return model
+
+
+EMBEDDED_DRAFTERS = tuple(
+    options.model_fields["model"].default
+    for options in (DraftModelOptions, EagleOptions, Eagle3Options)
+)
+"""Names of the drafters that were made for the embedded model."""
+
+
 class PipelineConfig(_Part):
     """A decode pipeline: model, features, placement."""
 
-    version: Literal[1] = Field(default=1, description="Version of this format.")
+    version: Literal[2] = Field(default=2, description="Version of this format.")
     model: ModelConfig = Field(default_factory=ModelConfig)
-    speculation: SpeculationConfig | None = Field(
-        default=None, description="Speculative decoding. null: none."
-    )
-    structured: StructuredConfig | None = Field(
-        default=None, description="Structured outputs. null: none."
-    )
     scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig)
+    policies: PoliciesConfig = Field(default_factory=PoliciesConfig)
     depth: int = Field(
         default=2, ge=1, le=8, description="Steps in flight at the same time; 1 is synchronous."
     )
@@ -316,11 +337,11 @@ class PipelineConfig(_Part):
         max_length=4096,
         description="Assumed durations of ops in µs, as in `forward.device: 4000`.",
     )
-    nodes: tuple[NodeConfig, ...] = Field(
-        default=(),
+    nodes: dict[Name, SerializeAsAny[NodeConfig]] = Field(
+        default_factory=dict,
         max_length=MAX_NODES,
-        description="Changes to the nodes of the decode "
-        "step, matched by name, and nodes that are added.",
+        description="The nodes of a decode step by name, in the order of the plain serial "
+        "program. In a file that extends another: what differs; null takes a node out.",
     )
     prompts: tuple[PromptLine, ...] = Field(
         default=(),
@@ -328,25 +349,21 @@ class PipelineConfig(_Part):
         description="Prompts that `run` uses when --prompt and --prompts are not given.",
     )
 
-    @field_validator("nodes")
+    @field_validator("nodes", mode="before")
     @classmethod
-    def _one_entry_per_node(cls, nodes: tuple[NodeConfig, ...]) -> tuple[NodeConfig, ...]:
-        names = [node.name for node in nodes]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ValueError(f"node {twice!r} is listed twice")
-        return nodes
-
-    @model_validator(mode="after")
-    def _a_custom_drafter_is_named(self) -> PipelineConfig:
-        if self.speculation is not None and self.speculation.method == "custom":
-            kind = next((node.kind for node in self.nodes if node.name == "draft"), None)
-            if kind is None:
-                raise ValueError(
-                    "speculation.method custom needs the kind of the drafter: "
-                    "nodes: [{name: draft, kind: …}]"
-                )
-        return self
+    def _of_their_kinds(cls, nodes: object) -> object:
+        """Nodes that are plain data, by the models of their kinds."""
+        if not isinstance(nodes, Mapping):
+            return nodes
+        found = dict(nodes)
+        for name, node in found.items():
+            if isinstance(node, Mapping):
+                try:
+                    model = node_model(kind(node.get("kind") or name))
+                except GraphError as error:
+                    raise ValueError(error.message) from error
+                found[name] = model.model_validate({**node, "kind": node.get("kind") or name})
+        return found
 
     @model_validator(mode="after")
     def _streams_are_those_of_the_device(self) -> PipelineConfig:
@@ -359,18 +376,6 @@ class PipelineConfig(_Part):
         return self
 
     @property
-    def foreign_drafter(self) -> str | None:
-        """What is wrong where the drafter is that of the embedded model, and the model another."""
-        drafter = None if self.speculation is None else self.speculation.drafter
-        if self.model.name == "embedded" or drafter not in EMBEDDED_DRAFTERS.values():
-            return None
-        return (
-            f"model.name is {self.model.name!r}, but the drafter is {drafter!r}, which drafts for "
-            "the embedded model only; set speculation.model to a drafter of that model, or go on "
-            "without one: --set speculation=null"
-        )
-
-    @property
     def threads_in_torch(self) -> int | None:
         """Threads inside a torch operation; None: torch's own number."""
         if self.torch_threads == "auto":
@@ -380,9 +385,38 @@ class PipelineConfig(_Part):
     @property
     def captured(self) -> bool:
         """Whether graphs are captured: not where sizes depend on what was accepted."""
-        static = self.speculation is None or self.speculation.padded
+        static = all(node.kind != COUNTS.name for node in self.nodes.values())
         streams = streams_behind(self.executor)
         return streams is not None and streams.captures and self.graphs and static
+
+    @property
+    def drafter(self) -> DrafterOptions | None:
+        """The options of the node that drafts; None: the pipeline has none."""
+        return self._option(DrafterOptions)
+
+    @property
+    def foreign_drafter(self) -> str | None:
+        """What is wrong where the drafter is that of the embedded model, and the model another."""
+        for name, node in self.nodes.items():
+            drafter = getattr(node, "model", None) if isinstance(node, DrafterOptions) else None
+            if self.model.name != "embedded" and drafter in EMBEDDED_DRAFTERS:
+                return (
+                    f"model.name is {self.model.name!r}, but the drafter is {drafter!r}, which "
+                    f"drafts for the embedded model only; set nodes.{name}.model to a drafter of "
+                    f"that model, or go on without one: --set nodes.{name}=null"
+                )
+        return None
+
+    @property
+    def grammars(self) -> GrammarOptions | None:
+        """The options of the node that fills grammar masks; None: the pipeline has none."""
+        return self._option(GrammarOptions)
+
+    def _option(self, model: type[OptionsModel]) -> OptionsModel | None:
+        for node in self.nodes.values():
+            if isinstance(node, model):
+                return node
+        return None
 
     @property
     def device(self) -> str:
@@ -391,27 +425,38 @@ class PipelineConfig(_Part):
             return self.model.device
         return HOST if streams_behind(self.executor) is None else self.executor
 
-    @model_validator(mode="after")
-    def _a_window_fits_the_budget(self) -> PipelineConfig:
-        window = 1 + (self.speculation.tokens if self.speculation else 0)
-        if self.scheduler.token_budget < window:
-            raise ValueError(
-                f"scheduler.token_budget {self.scheduler.token_budget} is less than the {window} "
-                "tokens that one row decodes at once: a row gets its whole window or none"
-            )
-        return self
+
+def _by_name_alone(policy: type[BaseModel]) -> bool:
+    """Whether no option of the policy has to be given."""
+    options = policy.model_fields.items()
+    return not any(option.is_required() for name, option in options if name != "kind")
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema of a config file, a pipeline or an abstract graph."""
+    """JSON Schema of a config file, a pipeline or an abstract graph.
+
+    It knows the node kinds of the packages that are installed; one that cannot be loaded is left
+    out.
+    """
     from pydantic.json_schema import models_json_schema
 
+    kinds = {name: node_model(kind(name)) for name in known_kinds()}
+    policies = {
+        decision: {name: policy_model(decision, name) for name in known(decision)}
+        for decision in DECISIONS
+    }
+    models: list[type[BaseModel]] = [
+        PipelineConfig,
+        AbstractGraph,
+        *dict.fromkeys(kinds.values()),
+        *(model for named in policies.values() for model in named.values()),
+    ]
     _, schema = models_json_schema(
-        [(PipelineConfig, "validation"), (AbstractGraph, "validation")],
+        [(each, "validation") for each in models],
         title="Stepweave pipeline",
         ref_template="#/$defs/{model}",
     )
-    for model in (PipelineConfig, AbstractGraph):
+    for model in models[:2]:
         definition = schema["$defs"][model.__name__]
         definition["properties"]["extends"] = {
             "type": "string",
@@ -421,6 +466,28 @@ def json_schema() -> dict[str, Any]:
     # A file that extends another may leave out whatever that one says.
     graph = schema["$defs"]["AbstractGraph"]
     graph["anyOf"] = [{"required": graph.pop("required")}, {"required": ["extends"]}]
+    references = {name: {"$ref": f"#/$defs/{model.__name__}"} for name, model in kinds.items()}
+    nodes = schema["$defs"]["PipelineConfig"]["properties"]["nodes"]
+    nodes.pop("patternProperties", None)
+    # A node is of the kind that it names, else of that of its name, else of the extended file's.
+    of_any = [{"type": "null"}, *references.values()]
+    by_kind = {"required": ["kind"], "anyOf": of_any[1:]}
+    nodes["properties"] = {
+        name: {"anyOf": [{"type": "null"}, reference, by_kind]}
+        for name, reference in references.items()
+    }
+    nodes["additionalProperties"] = {"anyOf": of_any}
+    for name, of_kind in kinds.items():
+        schema["$defs"][of_kind.__name__]["properties"]["kind"]["enum"] = [name]
+    for decision, named in policies.items():
+        chosen = schema["$defs"]["PoliciesConfig"]["properties"][decision]
+        chosen.pop("$ref", None)
+        chosen["anyOf"] = [
+            {"enum": [name for name, model in named.items() if _by_name_alone(model)]},
+            *({"$ref": f"#/$defs/{model.__name__}"} for model in named.values()),
+        ]
+        for name, model in named.items():
+            schema["$defs"][model.__name__]["properties"]["kind"]["enum"] = [name]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,

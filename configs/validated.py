@@ -16,10 +16,11 @@ Model = TypeVar("Model", bound=BaseModel)
 MAX_ALIKE = 100  # problems listed of one mapping or list
 
 
-def validated(model: type[Model], source: Located) -> Model:
+def validated(model: type[Model], source: Located, within: Location = ()) -> Model:
     """The model built from `source`; numbers, text and truth values are not mixed up.
 
-    Goes through JSON so that pydantic is strict about scalars and not about list or tuple.
+    `within`: the keys under which `source` stands, for messages. Goes through JSON so that
+    pydantic is strict about scalars and not about list or tuple.
     """
     try:
         text = json.dumps(source.plain(), ensure_ascii=False).encode()
@@ -29,10 +30,12 @@ def validated(model: type[Model], source: Located) -> Model:
     try:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise ConfigError(*_problems(model, source, error)) from error
+        raise ConfigError(*_problems(model, source, error, within)) from error
 
 
-def _problems(model: type[BaseModel], source: Located, error: ValidationError) -> list[Problem]:
+def _problems(
+    model: type[BaseModel], source: Located, error: ValidationError, within: Location
+) -> list[Problem]:
     found: list[Problem] = []
     seen: dict[Location, int] = {}
     details = error.errors(include_url=False)
@@ -46,7 +49,7 @@ def _problems(model: type[BaseModel], source: Located, error: ValidationError) -
         part = source.at(location)
         wrong_key = detail["type"] == "extra_forbidden" or (location and location[-1] == "[key]")
         mark = (part.key or part.mark) if wrong_key else part.mark
-        problem = Problem(mark, complaint(model, dict(detail)))
+        problem = Problem(mark, complaint(model, dict(detail), within=within))
         if problem not in found:
             found.append(problem)
     return sorted(found, key=lambda problem: (problem.mark.line or 0, problem.mark.column or 0))

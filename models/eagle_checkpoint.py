@@ -165,8 +165,8 @@ def _config(checkpoint: Checkpoint, target: CausalLM) -> EagleConfig:
     if llama.vocab_size != target.vocab_size:
         raise ModelError(
             f"{name}: vocab_size is {llama.vocab_size}, that of {target.name} is "
-            f"{target.vocab_size}: a head serves the target it was made for; set speculation.model "
-            "to a head of this model, or speculation to null"
+            f"{target.vocab_size}: a head serves the target it was made for; set "
+            "nodes.draft.model to a head of this model, or nodes.draft to null"
         )
     own_embedding = "embed_tokens.weight" in weights
     if llama.hidden_size != target.hidden_size and (
@@ -175,7 +175,7 @@ def _config(checkpoint: Checkpoint, target: CausalLM) -> EagleConfig:
         raise ModelError(
             f"{name}: hidden_size is {llama.hidden_size}, that of {target.name} is "
             f"{target.hidden_size}, whose embedding or output head it would use; set "
-            "speculation.model to a head of this model, or speculation to null"
+            "nodes.draft.model to a head of this model, or nodes.draft to null"
         )
     if checkpoint.style == "eagle":
         return EagleConfig(

@@ -1,7 +1,7 @@
 """d2h_counts: how many tokens each row got, on the host, before the drafter is launched.
 
 Only a drafter whose batches are not padded needs it: its shapes depend on that number, so its
-launch waits for the device. The plan shows what that costs; `speculation.padded` says which it is.
+launch waits for the device. The plan shows what that costs; a drafter pads where no node counts.
 """
 
 from __future__ import annotations

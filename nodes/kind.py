@@ -14,6 +14,7 @@ from ..graph.errors import GraphError, StepweaveError, did_you_mean
 from ..graph.node import Node, Op, OpContext, Read, Run, Value
 from .later import op_for_a_run, value_for_a_run
 from .machine import Machine
+from .options import DrafterOptions, Options
 
 if TYPE_CHECKING:
     import torch
@@ -27,8 +28,7 @@ class Shape:
     max_rows: int = 16
     token_budget: int = 256
     draft_tokens: int = 0  # k; 0: the pipeline has no drafter
-    drafter: str = "draft"  # its kind
-    structured: bool = False  # the pipeline has a `bitmask` node
+    structured: bool = False  # a node of the pipeline fills grammar masks
     features: bool = False  # the drafter reads the target's hidden states
     draws: bool = False  # drafts are drawn, and verified against what they were drawn from
     padded: bool = True  # the drafter's shapes do not depend on how many drafts were accepted
@@ -52,7 +52,7 @@ class NodeSpec:
     stream: str | None = None  # None: what the kind says
     offset: int = 0
     reads: Mapping[str, str] = field(default_factory=dict)  # parameter -> "value" or "value@-c"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Options | None = None  # of the kind's model; None: its defaults
     host_cost_us: float | None = None
     device_cost_us: float | None = None
     launch_latency_us: float | None = None
@@ -88,23 +88,27 @@ class NodeKind:
     name: str
     summary: str
     build: Build
-    options: tuple[str, ...] = ()  # keys that `options` of a spec may have
-    drafter: DrafterNeeds | None = None  # for kinds that can stand as `draft`
+    options: type[Options] = Options  # the keys that a file may give a node of this kind
+    drafter: DrafterNeeds | None = None  # for kinds that draft; their options have `tokens`
+    runs_ahead: bool = False  # the node that `depth` moves: it works on steps to come
+
+    def __post_init__(self) -> None:
+        if self.drafter is None:
+            return
+        if self.options is Options:
+            object.__setattr__(self, "options", DrafterOptions)
+        elif not issubclass(self.options, DrafterOptions):
+            raise TypeError(
+                f"kind {self.name!r} drafts: its options must derive from DrafterOptions, "
+                f"{self.options.__name__} does not"
+            )
 
     def __call__(self, spec: NodeSpec, machine: Machine | None = None) -> Built:
         """Build the node, then apply wiring and cost hints, which are the same for every kind.
 
         With a machine it can run; without one the code of its ops is not even imported.
         """
-        for key in spec.options:
-            if key not in self.options:
-                raise GraphError(
-                    f"node {spec.name!r} of kind {self.name!r} has no option {key!r}"
-                    + did_you_mean(key, self.options),
-                    code="SW-OPTION",
-                    line=spec.line,
-                )
-        built = self._built(spec, machine)
+        built = self._built(replace(spec, options=self._options(spec)), machine)
         node = built.node
         parameters = {read.name for op in (*node.host, *node.device) for read in op.reads}
         for parameter in spec.reads:
@@ -115,6 +119,13 @@ class NodeKind:
                     code="SW-READS",
                     line=spec.line,
                 )
+        if spec.stream is not None and not node.device:
+            raise GraphError(
+                f"node {spec.name!r} of kind {self.name!r} runs on the host only: leave out "
+                f"`stream: {spec.stream}`",
+                code="SW-NODE",
+                line=spec.line,
+            )
         wiring = {parameter: parse_read(text) for parameter, text in spec.reads.items()}
         host = tuple(_rewire(op, wiring, spec.host_cost_us) for op in node.host)
         if spec.shape.captured and node.device:
@@ -132,6 +143,21 @@ class NodeKind:
             device=tuple(_rewire(op, wiring, spec.device_cost_us) for op in node.device),
         )
         return replace(built, node=node)
+
+    def _options(self, spec: NodeSpec) -> Options:
+        """Those of the spec, or the defaults. Raises `GraphError` if they are another kind's."""
+        if spec.options is None and not any(
+            option.is_required() for option in self.options.model_fields.values()
+        ):
+            return self.options()
+        if not isinstance(spec.options, self.options):
+            raise GraphError(
+                f"node {spec.name!r} of kind {self.name!r} needs options of type "
+                f"{self.options.__name__}, not {type(spec.options).__name__}",
+                code="SW-KIND",
+                line=spec.line,
+            )
+        return spec.options
 
     def _built(self, spec: NodeSpec, machine: Machine | None) -> Built:
         """What `build` says; whatever goes wrong in it is told as a fault of this kind's code."""

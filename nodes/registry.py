@@ -21,18 +21,20 @@ _BUILT_IN = (
     "forward",
     "bitmask",
     "sample",
-    "draft",
-    "draft_eagle",
-    "draft_ngram",
+    "draft_model",
+    "eagle",
+    "eagle3",
+    "ngram",
     "d2h_counts",
     "d2h_copy",
     "commit",
 )
 
 
-def known_kinds() -> tuple[str, ...]:
-    """Names of all kinds, without importing the code of any."""
-    return (*_BUILT_IN, *sorted(point.name for point in entry_points(group=GROUP)))
+def known_kinds(*, installed: bool = True) -> tuple[str, ...]:
+    """Names of all kinds, without importing the code of any; of installed packages, if asked."""
+    theirs = sorted(point.name for point in entry_points(group=GROUP)) if installed else ()
+    return (*_BUILT_IN, *theirs)
 
 
 @cache

@@ -41,15 +41,25 @@ _SAYS: Mapping[str, str] = {
 }
 
 
-def complaint(model: type[BaseModel], detail: Mapping[str, Any], whole: str = "the file") -> str:
-    """One entry of `ValidationError.errors()` as a sentence. `whole`: what lacks a key."""
-    kind, location = detail["type"], detail["loc"]
+def complaint(
+    model: type[BaseModel],
+    detail: Mapping[str, Any],
+    whole: str = "the file",
+    within: Location = (),
+) -> str:
+    """One entry of `ValidationError.errors()` as a sentence.
+
+    `whole`: what lacks a key. `within`: the keys under which the model stands in the whole.
+    """
+    kind, location = detail["type"], (*within, *detail["loc"])
     context = {key: _rounded(value) for key, value in detail.get("ctx", {}).items()}
     name = _spell(location)
     if kind == "extra_forbidden":
         key = str(location[-1])
         where = f"{_spell(location[:-1])}: " if len(location) > 1 else ""
-        return f"{where}unknown key {key!r}{did_you_mean(key, known_keys(model, location[:-1]))}"
+        return (
+            f"{where}unknown key {key!r}{did_you_mean(key, known_keys(model, detail['loc'][:-1]))}"
+        )
     if kind == "missing":
         return f"{_spell(location[:-1]) or whole} lacks the key {location[-1]!r}"
     if kind == "value_error":

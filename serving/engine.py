@@ -95,14 +95,14 @@ class Engine:
             raise EngineError(
                 f"the drafter has a vocabulary of {self.drafter.vocab_size} tokens, the target "
                 f"one of {self.model.vocab_size}: they must share one vocabulary; set "
-                "speculation.model to a drafter made for this model, or speculation to null"
+                "nodes.draft.model to a drafter made for this model, or nodes.draft to null"
             )
         switch = getattr(self.drafter, "rope_switch", None)
         if switch is not None and switch != self.limits.rope_switch:
             raise EngineError(
                 f"the drafter has an original context of {switch} tokens (rope_type longrope), the "
                 f"target one of {self.limits.rope_switch or self.limits.context_length}; set "
-                "speculation.model to a drafter of the same, or speculation to null"
+                "nodes.draft.model to a drafter of the same, or nodes.draft to null"
             )
         self._refuse_other_devices()
         head = self.drafter if isinstance(self.drafter, EagleHead) else None

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..configs.schema import StructuredConfig
+from ..nodes.kinds.bitmask import GrammarOptions
 from ..requests.request import RequestError
 from ..structured.auto_backend import ORDER, AutoBackend
 from ..structured.backend import CompiledGrammar, GrammarBackend
@@ -29,8 +29,8 @@ BACKENDS: Mapping[str, type[Backend]] = {
 }
 
 ADVICE: Final[dict[Cause, str]] = {
-    "unenforced": "`structured.strict: false` goes on without it, with a warning",
-    "limit": "`structured.compile_limit_s` is the limit on its time",
+    "unenforced": "`nodes.bitmask.strict: false` goes on without it, with a warning",
+    "limit": "`nodes.bitmask.compile_limit_s` is the limit on its time",
 }
 """What a pipeline can do about a refusal, by what it comes from."""
 
@@ -41,7 +41,7 @@ class Advising:
 
     inner: GrammarBackend
     name: str
-    """The pipeline's `structured.backend`."""
+    """The pipeline's `nodes.bitmask.backend`."""
 
     @property
     def vocab_size(self) -> int:
@@ -59,7 +59,7 @@ class Advising:
     def _advice(self, refusal: Refusal) -> Iterator[str]:
         if self.name != "auto" and refusal.cause != "source":
             others = " and ".join(library for library in ORDER if library != self.name)
-            yield f"`structured.backend: auto` tries {others} as well"
+            yield f"`nodes.bitmask.backend: auto` tries {others} as well"
         if refusal.cause in ADVICE:
             yield ADVICE[refusal.cause]
 
@@ -72,7 +72,7 @@ class Grammars:
     """
 
     def __init__(
-        self, config: StructuredConfig, tokenizer: Any, vocab_size: int, eos: Collection[int]
+        self, config: GrammarOptions, tokenizer: Any, vocab_size: int, eos: Collection[int]
     ) -> None:
         self._backend = BACKENDS[config.backend](
             tokenizer,
@@ -105,7 +105,7 @@ class Grammars:
         if reasoning and self._end is None:
             raise RequestError(
                 "reasoning: this pipeline does not define the text that ends a reasoning section: "
-                "set `structured.reasoning_end`"
+                "set `nodes.bitmask.reasoning_end`"
             )
         compiled = self._service.submit(spec)
         if self._end is None or reasoning is False:

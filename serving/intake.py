@@ -39,13 +39,13 @@ class Intake:
             frozenset({own}) if isinstance(own, int) else frozenset()
         )
         self._grammars: Grammars | None = None
-        if config.structured is not None and self._eos:
+        if config.grammars is not None and self._eos:
             try:
                 self._grammars = Grammars(
-                    config.structured, self.tokenizer, engine.model.vocab_size, self._eos
+                    config.grammars, self.tokenizer, engine.model.vocab_size, self._eos
                 )
             except GrammarError as error:
-                raise EngineError(f"structured: {error}") from error
+                raise EngineError(f"nodes.bitmask: {error}") from error
 
     def close(self) -> None:
         """End the compilation of grammars, and the processes that it takes."""
@@ -117,8 +117,8 @@ class Intake:
 
     def grammar(self, spec: GrammarSpec, reasoning: bool | None) -> Future[CompiledGrammar]:
         """The compiled grammar, now or later. The future may hold a `GrammarError`."""
-        if self._config.structured is None:
-            raise RequestError("this pipeline has no grammars: set `structured.backend: auto`")
+        if self._config.grammars is None:
+            raise RequestError("this pipeline has no grammars: set `nodes.bitmask.after: forward`")
         if self._grammars is None:
             raise RequestError("structured outputs need a model with an end-of-text token")
         return self._grammars.compile(spec, reasoning)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 
 from ..backends import device_called
-from ..configs.schema import PipelineConfig, SpeculationConfig
+from ..configs.schema import PipelineConfig
 from ..models.causal_lm import CausalLM
 from ..models.eagle import EagleHead
+from ..nodes.kinds.draft_model import DraftModelOptions
+from ..nodes.kinds.eagle import EagleOptions
 from ..requests.table import Limits
 from .engine import Engine
 from .pipeline import compiled, policies_of
@@ -37,14 +39,14 @@ def _loaded(config: PipelineConfig) -> Engine:
         compile=config.model.compile,
         merge=config.model.merge,
     )
-    speculation, scheduler = config.speculation, config.scheduler
+    drafter, scheduler = config.drafter, config.scheduler
     limits = Limits(
         max_rows=scheduler.max_rows,
         token_budget=scheduler.token_budget,
         block_size=scheduler.block_size,
         num_blocks=scheduler.num_blocks,
         context_length=model.context_length,
-        draft_tokens=speculation.tokens if speculation else 0,
+        draft_tokens=drafter.tokens if drafter else 0,
         max_queue=scheduler.max_queue,
         rope_switch=model.rope_switch,
     )
@@ -52,7 +54,7 @@ def _loaded(config: PipelineConfig) -> Engine:
         lambda machine: compiled(config, machine),
         model,
         limits,
-        drafter=_drafter(config, speculation, model) if speculation else None,
+        drafter=_drafter(config, model),
         policies=policies_of(config),
         prefix_cache=scheduler.prefix_cache,
         executor=config.executor,
@@ -63,19 +65,18 @@ def _loaded(config: PipelineConfig) -> Engine:
     )
 
 
-def _drafter(
-    config: PipelineConfig, speculation: SpeculationConfig, model: CausalLM
-) -> CausalLM | EagleHead | None:
-    name, dtype, invariant = speculation.drafter, config.model.dtype, config.model.invariant
-    if name is None:
-        return None
-    if speculation.method == "draft_model":
+def _drafter(config: PipelineConfig, model: CausalLM) -> CausalLM | EagleHead | None:
+    """The weights that the pipeline's drafter names; None if it has none."""
+    drafter, dtype, invariant = config.drafter, config.model.dtype, config.model.invariant
+    if isinstance(drafter, DraftModelOptions):
         return CausalLM.load(
-            name,
+            drafter.model,
             dtype=dtype,
             device=model.device,
             invariant=invariant,
             compile=config.model.compile,
             merge=config.model.merge,
         )
-    return EagleHead.load(name, model, dtype=dtype, invariant=invariant)
+    if isinstance(drafter, EagleOptions):
+        return EagleHead.load(drafter.model, model, dtype=dtype, invariant=invariant)
+    return None

@@ -2,89 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from typing import Any
 
-from ..configs.schema import Method, NodeConfig, PipelineConfig
-from ..graph.errors import GraphError, did_you_mean
+from ..configs.schema import NodeConfig, PipelineConfig
 from ..graph.plan import Plan
 from ..graph.planner.compile import compile_plan
 from ..graph.step_graph import StepGraph
-from ..nodes.decode_step import decode_step, listing, standard_kind
+from ..nodes.decode_step import decode_step
 from ..nodes.kind import NodeSpec, Shape
 from ..nodes.machine import Machine
-from ..policies.acceptance import Acceptance, Synthetic
+from ..nodes.options import Options
 from ..policies.chosen import Policies
-from ..policies.registry import policy
-
-DRAFTERS: Mapping[Method, str] = {
-    "draft_model": "draft",
-    "eagle": "draft_eagle",
-    "eagle3": "draft_eagle",
-    "ngram": "draft_ngram",
-    "custom": "draft",  # which node `draft` replaces by a kind of its own
-}
-"""The kind of node that drafts by each method."""
+from ..policies.registry import DECISIONS, policy, policy_class
 
 
-def shape_of(config: PipelineConfig) -> Shape:
+def shape_of(config: PipelineConfig, machine: Machine | None = None) -> Shape:
     """The sizes that the graph's declarations depend on."""
-    shape = Shape(
+    acceptance = machine.acceptance if machine else policies_of(config).acceptance
+    return Shape(
         depth=config.depth,
         max_rows=config.scheduler.max_rows,
         token_budget=config.scheduler.token_budget,
-        structured=config.structured is not None,
+        draws=acceptance.compares,
         captured=config.captured,
-    )
-    speculation = config.speculation
-    if speculation is None:
-        return shape
-    return replace(
-        shape,
-        draft_tokens=speculation.tokens,
-        drafter=DRAFTERS[speculation.method],
-        draws=policies_of(config).acceptance.compares,
-        padded=speculation.padded,
     )
 
 
 def policies_of(config: PipelineConfig) -> Policies:
     """The policy of each decision that `config` chooses by name."""
-    admission = policy("admission", config.scheduler.admission)
-    speculation = config.speculation
-    if speculation is None:
-        return Policies(admission=admission)
-    if speculation.synthetic_acceptance is not None:
-        rule: Acceptance = Synthetic(rates=speculation.synthetic_acceptance)
-    else:
-        rule = policy("acceptance", speculation.acceptance)
-    return Policies(admission=admission, acceptance=rule)
+    found: dict[str, Any] = {}
+    for decision in DECISIONS:
+        chosen = getattr(config.policies, decision)
+        options = policy_class(decision, chosen.kind).model_fields
+        given = {name: getattr(chosen, name) for name in options}
+        found[decision] = policy(decision, chosen.kind, **given)
+    return Policies(**found)
 
 
 def step_graph(config: PipelineConfig, machine: Machine | None = None) -> StepGraph:
-    """The decode step that `config` describes. Loads no model. Raises `GraphError`."""
-    shape = shape_of(config)
-    standard = dict(listing(shape))
-    overrides: dict[str, NodeSpec] = {}
-    extra: list[tuple[NodeSpec, str]] = []
-    for node in config.nodes:
-        spec = _spec(node, standard_kind(node.name, shape))
-        if node.name in standard:
-            _keeps_its_place(node)
-            overrides[node.name] = spec
-        elif node.after is not None:
-            extra.append((spec, node.after))
-        else:
-            raise GraphError(
-                f"node {node.name!r} is not one of this pipeline's"
-                + did_you_mean(node.name, standard)
-                + "; a node of your own says where it stands: `after: forward`",
-                code="SW-NODE",
-                line=node.line,
-            )
-    return decode_step(
-        shape, machine, overrides=overrides, extra=extra, order=config.order, name="decode"
-    )
+    """The decode step that `config` lists. Loads no model. Raises `GraphError`."""
+    specs = [_spec(name, node) for name, node in config.nodes.items()]
+    return decode_step(specs, shape_of(config, machine), machine, order=config.order)
 
 
 def compiled(config: PipelineConfig, machine: Machine | None = None) -> Plan:
@@ -100,28 +58,18 @@ def synchronous(config: PipelineConfig) -> PipelineConfig:
     return config.model_copy(update={"depth": 1, "executor": "serial", "model": model})
 
 
-def _keeps_its_place(node: NodeConfig) -> None:
-    for key, value in (("offset", node.offset), ("after", node.after)):
-        if value is not None:
-            raise GraphError(
-                f"node {node.name!r}: `{key}` is given by the depth; set `depth` instead",
-                code="SW-NODE",
-                line=node.line,
-            )
-
-
-def _spec(node: NodeConfig, kind: str) -> NodeSpec:
-    spec = NodeSpec(
-        name=node.name,
-        kind=node.kind or kind,
+def _spec(name: str, node: NodeConfig) -> NodeSpec:
+    assert isinstance(node, Options), "nodes are read by the model of their kind"
+    return NodeSpec(
+        name=name,
+        kind=node.kind or name,
+        actor=node.actor,
         stream=node.stream,
-        offset=node.offset or 0,
         reads=dict(node.reads),
-        options=dict(node.options),
+        options=node,
         host_cost_us=node.host_cost_us,
         device_cost_us=node.device_cost_us,
         launch_latency_us=node.launch_latency_us,
-        allow_sync=bool(node.allow_sync),
+        allow_sync=node.allow_sync,
         line=node.line,
     )
-    return spec if node.actor is None else replace(spec, actor=node.actor)

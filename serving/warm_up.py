@@ -56,6 +56,6 @@ def _kinds(llm: LLM) -> Iterator[Kind]:
     greedy = SamplingParams(max_tokens=min(steps * limits.window, most), ignore_eos=True)
     yield Kind("greedy", greedy)
     yield Kind("sampled", replace(greedy, temperature=1.0, seed=0))
-    if llm.config.structured is not None:
+    if llm.config.grammars is not None:
         grammar = GrammarSpec.from_request({"regex": "[a-z ]*"})
         yield Kind("grammar", replace(greedy, structured_outputs=grammar))

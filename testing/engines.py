@@ -17,21 +17,21 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..backends import device_called
-from ..configs.schema import Method
-from ..graph.planner.compile import compile_plan
+from ..configs.load import load_config
+from ..configs.schema import PipelineConfig
 from ..models.causal_lm import CausalLM
 from ..models.eagle import EagleHead
 from ..models.tokenizer import StreamDecoder
-from ..nodes.decode_step import decode_step
-from ..nodes.kind import NodeSpec, Shape
 from ..policies.chosen import Policies
 from ..requests.request import Request, SamplingParams
 from ..requests.stopping import StopChecker
 from ..requests.table import Limits
 from ..serving.engine import Engine
-from ..serving.pipeline import DRAFTERS
+from ..serving.pipeline import compiled
 from ..structured.xgrammar_backend import XGrammarBackend
 from .models import tiny_model, tiny_tokenizer
+
+Method = Literal["draft_model", "eagle", "eagle3", "ngram"]
 
 VOCAB = 320
 EOS = 0
@@ -79,17 +79,53 @@ class TinyConfig:
     context: int = 96
     dtype: torch.dtype = torch.float64
     invariant: bool = False
-    order: Literal["keep", "search"] = "keep"
+    order: Literal["keep", "search"] = "search"
     check: Literal["off", "strict"] = "off"
+
+
+@cache
+def tiny_pipeline(config: TinyConfig) -> PipelineConfig:
+    """The shipped pipeline `base` with the nodes that `config` asks for."""
+    return _pipeline(config, {})
+
+
+def _pipeline(config: TinyConfig, settings: Mapping[str, Any]) -> PipelineConfig:
+    nodes: dict[str, Any] = {}
+    if config.structured:
+        nodes["bitmask"] = {"after": "forward"}
+    if config.draft_tokens:
+        nodes["draft"] = {
+            "kind": config.method,
+            "after": "sample" if config.padded else "d2h_counts",
+            "tokens": config.draft_tokens,
+        }
+        if not config.padded:
+            nodes["d2h_counts"] = {"after": "sample"}
+    found = load_config(
+        "base",
+        {
+            "depth": config.depth,
+            "order": config.order,
+            "scheduler.max_rows": config.max_rows,
+            "scheduler.token_budget": config.token_budget,
+            "nodes": nodes,
+            **settings,
+        },
+    )
+    assert isinstance(found, PipelineConfig)
+    return found
 
 
 def tiny_engine(
     config: TinyConfig,
     *,
     drafter_context: int | None = None,
-    overrides: Mapping[str, NodeSpec] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Engine:
-    """An engine of that configuration, on the same weights for every configuration."""
+    """An engine of that configuration, on the same weights for every configuration.
+
+    `settings`: changes to its pipeline, as `{"nodes.draft.stream": "draft"}`.
+    """
     place = device_called(config.device)
     pair = tiny_pair(config.dtype, context=config.context)
     target, draft = (nn.Module.to(model, place) for model in pair)
@@ -104,16 +140,7 @@ def tiny_engine(
         drafter = tiny_eagle(
             target, config.method, invariant=config.invariant, context=drafter_context
         )
-    shape = Shape(
-        depth=config.depth,
-        max_rows=config.max_rows,
-        token_budget=config.token_budget,
-        draft_tokens=config.draft_tokens,
-        drafter=DRAFTERS[config.method],
-        structured=config.structured,
-        draws=config.policies.acceptance.compares,
-        padded=config.padded,
-    )
+    pipeline = _pipeline(config, settings) if settings else tiny_pipeline(config)
     limits = Limits(
         max_rows=config.max_rows,
         token_budget=config.token_budget,
@@ -124,9 +151,7 @@ def tiny_engine(
         max_queue=100,
     )
     return Engine(
-        lambda machine: compile_plan(
-            decode_step(shape, machine, overrides=overrides, order=config.order)
-        ),
+        lambda machine: compiled(pipeline, machine),
         CausalLM.wrap(target, invariant=config.invariant),
         limits,
         drafter=drafter,

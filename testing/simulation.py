@@ -18,7 +18,6 @@ from typing import Any
 
 from torch import Tensor
 
-from ..configs.schema import Method
 from ..graph.node import OpContext, Run
 from ..nodes.tails import DraftTable
 from ..policies.acceptance import Coupled, Rejection
@@ -27,7 +26,7 @@ from ..requests.batch import StepBatch
 from ..requests.request import Request, RequestError, SamplingParams, TokenLogprob
 from ..serving.engine import Engine
 from ..structured.grammar import GrammarSpec
-from .engines import VOCAB, TinyConfig, fitted, serve, tiny_engine, tiny_request
+from .engines import VOCAB, Method, TinyConfig, fitted, serve, tiny_engine, tiny_request
 from .exploring.nodes import Interleaved
 from .faults import Changing, FaultyGrammar, InjectedFault, with_faults
 

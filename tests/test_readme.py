@@ -61,9 +61,9 @@ def test_the_table_of_pipelines_is_what_ships() -> None:
             assert about.startswith("a graph without code")
             continue
         assert int(depth) == config.depth, name
-        method = config.speculation.method if config.speculation else None
-        assert DRAFTERS[speculation] == method, name
-        assert (grammars == "yes") == (config.structured is not None), name
+        drafter = config.nodes["draft"].kind if "draft" in config.nodes else None
+        assert DRAFTERS[speculation] == drafter, name
+        assert (grammars == "yes") == (config.grammars is not None), name
         assert ("prompts" in about) == bool(config.prompts), name
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -32,12 +33,26 @@ from stepweave.nodes.draft import follow_prompts, propose_with_model
 from stepweave.nodes.drafter import drafter
 from stepweave.nodes.kind import Built, DrafterNeeds, NodeKind, NodeSpec
 from stepweave.nodes.machine import Machine
+from stepweave.nodes.options import DrafterOptions, Options
 from stepweave.nodes.prepare_inputs import Inputs, SampleRows
 from stepweave.nodes.proposal import Proposal
 from stepweave.nodes.registry import kind as known
 from stepweave.nodes.sample import Sampled
 
 BIAS = 1000.0  # far above what a random model says
+
+
+class TraceOptions(Options):
+    """What `steer_trace` is told."""
+
+    traces: str = Field(description="The safetensors file with the traces.")
+    bias: float = Field(default=BIAS, description="Added to the logit of the trace's token.")
+
+
+class DraftTraceOptions(DrafterOptions):
+    """What `draft_trace` is told."""
+
+    traces: str = Field(description="The safetensors file with the traces.")
 
 
 @dataclass(frozen=True)
@@ -51,7 +66,8 @@ class Tables:
     @staticmethod
     def of(spec: NodeSpec) -> Tables:
         """Raises `GraphError` for a file that is missing or lacks a table."""
-        path = spec.options.get("traces")
+        assert isinstance(spec.options, TraceOptions | DraftTraceOptions)
+        path = spec.options.traces
         try:
             held = load_file(str(path))
             tables = Tables(*(held[name].to(spec.device) for name in ("tokens", "wrong", "right")))
@@ -59,7 +75,7 @@ class Tables:
             raise GraphError(
                 f"node {spec.name!r}: `traces` must be a safetensors file with `tokens`, `wrong` "
                 f"and `right`; {path!r} is none: {error}",
-                code="SW-OPTION",
+                code="SW-CONFIG",
                 line=spec.line,
             ) from error
         return tables
@@ -73,8 +89,8 @@ class Tables:
 
 
 def build_steer(spec: NodeSpec, machine: Machine) -> Built:
-    """Options: `traces`, the file; `bias`, added to the logit of the trace's token."""
-    tables, bias = Tables.of(spec), float(spec.options.get("bias", BIAS))
+    assert isinstance(spec.options, TraceOptions)
+    tables, bias = Tables.of(spec), spec.options.bias
 
     def run(ctx: OpContext) -> None:
         inputs: Inputs | None = ctx.read("inputs")
@@ -106,7 +122,6 @@ def build_steer(spec: NodeSpec, machine: Machine) -> Built:
 
 
 def build_draft(spec: NodeSpec, machine: Machine) -> Built:
-    """Option: `traces`, the file."""
     tables = Tables.of(spec)
 
     def propose(ctx: OpContext, inputs: Inputs, sampled: Sampled | None) -> Proposal | None:
@@ -155,14 +170,14 @@ STEER = NodeKind(
     "steer_trace",
     "raise the logits of a stored text's tokens",
     build_steer,
-    options=("traces", "bias"),
+    options=TraceOptions,
 )
 
 DRAFT = NodeKind(
     "draft_trace",
     "run a draft model, then offer a stored text's tokens, or wrong ones",
     build_draft,
-    options=("traces",),
+    options=DraftTraceOptions,
     drafter=DrafterNeeds(),
 )
 

@@ -11,16 +11,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from stepweave.configs.load import load_config
+from stepweave.configs.schema import PipelineConfig
 from stepweave.executors.capture import Captures
 from stepweave.executors.report import OpEvent, RunReport
 from stepweave.executors.run import Executor
 from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.plan import Plan
-from stepweave.graph.planner.compile import compile_plan
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.tokenizer import StreamDecoder
-from stepweave.nodes.decode_step import decode_step
-from stepweave.nodes.kind import NodeSpec, Shape
 from stepweave.policies.admission import Eager, JustInTime
 from stepweave.policies.chosen import Policies
 from stepweave.requests.batch import StepBatch
@@ -28,6 +27,7 @@ from stepweave.requests.request import Request, SamplingParams
 from stepweave.requests.stopping import StopChecker
 from stepweave.requests.table import Limits
 from stepweave.serving.engine import Engine
+from stepweave.serving.pipeline import compiled
 
 from .networks import EOS
 from .traces import Traces
@@ -64,25 +64,27 @@ def engine(
     `graphs`: the executor captures, so steps are rounded up to few sizes.
     """
     k = pipeline.draft_tokens
-    shape = Shape(
-        depth=pipeline.depth,
-        max_rows=rows,
-        token_budget=max(budget, rows * (k + 1)),
-        draft_tokens=k,
-        structured=pipeline.structured,
+    config = load_config(
+        "base",
+        {
+            "depth": pipeline.depth,
+            "scheduler.max_rows": rows,
+            "scheduler.token_budget": max(budget, rows * (k + 1)),
+            "nodes": _nodes(pipeline),
+        },
     )
+    assert isinstance(config, PipelineConfig)
     limits = Limits(
         max_rows=rows,
-        token_budget=shape.token_budget,
+        token_budget=config.scheduler.token_budget,
         block_size=BLOCK,
         num_blocks=rows * -(-(context + 2 * k + BLOCK) // BLOCK),
         context_length=context,
         draft_tokens=k,
         max_queue=1 << 16,
     )
-    overrides, extra = _steering(pipeline)
     return Engine(
-        lambda machine: compile_plan(decode_step(shape, machine, overrides=overrides, extra=extra)),
+        lambda machine: compiled(config, machine),
         model,
         limits,
         drafter=drafter if k else None,
@@ -92,14 +94,20 @@ def engine(
     )
 
 
-def _steering(pipeline: Pipeline) -> tuple[dict[str, NodeSpec], list[tuple[NodeSpec, str]]]:
-    if pipeline.steered is None:
-        return {}, []
-    options = {"traces": str(pipeline.steered)}
-    overrides = {"sample": NodeSpec("sample", "sample", reads={"logits": "steered"})}
+def _nodes(pipeline: Pipeline) -> dict[str, Any]:
+    """What the pipeline adds to the plain decode step."""
+    nodes: dict[str, Any] = {}
+    if pipeline.structured:
+        nodes["bitmask"] = {"after": "forward"}
     if pipeline.draft_tokens:
-        overrides["draft"] = NodeSpec("draft", "draft_trace", options=options)
-    return overrides, [(NodeSpec("steer", "steer_trace", options=options), "forward")]
+        nodes["draft"] = {"kind": "draft_model", "after": "sample", "tokens": pipeline.draft_tokens}
+    if pipeline.steered is not None:
+        traces = {"traces": pipeline.steered}
+        nodes["steer"] = {"kind": "steer_trace", "after": "forward", **traces}
+        nodes["sample"] = {"reads": {"logits": "steered"}}
+        if pipeline.draft_tokens:
+            nodes["draft"] |= {"kind": "draft_trace", **traces}
+    return nodes
 
 
 def request(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -11,7 +11,7 @@ from sections.markdown import first_sentence, table
 
 from stepweave.configs.schema import json_schema
 
-SECTIONS = ("model", "speculation", "structured", "scheduler", "nodes")  # have a table of their own
+SECTIONS = ("model", "scheduler", "policies", "nodes")  # have a table of their own
 
 
 @cache
@@ -21,8 +21,8 @@ def schema() -> Mapping[str, Any]:
     return found
 
 
-def keys(model: str) -> str:
-    """Every key of a model of the schema: what it may be, its default, what it means."""
+def keys(model: str, only: Collection[str] | None = None) -> str:
+    """Keys of a model of the schema: what each may be, its default, its meaning. `only`: some."""
     definition = schema()[model]
     rows = [
         (
@@ -32,6 +32,7 @@ def keys(model: str) -> str:
             _meaning(said),
         )
         for key, said in definition["properties"].items()
+        if only is None or key in only
     ]
     return table(("key", "what", "default", "meaning"), rows)
 
@@ -70,6 +71,8 @@ def kind_of(said: Mapping[str, Any]) -> str:
     what = said.get("type")
     if what == "array" and "prefixItems" not in said:
         return f"list of {_many(kind_of(said['items']))}"
+    if what == "object" and "additionalProperties" in said and "properties" in said:
+        return "mapping"
     if what == "object" and "patternProperties" in said:
         return f"{kind_of(*said['patternProperties'].values())} by name"
     named = {

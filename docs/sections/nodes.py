@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
 from itertools import combinations, product
 
-from sections.markdown import code, first_sentence, table
+from sections.keys import keys as keys_of
+from sections.markdown import code, table
 
 from stepweave.configs.load import load_config, shipped
-from stepweave.configs.schema import PipelineConfig
+from stepweave.configs.schema import PipelineConfig, node_model
 from stepweave.graph.node import Node, Value
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
@@ -32,11 +32,11 @@ and how they work together, is in [The decode step](../decode-step.md); how to m
 [Write a node kind](../how-to/write-a-node-kind.md).
 """
 FEATURES = {
-    "structured": "`structured`",
-    "speculation": "`speculation`",
-    "head": "`method: eagle` or `eagle3`",
+    "bitmask": "`bitmask`",
+    "draft": "a drafter",
+    "head": "`eagle` or `eagle3`",
     "draws": "`acceptance: rejection` (except `ngram`)",
-    "compact": "`padded: false`",
+    "d2h_counts": "`d2h_counts`",
 }
 Settings = frozenset[str]  # the FEATURES that a variant has
 
@@ -54,23 +54,26 @@ class Seen:
 def variants() -> Mapping[Settings, StepGraph]:
     """The decode step with every combination of settings that changes what nodes declare."""
     found: dict[Settings, StepGraph] = {}
-    choices = [("none", "coupled", "true")]
+    choices = [("none", "coupled", False)]
     choices += product(
-        ("draft_model", "eagle", "ngram"), ("coupled", "rejection"), ("true", "false")
+        ("draft_model", "eagle", "eagle3", "ngram"), ("coupled", "rejection"), (False, True)
     )
-    for structured, (method, acceptance, padded) in product((False, True), choices):
-        if method == "ngram" and (acceptance, padded) != ("coupled", "true"):
+    for masks, (drafter, acceptance, counts) in product((False, True), choices):
+        if drafter == "ngram" and (acceptance, counts) != ("coupled", False):
             continue  # it draws nothing, and computes no batches that could be padded
-        changed = {"structured": "{}" if structured else "null"}
-        has = {"structured"} if structured else set()
-        if method != "none":
-            changed["speculation"] = (
-                f"{{method: {method}, acceptance: {acceptance}, padded: {padded}}}"
-            )
-            has |= {"speculation", method}
-            has |= {"head"} if method == "eagle" else set()
+        changed = {"policies.acceptance": acceptance}
+        has = set()
+        if masks:
+            changed["nodes.bitmask.after"] = "forward"
+            has |= {"bitmask"}
+        if drafter != "none":
+            changed["nodes.draft"] = f"{{kind: {drafter}, before: d2h_copy}}"
+            has |= {"draft", drafter}
+            has |= {"head"} if drafter.startswith("eagle") else set()
             has |= {"draws"} if acceptance == "rejection" else set()
-            has |= {"compact"} if padded == "false" else set()
+        if counts:
+            changed["nodes.d2h_counts.after"] = "sample"
+            has |= {"d2h_counts"}
         config = load_config("base", changed)
         assert isinstance(config, PipelineConfig)
         found[frozenset(has)] = step_graph(config)
@@ -144,8 +147,8 @@ def _kinds() -> Iterator[str]:
         node = next(iter(about.nodes.values()))
         yield f"## {name}"
         yield f"{about.kind.summary[0].upper()}{about.kind.summary[1:]}.{_where(about, node)}"
-        if about.kind.options:
-            yield _options(about.kind)
+        if about.kind.options.model_fields:
+            yield keys_of(node_model(about.kind).__name__, about.kind.options.model_fields)
         rows = []
         parts = dict.fromkeys(op for op, _, _ in about.accesses)
         for part in sorted(parts, key=lambda op: op.startswith("device")):
@@ -154,18 +157,12 @@ def _kinds() -> Iterator[str]:
         yield table(("op", "reads", "writes"), rows)
 
 
-def _options(kind: NodeKind) -> str:
-    """What its `build` says of them, and the constants that it falls back on, by their names."""
-    falls_back_on = vars(import_module(kind.build.__module__))
-    defaults = [f"`{name}` {falls_back_on[name.upper()]}" for name in kind.options]
-    return f"{first_sentence(kind.build.__doc__)} If not given: {', '.join(defaults)}."
-
-
 def _where(about: Seen, node: Node) -> str:
     runs = f" Runs on `{node.actor}`" + (f", then on `{node.stream}`." if node.stream else ".")
-    drafter = " A drafter, to be used for node `draft`." if about.kind.drafter else ""
+    drafter = " A drafter." if about.kind.drafter else ""
     only = condition(set(about.nodes), set(variants())) if not about.kind.drafter else ""
-    return runs + drafter + (f" In pipelines with {only}." if only else "")
+    own = only == f"`{about.kind.name}`"  # a pipeline has it where it lists it
+    return runs + drafter + (f" In pipelines with {only}." if only and not own else "")
 
 
 def _listed(about: Seen, part: str, verb: str) -> str:

@@ -7,23 +7,25 @@ what, is derived like that of every other node.
 from __future__ import annotations
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from stepweave.graph.errors import GraphError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.nodes.kind import Built, NodeKind, NodeSpec
 from stepweave.nodes.machine import Machine
+from stepweave.nodes.options import Options
+
+
+class BiasOptions(Options):
+    """Which tokens are biased, and by how much."""
+
+    tokens: tuple[int, ...] = Field(description="The ids of the tokens.")
+    bias: float = Field(default=1.0, description="What is added to their logits.")
 
 
 def build(spec: NodeSpec, machine: Machine) -> Built:
-    """Options: `tokens`, a list of ids; `bias`, added to their logits (default 1)."""
-    tokens, bias = spec.options.get("tokens", []), spec.options.get("bias", 1.0)
-    if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
-        raise GraphError(
-            f"node {spec.name!r}: `tokens` must be a list of token ids, not {tokens!r}",
-            code="SW-OPTION",
-            line=spec.line,
-        )
+    options = spec.options
+    assert isinstance(options, BiasOptions)
 
     def run(ctx: OpContext) -> None:
         logits: Tensor | None = ctx.read("logits")
@@ -31,7 +33,7 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
             return  # no row of this step samples: write nothing, which is an explicit none
         with torch.inference_mode():
             added = logits.new_zeros(logits.shape[-1])
-            added[torch.tensor(tokens, dtype=torch.long)] = float(bias)
+            added[torch.tensor(options.tokens, dtype=torch.long)] = options.bias
             ctx.write("biased", logits + added)  # anew: what a node reads it must not change
 
     return Built(
@@ -45,5 +47,5 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
 
 
 KIND = NodeKind(
-    "bias_logits", "add a bias to the logits of some tokens", build, options=("tokens", "bias")
+    "bias_logits", "add a bias to the logits of some tokens", build, options=BiasOptions
 )

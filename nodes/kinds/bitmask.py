@@ -2,10 +2,53 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from pydantic import Field
+
 from ...graph.node import Node, Op, Read, Value
 from ..kind import Built, NodeKind, NodeSpec
 from ..later import later
 from ..machine import Machine
+from ..options import Options
+
+
+class GrammarOptions(Options):
+    """Grammars that output must follow, asked for per request."""
+
+    backend: Literal["auto", "xgrammar", "llguidance"] = Field(
+        default="auto",
+        description="The grammar library. auto: each grammar is served by the library that "
+        "serves it exactly; the output's `notes` name it.",
+    )
+    any_whitespace: bool = Field(
+        default=False,
+        description="Allow any whitespace between the parts of JSON output, as the model chooses.",
+    )
+    strict: bool = Field(
+        default=True,
+        description="true: a grammar is refused if a part of it would not be enforced. false: "
+        "it is used, and the output's `warnings` name that part.",
+    )
+    reasoning_end: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        default=None,
+        description="The text that ends a reasoning section, such as </think>. The grammar "
+        "applies after it. A request can turn this off with `reasoning: false`.",
+    )
+    compile_limit_s: float | None = Field(
+        default=20.0,
+        gt=0,
+        le=3600,
+        description="Seconds of processor time that compiling one grammar may take. The "
+        "grammar is first compiled in a separate process as a trial. null: no trial "
+        "and no limit.",
+    )
+    compile_workers: int = Field(
+        default=1, ge=1, le=64, description="Number of grammars compiled at the same time."
+    )
+    cache_bytes: int = Field(
+        default=64 << 20, ge=0, le=1 << 40, description="Bytes of compiled grammars kept for reuse."
+    )
 
 
 def build(spec: NodeSpec, machine: Machine) -> Built:
@@ -40,5 +83,8 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
 
 
 KIND = NodeKind(
-    "bitmask", "fill grammar masks per draft position; cut drafts that break them", build
+    "bitmask",
+    "fill grammar masks per draft position; cut drafts that break them",
+    build,
+    options=GrammarOptions,
 )

@@ -18,5 +18,8 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
 
 
 KIND = NodeKind(
-    "schedule", "choose the rows of a step; grant device rows and KV blocks, or preempt", build
+    "schedule",
+    "choose the rows of a step; grant device rows and KV blocks, or preempt",
+    build,
+    runs_ahead=True,
 )

@@ -15,10 +15,8 @@ def file(**ops: float) -> CostsFile:
 
 def test_the_drafters_of_other_pipelines_are_kinds_of_the_one_file() -> None:
     base = file(forward__device=100, draft__device=50)
-    found = together(base, {"draft_ngram": file(forward__device=90, draft__device=5)})
+    found = together(base, {"ngram": file(forward__device=90, draft__device=5)})
     assert found.ops == base.ops
-    assert {kind: list(ops) for kind, ops in found.kinds.items()} == {
-        "draft_ngram": ["draft.device"]
-    }
-    assert found.kinds["draft_ngram"]["draft.device"].us == 5
+    assert {kind: list(ops) for kind, ops in found.kinds.items()} == {"ngram": ["draft.device"]}
+    assert found.kinds["ngram"]["draft.device"].us == 5
     assert (found.basis, found.date) == ("measured", "today")

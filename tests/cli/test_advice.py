@@ -82,27 +82,27 @@ ADVICE: dict[str, tuple[list[str], str, Again]] = {
     ),
     "a keyword that no library enforces": (
         [*STRICT, "--json"],
-        r"`(structured\.strict): (false)`",
+        r"`(nodes\.bitmask\.strict): (false)`",
         lambda found: [[*STRICT, "--set", f"{found[0]}={found[1]}"]],
     ),
     "a grammar without grammars": (
         ["run", "async", "--prompts", "regex.jsonl", "--json"],
-        r"set `(structured\.backend): (auto)`",
+        r"set `(nodes\.bitmask\.after): (forward)`",
         lambda found: [
             ["run", "async", "--prompts", "regex.jsonl", "--set", f"{found[0]}={found[1]}"]
         ],
     ),
     "reasoning without an end": (
         ["run", "quickstart", "--prompts", "reasoning.jsonl", "--json"],
-        r"set `(structured\.reasoning_end)`",
+        r"set `(nodes\.bitmask\.reasoning_end)`",
         lambda found: [
             ["run", "quickstart", "--prompts", "reasoning.jsonl", "--set", f"{found[0]}=</think>"]
         ],
     ),
     "a drafter of another model": (
-        [*TINY, "--set", "speculation={model: embedded-draft}"],
-        r"--set (speculation=null)",
-        lambda found: [[*TINY, "--set", "speculation={}", "--set", found[0]]],
+        ["run", "async_speculation", *TINY[2:]],
+        r"--set (nodes.draft=null)",
+        lambda found: [["run", "async_speculation", *TINY[2:], "--set", found[0]]],
     ),
 }
 

@@ -21,6 +21,8 @@ from stepweave.configs.load import load_config, shipped
 from stepweave.nodes.registry import known_kinds
 from tests.installed import ROOT, installed
 
+XGRAMMAR = {"nodes.bitmask.backend=xgrammar"}
+LOOK_UP = {"nodes.draft.launch_latency_us=", "nodes.draft.longest="}
 SCHEDULER = [key.name for key in keys() if key.name.startswith("scheduler")]
 
 
@@ -37,7 +39,9 @@ def test_everything_that_can_be_named_is_listed_with_a_line() -> None:
     assert tuple(found["pipelines"]) == shipped()
     assert tuple(found["kinds"]) == known_kinds()
     assert tuple(found["costs"]) == shipped_costs()
-    assert "speculation.acceptance=coupled|rejection" in found["policies"]
+    assert "policies.admission=eager|just_in_time" in found["policies"]
+    assert "policies.acceptance=coupled|rejection" in found["policies"]
+    assert "nodes.bitmask.backend=auto|xgrammar|llguidance" in found["policies"]
     for section in found.values():
         assert all(line.strip() and "\n" not in line for line in section.values())
     basis = {name: line.partition(": ")[0] for name, line in found["costs"].items()}
@@ -61,7 +65,7 @@ def test_the_list_fits_the_terminal() -> None:
 def test_every_choice_that_is_listed_is_one(tmp_path: Path) -> None:
     for key in keys():
         for choice in key.choices:
-            if key.name.startswith(("speculation.", "structured.")) or choice in ("cuda", "layer"):
+            if key.name.startswith("nodes.") or choice in ("cuda", "layer"):
                 continue  # which need settings beside them
             load_config("async", {key.name: choice})
 
@@ -87,6 +91,14 @@ def test_the_version_is_that_of_the_package() -> None:
         ("stepweave check quickstart --set sched", {f"{name}=" for name in SCHEDULER}),
         ("stepweave check quickstart --set scheduler.max_r", {"scheduler.max_rows="}),
         ("stepweave check quickstart --set order=s", {"order=search"}),
+        ("stepweave run quickstart --set nodes.draft.t", {"nodes.draft.tokens="}),
+        ("stepweave check quickstart --set nodes.draft.m", {"nodes.draft.model="}),
+        ("stepweave graph show async_ngram --set nodes.draft.m", set()),
+        ("stepweave graph show async_ngram --set nodes.draft.l", LOOK_UP),
+        (
+            "stepweave check nowhere --set nodes.bitmask.backend=x",
+            {"nodes.bitmask.backend=xgrammar"},
+        ),
         ("stepweave check quickstart --costs llama_", {"llama_1b", "llama_70b", "llama_8b"}),
         ("stepweave graph why quickstart d2h", {"d2h_copy", "d2h_copy.host", "d2h_copy.device"}),
         ("stepweave graph why quickstart draft d2h_copy.h", {"d2h_copy.host"}),

@@ -43,5 +43,5 @@ def test_a_file_or_pipe_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_line_is_taken_back_before_an_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     with pytest.raises(StepweaveError):
-        shown(terminal, monkeypatch, **{"model.name": "./nowhere", "speculation": "null"})
+        shown(terminal, monkeypatch, **{"model.name": "./nowhere", "nodes.draft": "null"})
     assert terminal.getvalue().endswith("\r")

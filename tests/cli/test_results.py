@@ -39,7 +39,8 @@ def test_every_completion_is_shown_and_every_warning(capsys: pytest.CaptureFixtu
 
 def test_synthetic_acceptance_is_labelled(capsys: pytest.CaptureFixture[str]) -> None:
     llm = LLM(
-        pipeline="async_speculation", overrides={"speculation.synthetic_acceptance": "[0.5, 0.25]"}
+        pipeline="async_speculation",
+        overrides={"policies.acceptance": "{kind: synthetic, rates: [0.5, 0.25]}"},
     )
     outputs = llm.generate({"prompt": "Write a short story about a fox.", "max_tokens": 12})
     assert llm.summary()["synthetic_acceptance"] == [0.5, 0.25]

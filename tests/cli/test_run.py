@@ -154,7 +154,7 @@ def test_the_prompts_of_a_config_are_used_when_none_are_given(made: Made) -> Non
     result = stepweave("run", "quickstart", "--json")
     assert result.exit_code == 0, result.output
     assert [each["id"] for each in objects(result)[:-1]][-2:] == ["order", "person"]
-    assert made.llms[0].pipeline.speculation is not None
+    assert made.llms[0].pipeline.drafter is not None
 
 
 @pytest.mark.usefixtures("made")

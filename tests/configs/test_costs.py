@@ -163,7 +163,7 @@ def test_a_slip_of_the_pen_is_told_from_an_op_of_another_pipeline(tmp_path: Path
 def test_an_op_may_cost_something_else_in_a_node_of_another_kind(tmp_path: Path) -> None:
     text = (
         "ops: {draft.device: 5}\nkinds:\n"
-        "  draft_eagle: {draft.device: 600}\n  draft_ngram: {draft.device: 30}\n"
+        "  eagle: {draft.device: 600}\n  ngram: {draft.device: 30}\n"
     )
     costs = load_costs(written(tmp_path, text))
     found = {
@@ -224,7 +224,7 @@ def test_a_written_file_reads_back_the_same(tmp_path: Path) -> None:
                 "b.host": 3,
                 "c.host": {"us": 1, "tokens": {"2": 5}},
             },
-            "kinds": {"draft_eagle": {"draft.device": {"rows": {"1": 600}}}},
+            "kinds": {"eagle": {"draft.device": {"rows": {"1": 600}}}},
         }
     )
     path = tmp_path / "it.yaml"

@@ -7,6 +7,9 @@ from stepweave.configs.abstract import AbstractGraph
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load, load_config, shipped, shipped_file
 from stepweave.configs.schema import PipelineConfig
+from stepweave.nodes.kinds.draft_model import DraftModelOptions
+from stepweave.policies.acceptance import Synthetic
+from stepweave.serving.pipeline import policies_of
 
 
 def pipeline(name: str | Path, **overrides: str) -> PipelineConfig:
@@ -45,8 +48,7 @@ def test_a_shipped_config_is_found_by_name_from_anywhere(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = pipeline(name)
-    assert config.speculation is not None
-    assert config.structured is not None
+    assert {"draft", "bitmask"} <= set(config.nodes)
     assert len(config.prompts) >= 4
 
 
@@ -54,7 +56,7 @@ def test_a_file_here_comes_before_a_shipped_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("quickstart.yaml").write_text("depth: 7\n")
+    Path("quickstart.yaml").write_text("extends: base\ndepth: 7\n")
     assert pipeline("quickstart.yaml").depth == 7
     assert pipeline("quickstart").depth == 2
 
@@ -75,27 +77,29 @@ def test_a_missing_file_is_answered_with_the_nearest_name() -> None:
 
 def test_a_child_wins_and_nodes_are_merged_by_name(tmp_path: Path) -> None:
     (tmp_path / "parent.yaml").write_text(
-        "scheduler: {max_rows: 4, num_blocks: 9}\nspeculation: {tokens: 2}\n"
-        "nodes:\n  - {name: bitmask, actor: grammar, host_cost_us: 7}\n"
-        "  - {name: draft, stream: draft}\n"
+        "scheduler: {max_rows: 4, num_blocks: 9}\nnodes:\n  forward: {}\n"
+        "  bitmask: {actor: grammar, host_cost_us: 7}\n"
+        "  draft: {kind: eagle, stream: draft, tokens: 2}\n  commit: {}\n"
     )
     (tmp_path / "child.yaml").write_text(
-        "extends: parent.yaml\nscheduler: {max_rows: 8}\nspeculation: null\n"
-        "nodes:\n  - {name: draft, stream: compute}\n"
-        "  - {name: mine, kind: forward, after: draft}\n"
+        "extends: parent.yaml\nscheduler: {max_rows: 8}\n"
+        "nodes:\n  draft: {stream: compute}\n  commit: null\n"
+        "  mine: {kind: sample, after: draft}\n"
     )
     config = pipeline(tmp_path / "child.yaml")
     assert (config.scheduler.max_rows, config.scheduler.num_blocks) == (8, 9)
-    assert config.speculation is None
-    assert [node.model_dump(exclude_defaults=True) for node in config.nodes] == [
-        {"name": "bitmask", "actor": "grammar", "host_cost_us": 7},
-        {"name": "draft", "stream": "compute"},
-        {"name": "mine", "kind": "forward", "after": "draft"},
-    ]
+    said = {name: node.model_dump(exclude_defaults=True) for name, node in config.nodes.items()}
+    assert list(said) == ["forward", "bitmask", "draft", "mine"]
+    assert said == {
+        "forward": {"kind": "forward"},
+        "bitmask": {"kind": "bitmask", "actor": "grammar", "host_cost_us": 7},
+        "draft": {"kind": "eagle", "stream": "compute", "tokens": 2},
+        "mine": {"kind": "sample"},
+    }
 
 
 def test_an_error_names_the_file_it_came_from(tmp_path: Path) -> None:
-    (tmp_path / "parent.yaml").write_text("depth: 2\nscheduler: {max_row: 4}\n")
+    (tmp_path / "parent.yaml").write_text("extends: base\nscheduler: {max_row: 4}\n")
     (tmp_path / "child.yaml").write_text("extends: parent.yaml\n")
     problem = refused(tmp_path / "child.yaml").problems[0]
     assert (problem.mark.file, problem.mark.line, problem.mark.column) == ("parent.yaml", 2, 13)
@@ -126,26 +130,34 @@ def test_a_missing_parent_is_told_at_the_line_that_wants_it(tmp_path: Path) -> N
 def test_settings_are_yaml_scalars_at_dotted_keys() -> None:
     config = pipeline(
         "quickstart",
-        speculation="null",
+        nodes__draft="null",
         scheduler__max_rows="3",
         model__name="some/model",
         costs__forward__device="12.5",
         slots="{mask: 2}",
-        structured__any_whitespace="true",
+        nodes__bitmask__any_whitespace="true",
     )
-    assert config.speculation is None
+    assert config.drafter is None
     assert config.scheduler.max_rows == 3
     assert config.model.name == "some/model"
     assert config.costs == {"forward.device": 12.5}
     assert config.slots == {"mask": 2}
-    assert config.structured is not None
-    assert config.structured.any_whitespace
+    assert config.grammars is not None
+    assert config.grammars.any_whitespace
 
 
-def test_a_setting_can_make_what_was_null() -> None:
-    config = pipeline("async", speculation__tokens="2")
-    assert config.speculation is not None
-    assert config.speculation.tokens == 2
+def test_settings_can_add_a_node_whatever_their_order() -> None:
+    settings = {
+        "nodes.draft.tokens": "2",
+        "nodes.draft.after": "sample",
+        "nodes.draft.kind": "ngram",
+    }
+    for order in (list(settings), sorted(settings)):
+        config = load_config("async", {key: settings[key] for key in order})
+        assert isinstance(config, PipelineConfig)
+        assert list(config.nodes)[3:5] == ["sample", "draft"]
+        assert config.drafter is not None
+        assert config.drafter.tokens == 2
 
 
 def test_a_setting_reaches_a_node_by_its_name() -> None:
@@ -156,9 +168,11 @@ def test_a_setting_reaches_a_node_by_its_name() -> None:
     assert (forward.device.cost_us, config.order) == (1, "keep")
 
 
-def test_a_setting_can_mention_a_node_for_the_first_time() -> None:
-    nodes = pipeline("quickstart", nodes__bitmask__actor="grammar").nodes
-    assert [(node.name, node.actor) for node in nodes] == [("bitmask", "grammar")]
+def test_a_setting_changes_one_key_of_a_node() -> None:
+    plain, changed = pipeline("quickstart"), pipeline("quickstart", nodes__bitmask__actor="grammar")
+    assert changed.nodes["bitmask"].actor == "grammar"
+    assert list(changed.nodes) == list(plain.nodes)
+    assert changed.grammars is not None
     with pytest.raises(ConfigError, match=r"no entry 'forwrd' \(did you mean 'forward'"):
         load("abstract_decode", {"nodes.forwrd.offset": "1"})
 
@@ -176,7 +190,16 @@ def test_a_setting_can_mention_a_node_for_the_first_time() -> None:
         ("depth", "!x 1", "tags are not allowed"),
         ("", "1", "--set dotted.key=value"),
         ("a..b", "1", "--set dotted.key=value"),
-        ("nodes.forwrd.stream", "copy", "unknown node kind 'forwrd' (did you mean 'forward'?)"),
+        ("nodes.forwrd.stream", "copy", "(did you mean 'forward'?)"),
+        ("nodes.draft.tokens", "17", "nodes.draft.tokens must be at most 16, not 17"),
+        ("nodes.draft.tokns", "1", "unknown key 'tokns' (did you mean 'tokens'?)"),
+        ("nodes.drft", "null", "no node 'drft' to take out (did you mean 'draft'?)"),
+        ("nodes.draft.after", "sampel", "not in the pipeline (did you mean 'sample'?)"),
+        ("nodes.bitmask.backend", "gramar", "backend cannot be"),
+        ("nodes.draft.longest", "4", "nodes.draft: unknown key 'longest'"),
+        ("speculation.tokens", "4", "`speculation` is now a node: write `nodes: {draft: "),
+        ("structured", "null", "`structured` is now a node: write `nodes: {bitmask: null}`"),
+        ("scheduler.admission", "eager", "is now `policies: {admission: eager}`"),
         ("scheduler.token_budget", "2", "a row gets its whole window or none"),
     ],
 )
@@ -190,38 +213,222 @@ def test_a_wrong_setting_is_named_as_it_was_given(key: str, text: str, said: str
 @pytest.mark.parametrize(
     ("node", "column", "said"),
     [
-        ("{name: forwrd}", 12, "unknown node kind 'forwrd' (did you mean 'forward'?)"),
-        ("{name: mine, kind: samlpe}", 24, "unknown node kind 'samlpe' (did you mean 'sample'?)"),
-        ("{name: mine, kind: os.system}", 24, "unknown node kind"),
-        ("{name: draft, actor: drivr}", 26, "unknown actor 'drivr' (did you mean 'driver'?)"),
-        ("{name: draft, stream: compte}", 27, "unknown stream 'compte' (did you mean 'compute'?)"),
+        ("forwrd: {after: sample}", 3, "unknown node kind 'forwrd' (did you mean 'forward'?)"),
+        ("forwrd: {stream: copy}", 3, "(did you mean 'forward'?)"),
+        ("forward: 3", 3, "nodes.forward must be a mapping"),
+        ("a: {kind: samlpe, after: draft}", 13, "unknown node kind 'samlpe' (did you mean"),
+        ("a: {kind: os.system, after: draft}", 13, "unknown node kind"),
+        ("draft: {kind: 3}", 17, "nodes.draft.kind must be text"),
+        ("draft: {actor: drivr}", 18, "unknown actor 'drivr' (did you mean 'driver'?)"),
+        ("draft: {stream: compte}", 19, "unknown stream 'compte' (did you mean 'compute'?)"),
+        ("draft: {stream: draft, tokens: 0}", 34, "nodes.draft.tokens must be at least 1, not 0"),
+        ("draft: {tokns: 2}", 11, "nodes.draft: unknown key 'tokns' (did you mean 'tokens'?)"),
+        ("draft: {kind: ngram, longest: 2, shortest: 3}", 10, "shortest 3 is more than longest 2"),
+        ("draft: {kind: ngram, model: x}", 24, "nodes.draft: unknown key 'model'"),
+        ("draft: {reads: {sampled: s@1}}", 28, "reads a step to come"),
+        ("draft: {options: {tokens: 2}}", 11, "stand beside its other keys"),
+        ("draft: {offset: 1}", 11, "follows from `depth`"),
+        ("a: {kind: sample}", 3, "a new node says where it stands: `after: forward`"),
+        ("a: {kind: sample, after: b}", 28, "to stand after 'b', which is not in the pipeline"),
+        ("a: {kind: sample, after: draft, before: commit}", 35, "`after` and `before` are both"),
+        ("a: {kind: sample, after: a}", 28, "to stand after 'a'"),
+        ("a: null", 3, "there is no node 'a' to take out"),
     ],
 )
 def test_unknown_kinds_and_actors_get_the_nearest_right_name(
     tmp_path: Path, node: str, column: int, said: str
 ) -> None:
     path = tmp_path / "it.yaml"
-    path.write_text(f"extends: quickstart\nnodes:\n  - {node}\n".replace("  - ", "  -  "))
+    path.write_text(f"extends: quickstart\nnodes:\n  {node}\n")
     error = refused(path)
     assert said in error.message
-    assert (error.line, error.column) == (3, column + 1)
+    assert len(error.problems) == 1
+    assert (error.line, error.column) == (3, column)
 
 
 def test_a_node_listed_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "it.yaml"
-    path.write_text("nodes:\n  - {name: draft}\n  - {name: draft}\n")
-    assert "'draft' is listed twice" in refused(path).message
+    path.write_text("nodes:\n  draft: {}\n  draft: {}\n")
+    assert "duplicate key 'draft'" in refused(path).message
 
 
-def test_a_pipeline_knows_the_lines_of_its_nodes(tmp_path: Path) -> None:
+def test_a_pipeline_without_nodes_is_told_what_to_extend(tmp_path: Path) -> None:
     path = tmp_path / "it.yaml"
-    path.write_text("depth: 1\nnodes:\n  - {name: draft}\n  - {name: bitmask}\n")
-    assert [node.line for node in pipeline(path).nodes] == [3, 4]
+    path.write_text("depth: 2\n")
+    assert "lists no nodes: list them, or extend a pipeline" in refused(path).message
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ("{forward: null}", "nodes.forward is null, which takes a node out of a file that is"),
+        ("{forward: {after: sample}, sample: {}}", "here the order is that of the list"),
+    ],
+)
+def test_a_file_that_extends_nothing_lists_its_nodes_in_order(
+    tmp_path: Path, nodes: str, said: str
+) -> None:
+    path = tmp_path / "it.yaml"
+    path.write_text(f"version: 2\nnodes: {nodes}\n")
+    error = refused(path)
+    assert said in error.message
+    assert error.line == 2
+
+
+def test_a_pipeline_knows_the_lines_of_its_nodes_and_their_files(tmp_path: Path) -> None:
+    (tmp_path / "it.yaml").write_text("depth: 1\nnodes:\n  forward: {}\n  sample: {}\n")
+    (tmp_path / "on.yaml").write_text("extends: it.yaml\nnodes:\n\n  forward: {actor: driver}\n")
+    loaded = load(tmp_path / "on.yaml")
+    assert isinstance(loaded.config, PipelineConfig)
+    lines = {name: node.line for name, node in loaded.config.nodes.items()}
+    assert lines == {"forward": 4, "sample": 4}
+    assert str(loaded.mark(lines["forward"])) == f"{tmp_path / 'on.yaml'}:4:3"
+    assert str(loaded.mark(lines["sample"])) == "it.yaml:4:3"
+
+
+# --- where nodes stand ---
+
+PLAIN = ["schedule", "prepare_inputs", "forward", "sample", "d2h_copy", "commit"]
+
+
+def order(tmp_path: Path, nodes: str, extends: str = "base") -> list[str]:
+    path = tmp_path / "it.yaml"
+    path.write_text(f"extends: {extends}\nnodes: {{{nodes}}}\n")
+    return list(pipeline(path).nodes)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "listed"),
+    [
+        ("a: {kind: sample, after: forward}", "schedule prepare_inputs forward a sample"),
+        ("a: {kind: sample, before: forward}", "schedule prepare_inputs a forward sample"),
+        # Of one anchor: in the order of the file.
+        (
+            "a: {kind: sample, after: forward}, b: {kind: sample, after: forward}",
+            "schedule prepare_inputs forward a b sample",
+        ),
+        (
+            "a: {kind: sample, before: forward}, b: {kind: sample, before: forward}",
+            "schedule prepare_inputs a b forward sample",
+        ),
+        # An anchor may be new, and may be named before it is listed.
+        (
+            "a: {kind: sample, after: b}, b: {kind: sample, after: schedule}",
+            "schedule b a prepare_inputs forward sample",
+        ),
+        # A node that is there can be moved.
+        ("sample: {after: schedule}", "schedule sample prepare_inputs forward"),
+        ("schedule: {before: sample}", "prepare_inputs forward schedule sample"),
+    ],
+)
+def test_new_nodes_say_where_they_stand_and_others_can_be_moved(
+    tmp_path: Path, nodes: str, listed: str
+) -> None:
+    assert order(tmp_path, nodes) == [*listed.split(), "d2h_copy", "commit"]
+
+
+def test_null_takes_a_node_out_and_a_later_file_can_put_it_back(tmp_path: Path) -> None:
+    assert order(tmp_path, "draft: null, bitmask: null", "quickstart") == PLAIN
+    (tmp_path / "it.yaml").rename(tmp_path / "less.yaml")
+    listed = order(tmp_path, "draft: {kind: ngram, before: d2h_copy}", "less.yaml")
+    assert listed == [*PLAIN[:4], "draft", *PLAIN[4:]]
+
+
+def test_two_nodes_that_wait_for_each_others_place_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "it.yaml"
+    nodes = "a: {kind: sample, after: b}, b: {kind: sample, before: a}"
+    path.write_text(f"extends: base\nnodes: {{{nodes}}}\n")
+    assert "'a' is to stand after 'b', which itself" in refused(path).message
+
+
+def test_another_kind_keeps_the_place_and_none_of_the_options(tmp_path: Path) -> None:
+    config = pipeline("drafter_stream", nodes__draft__kind="ngram", nodes__draft__longest="5")
+    dumped = config.nodes["draft"].model_dump(exclude_defaults=True)
+    assert dumped == {"kind": "ngram", "stream": "draft", "longest": 5}
+    assert list(config.nodes)[3:5] == ["sample", "draft"]
+
+
+# --- the format before ---
+
+OLD = """\
+version: 1
+extends: async
+speculation: {method: eagle3, tokens: 2, acceptance: rejection, padded: false}
+structured: {}
+scheduler: {max_rows: 2, admission: just_in_time}
+nodes:
+  - {name: draft, stream: draft}
+"""
+
+
+def test_each_key_of_the_format_before_gets_one_error_with_what_to_write(tmp_path: Path) -> None:
+    path = tmp_path / "old.yaml"
+    path.write_text(OLD)
+    said = [(problem.mark.line, problem.message) for problem in refused(path).problems]
+    assert [line for line, _ in said] == [1, 3, 4, 5, 6]
+    for (_, message), advice in zip(
+        said,
+        (
+            "write `version: 2`",
+            "`nodes: {draft: {kind: eagle3, after: sample, tokens: 2}}`; `acceptance` is now "
+            "`policies: {acceptance: rejection}`; `padded: false` is now the node `d2h_counts: "
+            "{after: sample, stream: copy}`",
+            "`nodes: {bitmask: {after: forward}}`",
+            "`policies: {admission: just_in_time}`",
+            "write `draft: {…}`, not `- {name: draft, …}`",
+        ),
+        strict=True,
+    ):
+        assert advice in message
+
+
+def test_what_the_errors_say_to_write_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "new.yaml"
+    path.write_text(
+        "version: 2\nextends: async\n"
+        "scheduler: {max_rows: 2}\npolicies: {acceptance: rejection, admission: just_in_time}\n"
+        "nodes:\n  draft: {kind: eagle3, after: sample, tokens: 2, stream: draft}\n"
+        "  d2h_counts: {after: sample, stream: copy}\n  bitmask: {after: forward}\n"
+    )
+    config = pipeline(path)
+    middle = ["forward", "bitmask", "sample", "draft", "d2h_counts", "d2h_copy"]
+    assert list(config.nodes)[2:-1] == middle
+
+
+def test_a_list_of_nodes_over_a_list_is_still_an_abstract_graph(tmp_path: Path) -> None:
+    path = tmp_path / "it.yaml"
+    path.write_text("extends: abstract_decode\nnodes:\n  - {name: draft, stream: other}\n")
+    config = load_config(path)
+    assert isinstance(config, AbstractGraph)
+    assert next(node for node in config.nodes if node.name == "draft").stream == "other"
+
+
+# --- policies ---
+
+
+def test_an_acceptance_rule_is_a_name_or_a_mapping_with_its_own_keys() -> None:
+    assert (
+        pipeline("async", policies__acceptance="rejection").policies.acceptance.kind == "rejection"
+    )
+    rated = pipeline("async", policies__acceptance="{kind: synthetic, rates: [0.5, 0.25]}")
+    assert policies_of(rated).acceptance == Synthetic(rates=(0.5, 0.25))
+    for wrong, said in (
+        ("synthetic", "policies.acceptance lacks the key 'rates'"),
+        ("{kind: coupled, rates: [1]}", "policies.acceptance: unknown key 'rates'"),
+        ("cupled", "there is no acceptance policy 'cupled' (did you mean 'coupled'?)"),
+        ("{kind: synthetic, rates: [2]}", "policies.acceptance.rates[0] must be at most 1"),
+        ("3", "must be a name, or a mapping"),
+        ("{rates: [1]}", "must be a name, or a mapping"),
+    ):
+        assert said in refused("async", {"policies.acceptance": wrong}).message
 
 
 def test_a_pipeline_config_survives_a_round_trip() -> None:
     config = pipeline("quickstart")
-    assert PipelineConfig.model_validate(config.model_dump(by_alias=True)) == config
+    again = PipelineConfig.model_validate(config.model_dump())
+    assert again.model_dump() == config.model_dump()
+    assert list(again.nodes) == list(config.nodes)
+    assert isinstance(again.drafter, DraftModelOptions)
 
 
 @pytest.mark.parametrize("overrides", [3, "depth=3", ["depth"], object()])

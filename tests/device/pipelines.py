@@ -109,7 +109,7 @@ def prompts(config: PipelineConfig, most: int = 12) -> list[dict[str, object]]:
     lines[1] |= {"temperature": 0.8, "seed": 11, "repetition_penalty": 1.1}
     lines[1] |= {"logprobs": 2}
     lines[2] |= {"min_tokens": 4}
-    if config.structured is not None:
+    if config.grammars is not None:
         lines[2] |= {"structured_outputs": {"regex": '\\{"name": "[A-Za-z ]{1,12}"\\}'}}
     return lines
 

@@ -9,7 +9,6 @@ import pytest
 
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load_config
-from stepweave.graph.errors import GraphError
 from stepweave.graph.verifier.verify import verify
 from stepweave.nodes.registry import known_kinds
 from stepweave.requests.request import RequestOutput, SamplingParams
@@ -23,15 +22,11 @@ PROMPTS = ["to be or", "the quick brown", "hello"]
 FORCED = 65
 
 PIPELINE = """\
-version: 1
+version: 2
 extends: async
 nodes:
-  - name: steer
-    kind: bias_logits
-    after: forward
-    options: {options}
-  - name: sample
-    reads: {{logits: biased}}
+  steer: {{kind: bias_logits, after: forward, {options}}}
+  sample: {{reads: {{logits: biased}}}}
 """
 
 
@@ -55,9 +50,10 @@ def pipeline(folder: Path, options: str) -> Path:
 def generated(
     model: Path, pipeline: str | Path, overrides: dict[str, str] | None = None
 ) -> list[RequestOutput]:
-    settings = {"scheduler.num_blocks": "64", "speculation.model": str(model), **(overrides or {})}
-    if "speculation.tokens" not in settings:
-        del settings["speculation.model"]
+    settings = {"scheduler.num_blocks": "64", **(overrides or {})}
+    if "nodes.draft.tokens" in settings:
+        settings |= {"nodes.draft.kind": "draft_model", "nodes.draft.after": "sample"}
+        settings["nodes.draft.model"] = str(model)
     llm = LLM(model, pipeline=pipeline, overrides=settings)
     verify(llm.plan)
     return llm.generate(PROMPTS, SamplingParams(max_tokens=8, ignore_eos=True))
@@ -68,8 +64,8 @@ def tokens(outputs: list[RequestOutput]) -> list[tuple[int, ...]]:
 
 
 def test_without_the_package_the_kind_is_unknown_and_the_line_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"steered\.yaml:5.*unknown node kind 'bias_logits'"):
-        load_config(pipeline(tmp_path, "{tokens: [40]}"))
+    with pytest.raises(ConfigError, match=r"steered\.yaml:4.*unknown node kind 'bias_logits'"):
+        load_config(pipeline(tmp_path, "tokens: [40]"))
 
 
 @pytest.mark.usefixtures("_steer")
@@ -79,7 +75,7 @@ def test_an_installed_package_adds_its_kind() -> None:
 
 @pytest.mark.usefixtures("_steer")
 def test_a_bias_of_zero_changes_no_token(model: Path, tmp_path: Path) -> None:
-    steered = pipeline(tmp_path, f"{{tokens: [{FORCED}], bias: 0.0}}")
+    steered = pipeline(tmp_path, f"tokens: [{FORCED}], bias: 0.0")
     assert tokens(generated(model, steered)) == tokens(generated(model, "async"))
 
 
@@ -89,20 +85,20 @@ def test_a_bias_of_zero_changes_no_token(model: Path, tmp_path: Path) -> None:
     [
         {"executor": "serial", "depth": "1"},
         {"executor": "threads", "depth": "2"},
-        {"executor": "threads", "depth": "3", "speculation.tokens": "2"},
+        {"executor": "threads", "depth": "3", "nodes.draft.tokens": "2"},
     ],
     ids=str,
 )
 def test_a_large_bias_decides_every_token_in_every_pipeline(
     model: Path, tmp_path: Path, overrides: dict[str, str]
 ) -> None:
-    steered = pipeline(tmp_path, f"{{tokens: [{FORCED}], bias: 1000.0}}")
+    steered = pipeline(tmp_path, f"tokens: [{FORCED}], bias: 1000.0")
     assert set(sum(tokens(generated(model, steered, overrides)), ())) == {FORCED}
 
 
 @pytest.mark.usefixtures("_steer")
 def test_the_node_needs_no_wait_on_the_stream_that_it_shares(tmp_path: Path) -> None:
-    config = load_config(pipeline(tmp_path, "{tokens: [40]}"))
+    config = load_config(pipeline(tmp_path, "tokens: [40]"))
     graph = step_graph(config)  # type: ignore[arg-type]
     names = [node.name for node in graph.nodes]
     assert names.index("steer") == names.index("forward") + 1
@@ -119,11 +115,10 @@ def test_the_shipped_example_pipeline_loads() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("{token: [40]}", r"no option 'token' \(did you mean 'tokens'\?\)"),
-        ("{tokens: many}", "must be a list of token ids"),
+        ("token: [40]", r"nodes.steer: unknown key 'token' \(did you mean 'tokens'\?\)"),
+        ("tokens: many", r"nodes.steer.tokens must be a list"),
     ],
 )
 def test_wrong_options_are_refused_with_the_node(tmp_path: Path, options: str, said: str) -> None:
-    config = load_config(pipeline(tmp_path, options))
-    with pytest.raises(GraphError, match=said):
-        step_graph(config)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=said):
+        load_config(pipeline(tmp_path, options))

@@ -108,15 +108,14 @@ PROMPTS: dict[str, Any] = {
     "stop": ["zz"],
 }
 PIPELINE: dict[str, Any] = {
-    "version": 1,
+    "version": 2,
     "extends": "quickstart",
     "model": {},
-    "speculation": {"tokens": 2},
-    "structured": {},
     "scheduler": {},
+    "policies": {"acceptance": "coupled"},
     "slots": {"staging": 2},
     "costs": {"forward.device": 900},
-    "nodes": [{"name": "draft", "stream": "draft", "options": {}, "reads": {}}],
+    "nodes": {"draft": {"stream": "draft", "tokens": 2, "reads": {}}, "bitmask": {}},
     "prompts": [PROMPTS],
 }
 COSTS: dict[str, Any] = {

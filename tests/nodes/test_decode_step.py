@@ -2,15 +2,28 @@
 
 import pytest
 
+from stepweave.configs.load import load_config
+from stepweave.configs.schema import PipelineConfig
 from stepweave.graph.errors import GraphError
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.pools import reuse_distance
+from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify
-from stepweave.nodes.decode_step import decode_step, listing
+from stepweave.nodes.decode_step import decode_step, offset
 from stepweave.nodes.kind import NodeSpec, Shape, parse_read
+from stepweave.nodes.options import DrafterOptions
 from stepweave.nodes.registry import kind, known_kinds
+from stepweave.serving.pipeline import step_graph
 
-ALL = Shape(depth=2, draft_tokens=3, structured=True)
+
+def step(depth: int = 2, **settings: object) -> StepGraph:
+    """The decode step with grammars and a drafter."""
+    named = {key.replace("__", "."): value for key, value in settings.items()}
+    config = load_config("quickstart", {"depth": depth, **named})
+    assert isinstance(config, PipelineConfig)
+    return step_graph(config)
+
+
 # The device dominates: a forward of 4 ms, and host ops as engines report them.
 COSTS = {
     "schedule.host": 300.0,
@@ -30,7 +43,7 @@ COSTS = {
 
 @pytest.mark.parametrize("order", ["keep", "search"])
 def test_all_three_together_need_exactly_two_waits(order: str) -> None:
-    plan = compile_plan(decode_step(ALL, order=order), costs=COSTS)  # type: ignore[arg-type]
+    plan = compile_plan(step(order=order), costs=COSTS)
     verify(plan)
     assert [(wait.source, wait.target, wait.distance) for wait in plan.waits] == [
         ("draft.device", "d2h_copy.device", 0),
@@ -40,24 +53,22 @@ def test_all_three_together_need_exactly_two_waits(order: str) -> None:
 
 @pytest.mark.parametrize("depth", [2, 3])
 def test_pipelined_the_device_alone_bounds_the_speed(depth: int) -> None:
-    shape = Shape(depth=depth, draft_tokens=3, structured=True)
-    plan = compile_plan(decode_step(shape), costs=COSTS)
+    plan = compile_plan(step(depth), costs=COSTS)
     assert all(op.endswith(".device") for op, _ in plan.critical_cycle)
     assert plan.period_us == pytest.approx(30 + 4000 + 20 + 150 + 600)
 
 
 def test_synchronous_the_critical_cycle_runs_through_the_host() -> None:
-    shape = Shape(depth=1, draft_tokens=3, structured=True)
-    plan = compile_plan(decode_step(shape), costs=COSTS)
+    plan = compile_plan(step(1), costs=COSTS)
     assert any(".host" in op for op, _ in plan.critical_cycle)
-    pipelined = compile_plan(decode_step(ALL), costs=COSTS)
+    pipelined = compile_plan(step(), costs=COSTS)
     assert plan.period_us > 1.2 * pipelined.period_us
 
 
 def test_one_slot_for_the_staging_buffers_brings_back_the_guard_that_was_written_by_hand() -> None:
-    free = compile_plan(decode_step(ALL, order="keep"), costs=COSTS)
+    free = compile_plan(step(), costs=COSTS)
     assert free.slots["staging"] == 2
-    plan = compile_plan(decode_step(ALL, order="keep"), costs=COSTS, slots={"staging": 1})
+    plan = compile_plan(step(), costs=COSTS, slots={"staging": 1})
     verify(plan)
     guards = [w for w in plan.waits if w.target == "prepare_inputs.host"]
     assert [(wait.source, wait.distance) for wait in guards] == [("prepare_inputs.device", 1)]
@@ -65,46 +76,54 @@ def test_one_slot_for_the_staging_buffers_brings_back_the_guard_that_was_written
 
 
 def test_a_worker_thread_for_the_grammar_adds_only_waits_that_name_what_they_protect() -> None:
-    overrides = {"bitmask": NodeSpec("bitmask", "bitmask", actor="grammar")}
-    plan = compile_plan(decode_step(ALL, overrides=overrides), costs=COSTS)
+    plan = compile_plan(step(nodes__bitmask__actor="grammar"), costs=COSTS)
     verify(plan)
-    assert plan.actors["grammar"] == (("bitmask.host", 0),)
+    assert [op for op, _ in plan.actors["grammar"]] == ["bitmask.host"]
     assert len(plan.waits) > 2
     assert all(wait.protects for wait in plan.waits)
 
 
 def test_a_drafter_on_a_stream_of_its_own_is_a_placement_and_no_new_code() -> None:
-    overrides = {"draft": NodeSpec("draft", "draft", stream="draft")}
-    plan = compile_plan(decode_step(ALL, overrides=overrides), costs=COSTS)
+    plan = compile_plan(step(nodes__draft__stream="draft"), costs=COSTS)
     verify(plan)
-    assert ("draft.device", 0) in plan.actors["draft"]
+    assert [op for op, _ in plan.actors["draft"]] == ["draft.device"]
     assert any(wait.source == "sample.device" for wait in plan.waits)
     assert reuse_distance(plan, "draft_kv") == 1
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
-def test_the_depth_says_where_schedule_stands(depth: int) -> None:
-    names = listing(Shape(depth=depth, draft_tokens=1, structured=True))
-    at = {name: (offset, position) for position, (name, offset) in enumerate(names)}
-    # In iterations: schedule(i) runs at i + its offset, commit(j) at j + 1.
-    schedule, commit = at["schedule"], at["commit"]
+def test_the_depth_says_how_far_schedule_runs_ahead_and_moves_nothing_else(depth: int) -> None:
+    nodes = step(depth).nodes
+    plain = "schedule prepare_inputs forward bitmask sample draft d2h_copy commit"
+    assert [node.name for node in nodes] == plain.split()
+    offsets = {node.name: node.offset for node in nodes}
+    others = {offset for name, offset in offsets.items() if name != "schedule"}
+    assert others == {min(1, depth - 1)}
+    assert offsets["schedule"] == min(1, depth - 1) - (depth - 1)
+    # In iterations: a node acts on step i in iteration i + its offset, in the listed order. So
+    # schedule(i) comes after commit(i - depth), and before commit(i - depth + 1).
+    schedule, commit = (offsets["schedule"], 0), (offsets["commit"], 1)
 
-    def before(first: tuple[int, int], second: tuple[int, int]) -> bool:
-        return first < second
+    def of(node: tuple[int, int], i: int) -> tuple[int, int]:
+        return i + node[0], node[1]
 
-    step = 10
-    when = (step + schedule[0], schedule[1])
-    assert before((step - depth + commit[0], commit[1]), when)
-    assert before(when, (step - depth + 1 + commit[0], commit[1]))
+    assert of(commit, -depth) < of(schedule, 0) < of(commit, 1 - depth)
+
+
+def test_the_node_that_runs_ahead_is_known_by_its_kind() -> None:
+    ahead = [name for name in known_kinds() if kind(name).runs_ahead]
+    assert ahead == ["schedule"]
+    specs = [NodeSpec("first", "schedule"), NodeSpec("last", "commit")]
+    assert [offset(kind(spec.kind), 3) for spec in specs] == [-1, 1]
 
 
 def test_a_depth_below_one_is_refused() -> None:
     with pytest.raises(GraphError, match="at least 1"):
-        decode_step(Shape(depth=0))
+        decode_step([NodeSpec("schedule", "schedule")], Shape(depth=0))
 
 
 def test_sampled_tokens_do_not_pass_through_the_host() -> None:
-    graph = decode_step(ALL)
+    graph = step()
     host_values = {name for name, value in graph.values.items() if value.place != "device"}
     prepare = graph.vertices["prepare_inputs.device"].op
     assert {str(read) for read in prepare.reads} == {
@@ -121,19 +140,26 @@ def test_sampled_tokens_do_not_pass_through_the_host() -> None:
 
 
 def test_rewiring_names_the_parameters_that_there_are() -> None:
-    wrong = {"sample": NodeSpec("sample", "sample", reads={"logit": "logits"}, line=7)}
+    wrong = NodeSpec("sample", "sample", reads={"logit": "logits"}, line=7)
     with pytest.raises(GraphError, match=r"reads no 'logit' \(did you mean 'logits'\?\)") as caught:
-        decode_step(ALL, overrides=wrong)
+        decode_step([wrong], Shape())
     assert caught.value.line == 7
 
 
-def test_an_unknown_kind_or_option_gets_the_nearest_right_name() -> None:
+def test_a_stream_of_a_node_that_runs_on_the_host_is_refused() -> None:
+    wrong = NodeSpec("commit", "commit", stream="copy", line=7)
+    with pytest.raises(GraphError, match="'commit' of kind 'commit' runs on the host") as caught:
+        decode_step([wrong], Shape())
+    assert caught.value.line == 7
+
+
+def test_an_unknown_kind_gets_the_nearest_right_name_and_foreign_options_are_refused() -> None:
     assert set(known_kinds()) >= {"schedule", "forward", "bitmask", "sample", "commit"}
     with pytest.raises(GraphError, match=r"unknown node kind 'smaple' \(did you mean 'sample'\?\)"):
         kind("smaple")
-    spec = NodeSpec("sample", "sample", options={"temperature": 1})
-    with pytest.raises(GraphError, match="has no option 'temperature'"):
-        decode_step(ALL, overrides={"sample": spec})
+    spec = NodeSpec("draft", "ngram", options=DrafterOptions(tokens=2))
+    with pytest.raises(GraphError, match="needs options of type NgramOptions, not DrafterOptions"):
+        kind("ngram")(spec)
 
 
 @pytest.mark.parametrize(

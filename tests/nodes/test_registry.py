@@ -60,7 +60,7 @@ def package(code: str, folder: Path, name: str) -> Iterator[Path]:
         f'[project.entry-points."stepweave.nodes"]\nmine = "{name}:KIND"\n'
         f'[tool.setuptools]\npy-modules = ["{name}"]\n'
     )
-    path.write_text("extends: async\nnodes:\n  - {name: extra, kind: mine, after: forward}\n")
+    path.write_text("extends: async\nnodes:\n  extra: {kind: mine, after: forward}\n")
     with installed(project, site):
         yield path
 
@@ -74,7 +74,7 @@ def test_a_kind_of_another_package_that_is_broken_is_named(number: int, tmp_path
             result = CliRunner().invoke(app, [*verb, str(path)])
             assert result.exit_code == 1, result.output
             assert told.format(name) in result.stderr
-            assert f"{path}:3:5" in result.stderr, "where the file names it"
+            assert f"{path}:3:3" in result.stderr, "where the file names it"
             assert result.stdout == ""
 
 

@@ -9,11 +9,11 @@ from functools import cache
 
 import torch
 
-from stepweave.configs.schema import Method
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.testing.engines import (
     VOCAB,
+    Method,
     TinyConfig,
     fitted,
     tiny_engine,

@@ -83,5 +83,5 @@ def test_an_unpadded_drafter_is_not_captured_nor_is_anything_where_graphs_are_of
 
     assert config().captured
     assert not config(graphs="false").captured
-    assert not config(**{"speculation.padded": "false"}).captured
+    assert not config(**{"nodes.d2h_counts.after": "sample"}).captured
     assert not config(executor="threads").captured

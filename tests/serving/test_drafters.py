@@ -9,15 +9,13 @@ import torch
 
 from stepweave import LLM
 from stepweave.configs.errors import ConfigError
-from stepweave.configs.schema import Method
 from stepweave.graph.errors import GraphError
 from stepweave.graph.node import OpContext
-from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.verifier.verify import verify
 from stepweave.nodes import registry
-from stepweave.nodes.decode_step import decode_step
 from stepweave.nodes.drafter import drafter
-from stepweave.nodes.kind import DrafterNeeds, NodeKind, NodeSpec, Shape
+from stepweave.nodes.kind import DrafterNeeds, NodeKind
+from stepweave.nodes.kinds.bitmask import GrammarOptions
 from stepweave.nodes.prepare_inputs import Inputs
 from stepweave.nodes.proposal import Proposal
 from stepweave.nodes.sample import Sampled
@@ -25,7 +23,16 @@ from stepweave.policies.acceptance import Rejection, Synthetic
 from stepweave.policies.chosen import Policies
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.serving.engine import Engine
-from stepweave.testing.engines import TinyConfig, serve, tiny_engine, tiny_request, tiny_requests
+from stepweave.serving.pipeline import compiled
+from stepweave.testing.engines import (
+    Method,
+    TinyConfig,
+    serve,
+    tiny_engine,
+    tiny_pipeline,
+    tiny_request,
+    tiny_requests,
+)
 
 WITH_WEIGHTS: list[Method] = ["draft_model", "eagle", "eagle3"]
 METHODS: list[Method] = [*WITH_WEIGHTS, "ngram"]
@@ -75,18 +82,13 @@ def test_leaving_refused_tokens_out_of_the_batch_changes_no_draft(
 @pytest.mark.parametrize("method", METHODS)
 def test_a_stream_of_its_own_is_a_placement(method: Method) -> None:
     config = replace(BASE, method=method, depth=2, executor="threads")
-    tokens, counts, engine = outcome(config)
-    moved = tiny_engine(config, overrides={"draft": placed(engine, stream="draft")})
+    tokens, counts, _ = outcome(config)
+    moved = tiny_engine(config, settings={"nodes.draft.stream": "draft"})
     requests = tiny_requests(ASKED)
     assert serve(moved, requests) == tokens
     assert [(request.drafted, request.accepted) for request in requests] == counts
-    assert ("draft.device", 0) in moved.plan.actors["draft"]
+    assert [op for op, _ in moved.plan.actors["draft"]] == ["draft.device"]
     verify(moved.plan)
-
-
-def placed(engine: Engine, *, stream: str) -> NodeSpec:
-    node = next(node for node in engine.plan.graph.nodes if node.name == "draft")
-    return NodeSpec("draft", node.kind, stream=stream)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -132,9 +134,9 @@ def test_look_up_drafts_come_from_the_text_so_far() -> None:
     again = sum(token in text[: 7 + at] for at, token in enumerate(plain[:-1]))
     assert 0 < again < len(plain) - 1
     for shortest, most in [(1, 4 * again), (30, 0)]:
-        spec = NodeSpec("draft", "draft_ngram", options={"shortest": shortest, "longest": 30})
         engine = tiny_engine(
-            replace(BASE, method="ngram", draft_tokens=4), overrides={"draft": spec}
+            replace(BASE, method="ngram", draft_tokens=4),
+            settings={"nodes.draft.shortest": shortest, "nodes.draft.longest": 30},
         )
         requests = request()
         assert serve(engine, requests) == [plain]
@@ -176,18 +178,15 @@ def test_rejection_sampling_gives_the_same_tokens_and_counts_at_every_depth(
     assert tokens[3] == outcome(TinyConfig(), asked)[0][3]  # greedy rows are as without drafts
 
 
-def test_a_node_that_is_no_drafter_cannot_stand_for_one() -> None:
-    wrong = {"draft": NodeSpec("draft", "sample", line=3)}
-    with pytest.raises(
-        GraphError, match=r"'sample' of node 'draft' is no drafter; there are draft"
-    ):
-        decode_step(Shape(draft_tokens=2), overrides=wrong)
+def test_two_drafters_in_a_step_are_refused_at_the_second() -> None:
+    settings = {"nodes.other.kind": "ngram", "nodes.other.after": "draft"}
+    with pytest.raises(GraphError, match="'drafts' has two owners; the second is 'other'"):
+        tiny_engine(BASE, settings=settings)
 
 
-@pytest.mark.parametrize("drafter", ["draft", "draft_eagle", "draft_ngram"])
-def test_no_drafter_brings_back_a_wait_for_the_host(drafter: str) -> None:
-    shape = Shape(depth=2, draft_tokens=3, drafter=drafter, structured=True)
-    plan = compile_plan(decode_step(shape, order="keep"))
+@pytest.mark.parametrize("method", METHODS)
+def test_no_drafter_brings_back_a_wait_for_the_host(method: Method) -> None:
+    plan = compiled(tiny_pipeline(replace(BASE, method=method, depth=2, structured=True)))
     assert [(wait.source, wait.target) for wait in plan.waits] == [
         ("draft.device", "d2h_copy.device"),
         ("d2h_copy.device", "commit.host.advance"),
@@ -218,8 +217,7 @@ def test_another_package_can_bring_a_drafter(
     monkeypatch.setattr(registry, "entry_points", lambda group: [Installed()])
     file = tmp_path / "echo.yaml"
     file.write_text(
-        "version: 1\nextends: async\nspeculation: {method: custom, tokens: 2}\n"
-        "nodes: [{name: draft, kind: echo}]\n"
+        "version: 2\nextends: async\nnodes:\n  draft: {kind: echo, after: sample, tokens: 2}\n"
     )
     llm = LLM(pipeline=file)
     prompt = "Write a short story about a fox named Ida."
@@ -227,6 +225,11 @@ def test_another_package_can_bring_a_drafter(
     [plain] = LLM(pipeline="synchronous").generate(prompt, SamplingParams(max_tokens=30))
     assert found.token_ids == plain.token_ids
     assert found.drafted > 40
-    file.write_text("version: 1\nextends: async\nspeculation: {method: custom, tokens: 2}\n")
-    with pytest.raises(ConfigError, match="needs the kind of the drafter"):
+    file.write_text("version: 2\nextends: async\nnodes:\n  draft: {after: sample, tokens: 2}\n")
+    with pytest.raises(ConfigError, match=r"unknown node kind 'draft'.*needs a `kind`"):
         LLM(pipeline=file)
+
+
+def test_a_kind_that_drafts_must_be_told_how_many_tokens() -> None:
+    with pytest.raises(TypeError, match="its options must derive from DrafterOptions"):
+        NodeKind("echo", "x", lambda *_: None, options=GrammarOptions, drafter=DrafterNeeds())  # type: ignore[arg-type]

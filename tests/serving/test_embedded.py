@@ -78,9 +78,9 @@ def test_every_shipped_pipeline_gives_the_same_text_in_float32(
     found = llm.generate(PROMPTS)
     assert [output.token_ids for output in found] == expected
     assert len(set(expected[0])) > 20
-    if llm.config.speculation is not None:
+    if llm.config.drafter is not None:
         assert llm.summary()["accepted"] > 0
-    if llm.config.structured is not None:
+    if llm.config.grammars is not None:
         line = {"prompt": PROMPTS[1], "structured_outputs": {"json": SCHEMA}}
         [bound] = llm.generate(line)
         jsonschema.validate(json.loads(bound.text), SCHEMA)
@@ -91,7 +91,7 @@ def test_every_shipped_pipeline_gives_the_same_text_in_float32(
 @pytest.mark.parametrize("depth", ["1", "3"])
 def test_all_three_features_at_other_depths(depth: str, expected: list[tuple[int, ...]]) -> None:
     executor = "serial" if depth == "1" else "threads"
-    overrides = {"depth": depth, "executor": executor, "structured.compile_limit_s": "null"}
+    overrides = {"depth": depth, "executor": executor, "nodes.bitmask.compile_limit_s": "null"}
     llm = LLM(pipeline="async_eagle3_grammar", overrides=overrides)
     assert [output.token_ids for output in llm.generate(PROMPTS)] == expected
 

@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_model_alone_gets_the_plain_pipeline_with_grammars(model: Path) -> None:
     with LLM(str(model), overrides=SMALL) as own:
-        assert own.config.speculation is None
+        assert own.config.drafter is None
         assert (own.config.depth, own.config.executor) == (2, "threads")
         assert own.config.model.name == str(model)
         assert own.engine.torch_threads is None
@@ -51,7 +51,7 @@ def test_a_model_alone_gets_the_plain_pipeline_with_grammars(model: Path) -> Non
 def test_the_embedded_drafter_with_another_model_is_refused_with_the_key(
     name: str, tmp_path: Path
 ) -> None:
-    said = r"model.name is '/my/model', but the drafter is 'embedded-.*set speculation.model"
+    said = r"model.name is '/my/model', but the drafter is 'embedded-.*set nodes.draft.model"
     with pytest.raises(ConfigError, match=said):
         LLM("/my/model", pipeline=name)
     config: Any = load_config(name)
@@ -61,8 +61,8 @@ def test_the_embedded_drafter_with_another_model_is_refused_with_the_key(
     result = CliRunner().invoke(app, ["run", *asked])
     assert result.exit_code == 2
     assert "error: --set model.name=/my/model: model.name is" in result.output
-    assert CliRunner().invoke(app, ["check", *asked, "--set", "speculation=null"]).exit_code == 0
-    other = ["--set", "speculation.model=/my/drafter"]
+    assert CliRunner().invoke(app, ["check", *asked, "--set", "nodes.draft=null"]).exit_code == 0
+    other = ["--set", "nodes.draft.model=/my/drafter"]
     assert CliRunner().invoke(app, ["check", *asked, *other]).exit_code == 0
 
 
@@ -75,15 +75,18 @@ def test_the_embedded_drafter_with_another_model_is_refused_with_the_key(
         ({"depth": 3}, lambda config: config.depth == 3),
         ({"depth": "3"}, lambda config: config.depth == 3),
         ({"depth": np.int64(3)}, lambda config: config.depth == 3),
-        ({"speculation": None}, lambda config: config.speculation is None),
+        ({"nodes.draft": None}, lambda config: config.drafter is None),
         ({"model": {"invariant": False}}, lambda config: config.model.invariant is False),
         ({"scheduler.prefix_cache": False}, lambda c: c.scheduler.prefix_cache is False),
         (
-            {"scheduler": {"max_rows": 4, "block_size": 8}, "structured": {"compile_limit_s": 2.5}},
+            {
+                "scheduler": {"max_rows": 4, "block_size": 8},
+                "nodes": {"bitmask": {"compile_limit_s": 2.5}},
+            },
             lambda config: (
                 (config.scheduler.max_rows, config.scheduler.num_blocks) == (4, 512)
-                and config.structured.compile_limit_s == 2.5
-                and config.structured.cache_bytes > 0
+                and config.grammars.compile_limit_s == 2.5
+                and config.grammars.cache_bytes > 0
             ),
         ),
         ({"model.name": Path("no: such")}, lambda config: config.model.name == "no: such"),
@@ -96,7 +99,7 @@ def test_overrides_are_plain_values_and_nested_mappings(
     overrides: dict[str, Any], found: Callable[[Any], bool]
 ) -> None:
     if "model.name" in overrides:
-        overrides = {**overrides, "speculation": None}
+        overrides = {**overrides, "nodes.draft": None}
     assert found(load_config("quickstart", overrides))
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from stepweave.configs.schema import Method
 from stepweave.requests.request import SamplingParams
 from stepweave.testing.engines import (
     EOS,
+    Method,
     TinyConfig,
     serve,
     tiny_engine,

@@ -36,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(model: Path) -> LLM:
-    overrides = {**SMALL, "speculation.model": str(model), "model.name": str(model)}
+    overrides = {**SMALL, "nodes.draft.model": str(model), "model.name": str(model)}
     return LLM(pipeline="quickstart", overrides=overrides)
 
 
@@ -277,7 +277,7 @@ def test_a_grammar_that_is_late_ends_its_request_and_a_failing_step_only_its_own
 
 
 def test_the_summary_counts_settled_work_and_names_the_plan(model: Path) -> None:
-    engine = small(model, "async_speculation", **{"speculation.model": str(model)})
+    engine = small(model, "async_speculation", **{"nodes.draft.model": str(model)})
     lines: list[Any] = [{"prompt": "hello", "max_tokens": 10}, {"prompt": "fox"}]
     outputs = engine.generate(lines)
     summary = engine.summary()
@@ -296,7 +296,7 @@ def test_the_summary_counts_settled_work_and_names_the_plan(model: Path) -> None
 def test_a_drafter_with_another_vocabulary_is_refused(model: Path, tmp_path: Path) -> None:
     other = save_tiny(tmp_path / "other", seed=2, vocab_size=64)
     with pytest.raises(EngineError, match="they must share one vocabulary"):
-        small(model, "async_speculation", **{"speculation.model": str(other)})
+        small(model, "async_speculation", **{"nodes.draft.model": str(other)})
 
 
 def test_a_pipeline_without_grammars_refuses_the_request_that_wants_one(model: Path) -> None:
@@ -338,9 +338,9 @@ def test_an_abstract_graph_cannot_generate() -> None:
 @pytest.mark.parametrize(
     "placement",
     [
-        "nodes: [{name: bitmask, actor: grammar}]",
-        "nodes: [{name: draft, stream: draft}]",
-        "nodes: [{name: bitmask, actor: grammar, stream: copy}, {name: draft, stream: draft}]",
+        "nodes: {bitmask: {actor: grammar}}",
+        "nodes: {draft: {stream: draft}}",
+        "nodes: {bitmask: {actor: grammar, stream: copy}, draft: {stream: draft}}",
         "slots: {staging: 1, mask_host: 1, host_sampled: 1}",
         "order: keep\ndepth: 3",
     ],
@@ -354,8 +354,8 @@ def test_placement_changes_the_waits_and_never_the_tokens(
         {"prompt": "fox", "max_tokens": 9, "temperature": 0.7, "seed": 4},
     ]
     path = tmp_path / "placed.yaml"
-    path.write_text(f"version: 1\nextends: quickstart.yaml\n{placement}\n")
-    overrides = {**SMALL, "speculation.model": str(model), "model.name": str(model)}
+    path.write_text(f"version: 2\nextends: quickstart.yaml\n{placement}\n")
+    overrides = {**SMALL, "nodes.draft.model": str(model), "model.name": str(model)}
     placed = LLM(pipeline=path, overrides=overrides)
     if "nodes" in placement or "staging" in placement:
         assert len(placed.plan.waits) > 2

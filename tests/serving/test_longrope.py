@@ -77,7 +77,7 @@ def answers(phi3: Path) -> list[tuple[int, ...]]:
 
 def served(model: Path, pipeline: str, **keys: str) -> LLM:
     if pipeline == "async_speculation":
-        keys = {"speculation.model": str(model), **keys}
+        keys = {"nodes.draft.model": str(model), **keys}
     return LLM(pipeline=pipeline, overrides={**KEYS, "model.name": str(model), **keys})
 
 
@@ -152,9 +152,9 @@ def test_checking_mode_finds_nothing(phi3: Path, answers: list[tuple[int, ...]])
 
 def test_a_drafter_of_another_original_context_is_refused(phi3: Path, tmp_path: Path) -> None:
     plain = save_tiny(tmp_path / "plain", "llama", max_position_embeddings=80)
-    with pytest.raises(EngineError, match=r"original context of 24 tokens .* speculation to null$"):
-        served(plain, "async_speculation", **{"speculation.model": str(phi3)})
-    llm = served(phi3, "async_speculation", **{"speculation.model": str(plain)})
+    with pytest.raises(EngineError, match=r"original context of 24 tokens .* nodes.draft to null$"):
+        served(plain, "async_speculation", **{"nodes.draft.model": str(phi3)})
+    llm = served(phi3, "async_speculation", **{"nodes.draft.model": str(plain)})
     assert llm.engine.limits.rope_switch == ORIGINAL
 
 

@@ -4,16 +4,12 @@ import pytest
 import torch
 
 from stepweave import LLM
-from stepweave.configs.schema import Method
-from stepweave.graph.planner.compile import compile_plan
 from stepweave.models.causal_lm import CausalLM
-from stepweave.nodes.decode_step import decode_step
-from stepweave.nodes.kind import Shape
 from stepweave.requests.request import SamplingParams
 from stepweave.requests.table import Limits
 from stepweave.serving.engine import Engine
-from stepweave.serving.pipeline import DRAFTERS
-from stepweave.testing.engines import VOCAB, fitted, tiny_request
+from stepweave.serving.pipeline import compiled
+from stepweave.testing.engines import VOCAB, Method, TinyConfig, fitted, tiny_pipeline, tiny_request
 from stepweave.testing.models import own_greedy, tiny_model
 
 WINDOW = 7
@@ -36,15 +32,11 @@ def windowed_engine(depth: int, method: Method | None, num_blocks: int) -> Engin
         )
 
     k = 0 if method is None else 3
-    shape = Shape(
-        depth=depth,
-        max_rows=3,
-        token_budget=24,
-        draft_tokens=k,
-        drafter=DRAFTERS[method or "draft_model"],
+    config = TinyConfig(
+        depth=depth, max_rows=3, token_budget=24, draft_tokens=k, method=method or "draft_model"
     )
     return Engine(
-        lambda machine: compile_plan(decode_step(shape, machine, order="keep")),
+        lambda machine: compiled(tiny_pipeline(config), machine),
         model(0, 3),
         Limits(3, 24, 2, num_blocks, 96, k, 100),
         drafter=model(0, 1) if method == "draft_model" else None,

@@ -88,8 +88,8 @@ def test_min_tokens_holds_off_the_end_and_gives_way_to_a_grammar(llm: LLM) -> No
 
 @pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
 def test_reasoning_comes_first_and_the_grammar_holds_after_it(backend: str) -> None:
-    overrides = {"structured.reasoning_end": "lamp", "structured.backend": backend}
-    overrides |= {"structured.compile_limit_s": "null"}
+    overrides = {"nodes.bitmask.reasoning_end": "lamp", "nodes.bitmask.backend": backend}
+    overrides |= {"nodes.bitmask.compile_limit_s": "null"}
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {"good": {"type": "boolean"}},
@@ -125,11 +125,11 @@ def test_a_keyword_that_would_be_ignored_is_refused_or_reported() -> None:
     schema = {"type": "array", "items": items, "uniqueItems": True, "maxItems": 3}
     strict = LLM(pipeline="async_grammar")
     assert one(strict, structured_outputs={"json": schema}).error == (
-        "json: at #: 'uniqueItems' cannot be enforced; `structured.strict: false` goes on without "
-        "it, with a warning"
+        "json: at #: 'uniqueItems' cannot be enforced; `nodes.bitmask.strict: false` goes on "
+        "without it, with a warning"
     )
     strict.close()
-    loose = LLM(pipeline="async_grammar", overrides={"structured.strict": "false"})
+    loose = LLM(pipeline="async_grammar", overrides={"nodes.bitmask.strict": "false"})
     output = one(loose, structured_outputs={"json": schema})
     loose.close()
     assert output.error is None
@@ -139,7 +139,7 @@ def test_a_keyword_that_would_be_ignored_is_refused_or_reported() -> None:
 
 @pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
 def test_a_grammar_that_is_kept_serves_the_next_call_from_its_first_step(backend: str) -> None:
-    overrides = {"structured.backend": backend, "structured.compile_limit_s": "null"}
+    overrides = {"nodes.bitmask.backend": backend, "nodes.bitmask.compile_limit_s": "null"}
     asked = {"choice": ["positive", "negative"]}
     with LLM(pipeline="async_grammar", overrides=overrides) as llm:
         texts = {one(llm, prompt=REVIEW, structured_outputs=asked).text for _ in range(3)}
@@ -155,14 +155,14 @@ def test_an_output_names_the_library_that_served_its_grammar(llm: LLM) -> None:
 
 
 def test_a_pipeline_with_one_library_says_that_the_other_can_be_tried() -> None:
-    overrides = {"structured.backend": "llguidance", "structured.compile_limit_s": "null"}
+    overrides = {"nodes.bitmask.backend": "llguidance", "nodes.bitmask.compile_limit_s": "null"}
     sequence = {"type": "sequence", "elements": [{"type": "const_string", "value": "ab"}]}
     asked = {"structural_tag": {"type": "structural_tag", "format": sequence}}
     with LLM(pipeline="async_grammar", overrides=overrides) as one_library:
         error = one(one_library, structured_outputs=asked).error or ""
-    assert error.endswith("; `structured.backend: auto` tries xgrammar as well")
+    assert error.endswith("; `nodes.bitmask.backend: auto` tries xgrammar as well")
     with LLM(
-        pipeline="async_grammar", overrides={**overrides, "structured.backend": "auto"}
+        pipeline="async_grammar", overrides={**overrides, "nodes.bitmask.backend": "auto"}
     ) as both:
         assert one(both, structured_outputs=asked).text == "ab"
 
@@ -254,13 +254,13 @@ def test_a_backend_that_is_not_installed_is_said_when_the_pipeline_is_loaded(
 
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(EngineError, match=r"pip install"):
-        LLM(pipeline="async_grammar", overrides={"structured.backend": "llguidance"})
+        LLM(pipeline="async_grammar", overrides={"nodes.bitmask.backend": "llguidance"})
 
 
 def test_requests_that_arrive_in_time_are_served_just_in_time() -> None:
     texts = []
     for admission in ("eager", "just_in_time"):
-        llm = LLM(pipeline="async", overrides={"scheduler.admission": admission})
+        llm = LLM(pipeline="async", overrides={"policies.admission": admission})
         table = llm.engine.new_table()
         table.open()
         line = prompt_of({"prompt": STORY, "max_tokens": 12})
@@ -292,6 +292,6 @@ def test_a_pipeline_without_grammars_says_which_key_gives_it_some() -> None:
     asked = {"choice": ["positive", "negative"]}
     with LLM(pipeline="async") as without:
         error = one(without, prompt=REVIEW, structured_outputs=asked).error or ""
-    assert error.endswith("set `structured.backend: auto`")
-    with LLM(pipeline="async", overrides={"structured.backend": "auto"}) as served:
+    assert error.endswith("set `nodes.bitmask.after: forward`")
+    with LLM(pipeline="async", overrides={"nodes.bitmask.after": "forward"}) as served:
         assert one(served, prompt=REVIEW, structured_outputs=asked).text in asked["choice"]

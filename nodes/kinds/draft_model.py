@@ -1,11 +1,23 @@
-"""draft: offer each row tokens for its next window, with a smaller causal LM on its own cache."""
+"""draft_model: offer each row tokens for its next window, with a smaller causal LM on its cache."""
 
 from __future__ import annotations
+
+from pydantic import Field
 
 from ..drafter import drafter
 from ..kind import Built, DrafterNeeds, NodeKind, NodeSpec
 from ..later import later
 from ..machine import Machine
+from ..options import DrafterOptions, ModelName
+
+
+class DraftModelOptions(DrafterOptions):
+    """Options of a drafter that is a smaller causal language model."""
+
+    model: ModelName = Field(
+        default="embedded-draft",
+        description="The drafter: a directory, or a hub name. Default: that of the embedded model.",
+    )
 
 
 def build(spec: NodeSpec, machine: Machine) -> Built:
@@ -18,8 +30,9 @@ def build(spec: NodeSpec, machine: Machine) -> Built:
 
 
 KIND = NodeKind(
-    "draft",
+    "draft_model",
     "propose k tokens per row with a smaller causal LM",
     build,
+    options=DraftModelOptions,
     drafter=DrafterNeeds(draws=True),
 )

@@ -1,0 +1,146 @@
+"""From the merged text of a pipeline to its checked config.
+
+Each node is read by the model of its kind, so that a wrong option is told at its own line. What
+needs more than one key to judge is judged here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from ..graph.errors import GraphError, did_you_mean
+from ..nodes.registry import kind, known_kinds
+from ..policies.errors import PolicyError
+from ..policies.registry import DECISIONS
+from .errors import ConfigError, Problem
+from .place import Line
+from .retired import without_retired
+from .schema import NodeConfig, PipelineConfig, PolicyConfig, node_model, policy_model
+from .validated import validated
+from .yaml_source import Located, Location
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_pipeline(source: Located) -> PipelineConfig:
+    """The config of a merged file. Raises `ConfigError` listing all that is wrong."""
+    source, problems = without_retired(source)
+    listed, policies = _entries(source, "nodes"), _entries(source, "policies")
+    nodes = _each(listed, _node, problems)
+    by_name = {key: part for key, part in policies.items() if key in DECISIONS}
+    chosen = _each(by_name, _policy, problems)
+    rest = dict(_entries(source))
+    if listed:
+        del rest["nodes"]
+    if by_name:
+        others = {key: part for key, part in policies.items() if key not in by_name}
+        rest["policies"] = Located(others, rest["policies"].mark, rest["policies"].key)
+    try:
+        config = validated(PipelineConfig, Located(rest, source.mark, source.key))
+    except ConfigError as error:
+        raise ConfigError(*_by_line([*problems, *error.problems])) from error
+    update = {"nodes": nodes, "policies": config.policies.model_copy(update=chosen)}
+    config = config.model_copy(update=update)
+    if found := problems or list(_across(config, source)):
+        raise ConfigError(*_by_line(found))
+    return config
+
+
+def _entries(part: Located, *keys: str) -> dict[str, Located]:
+    """The mapping below `keys`; empty where something else stands there."""
+    for key in keys:
+        part = part.value.get(key, part) if isinstance(part.value, dict) else part
+        if part.key is None or not isinstance(part.value, dict):
+            return {}
+    return part.value if isinstance(part.value, dict) else {}
+
+
+def _each(
+    parts: Mapping[str, Located], read: Callable[[str, Located], Model], problems: list[Problem]
+) -> dict[str, Model]:
+    """Each part as `read` reads it; what is wrong is added to `problems`."""
+    found: dict[str, Model] = {}
+    for name, part in parts.items():
+        try:
+            found[name] = read(name, part)
+        except ConfigError as error:
+            problems += error.problems
+    return found
+
+
+def _policy(decision: str, part: Located) -> PolicyConfig:
+    """A policy by its name alone, or a mapping with its name as `kind` and its options."""
+    where = ("policies", decision)
+    named = part
+    if isinstance(part.value, str):
+        named = Located({"kind": Located(part.value, part.mark, part.key)}, part.mark, part.key)
+    given = named.at(("kind",))
+    if not isinstance(named.value, dict) or not isinstance(given.value, str):
+        said = f"policies.{decision} must be a name, or a mapping with its name as `kind`"
+        raise ConfigError.at(part.mark, said)
+    try:
+        model = policy_model(decision, given.value)
+    except PolicyError as error:
+        raise ConfigError.at(given.mark, error.message, error.code) from error
+    return validated(model, named, within=where)
+
+
+def _by_line(problems: list[Problem]) -> list[Problem]:
+    return sorted(problems, key=lambda each: (each.mark.line or 0, each.mark.column or 0))
+
+
+def _node(name: str, part: Located) -> NodeConfig:
+    where = ("nodes", name)
+    if not isinstance(part.value, dict):
+        said = f"nodes.{name} must be a mapping, as in `{name}: {{}}`"
+        raise ConfigError.at(part.key or part.mark, said)
+    given = part.value.get("kind", Located(name, part.key or part.mark, part.key))
+    if not isinstance(given.value, str) or given.value not in known_kinds():
+        if isinstance(given.value, str):
+            advice = "" if "kind" in part.value else ". A node of another name needs a `kind`"
+            said = f"unknown node kind {given.value!r}{did_you_mean(given.value, known_kinds())}"
+            raise ConfigError.at(given.mark, said + advice, "SW-KIND")
+        raise ConfigError.at(given.mark, f"nodes.{name}.kind must be text")
+    try:
+        model = node_model(kind(given.value))
+    except GraphError as error:
+        raise ConfigError.at(part.key or part.mark, error.message, error.code) from error
+    named = Located({**part.value, "kind": given}, part.mark, part.key)
+    node = validated(model, named, within=where)
+    node._line = Line.of(part.key or part.mark)
+    return node
+
+
+def _across(config: PipelineConfig, source: Located) -> Iterator[Problem]:
+    """What is wrong with a config whose parts are right."""
+    if not config.nodes:
+        said = "the pipeline lists no nodes: list them, or extend a pipeline, as `extends: base`"
+        yield Problem(source.at(("nodes",)).mark, said)
+    yield from _unknown_names(config, source)
+    drafter = config.drafter
+    window = 1 + (drafter.tokens if drafter else 0)
+    if config.scheduler.token_budget < window:
+        yield Problem(
+            source.at(("scheduler", "token_budget")).mark,
+            f"scheduler.token_budget {config.scheduler.token_budget} is less than the {window} "
+            "tokens that one row decodes at once: a row gets its whole window or none",
+        )
+    if (foreign := config.foreign_drafter) is not None:
+        yield Problem(source.at(("model", "name")).mark, foreign)
+
+
+def _unknown_names(config: PipelineConfig, source: Located) -> Iterator[Problem]:
+    """Actors and streams that the file does not list."""
+    for name, node in config.nodes.items():
+        for key, said, known in (
+            ("actor", node.actor, config.actors),
+            ("stream", node.stream, config.streams),
+        ):
+            if said is not None and said not in known:
+                where: Location = ("nodes", name, key)
+                near = did_you_mean(said, known)
+                mark = source.at(where).mark
+                yield Problem(mark, f"unknown {key} {said!r}{near}", "SW-UNKNOWN-ACTOR")

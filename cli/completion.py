@@ -62,13 +62,14 @@ def ops(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _config(ctx: typer.Context) -> PipelineConfig | None:
-    """The one config that stands before; None if there are more, or it is no pipeline."""
-    names = ctx.params.get("configs") or [ctx.params.get("config")]
+    """The first config that stands before; None if it is no pipeline, or cannot be read."""
+    # While the value of an option is typed, arguments are not yet taken for parameters.
+    name = next(iter([*ctx.args, ctx.params.get("config")]), None)
     try:
-        config = load(str(names[0])).config
+        config = load(str(name)).config
     except StepweaveError:
         return None
-    return None if len(names) > 1 or isinstance(config, AbstractGraph) else config
+    return None if isinstance(config, AbstractGraph) else config
 
 
 def _files(incomplete: str) -> list[str]:

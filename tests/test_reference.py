@@ -14,8 +14,9 @@ import typer
 
 import stepweave
 from stepweave.cli.main import app
-from stepweave.configs.schema import json_schema
-from stepweave.nodes.registry import known_kinds
+from stepweave.configs.schema import json_schema, node_model, policy_model
+from stepweave.nodes.registry import kind, known_kinds
+from stepweave.policies.registry import DECISIONS, known
 from tests.installed import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -98,12 +99,14 @@ def test_no_section_is_about_a_verb_that_is_gone() -> None:
 
 def test_every_key_of_every_config_is_in_a_table() -> None:
     wanted = [*_markers("yaml.md"), *_markers("command-line.md")]
-    text = _page("yaml.md") + _page("command-line.md")
+    text = _page("yaml.md") + _page("command-line.md") + _page("nodes.md")
+    kinds = {node_model(kind(name)).__name__ for name in known_kinds()}
+    policies = {policy_model(each, name).__name__ for each in DECISIONS for name in known(each)}
     for model, definition in json_schema()["$defs"].items():
-        if model in ("Message", "TextPart", "AbstractState"):
+        if model in ("Message", "TextPart", "AbstractState", "PolicyConfig"):
             continue  # one key or two; said in prose
-        assert f"keys {model}" in wanted
-        for key in definition["properties"]:
+        assert f"keys {model}" in wanted or model in kinds | policies
+        for key in definition["properties"].keys() - ({"kind"} if model in policies else set()):
             assert f"| `{key}` |" in text, f"{model}.{key}"
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from sections.markdown import first_sentence, table
 
-from stepweave.configs.schema import json_schema
+from stepweave.configs.schema import json_schema, policy_model
+from stepweave.policies.registry import DECISIONS, known
 
 SECTIONS = ("model", "scheduler", "policies", "nodes")  # have a table of their own
 
@@ -35,6 +36,20 @@ def keys(model: str, only: Collection[str] | None = None) -> str:
         if only is None or key in only
     ]
     return table(("key", "what", "default", "meaning"), rows)
+
+
+def policies() -> str:
+    """The options of every shipped policy that has some, under the decision and its name."""
+    rows = []
+    for decision in DECISIONS:
+        for name in known(decision):
+            definition = schema()[policy_model(decision, name).__name__]
+            for key, said in definition["properties"].items():
+                if key != "kind":
+                    default = _default(said, key in definition.get("required", ()))
+                    policy = f"`{decision}: {name}`"
+                    rows.append((policy, f"`{key}`", kind_of(said), default, _meaning(said)))
+    return table(("policy", "key", "what", "default", "meaning"), rows)
 
 
 def _meaning(said: Mapping[str, Any]) -> str:

@@ -24,14 +24,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ...backends.streams import CannotCapture
-
-ASKS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select"})
-"""Operations whose result the host has to wait for: no graph can hold them."""
+from .operations import asks
 
 SPOILT = 85  # fits every integer, and is neither a placeholder nor a likely count
-
-INDEXED = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
-"""They ask too, where an index is a mask: how many elements does it choose?"""
 
 
 class EmulatedGraph:
@@ -79,8 +74,8 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        name = func.overloadpacket.__name__
-        if name in ASKS or (name in INDEXED and any(x.dtype == torch.bool for x in given[1:])):
+        if asks(func, args):
+            name = func.overloadpacket.__name__
             raise CannotCapture(f"{name} asks the device for a number that the host waits for")
         if func._schema.is_mutable:
             self._remember(given)

@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from time import perf_counter
 
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
 from ..graph.planner.requirements import requirements
 from ..graph.step_graph import StepGraph
-from .context import Memory
-from .frontier import Frontier
-from .instructions import ActorStatus, interpret
-from .report import OpEvent, RunReport
+from .one_thread import OneThread
+from .report import RunReport
 from .run_arguments import RunArguments
-from .trace import timed
 
 
 def run_serial(plan: Plan, given: RunArguments) -> RunReport:
@@ -30,37 +26,18 @@ def run_serial(plan: Plan, given: RunArguments) -> RunReport:
     serial = SerialProgram.of(graph)
     order = serial.order()
     offsets = [offset for _, offset in order] or [0]
-    frontier = Frontier(given.steps, tail=max(offsets), ahead=1 << 60)
     sizes = {name: serial.cells_needed(name, plan.slots.get(name)) for name in graph.values}
-    memory = Memory.of(graph, sizes, given.states, given.keep, frontier)
-    events: list[OpEvent] = []
-    status = ActorStatus()
-    origin = perf_counter()
-    performs = {
-        name: interpret(
-            context,
-            memory,
-            frontier,
-            status,
-            run=timed(context.vertex, origin, events) if given.trace else context.vertex.op.run,
-        )
-        for name, context in memory.contexts.items()
-    }
-    program = [(performs[op], offset) for op, offset in order]
+    run = OneThread.of(graph, sizes, max(offsets), given)
+    program = [(run.performs[op], offset) for op, offset in order]
     iteration = min(offsets)  # no earlier one has a step ≥ 0
     try:
-        while iteration <= frontier.end and program:
+        while iteration <= run.frontier.end and program:
             for perform, offset in program:
                 perform(iteration - offset)
             iteration += 1
     except (Exception, SystemExit) as cause:
-        raise status.failure(cause) from cause
-    return RunReport(
-        steps=frontier.steps,
-        kept=memory.histories(frontier.steps),
-        events=tuple(sorted(events, key=lambda event: event.start_s)),
-        seconds=perf_counter() - origin,
-    )
+        raise run.status.failure(cause) from cause
+    return run.report()
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
-from time import perf_counter
 from typing import Any, NoReturn, TypeVar
 
-from ...executors.context import Memory, cells_in_flight
+from ...executors.context import cells_in_flight
 from ...executors.errors import NodeFailure, StuckWait
-from ...executors.frontier import Frontier
-from ...executors.instructions import ActorStatus, Perform, Program, interpret
-from ...executors.report import OpEvent, RunReport
+from ...executors.instructions import Program
+from ...executors.one_thread import OneThread
+from ...executors.report import RunReport
 from ...executors.run_arguments import RunArguments
-from ...executors.trace import timed
 from ...graph.errors import StepweaveError, UnsoundPlan
 from ...graph.plan import Plan
 from .explorer import Exploration, Explorer, Failure, InterleavingFailed, order_digest
@@ -79,12 +77,9 @@ class Interleaved:
         program = Program.of(plan)
         ran = Ran()
         self.runs.append(ran)
-        frontier = Frontier(given.steps, tail=program.tail, ahead=1 << 60)
         sizes = cells_in_flight(plan, program.ahead)
-        memory = Memory.of(plan.graph, sizes, given.states, given.keep, frontier)
-        events: list[OpEvent] = []
-        origin = perf_counter()
-        nodes = _Nodes(plan, memory, frontier, self._moments(), given.trace, origin, events)
+        ops = OneThread.of(plan.graph, sizes, program.tail, given)
+        nodes = _Nodes(ops, self._moments())
         run = Interleaving(plan, program, given.steps, nodes, strict=False)
         nodes.run = run
         seed = self.seed + len(self.runs) - 1
@@ -100,13 +95,8 @@ class Interleaved:
             ran.failure = failure
             raise
         finally:
-            ran.steps = frontier.steps
-        return RunReport(
-            steps=frontier.steps,
-            kept=memory.histories(frontier.steps),
-            events=tuple(sorted(events, key=lambda event: event.start_s)),
-            seconds=perf_counter() - origin,
-        )
+            ran.steps = ops.frontier.steps
+        return ops.report()
 
     def _moments(self) -> Callable[[], bool]:
         if self.early is not None:
@@ -129,48 +119,26 @@ def _stuck(run: Interleaving) -> StuckWait:
 class _Nodes:
     """The data of one run: a `Store` whose ops are the graph's own."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        memory: Memory,
-        frontier: Frontier,
-        early: Callable[[], bool],
-        trace: bool,
-        origin: float,
-        events: list[OpEvent],
-    ) -> None:
-        self.vertices = plan.graph.vertices
-        self.cells = memory.cells
-        self.frontier = frontier
-        self.early = early
-        self.run: Interleaving | None = None
-        self.performs: dict[str, Perform] = {
-            name: interpret(
-                memory.contexts[name],
-                memory,
-                frontier,
-                ActorStatus(),
-                run=timed(vertex, origin, events) if trace else vertex.op.run,
-            )
-            for name, vertex in plan.graph.vertices.items()
+    def __init__(self, ops: OneThread, early: Callable[[], bool]) -> None:
+        self.ops, self.early = ops, early
+        self.writes = {  # the values that each op writes
+            op: [name for name in context.vertex.op.writes if name in ops.memory.cells]
+            for op, context in ops.memory.contexts.items()
         }
+        self.run: Interleaving | None = None
         self.hidden: dict[str, list[tuple[list[Any], int, Any]] | None] = {}
 
     def begin(self, op: str, step: int) -> None:
-        self.frontier.admit(step)
+        self.ops.frontier.admit(step)
         early = self.early()
         if early:
             self._perform(op, step)
-        kept = [
-            (cells, step % len(cells), cells[step % len(cells)])
-            for name in self.vertices[op].op.writes
-            if name in self.cells
-            for cells in (self.cells[name].cells,)
-        ]
-        for name in self.vertices[op].op.writes:
-            if name in self.cells:
-                cells = self.cells[name].cells
-                cells[step % len(cells)] = Unreadable(name, op, step)
+        kept = []
+        for name in self.writes[op]:
+            cells = self.ops.memory.cells[name].cells
+            slot = step % len(cells)
+            kept.append((cells, slot, cells[slot]))
+            cells[slot] = Unreadable(name, op, step)
         self.hidden[op] = kept if early else None
 
     def end(self, op: str, step: int) -> None:
@@ -183,12 +151,12 @@ class _Nodes:
 
     def _perform(self, op: str, step: int) -> None:
         try:
-            self.performs[op](step)
+            self.ops.performs[op](step)
         except (Exception, SystemExit) as cause:
-            raise NodeFailure(self.vertices[op].node.name, op, step, cause) from cause
+            raise self.ops.status.failure(cause) from cause
         assert self.run is not None, "an op runs in a run"
-        if self.frontier.last != float("inf"):
-            self.run.last = int(self.frontier.last)
+        if self.ops.frontier.last != float("inf"):
+            self.run.last = int(self.ops.frontier.last)
 
 
 def explore_nodes(

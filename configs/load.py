@@ -73,7 +73,7 @@ def load_config(
     """The config of a path or shipped name; `overrides` as in `--set scheduler.max_rows=4`.
 
     A text is read as YAML, as on the command line; any other plain value is meant as it is, and a
-    mapping sets the keys that it has.
+    mapping sets the keys that it has. Raises `ConfigError` with each problem and its place.
     """
     return load(name, overrides).config
 

@@ -432,6 +432,9 @@ def _by_name_alone(policy: type[BaseModel]) -> bool:
     return not any(option.is_required() for name, option in options if name != "kind")
 
 
+Pipeline = PipelineConfig  # its public name
+
+
 def json_schema() -> dict[str, Any]:
     """JSON Schema of a config file, a pipeline or an abstract graph.
 

@@ -154,6 +154,9 @@ def node(
     annotate it, `prev: Annotated[Tensor, Read("tokens", 1)]`). `updates` names the states among
     the parameters that the function changes in place. `launch` is a node function for the host
     side of a device node, if that does more than launch.
+
+    Raises `GraphError` for an argument that is wrong by itself, such as a state to update that no
+    parameter receives.
     """
 
     if name is not None:
@@ -275,7 +278,10 @@ def value(
     initial: Any = None,
     allocate: Callable[[], Any] | None = None,
 ) -> ValueHint:
-    """Declare what cannot be inferred of a value, such as its initial version or slots."""
+    """Declare what cannot be inferred of a value, such as its initial version or slots.
+
+    Raises `GraphError` for an argument of a wrong type or out of range.
+    """
     arguments.text("value", "its name", name)
     where = f"value {name!r}"
     if place is not None:

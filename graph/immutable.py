@@ -51,8 +51,10 @@ def immutable(kind: C) -> C:
     """Declare that objects of a class, and all that they reach, never change once they are made.
 
     For a class that is no frozen dataclass, such as the handle of a library. Use as a decorator, or
-    call it with the class.
+    call it with the class. Raises `TypeError` for what is not a class.
     """
+    if not isinstance(kind, type):
+        raise TypeError(f"immutable: give a class, not {kind!r}")
     _KNOWN.add(kind)
     return kind
 

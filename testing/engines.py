@@ -124,7 +124,8 @@ def tiny_engine(
 ) -> Engine:
     """An engine of that configuration, on the same weights for every configuration.
 
-    `settings`: changes to its pipeline, as `{"nodes.draft.stream": "draft"}`.
+    `settings`: changes to its pipeline, as `{"nodes.draft.stream": "draft"}`. Raises `GraphError` or
+    `EngineError` for a configuration of which there is no plan.
     """
     place = device_called(config.device)
     pair = tiny_pair(config.dtype, context=config.context)
@@ -193,7 +194,10 @@ def tiny_request(
 def tiny_requests(
     params: Sequence[SamplingParams], *, seed: int = 5, longest: int = 30, context: int = 96
 ) -> list[Request]:
-    """One request for each of `params`, with random prompts."""
+    """One request for each of `params`, with random prompts of 1 to `longest` − 1 tokens.
+
+    Raises `ValueError` if `longest` is less than 2.
+    """
     rnd = random.Random(seed)
     return [
         tiny_request(
@@ -216,7 +220,8 @@ def fitted(engine: Engine, request: Request) -> Request:
 def serve(engine: Engine, requests: Sequence[Request]) -> list[list[int]]:
     """Run the requests to their end; the settled tokens of each.
 
-    Each gets the draft window of this engine, but for those that ask for less.
+    Each gets the draft window of this engine, but for those that ask for less. Raises `NodeFailure`
+    or `StuckWait` where no request can be blamed for what went wrong.
     """
     table = engine.new_table()
     for request in requests:

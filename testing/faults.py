@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..graph import arguments
 from ..graph.node import Op, OpContext, Run
 from ..graph.plan import Plan
 from ..graph.step_graph import Vertex
@@ -33,7 +34,11 @@ Allocating = Callable[[str], None]
 
 
 def with_faults(plan: Plan, around: Around, allocating: Allocating | None = None) -> Plan:
-    """The same plan, with its ops run through `around`. Orders, waits and slots are kept."""
+    """The same plan, with its ops run through `around`. Orders, waits and slots are kept.
+
+    Raises `GraphError` if `plan` is not a plan.
+    """
+    arguments.a("with_faults", "plan", plan, Plan, arguments.A_PLAN)
 
     def wrapped(vertex: Vertex) -> Op:
         run = vertex.op.run or _nothing

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal, Protocol, TypeVar
 
+from ..graph import arguments
 from ..graph.node import Node, Op, Read, Side, Storage, Value
 from ..graph.step_graph import StepGraph
 
@@ -27,7 +28,11 @@ class Pick(Protocol):
 def random_step_graph(
     seed: int, *, most_nodes: int = 7, order: Literal["keep", "search"] = "keep"
 ) -> StepGraph:
-    """A random valid graph; the same seed gives the same graph on every machine."""
+    """A random valid graph; the same seed gives the same graph on every machine.
+
+    Raises `GraphError` if `most_nodes` is not a whole number from 1 on.
+    """
+    arguments.whole("random_step_graph", "most_nodes", most_nodes, 1)
     random = Random(seed)
 
     def pick(options: Sequence[T], /) -> T:

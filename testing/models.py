@@ -117,7 +117,8 @@ def tiny_model(
 ) -> PreTrainedModel:
     """A random model of `family` (a key of `FAMILIES`), the same for the same arguments.
 
-    `config` overrides fields of its configuration. The global random state is left alone.
+    `config` overrides fields of its configuration. The global random state is left alone. Raises
+    `ValueError` for a family that there is not.
     """
     if family not in FAMILIES:
         raise ValueError(f"no family {family!r}; there are {', '.join(sorted(FAMILIES))}")
@@ -218,7 +219,12 @@ def _carry_next_token(
 
 
 def tiny_tokenizer(vocab_size: int = 320) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of at most `vocab_size` (≥ 262) tokens, `<eos>` being token 0."""
+    """A byte-level BPE of at most `vocab_size` tokens, `<eos>` being token 0.
+
+    Raises `ValueError` for less than 262: the bytes and the special tokens.
+    """
+    if vocab_size < 262:
+        raise ValueError(f"vocab_size must be at least 262, not {vocab_size}")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -237,7 +243,10 @@ def tiny_tokenizer(vocab_size: int = 320) -> PreTrainedTokenizerFast:
 
 
 def save_tiny(directory: str | Path, family: str = "llama", seed: int = 0, **config: Any) -> Path:
-    """Write a model and tokenizer that fit each other to `directory`, as the hub has them."""
+    """Write a model and tokenizer that fit each other to `directory`, as the hub has them.
+
+    Raises `ValueError` as `tiny_model` does, and `OSError` where nothing can be written.
+    """
     directory = Path(directory)
     tokenizer = tiny_tokenizer()
     vocab = {"vocab_size": len(tokenizer), "eos_token_id": 0}

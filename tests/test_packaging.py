@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import stepweave
-
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 BESIDE = {"tests", "benchmarks", "docs", "examples", "training", "build", "dist"}
@@ -81,20 +79,6 @@ def test_imports_point_down() -> None:
     from importlinter.cli import lint_imports
 
     assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == 0
-
-
-def test_every_public_name_resolves() -> None:
-    for name in stepweave.__all__:
-        assert getattr(stepweave, name) is not None
-    assert set(stepweave.__all__) <= set(dir(stepweave))
-    assert not hasattr(stepweave, "no_such_name")
-
-
-def test_public_names_are_the_same_for_type_checkers() -> None:
-    source = (ROOT / "__init__.py").read_text()
-    typed = re.findall(r"^    from \.\S+ import \w+ as (\w+)", source, flags=re.MULTILINE)
-    assert sorted(typed) == sorted(stepweave.__all__)
-    assert sorted(stepweave._HOME) == sorted(stepweave.__all__)
 
 
 def test_importing_stepweave_and_building_a_graph_needs_no_torch() -> None:

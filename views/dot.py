@@ -12,7 +12,10 @@ from .words import carried, ghosts, later, placed, protected
 
 
 def dot(plan: Plan) -> str:
-    """The plan for Graphviz: a cluster for each actor, waits bold, met requirements ghosted."""
+    """The plan for Graphviz: a cluster for each actor, waits bold, met requirements ghosted.
+
+    Raises `GraphError` if `plan` is not a plan.
+    """
     arguments.a("dot", "plan", plan, Plan, arguments.A_PLAN)
     lines = [
         f"digraph {_quoted(plan.graph.name)} {{",

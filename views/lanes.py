@@ -26,7 +26,7 @@ def lanes(
     One lane for each actor, in steady state, every op as early as it may; below them a line for
     each wait, from the end of the op that is waited for to the start of the one that waits. The
     time axis is stretched where ops would be too short to see. With `proof`, every requirement and
-    what meets it. No line is longer than `width`.
+    what meets it. No line is longer than `width`. Raises `GraphError` if `plan` is not a plan.
     """
     arguments.a("lanes", "plan", plan, Plan, arguments.A_PLAN)
     steps = arguments.whole("lanes", "steps", steps, 0)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...graph import arguments
 from ...graph.plan import Plan
 from ...graph.step_graph import StepGraph
 from ...graph.verifier.verify import violations
@@ -113,8 +114,9 @@ def campaign(
     """Judge every mutant of a plan.
 
     `seeds` are those of the explorer's random schedules, after its directed ones. `progress` is
-    told how many mutants are done.
+    told how many mutants are done. Raises `GraphError` if `plan` is not a plan.
     """
+    arguments.a("campaign", "plan", plan, Plan, arguments.A_PLAN)
     tried = list(seeds)
     found = Campaign()
     judged: dict[tuple[object, ...], tuple[str, str]] = {}

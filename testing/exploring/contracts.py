@@ -17,7 +17,7 @@ from ...graph.errors import StepweaveError
 from ...graph.node import Node, Op, OpContext
 from ...graph.step_graph import StepGraph
 from ..checking.mode import Strict
-from ..recording import with_graph
+from ..histories import with_graph
 from ..unverified import run_unverified
 from .mutants import Mutant
 

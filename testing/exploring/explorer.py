@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...executors.instructions import Program
+from ...graph import arguments
 from ...graph.errors import StepweaveError
 from ...graph.plan import Plan
 from .history import Diverged, History, Meaning, StepAccess
@@ -92,8 +93,9 @@ def explore(
     """Run the plan on history-recording ops, under directed schedules and one for each seed.
 
     `steps`: None for as many as show every access of the plan in a steady state. Ends with the
-    first failure.
+    first failure, which it returns. Raises `GraphError` if `plan` is not a plan.
     """
+    arguments.a("explore", "plan", plan, Plan, arguments.A_PLAN)
     explorer = Explorer(plan, steps)
     seen: set[bytes] = set()
     tried = 0
@@ -111,7 +113,11 @@ def explore(
 
 
 def replay(plan: Plan, seed: int, *, steps: int | None = None) -> Failure | None:
-    """The failure that `explore` found with this seed, as it came; None if there is none."""
+    """The failure that `explore` found with this seed, as it came; None if there is none.
+
+    Raises `GraphError` if `plan` is not a plan.
+    """
+    arguments.a("replay", "plan", plan, Plan, arguments.A_PLAN)
     explorer = Explorer(plan, steps)
     _, failure = explorer.attempt(explorer.random(seed))
     if failure is None:
@@ -124,8 +130,10 @@ def explore_exhaustively(plan: Plan, *, steps: int = 2, limit: int = 200_000) ->
 
     An event of an op that touches no data and launches nothing commutes with all others: where
     there is one, it is taken first, and no other is tried in its place (a persistent set of one:
-    Godefroid 1996, "Partial-order methods for the verification of concurrent systems").
+    Godefroid 1996, "Partial-order methods for the verification of concurrent systems"). Ends with
+    the first failure, which it returns. Raises `GraphError` if `plan` is not a plan.
     """
+    arguments.a("explore_exhaustively", "plan", plan, Plan, arguments.A_PLAN)
     explorer = Explorer(plan, steps)
     history = History(explorer.meaning, plan.slots)
     start = Interleaving(plan, explorer.program, steps, history)

@@ -21,6 +21,7 @@ from ...executors.instructions import Program
 from ...executors.one_thread import OneThread
 from ...executors.report import RunReport
 from ...executors.run_arguments import RunArguments
+from ...graph import arguments
 from ...graph.errors import StepweaveError, UnsoundPlan
 from ...graph.plan import Plan
 from .explorer import Exploration, Explorer, Failure, InterleavingFailed, order_digest
@@ -170,8 +171,9 @@ def explore_nodes(
 
     `serve` runs the plan by the executor that it is given and returns what must equal `expected`,
     what it returned by the serial executor. An op that fails is a failure too. Raises `UnsoundPlan`
-    if what it serves was refused before it ran.
+    if what it serves was refused before it ran, and `GraphError` if `plan` is not a plan.
     """
+    arguments.a("explore_nodes", "plan", plan, Plan, arguments.A_PLAN)
     seen: set[bytes] = set()
     tried = 0
     for seed in seeds:

@@ -18,7 +18,7 @@ from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.testing.devices.recorded_calls import Call, RecordedCalls
-from stepweave.testing.recording import recorded_states, recording, with_graph
+from stepweave.testing.histories import recorded_states, recording, with_graph
 from tests.device.fake_cuda import FakeCuda
 
 GPU = torch.device("cuda", 1)

@@ -23,7 +23,7 @@ from stepweave.graph.node import OpContext, Run
 from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.verifier.order import needs_of
 from stepweave.testing.devices.recorded_calls import RecordedCalls
-from stepweave.testing.recording import recorded_states, recording, with_graph
+from stepweave.testing.histories import recorded_states, recording, with_graph
 from stepweave.testing.unverified import run_unverified
 
 

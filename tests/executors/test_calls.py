@@ -16,7 +16,7 @@ from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.testing.devices.recorded_calls import RecordedCalls
 from stepweave.testing.graphs import random_step_graph
-from stepweave.testing.recording import recorded_states, recording, with_graph
+from stepweave.testing.histories import recorded_states, recording, with_graph
 from tests.executors.calls import broken
 
 GOLDEN = Path(__file__).parent / "golden" / "calls"

@@ -26,7 +26,7 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.testing.exploring.nodes import Interleaved
 from stepweave.testing.graphs import random_step_graph
-from stepweave.testing.recording import recorded_states, recording, with_graph
+from stepweave.testing.histories import recorded_states, recording, with_graph
 from stepweave.testing.unverified import run_unverified
 
 

@@ -22,7 +22,7 @@ from stepweave.graph.step_graph import StepGraph
 from stepweave.testing.devices.recorded_calls import RecordedCalls, RecordedEvent
 from stepweave.testing.devices.virtual_streams import Deferred
 from stepweave.testing.graphs import random_step_graph
-from stepweave.testing.recording import recorded_states, recording
+from stepweave.testing.histories import recorded_states, recording
 from stepweave.testing.unverified import run_unverified
 
 

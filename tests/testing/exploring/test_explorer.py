@@ -37,8 +37,8 @@ from stepweave.testing.exploring.interleaving import Interleaving
 from stepweave.testing.exploring.nodes import Interleaved, Unreadable, explore_nodes
 from stepweave.testing.exploring.schedules import HeldBack, Priorities, Replay
 from stepweave.testing.graphs import random_step_graph
+from stepweave.testing.histories import recorded_states, recording, with_graph
 from stepweave.testing.models import tiny_model, tiny_tokenizer
-from stepweave.testing.recording import recorded_states, recording, with_graph
 from stepweave.testing.unverified import Unverified, run_unverified
 from tests.graph import oracle
 from tests.graph.pipelines import decode, device_node, reads

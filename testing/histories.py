@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from zlib import crc32
 
+from ..graph import arguments
 from ..graph.node import Op, OpContext, Run
 from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph, Vertex
@@ -29,7 +30,9 @@ def recording(graph: StepGraph, around: Callable[[str, Run], Run] | None = None)
     """The same graph with ops that record their history. `around(op, run)` may wrap each run.
 
     They write texts, so values need no buffers: a graph that was built without a model will do.
+    Raises `GraphError` if `graph` is not a step graph.
     """
+    arguments.a("recording", "graph", graph, StepGraph, "a step graph")
 
     def record(vertex: Vertex) -> Op:
         op_name, op = vertex.name, vertex.op
@@ -62,5 +65,9 @@ def with_graph(plan: Plan, graph: StepGraph) -> Plan:
 
 
 def recorded_states(graph: StepGraph) -> dict[str, object]:
-    """A fresh object behind each state."""
+    """A fresh object behind each state of a graph from `recording`.
+
+    Raises `GraphError` if `graph` is not a step graph.
+    """
+    arguments.a("recorded_states", "graph", graph, StepGraph, "a step graph")
     return {name: Recorded() for name in graph.states}

@@ -1,0 +1,53 @@
+"""The public names: three packages, each with one list in its `__init__`, loaded when first used.
+
+The list is what a package imports for type checkers. So a name stands in one place, and a type
+checker sees what a program gets.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Final
+
+PACKAGES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "stepweave": "For everybody: graphs from functions, plans, runs, and the decode engine.",
+        "stepweave.nodes": "For authors of nodes: what a package with a kind of node is made of.",
+        "stepweave.testing": "For those who test nodes and plans: checking mode, interleavings, "
+        "faults on purpose, devices that are not there, and small random models.",
+    }
+)
+"""The public packages, and whom each is for."""
+
+
+@cache
+def names(package: str) -> Mapping[str, tuple[str, str]]:
+    """The public names of a package that is imported: the module of each, and its name there."""
+    spec = sys.modules[package].__spec__
+    loader: Any = None if spec is None else spec.loader
+    tree = ast.parse(loader.get_source(package))
+    return MappingProxyType(
+        {
+            each.asname: (f".{line.module}", each.name)
+            for line in ast.walk(tree)
+            if isinstance(line, ast.ImportFrom) and line.level == 1
+            for each in line.names
+            if each.asname is not None  # `import name as name` is what makes it public
+        }
+    )
+
+
+def load(package: str, name: str) -> object:
+    """What a public name stands for; `__all__` is the list of them. Raises `AttributeError`."""
+    known = names(package)
+    if name == "__all__":
+        return sorted(known)
+    if name not in known:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    module, attribute = known[name]
+    return getattr(import_module(module, package), attribute)

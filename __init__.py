@@ -10,9 +10,16 @@ if TYPE_CHECKING:
     __all__: list[str]
     __version__: str
 
+    from .configs.costs import load_costs as load_costs
     from .configs.load import load_config as load_config
     from .configs.schema import Pipeline as Pipeline
     from .executors.run import run as run
+    from .graph.answers.between import between as between
+    from .graph.answers.between import ops_named as ops_named
+    from .graph.answers.difference import difference as difference
+    from .graph.answers.explain import explain_wait as explain_wait
+    from .graph.answers.sensitivity import sensitivities as sensitivities
+    from .graph.answers.whatif import with_costs as with_costs
     from .graph.declare import node as node
     from .graph.declare import step_graph as step_graph
     from .graph.declare import value as value
@@ -39,6 +46,10 @@ if TYPE_CHECKING:
     from .timelines.simulated import simulate as simulate
     from .views.dot import dot as dot
     from .views.lanes import lanes as lanes
+    from .views.page import plan_page as plan_page
+    from .views.perfetto import perfetto as perfetto
+    from .views.timeline_page import timeline_page as timeline_page
+    from .views.traced import Trace as Trace
 
 
 def __getattr__(name: str) -> object:

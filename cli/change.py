@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..configs.abstract import AbstractGraph
 from ..configs.errors import ConfigError, Mark
 from ..graph.answers.between import ops_named
-from ..graph.answers.whatif import altered, scaled, under
+from ..graph.answers.whatif import altered, scaled, with_costs
 from ..graph.errors import GraphError, did_you_mean
 from ..graph.plan import Plan
 from ..graph.planner.compile import compile_plan
@@ -89,7 +89,7 @@ def changed(asked: WhatIfOptions, plain: Planned, change: Change) -> Plan:
     found = configured(asked, change) if change.settings or change.rows else plain
     durations = _durations(asked.config, found.plan, change)
     if asked.keep_plan:
-        return under(found.plan, durations)
+        return with_costs(found.plan, durations)
     _know_values(asked.config, found.plan, change.slots)
     if durations == found.plan.costs and not change.slots:
         return found.plan

@@ -16,7 +16,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER))  # for `sections`, which is no part of the package
 
-from sections import keys, names, nodes, verbs  # noqa: E402
+from sections import keys, names, nodes, public, verbs  # noqa: E402
 from sections.markdown import filled  # noqa: E402
 
 WRITERS: Mapping[str, Callable[[str], str]] = {
@@ -25,6 +25,7 @@ WRITERS: Mapping[str, Callable[[str], str]] = {
     "verbs": lambda _: verbs.overview(),
     "options": verbs.options,
     "names": names.names,
+    "public": lambda _: public.packages(),
     "errors": lambda _: names.errors(),
     "step": nodes.step,
 }

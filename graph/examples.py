@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from . import arguments
 from .node import Node, Op, Place, Read, Value
 from .step_graph import StepGraph
 
@@ -23,8 +24,10 @@ def decode_step(
 
     Depth is only where `schedule` stands: after the commit of step i − depth and before that of
     step i − depth + 1. Tokens and drafts reach the next step on the device; `commit` and
-    `bitmask` see copies of them, made on a stream of their own.
+    `bitmask` see copies of them, made on a stream of their own. Raises `GraphError` if `depth` is
+    not a whole number from 1 on.
     """
+    arguments.whole("decode_step", "depth", depth, 1)
     nodes = {node.name: node for node in _nodes(depth, speculation, grammar)}
     return StepGraph.build(
         [nodes[name] for name in _listing(depth) if name in nodes],

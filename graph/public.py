@@ -33,9 +33,9 @@ def names(package: str) -> Mapping[str, tuple[str, str]]:
     tree = ast.parse(loader.get_source(package))
     return MappingProxyType(
         {
-            each.asname: (f".{line.module}", each.name)
+            each.asname: ("." * line.level + f"{line.module}", each.name)
             for line in ast.walk(tree)
-            if isinstance(line, ast.ImportFrom) and line.level == 1
+            if isinstance(line, ast.ImportFrom) and line.level
             for each in line.names
             if each.asname is not None  # `import name as name` is what makes it public
         }

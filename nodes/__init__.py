@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from .kind import Built as Built
     from .kind import NodeKind as NodeKind
     from .kind import NodeSpec as NodeSpec
-    from .machine import Machine as Machine
+    from .options import Options as Options
 
 
 def __getattr__(name: str) -> object:

@@ -220,8 +220,8 @@ def fitted(engine: Engine, request: Request) -> Request:
 def serve(engine: Engine, requests: Sequence[Request]) -> list[list[int]]:
     """Run the requests to their end; the settled tokens of each.
 
-    Each gets the draft window of this engine, but for those that ask for less. Raises `NodeFailure`
-    or `StuckWait` where no request can be blamed for what went wrong.
+    Each gets the draft window of this engine, but for those that ask for less. Raises `StuckWait`,
+    `UndeclaredAccess`, and what is wrong with the plan; an op that fails ends its requests alone.
     """
     table = engine.new_table()
     for request in requests:

@@ -6,15 +6,17 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import pytest
 import typer
 
-import stepweave
+import stepweave.nodes
 from stepweave.cli.main import app
 from stepweave.configs.schema import json_schema, node_model, policy_model
+from stepweave.graph.public import PACKAGES
 from stepweave.nodes.registry import kind, known_kinds
 from stepweave.policies.registry import DECISIONS, known
 from tests.installed import ROOT
@@ -110,11 +112,20 @@ def test_every_key_of_every_config_is_in_a_table() -> None:
             assert f"| `{key}` |" in text, f"{model}.{key}"
 
 
-def test_every_public_name_is_listed_once() -> None:
+def test_signatures_of_all_names_for_everybody_and_for_authors_are_listed_once() -> None:
     listed = [
         name
         for marker in _markers("python.md")
         if marker.startswith("names ")
         for name in marker.split()[1:]
     ]
-    assert sorted(listed) == sorted(stepweave.__all__)
+    assert sorted(listed) == sorted({*stepweave.__all__, *stepweave.nodes.__all__})
+
+
+def test_the_page_of_public_names_has_each_in_the_section_of_its_package() -> None:
+    page = _page("public.md")
+    for package in PACKAGES:
+        section = re.search(rf"(?m)^## {re.escape(package)}\n(?:(?!^## ).*\n)*", page)
+        assert section, package
+        listed = re.findall(r"(?m)^\| `(\w+)` \|", section[0])
+        assert listed == import_module(package).__all__

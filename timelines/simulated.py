@@ -50,7 +50,8 @@ def simulate(
     by `seed`. `takes` may say otherwise, turn by turn: it is asked for the ops of each actor in
     their order and for each op after all that it waits for, so it may keep a state as real ops
     do. With `serial` the plan's orders and waits do not count: one op after another, as the
-    serial executor does. Raises `StuckWait` where the plan deadlocks.
+    serial executor does. Raises `StuckWait` where the plan deadlocks, `GraphError` for a wrong
+    argument, and `StepweaveError` for an op that is none.
     """
     arguments.a("simulate", "plan", plan, Plan, arguments.A_PLAN)
     arguments.whole("simulate", "steps", steps, 0, 1 << 31)

@@ -68,9 +68,9 @@ def drawn(plan: Plan, form: str, drawing: Drawing) -> str | bytes:
         case "json":
             return json.dumps(plan.to_json(), indent=2) + "\n"
         case "html":
-            from .page import page
+            from .page import plan_page
 
-            return page(plan, steps=drawing.steps or 3, title=drawing.title)
+            return plan_page(plan, steps=drawing.steps or 3, title=drawing.title)
         case "png":
             return png(_svg(plan, drawing))
         case _:

@@ -11,6 +11,7 @@ from html import escape
 from string import Template
 from urllib.parse import quote
 
+from ..graph import arguments
 from ..graph.answers.explain import explain_wait
 from ..graph.plan import Edge, Plan
 from .html import asset, embedded, palette, policy
@@ -23,8 +24,12 @@ from .words import across, carried, count, later, per_step
 SCRIPTS = ("page_state.js", "page_details.js", "page_sight.js", "page.js")  # one, in this order
 
 
-def page(plan: Plan, *, steps: int = 3, title: str | None = None) -> str:
-    """One self-contained HTML file. `steps` are drawn; `title` is the name if not the graph's."""
+def plan_page(plan: Plan, *, steps: int = 3, title: str | None = None) -> str:
+    """The plan as one self-contained HTML file. Raises `GraphError` if `plan` is not a plan.
+
+    `steps` are drawn; `title` is the name if not the graph's.
+    """
+    arguments.a("plan_page", "plan", plan, Plan, arguments.A_PLAN)
     name = title or plan.graph.name
     script = "\n".join(map(asset, SCRIPTS))
     return Template(asset("page.html")).substitute(

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from ..graph import arguments
 from ..graph.plan import Plan
 from ..timelines.timeline import Span, Timeline
 from .words import protected
@@ -57,8 +58,10 @@ def perfetto(
 
     `planned` is moved in time so that its first steady step begins when the run's does, and shown
     over the steady steps only. `began_s` is the zero of the run's times on the requests' clock
-    (`RunReport.began_s`). `simulated`: the run is no real one, and its process says so.
+    (`RunReport.began_s`). `simulated`: the run is no real one, and its process says so. Raises
+    `GraphError` if `plan` is not a plan.
     """
+    arguments.a("perfetto", "plan", plan, Plan, arguments.A_PLAN)
     events = _events(plan, run, planned, requests, began_s, simulated)
     return {"displayTimeUnit": "ns", "otherData": _about(plan, run), "traceEvents": list(events)}
 

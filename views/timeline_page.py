@@ -11,6 +11,7 @@ from html import escape
 from string import Template
 from typing import Any
 
+from ..graph import arguments
 from ..graph.answers.explain import explain_wait
 from ..timelines.critical import Cycle, chain
 from ..timelines.timeline import Span, Timeline
@@ -33,10 +34,12 @@ _MOST_CAUSES = 12
 
 
 def timeline_page(trace: Trace, *, title: str | None = None, steps: int | None = None) -> str:
-    """One self-contained page. `steps`: only so many of the last steps are drawn.
+    """A run beside its plan as one self-contained HTML file. Raises `GraphError` for no `Trace`.
 
-    A step of 15 ops takes about half a kilobyte. The numbers are those of the whole run.
+    `steps`: only so many of the last steps are drawn. A step of 15 ops takes about half a kilobyte.
+    The numbers are those of the whole run.
     """
+    arguments.a("timeline_page", "trace", trace, Trace, "a trace, as `Trace.of` makes of a report")
     name = title or trace.plan.graph.name
     script = "\n".join(map(asset, SCRIPTS))
     tables = _cycles, _waits, _idle, _actors, _ops, _requests

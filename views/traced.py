@@ -72,10 +72,12 @@ class Trace:
 
     @property
     def simulated(self) -> bool:
+        """Whether there was no real run."""
         return self.planned is None
 
     @property
     def predicted_us(self) -> float:
+        """The period of the plan at the run's own costs."""
         return self.plan.period_us if self.planned is None else self.planned.period_us
 
     @property
@@ -96,6 +98,7 @@ class Trace:
         return f"waits for {cause.held}{_before(cause.distance)} ({self.protects(cause)})"
 
     def protects(self, cause: Cause) -> str:
+        """What the wait of a cause is for, in words."""
         for wait in self.plan.waits:
             if (wait.source, wait.target, wait.distance) == (cause.held, cause.op, cause.distance):
                 return protected(wait)

@@ -9,12 +9,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from sections.markdown import first_sentence, table
 
 import stepweave
+from stepweave.graph.public import PACKAGES
 
 WIDTH = 88
 
@@ -25,7 +27,11 @@ def names(listed: str) -> str:
 
 
 def _name(name: str) -> str:
-    thing = getattr(stepweave, name)
+    thing = next(
+        getattr(package, name)
+        for package in map(import_module, PACKAGES)
+        if name in package.__all__
+    )
     parts = [
         f"### {name}",
         first_sentence(inspect.getdoc(thing)),

@@ -10,10 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from stepweave.graph.node import Node, Op, OpContext, Read, Value
-from stepweave.nodes.kind import Built, NodeKind, NodeSpec
+from stepweave import Node, Op, OpContext, Read, Value
+from stepweave.nodes import Built, NodeKind, NodeSpec, Options
 from stepweave.nodes.machine import Machine
-from stepweave.nodes.options import Options
 
 
 class BiasOptions(Options):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from .. import arguments
 from ..errors import GraphError, did_you_mean
 from ..plan import Plan, Wait
 from ..verifier.words import instant, later
@@ -111,7 +112,11 @@ class Between:
 
 
 def between(plan: Plan, first: Sequence[str], then: Sequence[str]) -> Between:
-    """What there is between two sets of ops, as `ops_named` gives them."""
+    """What there is between two sets of ops, as `ops_named` gives them.
+
+    Raises `GraphError` if `plan` is not a plan, and `KeyError` for ops that it has not.
+    """
+    arguments.a("between", "plan", plan, Plan, arguments.A_PLAN)
     orderings = Orderings(plan)
     return Between(
         tuple(first),
@@ -143,8 +148,9 @@ def order(plan: Plan, orderings: Orderings, first: str, then: str) -> Order:
 def ops_named(plan: Plan, name: str) -> tuple[str, ...]:
     """The ops of `forward`, of `commit.host`, or just `commit.host.advance`, in listing order.
 
-    Raises `GraphError` with the nearest right name.
+    Raises `GraphError` with the nearest right name, or if `plan` is not a plan.
     """
+    arguments.a("ops_named", "plan", plan, Plan, arguments.A_PLAN)
     vertices = plan.graph.vertices
     if name in vertices:
         return (name,)

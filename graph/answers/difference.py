@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from .. import arguments
 from ..plan import By, Edge, Placed, Plan, Wait
 
 Key = tuple[str, str, int, str, str]  # hazard, value, carry, source, target
@@ -105,7 +106,9 @@ class Difference:
 
 
 def difference(before: Plan, after: Plan) -> Difference:
-    """What changed from one plan to the other."""
+    """What changed from one plan to the other. Raises `GraphError` if one of them is not a plan."""
+    arguments.a("difference", "before", before, Plan, arguments.A_PLAN)
+    arguments.a("difference", "after", after, Plan, arguments.A_PLAN)
     was, now = _edges(before), _edges(after)
     both = [Needed(was[key], now[key]) for key in was if key in now]
     waits = [{(w.source, w.target): w for w in plan.waits} for plan in (before, after)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from .. import arguments
 from ..plan import Edge, Plan, Wait
 from ..planner.events import plan_edges
 from ..planner.period import period
@@ -128,7 +129,11 @@ class WaitExplanation:
 
 
 def explain_wait(plan: Plan, wait: Wait) -> WaitExplanation:
-    """Why a wait of the plan exists. Raises `ValueError` for a wait that the plan has not."""
+    """Why a wait of the plan exists.
+
+    Raises `ValueError` for a wait that the plan has not, and `GraphError` if `plan` is not a plan.
+    """
+    arguments.a("explain_wait", "plan", plan, Plan, arguments.A_PLAN)
     number = plan.waits.index(wait)
     present, absent = Orderings(plan), Orderings(plan, without=wait)
     needed = (*plan.edges, *plan.launch_order)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .. import arguments
 from ..plan import Placed, Plan
 from ..planner.events import plan_edges
 from ..planner.period import Delay, Scaled, delays, slowest_cycle
@@ -65,7 +66,11 @@ class Sensitivity:
 
 
 def sensitivities(plan: Plan) -> tuple[Sensitivity, ...]:
-    """Every op of the plan, its orders and waits kept: what pays most first, then least slack."""
+    """Every op of the plan, its orders and waits kept: what pays most first, then least slack.
+
+    Raises `GraphError` if `plan` is not a plan.
+    """
+    arguments.a("sensitivities", "plan", plan, Plan, arguments.A_PLAN)
     found = [_sensitivity(plan, op) for op in plan.graph.vertices]
     return tuple(sorted(found, key=lambda each: (-each.share, each.slack_us)))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from .. import arguments
 from ..plan import Plan
 from ..planner.events import plan_edges
 from ..planner.period import period
@@ -14,11 +15,17 @@ from ..planner.period import period
 CHANGED = ", changed here"
 
 
-def under(plan: Plan, costs: Mapping[str, float]) -> Plan:
+def with_costs(plan: Plan, costs: Mapping[str, float]) -> Plan:
     """The same orders, waits and slots with other durations: their period and critical cycle.
 
-    `costs` are µs by op; ops that it does not name keep theirs.
+    `costs` are µs by op; ops that it does not name keep theirs. Raises `GraphError` if `plan` is
+    not a plan, or `costs` not a number from 0 by op.
     """
+    arguments.a("with_costs", "plan", plan, Plan, arguments.A_PLAN)
+    arguments.mapping("with_costs", "costs", costs, "op names to µs", "SW-COST")
+    for op, us in costs.items():
+        arguments.one_of("with_costs", "each key of costs", op, plan.graph.vertices)
+        arguments.number("with_costs", f"costs[{op!r}]", us)
     durations = {**plan.costs, **costs}
     found = period(plan.graph, plan_edges(plan), durations)
     changed = plan if durations == plan.costs else replace(plan, costs_from=altered(plan))

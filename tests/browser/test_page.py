@@ -17,7 +17,7 @@ from stepweave.graph.node import Node, Op, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.views.page import page
+from stepweave.views.page import plan_page
 from tests.browser.geometry import outside, overlapping
 
 PIPELINES = [
@@ -38,7 +38,7 @@ def plan_of(pipeline: str) -> Plan:
 
 @cache
 def page_of(pipeline: str) -> str:
-    return page(plan_of(pipeline), title=pipeline)
+    return plan_page(plan_of(pipeline), title=pipeline)
 
 
 @pytest.fixture
@@ -721,7 +721,7 @@ def test_names_are_text_whatever_they_contain(open_page: OpenPage) -> None:
         [Value(worse, "pinned", "slots", 1)],
         name="<title>&amp;",
     )
-    driver = open_page(page(compile_plan(graph)))
+    driver = open_page(plan_page(compile_plan(graph)))
     assert driver.title == "<title>&amp; – plan"
     for view in "123":
         press(driver, view)

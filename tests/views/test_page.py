@@ -19,7 +19,7 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.events import plan_edges
 from stepweave.graph.step_graph import StepGraph
 from stepweave.views.html import embedded
-from stepweave.views.page import page
+from stepweave.views.page import plan_page
 from stepweave.views.page_data import nearest, page_data
 from tests.graph.pipelines import decode
 from tests.graph.strategies import examples, plans
@@ -62,7 +62,7 @@ def plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def text(plan: Plan) -> str:
-    return page(plan)
+    return plan_page(plan)
 
 
 def evil_plan() -> Plan:
@@ -78,7 +78,7 @@ def evil_plan() -> Plan:
 
 
 def test_the_same_plan_gives_the_same_bytes(plan: Plan, text: str) -> None:
-    assert page(compile_plan(decode(staging_slots=1))) == text
+    assert plan_page(compile_plan(decode(staging_slots=1))) == text
 
 
 def test_the_page_holds_the_plan_and_an_explanation_of_every_wait(plan: Plan, text: str) -> None:
@@ -133,7 +133,7 @@ def test_ids_are_unique(text: str) -> None:
 
 
 def test_names_cannot_become_markup() -> None:
-    reader = Reader(page(evil_plan()))
+    reader = Reader(plan_page(evil_plan()))
     assert len(reader.scripts) == 2
     assert "alert" not in reader.scripts[1]
     assert EVIL + "v" in json.loads(reader.scripts[0])["values"]
@@ -176,7 +176,7 @@ def test_tables_name_every_wait_requirement_value_and_op(plan: Plan, text: str) 
 
 def test_a_plan_without_waits_or_values_has_a_page() -> None:
     lone = compile_plan(StepGraph.build([Node("only", (Op(cost_us=1),))], [], name="lone"))
-    reader = Reader(page(lone, steps=1, title="mine"))
+    reader = Reader(plan_page(lone, steps=1, title="mine"))
     assert ("h1", {}) in reader.elements
     assert "mine" in reader.words
     assert reader.words.count("None.") == 3
@@ -186,7 +186,7 @@ def test_a_plan_without_waits_or_values_has_a_page() -> None:
 @given(plans())
 @examples(12)
 def test_every_plan_has_a_page(plan: Plan) -> None:
-    reader = Reader(page(plan, steps=2))
+    reader = Reader(plan_page(plan, steps=2))
     found = json.loads(reader.scripts[0])
     assert found["plan"] == plan.to_json()
     drawn = {a["data-op"] for tag, a in reader.elements if a.get("class") == "op"}

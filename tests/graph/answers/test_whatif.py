@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepweave.graph.answers.sensitivity import Sensitivity, sensitivities
-from stepweave.graph.answers.whatif import Point, bound_by, outcome, scaled, speedup, under
+from stepweave.graph.answers.whatif import Point, bound_by, outcome, scaled, speedup, with_costs
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
@@ -21,7 +21,7 @@ CLOSE = 1e-6
 
 
 def at(plan: Plan, op: str, us: float) -> float:
-    return under(plan, {op: us}).period_us
+    return with_costs(plan, {op: us}).period_us
 
 
 def check(plan: Plan, each: Sensitivity) -> None:
@@ -70,7 +70,7 @@ def test_the_derivatives_of_shipped_plans_are_finite_differences(
 @given(plans(), st.lists(st.integers(0, 400), min_size=16, max_size=16))
 def test_the_derivatives_of_any_plan_are_finite_differences(plan: Plan, costs: list[int]) -> None:
     durations = {op: float(costs[k % 16]) for k, op in enumerate(plan.graph.vertices)}
-    timed = under(plan, durations)
+    timed = with_costs(plan, durations)
     for each in sensitivities(timed):
         check(timed, each)
 
@@ -96,7 +96,7 @@ def test_next_cycle_is_the_one_that_binds_beyond_the_corner() -> None:
     assert (first.op, first.until_us, first.free_us) == ("forward.device", 2765, 2105)
     assert first.until_us is not None
     assert first.share == pytest.approx(4000 / 4870)
-    faster = under(plan, {first.op: first.cost_us - first.until_us - 1})
+    faster = with_costs(plan, {first.op: first.cost_us - first.until_us - 1})
     assert set(faster.critical_cycle) == set(first.next_cycle or ())
 
 
@@ -139,7 +139,7 @@ def test_what_pays_most_comes_first() -> None:
 
 def test_the_same_plan_under_other_costs_keeps_all_but_its_period() -> None:
     plan = shipped_plan("drafter_stream")
-    slower = under(plan, scaled(plan.costs, {"draft.device": 3.0}))
+    slower = with_costs(plan, scaled(plan.costs, {"draft.device": 3.0}))
     assert slower.costs["draft.device"] == 300
     assert slower.period_us == slowest(slower) == 600
     assert (slower.actors, slower.waits, slower.slots) == (plan.actors, plan.waits, plan.slots)
@@ -149,7 +149,7 @@ def test_the_same_plan_under_other_costs_keeps_all_but_its_period() -> None:
 def test_the_bound_names_the_actors_around_the_cycle_once() -> None:
     assert bound_by(shipped_plan("quickstart", 2)) == "compute"
     assert bound_by(shipped_plan("quickstart", 1)) == "driver → compute → copy"
-    free = under(compile_plan(decode()), dict.fromkeys(decode().vertices, 0.0))
+    free = with_costs(compile_plan(decode()), dict.fromkeys(decode().vertices, 0.0))
     assert speedup(compile_plan(decode()), free) == float("inf")
     assert outcome(free, free)["period_us"] == 0
 

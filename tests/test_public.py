@@ -187,5 +187,6 @@ def sources() -> Iterator[tuple[str, str]]:
 def test_examples_and_pages_import_public_packages_only() -> None:
     found: dict[str, set[str]] = {}
     for name, source in sources():
-        found.setdefault(name, set()).update(set(imports(source)) - PACKAGES.keys())
-    assert {name: modules for name, modules in found.items() if modules and name != BREAKS} == INSIDE
+        if inside := set(imports(source)) - PACKAGES.keys():
+            found.setdefault(name, set()).update(inside)
+    assert {name: found[name] for name in found if name != BREAKS} == INSIDE

@@ -83,7 +83,11 @@ class DrafterNeeds:
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
-    """A registered kind. Third parties provide one through the entry point `stepweave.nodes`."""
+    """A registered kind. Third parties provide one through the entry point `stepweave.nodes`.
+
+    Raises `TypeError` for a drafter whose options are not `DrafterOptions`; called for a node,
+    `GraphError` for what the node says wrongly.
+    """
 
     name: str
     summary: str

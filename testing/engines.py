@@ -124,8 +124,8 @@ def tiny_engine(
 ) -> Engine:
     """An engine of that configuration, on the same weights for every configuration.
 
-    `settings`: changes to its pipeline, as `{"nodes.draft.stream": "draft"}`. Raises `GraphError` or
-    `EngineError` for a configuration of which there is no plan.
+    `settings`: changes to its pipeline, as `{"nodes.draft.stream": "draft"}`. Raises `GraphError`
+    or `EngineError` for a configuration of which there is no plan.
     """
     place = device_called(config.device)
     pair = tiny_pair(config.dtype, context=config.context)

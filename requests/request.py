@@ -119,8 +119,8 @@ class Request:
     @property
     def too_short(self) -> bool:
         """Whether its next token may be one that comes before `min_tokens` others."""
-        least = self.in_flight.least(self.settled)
-        return least - len(self.prompt_ids) < self.params.min_tokens
+        least = self.params.min_tokens
+        return least > 0 and self.in_flight.least(self.settled) - len(self.prompt_ids) < least
 
     def prompt_targets(self, start: int, count: int) -> tuple[int, ...]:
         """The prompt tokens that its `count` tokens from `start` on predict, if it asks for their

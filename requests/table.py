@@ -90,7 +90,7 @@ class RequestTable:
         self._past = 0  # steps of earlier runs, and the rest after them
         self._generations = [0] * limits.max_rows
         # Who was in the last steps of this run.
-        self._batches: deque[tuple[int, tuple[Request, ...]]] = deque(maxlen=BATCHES_KEPT)
+        self._batches: deque[tuple[int, tuple[ScheduledRow, ...]]] = deque(maxlen=BATCHES_KEPT)
 
     # -- arrivals --------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class RequestTable:
         elif not any(request.in_flight.steps for request in self.requests.values()):
             self.decisions.nobody_runs()
         self._uncommitted.append(sum(row.queries for row in rows))
-        self._batches.append((step, tuple(self.find(row.request.uid) for row in rows)))
+        self._batches.append((step, tuple(rows)))
         if self.log is not None:
             self.log.steps.scheduled(self._count(step, len(rows)))
         return StepBatch(step, tuple(rows))
@@ -465,25 +465,27 @@ class RequestTable:
         again from that by the next run. Only when no op of the failed run is at work any more.
         Raises `PoolError` if a row or block is lost.
         """
-        self._give_up(next((hit for at, hit in self._batches if at == step), ()), error)
+        rows = next((rows for at, rows in self._batches if at == step), ())
+        self._give_up([row.request.uid for row in rows], error)
 
     def fail_all(self, error: str) -> None:
         """The same, with everybody who has arrived as the batch."""
         self._take_in()
-        self._give_up(list(self.requests.values()), error)
+        self._give_up(list(self.requests), error)
 
     def await_arrival(self) -> None:
         """Where somebody holds the table open: until something comes, or `IDLE_WAIT_S`."""
         if self.inbox.is_open:
             self.inbox.wait(IDLE_WAIT_S)
 
-    def _give_up(self, hit: Sequence[Request], error: str) -> None:
+    def _give_up(self, hit: Sequence[int], error: str) -> None:
         for request in self.requests.values():
             # Tokens that `advance` took in, but whose text was not shown yet, come again.
             del request.output_ids[request.stopper.count :]
             del request.logprobs[request.stopper.count :]
-        for request in hit:
-            self.finish(request, "error", error)
+        for uid in hit:
+            if uid in self.requests:
+                self.finish(self.requests[uid], "error", error)
         self._abandon()
         self.take_ended()
         self.blocks.forget_all()

@@ -212,13 +212,13 @@ class Interleaving:
         """Everything that an op waits for is done, but for what no iteration comes to."""
         return self._awaited(task, step) is None
 
-    def _awaited(self, task: Task, step: int) -> Instance | None:
+    def _awaited(self, task: Task, step: int) -> tuple[str, int] | None:
         """The first of what an op of a host thread has to wait for."""
         done, tasks = self.done, self.program.tasks
         for wait in task.waits:
             source, awaited = wait.source, step - wait.distance
             if done[source] < awaited and not self._beyond(awaited + tasks[source].offset):
-                return Instance(source, awaited)
+                return source, awaited
         return None
 
     def waiting(self) -> dict[str, tuple[Instance, Instance]]:
@@ -230,12 +230,12 @@ class Interleaving:
                 continue
             task, step = self.program.tasks[at[0]], at[1]
             if actor in self.queues:
-                missing = (Instance(*each) for each in self.queues[actor][0][2])
-                awaited = next((each for each in missing if self.done[each.op] < each.step), None)
+                captured = self.queues[actor][0][2]
+                awaited = next((each for each in captured if self.done[each[0]] < each[1]), None)
             else:
                 awaited = self._awaited(task, step)
             if awaited is not None:
-                found[actor] = (Instance(task.op, step), awaited)
+                found[actor] = (Instance(task.op, step), Instance(*awaited))
         return found
 
     def _beyond(self, iteration: int) -> bool:

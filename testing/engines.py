@@ -62,7 +62,7 @@ def tiny_grammars() -> XGrammarBackend:
 
 @dataclass(frozen=True)
 class TinyConfig:
-    """One cell of the matrix of features."""
+    """What a tiny engine is built with: one cell of the matrix of features."""
 
     depth: int = 1
     executor: str = "serial"

@@ -291,7 +291,10 @@ class DelayedKernelDevice(VirtualStreams):
 
 @dataclass
 class DelayedKernels:
-    """An executor: the one for CUDA, on late kernels. With one host thread a seed repeats."""
+    """An executor on a device that does single kernels late and reuses freed memory at once.
+
+    `seed` draws when. With one host thread a seed repeats a run.
+    """
 
     seed: int = 0
     device: DelayedKernelDevice = field(init=False)

@@ -128,7 +128,10 @@ class VirtualStreams:
 
 @dataclass(frozen=True)
 class Deferred:
-    """An executor: the one for CUDA, on virtual streams. With one host thread a seed repeats."""
+    """An executor on streams that do whole bodies late, in an order drawn from `seed`.
+
+    With one host thread a seed repeats a run.
+    """
 
     seed: int = 0
 

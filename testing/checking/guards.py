@@ -90,13 +90,17 @@ def _set_class(part: object, kind: type) -> None:
         return
 
 
+_FROZEN = (tuple, frozenset, int, float, complex, str, bytes)
+
+
 @cache
 def _can_be_guarded(kind: type) -> bool:
     """Whether objects of a class can change, and can be of another class meanwhile."""
     of_a_class_statement = bool(kind.__flags__ & 1 << 9)
     makes = next(base for base in kind.__mro__ if "__init_subclass__" in base.__dict__)
     told_of_subclasses = makes is not object and makes.__module__ != "typing"
-    return of_a_class_statement and not is_frozen(kind) and not told_of_subclasses
+    frozen = is_frozen(kind) or issubclass(kind, _FROZEN)
+    return of_a_class_statement and not frozen and not told_of_subclasses
 
 
 @cache

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -48,12 +48,22 @@ class Named(dict[str, Any]):
     """A container with a class of its own."""
 
 
+class Pair(NamedTuple):
+    one: int
+    other: int
+
+
+@dataclass(frozen=True)
+class Fixed:
+    of: int
+
+
 class Table:
     """A state: objects in containers, in objects."""
 
     def __init__(self) -> None:
         self.entries = {"a": Entry(), "b": Entry()}
-        self.rest = (Slotted([Entry()]), Named(x=1))
+        self.rest: tuple[Any, ...] = (Slotted([Entry()]), Named(x=1))
         self.tensor = torch.zeros(1)
 
     def add(self) -> None:
@@ -267,6 +277,16 @@ def test_an_object_of_a_state_that_is_only_read_must_stay_as_it_is() -> None:
 
     found = violation(keeping(look, declares="read"), table=Table())
     assert (found.code, found.source_line) == ("SW-INPUT-CHANGED", line_of("changes"))
+
+
+def test_what_cannot_change_may_be_in_a_state_and_in_a_value_at_once() -> None:
+    table, shared = Table(), (Pair(1, 2), Fixed(3))
+    table.rest = (*shared, *table.rest)
+
+    def look(ctx: OpContext) -> None:
+        assert (shared[0].one, shared[1].of) == (1, 3)
+
+    run(keeping(look), executor=Strict(), steps=3, states={"table": table})
 
 
 @EXECUTORS

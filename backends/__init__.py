@@ -1,4 +1,4 @@
-"""Kinds of devices: what differs between them, each in a file of its own.
+"""Kinds of devices: what differs between them, each in a file of its own. Names load when used.
 
 backend.py       what a backend brings
 streams.py       its streams, events and captured work
@@ -8,8 +8,30 @@ shipped/         a file for each backend that comes with Stepweave
 cuda_streams.py  the streams of CUDA devices
 """
 
-from .backend import Backend
-from .errors import NoDevice
-from .registry import backend_named, backend_of, device_called
+from typing import TYPE_CHECKING
 
-__all__ = ["Backend", "NoDevice", "backend_named", "backend_of", "device_called"]
+if TYPE_CHECKING:
+    __all__: list[str]
+
+    from .backend import Backend as Backend
+    from .errors import NoDevice as NoDevice
+    from .registry import backend_named as backend_named
+    from .registry import backend_of as backend_of
+    from .registry import device_called as device_called
+    from .streams import CannotCapture as CannotCapture
+    from .streams import Event as Event
+    from .streams import Recording as Recording
+    from .streams import Stream as Stream
+    from .streams import Streams as Streams
+
+
+def __getattr__(name: str) -> object:
+    from ..graph.public import load
+
+    return load(__name__, name)
+
+
+def __dir__() -> list[str]:
+    from ..graph.public import names
+
+    return sorted({*globals(), *names(__name__)})

@@ -62,7 +62,7 @@ class Backend(Protocol):
         """
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype, fill: int) -> Tensor:
-        """A new host tensor that its devices copy from and to while the host goes on."""
+        """A new host tensor `[*shape]` that its devices copy from and to while the host goes on."""
 
     def streams(self, device: torch.device, *, ranges: bool = False) -> Streams:
         """Streams of `device`. `ranges`: to profilers, each op is called `node/step`."""

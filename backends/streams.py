@@ -32,7 +32,8 @@ class Recording(Protocol):
     def capture(self) -> AbstractContextManager[object]:
         """Record what is done within. At the end all of it has been done, once."""
 
-    def replay(self) -> None: ...
+    def replay(self) -> None:
+        """Do it all again, in the stream's order."""
 
 
 class Event(Protocol):
@@ -48,9 +49,11 @@ class Stream(Protocol):
     def run(self, work: Callable[[int], None], step: int, node: str) -> None:
         """Enqueue `work(step)`. To profilers it is called `node/step`."""
 
-    def record(self) -> Event: ...
+    def record(self) -> Event:
+        """An event after all that was enqueued so far."""
 
-    def wait(self, event: Event) -> None: ...
+    def wait(self, event: Event) -> None:
+        """Begin what is enqueued from here on only after `event`, of any stream of the device."""
 
     def stamp(self) -> Moment:
         """When the stream comes to here; for timelines."""

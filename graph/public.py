@@ -1,4 +1,4 @@
-"""The public names: three packages, each with one list in its `__init__`, loaded when first used.
+"""The public names: a few packages, each with one list in its `__init__`, loaded when first used.
 
 The list is what a package imports for type checkers. So a name stands in one place, and a type
 checker sees what a program gets.
@@ -18,6 +18,8 @@ PACKAGES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "stepweave": "For everybody: graphs from functions, plans, runs, and the decode engine.",
         "stepweave.nodes": "For authors of nodes: what a package with a kind of node is made of.",
+        "stepweave.backends": "For authors of devices: what a package with a kind of device is "
+        "made of.",
         "stepweave.testing": "For those who test nodes and plans: checking mode, interleavings, "
         "faults on purpose, devices that are not there, and small random models.",
     }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..configs.errors import ConfigError
 from ..graph.errors import StepweaveError
 from ..graph.plan import Edge, Plan
+from .changed import Changed, changed
 from .planned import costs_named, planned_with
 from .reporting import say, short, status_of, told
 from .settings import overrides
@@ -25,19 +26,22 @@ def check(asked: CheckOptions) -> int:
     settings, times = overrides(asked.settings), costs_named(asked.costs, asked.rows)
     for place, name in enumerate(asked.configs):
         try:
-            plan = planned_with(name, settings, times, asked.rows).plan
+            found = planned_with(name, settings, times, asked.rows)
         except StepweaveError as error:
             status = max(status, status_of(error))
             tell_failure(name, error, failure(error) if asked.json else None)
         else:
             if not asked.json and place:
                 print()
-            said = json.dumps(success(plan)) if asked.json else _plan_text(name, plan, asked.proof)
-            print(said, flush=True)
+            change = changed(found, times, asked.rows)
+            if asked.json:
+                print(json.dumps(success(found.plan, change)), flush=True)
+            else:
+                print(_plan_text(name, found.plan, change, asked.proof), flush=True)
     return status
 
 
-def success(plan: Plan) -> dict[str, Any]:
+def success(plan: Plan, change: Changed | None = None) -> dict[str, Any]:
     """The object that `check --json` prints for a sound plan."""
     found = plan.to_json()
     costs = [note for note in plan.notes if note.startswith("costs: ")]
@@ -48,6 +52,7 @@ def success(plan: Plan) -> dict[str, Any]:
         "errors": [],
         "costs_from": plan.costs_from,
         **({"costs": costs} if costs else {}),
+        **({"changed": change.to_json()} if change else {}),
     }
 
 
@@ -87,7 +92,7 @@ def tell_failure(name: str, error: StepweaveError, found: Mapping[str, Any] | No
         say(f"  {line}")
 
 
-def _plan_text(name: str, plan: Plan, proof: bool) -> str:
+def _plan_text(name: str, plan: Plan, change: Changed | None, proof: bool) -> str:
     width = columns()
     devices = sorted({vertex.actor for vertex in plan.graph.vertices.values() if vertex.launch})
     streams = f" (streams: {', '.join(devices)})" if devices else ""
@@ -106,6 +111,8 @@ def _plan_text(name: str, plan: Plan, proof: bool) -> str:
     for label, text in facts:
         lines += paragraph(text, width, 2, f"{label:16}")
     lines += ["", f"waits ({len(plan.waits)})", *_waits(plan, width)]
+    if change is not None:
+        lines += ["", f"changed in the plan of {change.name}", *paragraph(change.words(), width, 2)]
     if proof:
         heads = ("hazard", "value", "before", "after", "dist", "by", "witness")
         rows = [heads, *_witness_rows(plan.edges)]

@@ -49,9 +49,18 @@ class ShowOptions(OfPlan):
       stepweave graph show quickstart --steps 4 --set depth=3
       stepweave graph show abstract_decode --format dot | dot -Tsvg > plan.svg
       stepweave graph show async_eagle3_grammar --costs llama_8b --rows 32
+      stepweave graph show quickstart --yaml
     """
 
     config: Config
+    yaml: Annotated[
+        bool,
+        Option(
+            "--yaml",
+            help="Print the config in place of a drawing: merged with what it extends and --set, "
+            "every key with its meaning.",
+        ),
+    ] = False
     steps: Annotated[int, Option(min=1, max=32, help="Number of steps to draw.")] = 3
     form: Annotated[
         Format,

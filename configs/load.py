@@ -83,7 +83,7 @@ def load(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Loaded
     path = _find(str(name), Path())
     source = _with_settings(_extended(path, str(name), ()), overrides or {})
     if _is_abstract(source):
-        return Loaded(read_abstract(source), source, str(name))
+        return Loaded(read_abstract(source), source, str(name), _extends(path))
     from .pipeline import read_pipeline
 
     return Loaded(read_pipeline(source), source, str(name), _extends(path))

@@ -19,11 +19,8 @@ the plan orders what runs.
 
 from __future__ import annotations
 
-import math
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 from queue import Empty, SimpleQueue
@@ -33,13 +30,15 @@ from typing import TYPE_CHECKING
 from ..backends.streams import Event, Moment, Stream, Streams
 from ..graph.plan import Plan, Wait
 from .context import Context, Memory, cells_in_flight
-from .errors import DeviceFailure, NodeFailure, StuckWait
+from .errors import DeviceFailure, NodeFailure
 from .frontier import BEFORE_ALL, Aborted, Frontier
 from .hold import Copies, Holds
 from .instructions import ActorStatus, Perform, Program, Task, interpret
 from .report import OpEvent, RunReport
 from .run_arguments import RunArguments
+from .switch_interval import switching_every
 from .trace import timed
+from .watchdog import watch
 
 if TYPE_CHECKING:
     from .capture import Captures  # with torch, which a graph of plain functions does without
@@ -379,7 +378,7 @@ class ConcurrentRun:
             )
             for actor in self.hosts
         ]
-        with _switch_interval(SWITCH_INTERVAL_S):
+        with switching_every(SWITCH_INTERVAL_S):
             try:
                 for worker in workers:
                     worker.start()
@@ -406,7 +405,9 @@ class ConcurrentRun:
 
     def _finish(self, watchdog_s: float | None) -> None:
         """Until all that was begun is done, or something failed."""
-        self._watch(watchdog_s)
+        watch(
+            self.statuses, self.contexts.values(), self.hosts, self.ended, self.frontier, watchdog_s
+        )
         self.device.close(watchdog_s if self.frontier.aborted else None)
 
     def _work_host(self, actor: str) -> None:
@@ -445,74 +446,6 @@ class ConcurrentRun:
             tokens.put(None)
         self.device.abort()
 
-    def _watch(self, watchdog_s: float | None) -> None:
-        """Until all hosts have ended. Raises `StuckWait` if nothing moves for too long."""
-        patience = math.inf if watchdog_s is None else watchdog_s
-        seen, since = self._positions(), perf_counter()
-        while not all(self.statuses[actor].ended for actor in self.hosts):
-            with suppress(Empty):
-                self.ended.get(timeout=min(1.0, patience / 4))
-            now = self._positions()
-            if now != seen:
-                seen, since = now, perf_counter()
-            elif perf_counter() - since >= patience:
-                if self.frontier.aborted:
-                    return  # something failed, and another op does not return
-                self._raise_if_stuck(patience)
-
-    def _positions(self) -> list[object]:
-        statuses = [(status.at, status.wait, status.ended) for status in self.statuses.values()]
-        return [statuses, [context.step for context in self.contexts.values()]]
-
-    def _raise_if_stuck(self, seconds: float) -> None:
-        for status in self.statuses.values():
-            at, wait = status.at, status.wait
-            if at is not None and wait is not None:
-                awaited_step = at.step - wait.distance
-                raise StuckWait(
-                    at.vertex.name,
-                    at.step,
-                    wait.source,
-                    awaited_step,
-                    seconds,
-                    {actor: self._doing(actor) for actor in self.statuses},
-                )
-
-    def _doing(self, actor: str) -> str:
-        status = self.statuses[actor]
-        at, wait = status.at, status.wait
-        if status.ended:
-            return "has ended"
-        if at is None:
-            return "has nothing to run yet"
-        op = f"{at.vertex.name!r} of step {at.step}"
-        if wait is None:
-            return f"runs {op}"
-        return f"waits, for {op}, for {wait.source!r} of step {at.step - wait.distance}"
-
 
 def _put(put: Callable[[int, Token], None], step: int) -> None:
     put(step, None)
-
-
-_switching = threading.Lock()
-_runs = 0
-_before_s = 0.0
-
-
-@contextmanager
-def _switch_interval(seconds: float) -> Iterator[None]:
-    """Let threads switch this often while any run goes on; restore it after the last one."""
-    global _runs, _before_s
-    with _switching:
-        if _runs == 0:
-            _before_s = sys.getswitchinterval()
-            sys.setswitchinterval(min(seconds, _before_s))
-        _runs += 1
-    try:
-        yield
-    finally:
-        with _switching:
-            _runs -= 1
-            if _runs == 0:
-                sys.setswitchinterval(_before_s)

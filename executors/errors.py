@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from ..graph.errors import StepweaveError
 from ..graph.step_graph import Vertex
 
+At = tuple[str, int]  # an op and a step
+
 
 class NodeFailure(StepweaveError):
     """An op raised: the run was stopped. The op's own exception is `__cause__`."""
@@ -59,25 +61,26 @@ class StuckWait(StepweaveError):
 
     code = "SW-STUCK-WAIT"
 
-    def __init__(
-        self,
-        op: str,
-        step: int,
-        awaited: str,
-        awaited_step: int,
-        seconds: float,
-        activity: Mapping[str, str],
-    ) -> None:
+    def __init__(self, op: At, awaited: At, seconds: float, activity: Mapping[str, str]) -> None:
         doing = "".join(f"\n  {actor}: {what}" for actor, what in activity.items())
         super().__init__(
-            f"op {op!r} of step {step} waits for {awaited!r} of step {awaited_step}, "
+            f"op {op[0]!r} of step {op[1]} waits for {awaited[0]!r} of step {awaited[1]}, "
             f"and nothing has moved for {seconds:g} s:{doing}"
         )
-        self.op = op
-        self.step = step
-        self.awaited = awaited
-        self.awaited_step = awaited_step
+        self.op, self.step = op
+        self.awaited, self.awaited_step = awaited
         self.activity = dict(activity)
+
+    @staticmethod
+    def of(waiting: Mapping[str, tuple[At, At]]) -> StuckWait:
+        """The deadlock of these actors: each is at an op, which waits for another."""
+        doing = {actor: waits_for(*each) for actor, each in waiting.items()}
+        return StuckWait(*next(iter(waiting.values())), 0.0, doing)
+
+
+def waits_for(op: At, awaited: At) -> str:
+    """What an actor does that waits, in words."""
+    return f"waits, for {op[0]!r} of step {op[1]}, for {awaited[0]!r} of step {awaited[1]}"
 
 
 class UndeclaredAccess(StepweaveError):

@@ -131,7 +131,12 @@ class Clock:
                 else:
                     blocked[actor] = at
             if todo and self.performed == before:
-                self._raise_stuck(blocked)
+                raise StuckWait.of(
+                    {
+                        actor: ((task.op, step), (held.op, held.step))
+                        for actor, (task, step, held) in blocked.items()
+                    }
+                )
 
     def timeline(self, period_us: float) -> Timeline:
         lead = self.program.tail - self.program.first + 1
@@ -207,14 +212,6 @@ class Clock:
         if not self.jitter:
             return self.durations[op]
         return self.durations[op] * (1 + self.random.uniform(-self.jitter, self.jitter))
-
-    def _raise_stuck(self, blocked: Mapping[str, Blocked]) -> None:
-        doing = {
-            actor: f"waits, for {task.op!r} of step {step}, for {held.op!r} of step {held.step}"
-            for actor, (task, step, held) in blocked.items()
-        }
-        task, step, held = next(iter(blocked.values()))
-        raise StuckWait(task.op, step, held.op, held.step, 0.0, doing)
 
 
 def _period(clock: Clock, *, exact: bool) -> float:

@@ -91,7 +91,7 @@ class Interleaved:
                 ran.actors.append(actor)
                 run.take(actor)
             if not run.over:
-                raise _stuck(run)
+                raise StuckWait.of(run.waiting())
         except (NodeFailure, InterleavingFailed, StuckWait) as failure:
             ran.failure = failure
             raise
@@ -105,16 +105,6 @@ class Interleaved:
             return lambda: early
         random = Random(self.seed)
         return lambda: random.random() < 0.5
-
-
-def _stuck(run: Interleaving) -> StuckWait:
-    waiting = run.waiting()
-    doing = {
-        actor: f"waits, for {at.op!r} of step {at.step}, for {on.op!r} of step {on.step}"
-        for actor, (at, on) in waiting.items()
-    }
-    at, on = next(iter(waiting.values()))
-    return StuckWait(at.op, at.step, on.op, on.step, 0.0, doing)
 
 
 class _Nodes:

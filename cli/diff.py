@@ -12,7 +12,7 @@ from ..graph.answers.whatif import bound_by, speedup
 from ..graph.plan import Placed, Wait
 from ..graph.verifier.words import ago, counted, instant, later
 from ..views.diff_page import diff_page
-from .output import place, save
+from .output import check_writable, save
 from .planned import planned
 from .reporting import say
 from .settings import overrides, pairs
@@ -33,7 +33,7 @@ def diff(asked: DiffOptions) -> int:
         )
     ]
     if asked.html is not None:
-        place(asked.html)
+        check_writable(asked.html)
     plans = [planned(*side, costs=asked.costs, rows=asked.rows) for side in sides]
     found = difference(plans[0], plans[1])
     before, after = (" ".join([name, *map("=".join, own.items())]) for name, own in sides)

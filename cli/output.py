@@ -18,7 +18,7 @@ from typing import IO
 from ..configs.errors import ConfigError, Mark
 
 
-def place(path: str | Path) -> Path:
+def check_writable(path: str | Path) -> Path:
     """The path, checked before anything is computed for it.
 
     Raises `ConfigError` for a directory, a place in none, or one that may not be written.
@@ -56,7 +56,7 @@ def writing(path: str | Path) -> Iterator[TextIOWrapper]:
 
 @contextmanager
 def _opened(path: str | Path) -> Iterator[IO[bytes]]:
-    place(path)
+    check_writable(path)
     with _told(path):
         target = Path(os.path.realpath(path))
         mode = _mode(target)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..configs.costs import CostsFile, costs_text
 from ..configs.errors import ConfigError, Mark
-from .output import place, save
+from .output import check_writable, save
 from .planned import runnable
 from .reporting import say
 from .requested import requested
@@ -60,7 +60,7 @@ def _batch_sizes(text: str) -> tuple[int, ...]:
 def _output_path(asked: ProfileOptions) -> Path:
     """Where the file goes. Raises `ConfigError` if it would replace something unasked."""
     path = asked.output or Path(f"{Path(asked.config).name.removesuffix('.yaml')}.costs.yaml")
-    place(path)
+    check_writable(path)
     if path.is_file() and not asked.force:
         raise ConfigError.at(
             Mark(str(path)), "exists: add --force to replace it, or choose --output"

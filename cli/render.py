@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..configs.errors import ConfigError, Mark
 from ..views.files import Drawing, drawn, form_of
-from .output import place, save
+from .output import check_writable, save
 from .reporting import say
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def render(asked: RenderOptions) -> None:
     """
     output, form = asked.output, asked.form or _form(asked.output)
     if output != "-":
-        place(output)
+        check_writable(output)
     elif form == "png":
         raise ConfigError.at(Mark("-o -"), "png is not text; name a file")
     content = drawn(asked.plan(), form, Drawing(asked.view, asked.steps, asked.title))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from .compare import compared
 from .loading import loaded
-from .output import place, writing
+from .output import check_writable, writing
 from .planned import runnable
 from .reporting import UNSOUND, say
 from .requested import requested
@@ -32,7 +32,7 @@ def run(asked: RunOptions) -> int:
     in the order of the requests. A file that is named gets all of it in place of standard output.
     """
     if asked.output is not None:
-        place(asked.output)
+        check_writable(asked.output)
     strict = {"check": "strict"} if asked.strict else {}
     config = runnable(asked.config, overrides(asked.settings) | strict)
     lines = requested(config, asked, asked.schema)

@@ -15,7 +15,7 @@ from ..configs.abstract import AbstractGraph
 from ..configs.costs import Costs, assumed_costs, load_costs
 from ..configs.errors import ConfigError, Mark
 from ..views.timeline_lanes import timeline_lanes
-from .output import place, save
+from .output import check_writable, save
 from .planned import costs_named
 from .reporting import say
 from .settings import overrides
@@ -223,5 +223,5 @@ def _form(path: Path | None) -> Callable[[Simulation], str] | None:
         raise ConfigError.at(
             Mark(f"--output {path}"), f"the ending must be one of {', '.join(_FORMS)}"
         )
-    place(path)
+    check_writable(path)
     return _FORMS[path.suffix]

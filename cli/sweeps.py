@@ -17,7 +17,7 @@ from ..graph.plan import Plan
 from ..views.plot import Sample, Series, chart, plot_svg
 from .change import Change, changed
 from .cycle_letters import Letters
-from .output import place, save
+from .output import check_writable, save
 from .planned import Planned
 from .wrapping import columns, paragraph, table
 
@@ -78,7 +78,7 @@ def swept(asked: WhatIfOptions, plain: Planned, change: Change, sweeps: Sequence
     if output is not None and output.suffix not in (".svg", ".csv", ".json"):
         raise ConfigError.at(Mark(str(output)), "a sweep is written as .svg, .csv or .json")
     if output is not None:
-        place(output)
+        check_writable(output)
     if len(sweeps) > 2:
         raise ConfigError.at(Mark("--sweep"), "at most two sweeps can be combined")
     _refuse_bare_names(plain, sweeps)

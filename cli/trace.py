@@ -14,7 +14,7 @@ from ..views.perfetto import write_perfetto
 from ..views.timeline_page import timeline_page
 from ..views.traced import Trace
 from .loading import loaded
-from .output import place, save, writing
+from .output import check_writable, save, writing
 from .planned import plan_of
 from .reporting import UNSOUND, say
 from .settings import overrides
@@ -32,7 +32,7 @@ def trace(asked: TraceOptions) -> int:
     settings = overrides(asked.settings)
     for path in (asked.output, asked.html):
         if path is not None:
-            place(path)
+            check_writable(path)
     source = load(asked.config, settings)
     config, plan = source.config, plan_of(source, settings, None, None).plan
     if isinstance(config, AbstractGraph):

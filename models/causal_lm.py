@@ -78,7 +78,7 @@ class CausalLM:
         self._hidden: Tensor | None = None
         self._watched: tuple[int, ...] | None = None
         self._streams: dict[int, Tensor] = {}
-        self.watch(None)
+        self.record_features(None)
         model.train(False)
         model.requires_grad_(False)
         undo_invariant(model)
@@ -280,7 +280,7 @@ class CausalLM:
         else:
             self._speeds.long = F.pad(long, (0, padding))
 
-    def watch(self, layers: Sequence[int] | None) -> None:
+    def record_features(self, layers: Sequence[int] | None) -> None:
         """Choose the hidden states that `forward` returns; None: those after the last norm.
 
         With layers, they are `[T, H · len(layers)]`: what enters each of these decoder layers, in

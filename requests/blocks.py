@@ -18,7 +18,7 @@ from ..models.paged_cache import SCRATCH_BLOCK
 from .batch import ScheduledRow
 from .limits import Limits
 from .pools import KeyPool
-from .prefix_cache import PrefixCache, name_of, root
+from .prefix_cache import PrefixCache, block_hash, empty_hash
 from .request import Request
 
 
@@ -34,7 +34,7 @@ class _Record:
     passed: int = 0  # blocks that the sliding window has left behind
 
 
-class BlockLedger:
+class BlockManager:
     """Grants blocks to requests, shares those of known prefixes, takes them back.
 
     `cache_tail`: how many tokens after a block its contents depend on. An EAGLE drafter's keys
@@ -131,7 +131,7 @@ class BlockLedger:
         The upper bound counts every draft in flight as accepted; the drafter then writes as far
         past the window as the window is long.
         """
-        furthest = request.most() + 2 * (request.window - 1)
+        furthest = request.upper_bound() + 2 * (request.window - 1)
         return self.limits.blocks_for(furthest) - len(request.blocks)
 
     def extend(self, request: Request, count: int, step: int) -> bool:
@@ -235,7 +235,7 @@ class BlockLedger:
         for start in range(len(names) * size, count * size, size):
             parent = names[-1] if names else _root_of(request)
             tokens = [request.token(at) for at in range(start, start + size + tail)]
-            names.append(name_of(parent, tokens))
+            names.append(block_hash(parent, tokens))
         return names[:count]
 
     def _give_back(self, blocks: Iterable[int], last_step: int) -> None:
@@ -245,7 +245,7 @@ class BlockLedger:
 def _root_of(request: Request) -> bytes:
     """Without speculation there are no keys of a drafter; those of a long text are others."""
     kind = "drafted" if request.speculates else "plain"
-    return root(f"{kind}, long".encode() if request.long else kind.encode())
+    return empty_hash(f"{kind}, long".encode() if request.long else kind.encode())
 
 
 def _held(request: Request) -> list[int]:

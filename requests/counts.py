@@ -31,10 +31,10 @@ class InFlight:
     def steps(self) -> int:
         return self.windows + self.firsts + self.silent
 
-    def most(self, settled: Settled, window: int) -> Optimistic:
+    def upper_bound(self, settled: Settled, window: int) -> Optimistic:
         """Upper bound of the tokens there will be: all drafts accepted in every step."""
         return Optimistic(settled + self.firsts + self.windows * window)
 
-    def least(self, settled: Settled) -> Settled:
+    def lower_bound(self, settled: Settled) -> Settled:
         """Lower bound, as certain as a settled count: every sampling step yields one token."""
         return Settled(settled + self.firsts + self.windows)

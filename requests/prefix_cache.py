@@ -20,12 +20,12 @@ from .pools import PoolError
 DIGEST_BYTES = 16
 
 
-def root(salt: bytes) -> bytes:
+def empty_hash(salt: bytes) -> bytes:
     """The name of the empty prefix. `salt`: what blocks depend on beside their tokens."""
     return blake2b(salt, digest_size=DIGEST_BYTES).digest()
 
 
-def name_of(parent: bytes, tokens: Sequence[int]) -> bytes:
+def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
     """The name of the block that holds `tokens` after the prefix named `parent`."""
     return blake2b(parent + array("q", tokens).tobytes(), digest_size=DIGEST_BYTES).digest()
 

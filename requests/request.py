@@ -112,15 +112,15 @@ class Request:
     def speculates(self) -> bool:
         return self.window > 1
 
-    def most(self) -> Optimistic:
+    def upper_bound(self) -> Optimistic:
         """Tokens there will be if every draft in flight is accepted."""
-        return self.in_flight.most(self.settled, self.window)
+        return self.in_flight.upper_bound(self.settled, self.window)
 
     @property
     def too_short(self) -> bool:
         """Whether its next token may be one that comes before `min_tokens` others."""
         least = self.params.min_tokens
-        return least > 0 and self.in_flight.least(self.settled) - len(self.prompt_ids) < least
+        return least > 0 and self.in_flight.lower_bound(self.settled) - len(self.prompt_ids) < least
 
     def prompt_targets(self, start: int, count: int) -> tuple[int, ...]:
         """The prompt tokens that its `count` tokens from `start` on predict, if it asks for their
@@ -132,7 +132,7 @@ class Request:
 
     def certain_to_end(self, context_length: int) -> bool:
         """Whether the steps in flight alone reach the end, even with no draft accepted."""
-        least = self.in_flight.least(self.settled)
+        least = self.in_flight.lower_bound(self.settled)
         return least >= min(len(self.prompt_ids) + self.max_tokens, context_length)
 
     @property

@@ -13,7 +13,7 @@ from time import perf_counter
 from ..policies.chosen import Policies
 from ..structured.in_use import GrammarsInUse
 from .batch import ScheduledRow, StepBatch
-from .blocks import BlockLedger
+from .blocks import BlockManager
 from .census import Census, running_view, window_view
 from .decisions import Decisions
 from .inbox import Inbox
@@ -44,7 +44,7 @@ More than any executor lets a step be ahead of another.
 class RequestTable:
     """All requests of an engine, and the rows and KV blocks they hold.
 
-    `prefix_cache`, `cache_tail` and `sliding_window` are those of `BlockLedger`. `policies` decide
+    `prefix_cache`, `cache_tail` and `sliding_window` are those of `BlockManager`. `policies` decide
     when steps are scheduled, who runs and who gives way. In `grammars` are those of the requests
     that are being served: batches name them by the request.
     """
@@ -74,7 +74,7 @@ class RequestTable:
         self.ended: dict[int, Request] = {}  # done, but perhaps still in steps in flight
         self._untold: list[Request] = []  # done, and their listeners not told yet
         self.rows = KeyPool(range(limits.max_rows), row_reuse)
-        self.blocks = BlockLedger(
+        self.blocks = BlockManager(
             limits,
             reuse=block_reuse,
             prefix_cache=prefix_cache,
@@ -426,7 +426,7 @@ class RequestTable:
             following=following,
             prefix=prefix,
             limit=self.limits.context_of(long=request.long),
-            most=request.most() + request.window if start < 0 else start + len(tokens) + 1,
+            most=request.upper_bound() + request.window if start < 0 else start + len(tokens) + 1,
             too_short=request.too_short,
             earlier_output=request.earlier_output if request.spec.structured else (),
             prompt_targets=prompt_targets,

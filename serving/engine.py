@@ -106,7 +106,7 @@ class Engine:
             )
         self._refuse_other_devices()
         head = self.drafter if isinstance(self.drafter, EagleHead) else None
-        self.model.watch(None if head is None else head.feature_layers)
+        self.model.record_features(None if head is None else head.feature_layers)
         self.machine = Machine(
             limits_or_none=self.limits,
             model_or_none=self.model,

@@ -179,14 +179,14 @@ def _token_ids(prompt: object) -> tuple[int, ...]:
     return tuple(map(int, ids))
 
 
-def told(line: PromptLine | tuple[int, ...]) -> str:
+def prompt_text(line: PromptLine | tuple[int, ...]) -> str:
     """The text by which an output names its prompt: the last message, of several."""
     if isinstance(line, tuple):
         return ""
     return line.messages[-1].content if line.messages else line.prompt or ""
 
 
-def named(prompt: Prompt, uid: int) -> tuple[str, str]:
+def id_and_text(prompt: Prompt, uid: int) -> tuple[str, str]:
     """The id and the text of a prompt, before anything of it is checked."""
     if isinstance(prompt, str):
         return str(uid), prompt

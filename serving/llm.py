@@ -25,11 +25,11 @@ from ..requests.step_counts import StepCount
 from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarError
 from .arguments import Messages, Params, chosen, conversations, each_prompt, params_for_each
-from .intake import Intake, Prompt, named, told
+from .caller_queue import CallerQueue
+from .intake import Intake, Prompt, id_and_text, prompt_text
 from .loading import load_engine
 from .runs import Job, Listeners, OnOutput, OnProgress, OnText, Run
 from .streaming import Call, TextPiece, pieces
-from .turns import Turns
 from .warm_up import warm_up
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class LLM:
         self.tokenizer = self._intake.tokenizer
         self._table = self.engine.new_table()  # lives on, and its prefix cache with it
         self._uids = count()
-        self._turns = Turns()
+        self._turns = CallerQueue()
         self._running: Run | None = None
 
     @property
@@ -212,7 +212,7 @@ class LLM:
         call: Call | None = None,
     ) -> Traced:
         """Wait for a turn, and serve; `call` is told when it begins."""
-        jobs = [Job(*named(prompt, index)) for index, prompt in enumerate(many)]
+        jobs = [Job(*id_and_text(prompt, index)) for index, prompt in enumerate(many)]
         with self._turns.turn(), listeners.shown(progress, len(jobs)) as listening:
             running = Run(self._table, jobs, listening, self._turns)
             self._running = running
@@ -257,7 +257,7 @@ class LLM:
             return None
         try:
             line = self._intake.read(prompt, job.id)
-            job.prompt = told(line)
+            job.prompt = prompt_text(line)
             asked = self._intake.params(line, given)
             job.requests = self._intake.requests(self._uids, job.id, job.prompt, line, asked)
             running.check(job)

@@ -13,8 +13,8 @@ from ..requests.complaints import shown
 from ..requests.request import Request, RequestError, RequestOutput
 from ..requests.table import RequestTable
 from ..structured.backend import CompiledGrammar
+from .caller_queue import CallerQueue
 from .progress import progress_bar, watched
-from .turns import Turns
 
 OnText = Callable[[str, str], None]  # (id, piece)
 OnProgress = Callable[[int, int], None]  # (prompts that have ended, tokens)
@@ -96,7 +96,7 @@ class Run:
     """Serves jobs on a table. `cancel` may come at any time, also from a signal handler."""
 
     def __init__(
-        self, table: RequestTable, jobs: Sequence[Job], listeners: Listeners, turns: Turns
+        self, table: RequestTable, jobs: Sequence[Job], listeners: Listeners, turns: CallerQueue
     ) -> None:
         self.table = table
         self.cancelled = False

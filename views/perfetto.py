@@ -21,7 +21,7 @@ from .words import protected
 if TYPE_CHECKING:
     from ..requests.spans import RequestSpan
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 MEASURED, PLANNED, REQUESTS = 1, 2, 3  # process ids
 _TICKS = 8  # in a µs
@@ -102,7 +102,7 @@ def _events(
     requests: Sequence[RequestSpan],
     began_s: float,
     simulated: bool,
-) -> Iterator[Event]:
+) -> Iterator[TraceEvent]:
     spans = [_request_parts(request, began_s) for request in requests]
     early = min([0.0, *(start for parts in spans for _, start, _, _ in parts)])
     numbers = iter(range(1, 1 << 60))
@@ -132,7 +132,7 @@ def _process(
     pid: int,
     name: str,
     numbers: Iterator[int],
-) -> Iterator[Event]:
+) -> Iterator[TraceEvent]:
     yield from _named(pid, name, timeline.actors)
     slices: dict[tuple[str, int], Slice] = {}
     for tid, actor in enumerate(timeline.actors, start=1):
@@ -152,7 +152,7 @@ def _process(
                 yield from _flow(arrow, source, target, pid, track, next(numbers))
 
 
-def _slice(timeline: Timeline, it: Slice, pid: int, tid: int) -> Event:
+def _slice(timeline: Timeline, it: Slice, pid: int, tid: int) -> TraceEvent:
     span = it.span
     args: dict[str, Any] = {"step": span.step}
     if span.held is not None:
@@ -188,7 +188,7 @@ def arrows(plan: Plan) -> tuple[Arrow, ...]:
 
 def _flow(
     arrow: Arrow, source: Slice, target: Slice, pid: int, track: dict[str, int], number: int
-) -> Iterator[Event]:
+) -> Iterator[TraceEvent]:
     """From inside the one slice to the begin of the other, so that both ends have a slice."""
     args = {"what": arrow.name, "distance": arrow.distance}
     common = {"name": arrow.kind, "cat": arrow.kind, "id": number, "pid": pid}
@@ -210,10 +210,10 @@ def _flow(
     }
 
 
-def _named(pid: int, name: str, tracks: Sequence[str]) -> Iterator[Event]:
+def _named(pid: int, name: str, tracks: Sequence[str]) -> Iterator[TraceEvent]:
     """Names and places of a process and its tracks."""
 
-    def meta(what: str, tid: int, args: dict[str, Any]) -> Event:
+    def meta(what: str, tid: int, args: dict[str, Any]) -> TraceEvent:
         return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
 
     yield meta("process_name", 0, {"name": name})
@@ -244,7 +244,7 @@ def _request_parts(request: RequestSpan, began_s: float) -> list[Part]:
 
 def _request(
     request: RequestSpan, parts: Sequence[Part], tid: int, shift_us: float
-) -> Iterator[Event]:
+) -> Iterator[TraceEvent]:
     about = {
         "prompt tokens": request.prompt_tokens,
         "tokens": request.tokens,

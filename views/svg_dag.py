@@ -66,7 +66,7 @@ def dag_svg(plan: Plan, *, title: str | None = None) -> str:
         text(MARGIN, 48, clipped(summary(plan), 13, width - 2 * MARGIN), size=13, class_="muted"),
         *_bands(rows, laid, width),
         *_ghosts(plan, grid, laid, drawn),
-        *_straight(plan, grid, laid),
+        *_order_arrows(plan, grid, laid),
         *_lines(drawn, laid),
         *_nodes(plan, names, laid),
         *_labels(drawn, laid),
@@ -199,7 +199,7 @@ def _ghosts(
         yield tag(
             "g",
             title(ghost_title(plan, edges)),
-            tag("path", d=_slant(laid.boxes[source], laid.boxes[target])),
+            tag("path", d=_line_between(laid.boxes[source], laid.boxes[target])),
             class_="ghost",
             data_edges=",".join(map(str, edges)),
             data_from=source,
@@ -208,14 +208,14 @@ def _ghosts(
         )
 
 
-def _slant(a: Rect, b: Rect) -> str:
+def _line_between(a: Rect, b: Rect) -> str:
     down = b.y > a.y
     x1, y1 = a.x + a.width / 2, a.y + (a.height if down else 0)
     x2, y2 = b.x + b.width / 2, b.y + (0 if down else b.height)
     return f"M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}"
 
 
-def _straight(plan: Plan, grid: Mapping[str, tuple[int, int]], laid: Routed) -> Iterator[str]:
+def _order_arrows(plan: Plan, grid: Mapping[str, tuple[int, int]], laid: Routed) -> Iterator[str]:
     """From each op to the next in its row."""
     for u, v, d, kind in plan_edges(plan):
         if kind != "order" or u == v or not _next_in_row(grid, u, v):

@@ -119,10 +119,10 @@ def came_back(tokens: Sequence[int], count: int, drafted: int) -> HostSampled:
 def type_errors() -> dict[str, str]:
     """What mypy says of each misuse of counts, by the line it is in."""
     misuses = {
-        "free": "free(InFlight(windows=1).most(Settled(4), 3))",
-        "resume": "resume(InFlight(windows=1).most(Settled(4), 3))",
+        "free": "free(InFlight(windows=1).upper_bound(Settled(4), 3))",
+        "resume": "resume(InFlight(windows=1).upper_bound(Settled(4), 3))",
         "rate": "rate(InFlight(windows=2).steps, Settled(4))",
-        "right": "free(InFlight(windows=1).least(Settled(4)))",
+        "right": "free(InFlight(windows=1).lower_bound(Settled(4)))",
     }
     api: Any = pytest.importorskip("mypy.api", reason="it is about what mypy says")
     source = Path(counts.__file__).read_text(encoding="utf-8")

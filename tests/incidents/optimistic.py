@@ -61,7 +61,7 @@ def a_window_frees_by_settled_counts() -> None:
     flying = [table.schedule(step) for step in (1, 2, 3)]
     for step in range(4, 14):
         settled = asked.settled
-        assert asked.most() - settled == 9
+        assert asked.upper_bound() - settled == 9
         flying.append(table.schedule(step))
         given_back = [index for index, block in enumerate(asked.blocks) if block == 0]
         # The next query is at the last settled token, and attends to three before it.

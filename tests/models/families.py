@@ -279,10 +279,10 @@ def paged_greedy(rows: PagedRows, name: str, prompt: list[int], answer: list[int
 
 def _can_be_watched(lm: CausalLM) -> bool:
     try:
-        lm.watch((0, lm.num_layers))
+        lm.record_features((0, lm.num_layers))
     except ModelError:
         return False
-    lm.watch(None)
+    lm.record_features(None)
     return True
 
 

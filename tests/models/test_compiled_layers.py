@@ -65,7 +65,7 @@ def test_layers_of_a_kind_share_a_graph_that_fits_every_batch(
     assert model.notes[0] == "merged q_proj, k_proj, v_proj in 3 modules"
     close(passes(model), passes(plain), tolerance)
     for each in (plain, model):
-        each.watch([2, 0])
+        each.record_features([2, 0])
     rows = [PagedRows(each) for each in (plain, model)]
     hidden = [features(each) for each in rows]
     torch.testing.assert_close(hidden[1].clone(), hidden[0], rtol=tolerance, atol=tolerance)

@@ -744,7 +744,7 @@ def drafts(
 ) -> Iterator[list[bool]]:
     """For each place in the target's text, which of `count` chained drafts are its own tokens."""
     tokens = [*prompt, *said]
-    lm.watch(head.feature_layers)
+    lm.record_features(head.feature_layers)
     blocks = -(-len(tokens) // 4)
 
     def batch(start: int, stop: int, cache: Any) -> AttentionBatch:

@@ -54,7 +54,7 @@ def test_features_are_what_enters_the_layers_asked_for(family: str, invariant: b
     lm = CausalLM.wrap(model, invariant=invariant)
     states = reported(model)
     plain_logits, last = run(lm, (0, 0, len(IDS)))
-    lm.watch((2, 0, 3, 1))
+    lm.record_features((2, 0, 3, 1))
     logits, features = run(lm, (0, 0, len(IDS)), masked=2)
     assert features.shape == (len(IDS) + 2, 4 * lm.hidden_size)
     two, zero, end, one = torch.split(features[: len(IDS)], lm.hidden_size, dim=-1)
@@ -66,7 +66,7 @@ def test_features_are_what_enters_the_layers_asked_for(family: str, invariant: b
         torch.testing.assert_close(decoder.norm(end), states[3][0], rtol=1e-5, atol=1e-5)
     assert not torch.allclose(end, last, atol=1e-3), "it must be from before the final norm"
     torch.testing.assert_close(logits[: len(IDS)], plain_logits, rtol=1e-5, atol=1e-5)
-    lm.watch(None)
+    lm.record_features(None)
     _, again = run(lm, (0, 0, len(IDS)))
     assert torch.equal(again, last)
 
@@ -74,7 +74,7 @@ def test_features_are_what_enters_the_layers_asked_for(family: str, invariant: b
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss"])
 def test_in_invariant_mode_features_have_the_same_bits_in_every_batch(family: str) -> None:
     lm = CausalLM.wrap(tiny_model(family, 2))
-    lm.watch((1, 3))
+    lm.record_features((1, 3))
     _, whole = run(lm, (0, 0, 7))
     cache = lm.new_cache(5, 4)
     _, first = run(lm, (0, 0, 4), (1, 0, 7), cache=cache)
@@ -86,7 +86,7 @@ def test_in_invariant_mode_features_have_the_same_bits_in_every_batch(family: st
 
 def test_one_layer_may_be_asked_for_twice() -> None:
     lm = CausalLM.wrap(tiny_model("llama", 2))
-    lm.watch((1, 1))
+    lm.record_features((1, 1))
     _, features = run(lm, (0, 0, 3))
     assert torch.equal(features[:, : lm.hidden_size], features[:, lm.hidden_size :])
 
@@ -94,8 +94,8 @@ def test_one_layer_may_be_asked_for_twice() -> None:
 def test_watching_anew_leaves_no_hook_behind() -> None:
     model = tiny_model("llama", 2)
     lm = CausalLM.wrap(model)
-    lm.watch((0, 2, 3))
-    lm.watch((1,))
+    lm.record_features((0, 2, 3))
+    lm.record_features((1,))
     again = CausalLM.wrap(model)
     hooks = [len(m._forward_pre_hooks) for m in model.modules()]
     assert sum(hooks) == 0, "the new owner starts without"
@@ -107,16 +107,16 @@ def test_watching_anew_leaves_no_hook_behind() -> None:
 @pytest.mark.parametrize("layers", [(4,), (0, -1), (7, 0)])
 def test_a_layer_that_is_not_there_is_refused(layers: tuple[int, ...]) -> None:
     lm = CausalLM.wrap(tiny_model("llama", 2))
-    lm.watch((1,))
+    lm.record_features((1,))
     with pytest.raises(ModelError, match=r"at layer (4|-1|7); it has layers 0 to 2, and 3 stands"):
-        lm.watch(layers)
+        lm.record_features(layers)
     _, features = run(lm, (0, 0, 3))
     assert features.shape == (3, lm.hidden_size), "what was watched before still is"
 
 
 def test_no_layer_at_all_is_refused() -> None:
     with pytest.raises(ModelError, match="no layer at all"):
-        CausalLM.wrap(tiny_model("llama", 2)).watch(())
+        CausalLM.wrap(tiny_model("llama", 2)).record_features(())
 
 
 def test_decoder_layers_that_cannot_be_found_are_a_clear_error() -> None:
@@ -124,13 +124,13 @@ def test_decoder_layers_that_cannot_be_found_are_a_clear_error() -> None:
     lm = CausalLM.wrap(model)
     model.model.more = nn.ModuleList([nn.Identity() for _ in range(3)])
     with pytest.raises(UnsupportedModel, match=r"cannot find its decoder layers.* 2 lists of 3"):
-        lm.watch((1,))
+        lm.record_features((1,))
 
 
 def test_hidden_states_of_another_form_are_a_clear_error() -> None:
     """Some models pass several streams from layer to layer."""
     lm = CausalLM.wrap(tiny_model("llama", 2))
-    lm.watch((1,))
+    lm.record_features((1,))
     layer: Any = lm.hf
     layer.model.layers[1].register_forward_pre_hook(
         lambda module, args: lm._streams.update({1: torch.zeros(2, 1, 8, 48)})

@@ -67,7 +67,7 @@ def test_training_reads_the_states_that_a_watched_target_gives() -> None:
     assert torch.equal(last, same)
     lm = CausalLM.load("embedded", invariant=False)
     for layers, wanted in (((4, 1, 2), features), (None, last)):
-        lm.watch(layers)
+        lm.record_features(layers)
         where = torch.arange(10)
         batch = AttentionBatch(
             (10,), torch.tensor([[1, 2, 3]]), where, where + 4, lm.new_cache(4, 4)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stepweave.requests.blocks import BlockLedger
+from stepweave.requests.blocks import BlockManager
 from stepweave.requests.request import Request
 from stepweave.requests.table import RequestTable
 from tests.requests.memory_model import Device, Simulation, limits, request, settle
@@ -268,8 +268,8 @@ def test_a_block_is_given_back_at_the_first_settled_token_that_allows_it(window:
     assert world.table.freed_by_window == len(frees)
 
 
-def drafts_accepted(ledger: BlockLedger, asked: Request) -> int:
-    return asked.most() - 1
+def drafts_accepted(ledger: BlockManager, asked: Request) -> int:
+    return asked.upper_bound() - 1
 
 
 @pytest.mark.parametrize("depth", [2, 3])
@@ -286,7 +286,7 @@ def test_freeing_by_what_drafts_in_flight_may_come_to_would_be_noticed(
         world.drain()
 
     run()
-    monkeypatch.setattr(BlockLedger, "_in_place", drafts_accepted)
+    monkeypatch.setattr(BlockManager, "_in_place", drafts_accepted)
     with pytest.raises(AssertionError, match="gave back"):
         run()
 

@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from stepweave.requests.pools import PoolError
-from stepweave.requests.prefix_cache import PrefixCache, name_of, root
+from stepweave.requests.prefix_cache import PrefixCache, block_hash, empty_hash
 
 
 def chain(tokens: list[int], size: int = 2, salt: bytes = b"") -> list[bytes]:
-    names = [root(salt)]
+    names = [empty_hash(salt)]
     for start in range(0, len(tokens), size):
-        names.append(name_of(names[-1], tokens[start : start + size]))
+        names.append(block_hash(names[-1], tokens[start : start + size]))
     return names[1:]
 
 
@@ -31,8 +31,8 @@ def test_two_prefixes_have_one_name_only_if_they_are_equal() -> None:
 
 def test_names_are_the_same_in_every_process() -> None:
     code = (
-        "from stepweave.requests.prefix_cache import name_of, root;"
-        "print(name_of(root(b'x'), [1, 2, 3]).hex())"
+        "from stepweave.requests.prefix_cache import block_hash, empty_hash;"
+        "print(block_hash(empty_hash(b'x'), [1, 2, 3]).hex())"
     )
     seen = {
         subprocess.run(
@@ -40,7 +40,7 @@ def test_names_are_the_same_in_every_process() -> None:
         ).stdout
         for _ in range(2)
     }
-    assert seen == {name_of(root(b"x"), [1, 2, 3]).hex() + "\n"}
+    assert seen == {block_hash(empty_hash(b"x"), [1, 2, 3]).hex() + "\n"}
 
 
 def test_a_chain_is_found_up_to_its_first_gap() -> None:

@@ -45,7 +45,7 @@ def test_blocks_are_reserved_for_the_window_that_the_request_has() -> None:
     table.schedule(0)
     assert (len(narrow.blocks), len(wide.blocks)) == (3, 4)  # 8 + 1 tokens; 8 + 1 + 2 · 2
     table.schedule(1)
-    assert (narrow.most(), wide.most()) == (10, 12)
+    assert (narrow.upper_bound(), wide.upper_bound()) == (10, 12)
     table.schedule(2)
     assert (len(narrow.blocks), len(wide.blocks)) == (3, 4)  # 10 tokens; 12 + 2 · 2
     table.schedule(3)

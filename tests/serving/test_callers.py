@@ -7,8 +7,8 @@ import pytest
 
 from stepweave import LLM, SamplingParams
 from stepweave.requests.request import RequestOutput
+from stepweave.serving.caller_queue import CallerQueue
 from stepweave.serving.engine import EngineError
-from stepweave.serving.turns import Turns
 
 STORY = "Write a short story about a fox."
 SHORT = SamplingParams(max_tokens=6)
@@ -45,7 +45,7 @@ def test_many_threads_get_the_tokens_that_one_caller_gets(llm: LLM) -> None:
 
 
 def test_callers_have_their_turns_in_the_order_in_which_they_came() -> None:
-    turns, order = Turns(), []
+    turns, order = CallerQueue(), []
 
     def take(number: int, others: int) -> None:
         with turns.turn():
@@ -66,7 +66,7 @@ def test_callers_have_their_turns_in_the_order_in_which_they_came() -> None:
 def test_who_is_interrupted_while_waiting_gives_the_place_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    turns, order = Turns(), []
+    turns, order = CallerQueue(), []
 
     class Interrupted:
         """A lock whose wait is broken off by Ctrl-C."""
@@ -84,7 +84,7 @@ def test_who_is_interrupted_while_waiting_gives_the_place_up(
 
     with turns.turn():
         with monkeypatch.context() as patch:
-            patch.setattr("stepweave.serving.turns.threading.Lock", Interrupted)
+            patch.setattr("stepweave.serving.caller_queue.threading.Lock", Interrupted)
             with pytest.raises(KeyboardInterrupt), turns.turn():
                 order.append("interrupted")
         waiting = threading.Thread(target=lambda: _note(turns, order))
@@ -93,7 +93,7 @@ def test_who_is_interrupted_while_waiting_gives_the_place_up(
     assert order == ["had its turn"]
 
 
-def _note(turns: Turns, order: list[str]) -> None:
+def _note(turns: CallerQueue, order: list[str]) -> None:
     with turns.turn():
         order.append("had its turn")
 

@@ -351,7 +351,7 @@ class Hidden:
 
 
 def more_to_come(batch: Hidden) -> int:
-    return max(live.most() for live in batch.requests)  # most
+    return max(live.upper_bound() for live in batch.requests)  # upper_bound
 
 
 def so_far(batch: Hidden) -> list[int]:
@@ -359,7 +359,9 @@ def so_far(batch: Hidden) -> list[int]:
 
 
 @EXECUTORS
-@pytest.mark.parametrize(("look", "marker"), [(more_to_come, "most"), (so_far, "output_ids")])
+@pytest.mark.parametrize(
+    ("look", "marker"), [(more_to_come, "upper_bound"), (so_far, "output_ids")]
+)
 def test_a_live_request_that_is_read_through_a_value_is_told(
     look: Callable[[Hidden], object], marker: str, executor: str
 ) -> None:

@@ -40,7 +40,7 @@ class OldBatch:
 
 def tokens_to_come(batch: OldBatch) -> int:
     """What `prepare_inputs` read of the requests, while `commit` may change it."""
-    return max(row.request.most() for row in batch.rows)
+    return max(row.request.upper_bound() for row in batch.rows)
 
 
 def tokens_so_far(batch: OldBatch) -> list[int]:

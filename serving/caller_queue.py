@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from .engine import EngineError
 
 
-class Turns:
+class CallerQueue:
     """Who may use an engine that serves one call at a time.
 
     First come, first served: a plain lock may let one thread overtake another for ever. Waiting

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..backends.backend import Backend
 from ..backends.errors import NoDevice
-from ..backends.kernels import chosen
+from ..backends.kernels import KernelsUnavailable, chosen
 from ..backends.registry import HOST, backend_named, known_backends
 
 _PACKAGES = (
@@ -64,7 +64,10 @@ def _devices() -> list[tuple[str, str, bool]]:
             instead = "none; pipelines run on the CPU"
             findings.append((name, ", ".join(there) or instead, True))
             first = first or (backend if there else None)
-    kernels = chosen(first or backend_named(HOST))
+    try:
+        kernels = chosen(first or backend_named(HOST))
+    except KernelsUnavailable as error:
+        return [*findings, ("kernels", f"{error}", False)]
     return [*findings, *((f"kernels: {name}", said, True) for name, said in kernels.items())]
 
 

@@ -65,6 +65,10 @@ def _keys(
             for word in get_args(each)
             if isinstance(word, str)
         ]
+        if callable(field.json_schema_extra):  # names of what is installed
+            named: dict[str, Any] = {}
+            field.json_schema_extra(named)
+            words += named.get("enum", ())
         if PolicyConfig in kinds:
             words += _that_need_no_options(name)
         yield Key(f"{prefix}{name}", field.description or "", tuple(words))

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stepweave.backends import NoDevice
+from stepweave.backends import NoDevice, backend_named
 from stepweave.executors.report import RunReport
 from stepweave.executors.run import Executor
 from stepweave.executors.run_arguments import RunArguments
@@ -288,8 +288,22 @@ BACKEND = EmulatedBackend()
 DEVICE = torch.device("emulated", 0)
 
 SITE = Path(__file__).with_name("site")  # holds the metadata that an installer leaves
-if str(SITE) not in sys.path:
+
+
+@contextmanager
+def is_installed() -> Iterator[None]:
+    """The package is on the path: its name is listed, and pipeline files may have it."""
     sys.path.append(str(SITE))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(SITE))
+
+
+with (
+    is_installed()
+):  # found by its entry point once, it stays known; others' lists stay as they are
+    assert backend_named("emulated") is BACKEND
 
 
 # --- what an op of a step may do

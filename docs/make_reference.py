@@ -2,9 +2,9 @@
 
     python docs/make_reference.py
 
-writes `reference/nodes.md` whole, and in the other pages what stands between the markers
-`<!-- written: … -->` and `<!-- until here -->`; the prose around them is written by hand. A test
-writes it all again and compares, so a page cannot outlive what it describes.
+writes `reference/nodes.md` and `reference/policies.md` whole, and in the other pages what stands
+between the markers `<!-- written: … -->` and `<!-- until here -->`; the prose around them is written
+by hand. A test writes it all again and compares, so a page cannot outlive what it describes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER))  # for `sections`, which is no part of the package
 
-from sections import keys, names, nodes, public, verbs  # noqa: E402
+from sections import keys, names, nodes, policies, public, verbs  # noqa: E402
 from sections.markdown import filled  # noqa: E402
 
 WRITERS: Mapping[str, Callable[[str], str]] = {
@@ -34,7 +34,7 @@ WRITERS: Mapping[str, Callable[[str], str]] = {
 
 def pages() -> dict[str, str]:
     """Every page that code has a part in, by its path below `docs`."""
-    found = {"reference/nodes.md": nodes.page()}
+    found = {"reference/nodes.md": nodes.page(), "reference/policies.md": policies.page()}
     for path in sorted(FOLDER.rglob("*.md")):
         name, page = path.relative_to(FOLDER).as_posix(), path.read_text(encoding="utf-8")
         if name not in found and "<!-- written: " in page:

@@ -1,0 +1,37 @@
+"""Policies: what a package that brings one imports from here stays as it is.
+
+`Policy` is the base of each. By decision there is a protocol, which says what a policy is asked and
+what it must keep to, the views that it gets, and the policies that ship:
+
+    admission   `Admission`, `PastStep`; `Eager`, `JustInTime`
+    scheduling  `Scheduling`, `RowView`; `DecodesFirst`, `Shared`
+    preemption  `Preemption`, `RunningView`; `LastCome`, `FewestTokens`
+    acceptance  `Acceptance`; `Coupled`, `Rejection`, `Synthetic`
+    stopping    `Stopping`, `OutputView`; `AsAsked`, `Repetition`
+
+`Policies` has one for each decision. Nothing here imports torch.
+"""
+
+from .acceptance import Acceptance as Acceptance
+from .acceptance import Coupled as Coupled
+from .acceptance import Rejection as Rejection
+from .acceptance import Synthetic as Synthetic
+from .admission import Admission as Admission
+from .admission import Eager as Eager
+from .admission import JustInTime as JustInTime
+from .admission import PastStep as PastStep
+from .chosen import Policies as Policies
+from .errors import PolicyError as PolicyError
+from .policy import Policy as Policy
+from .preemption import FewestTokens as FewestTokens
+from .preemption import LastCome as LastCome
+from .preemption import Preemption as Preemption
+from .preemption import RunningView as RunningView
+from .scheduling import DecodesFirst as DecodesFirst
+from .scheduling import RowView as RowView
+from .scheduling import Scheduling as Scheduling
+from .scheduling import Shared as Shared
+from .stopping import AsAsked as AsAsked
+from .stopping import OutputView as OutputView
+from .stopping import Repetition as Repetition
+from .stopping import Stopping as Stopping

@@ -41,9 +41,13 @@ _BUILT_IN: Final[Mapping[str, Mapping[str, type[Policy]]]] = {
 }
 
 
-def known(decision: str) -> tuple[str, ...]:
-    """Names of all policies for a decision, without importing the code of a package."""
-    return (*_BUILT_IN[decision], *sorted(name for name, _ in _installed(decision)))
+def known(decision: str, *, installed: bool = True) -> tuple[str, ...]:
+    """Names of all policies for a decision, without importing the code of a package.
+
+    `installed`: those of installed packages too, after those that ship.
+    """
+    others = sorted(name for name, _ in _installed(decision)) if installed else ()
+    return (*_BUILT_IN[decision], *others)
 
 
 @cache

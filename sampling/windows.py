@@ -24,7 +24,8 @@ class Windows:
         first -1 ends the window too.
     seeds: `[R]` int64, one per request.
     positions: `[R]` int64: the output position (0 for a request's first token) of place 0.
-    greedy: `[R]` bool: take the best token; `target` may then be plain scores.
+    greedy: `[R]` bool: take the best token. `target` may then be plain scores, or have probability
+        1 at that token, by what the other rows are: nothing else of it may be used.
     draft_log_probs: `[R, k, V]`: the distributions that the drafts were drawn from. None for drafts
         that were not drawn (n-gram look-up, greedy drafters), and where the rule does not compare.
     any_random: False if all rows are greedy (known to the host): no noise has to be computed.

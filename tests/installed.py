@@ -13,6 +13,7 @@ import pytest
 
 from stepweave.backends.registry import GROUP, _loaded
 from stepweave.nodes.registry import kind
+from stepweave.policies.registry import policy_class
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,3 +48,4 @@ def installed(project: Path, site: Path) -> Iterator[None]:
                 _loaded.pop(backend, None)
             for module in declared["tool"]["setuptools"]["py-modules"]:
                 sys.modules.pop(module, None)
+            policy_class.cache_clear()

@@ -13,7 +13,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 """By `decision.name`: other options than the defaults."""
 
-EVERY = [(decision, name) for decision in DECISIONS for name in known(decision)]
+EVERY = [(decision, name) for decision in DECISIONS for name in known(decision, installed=False)]
 
 
 def sample(decision: str, name: str) -> Any:
@@ -23,6 +23,6 @@ def sample(decision: str, name: str) -> Any:
 
 def samples(decision: str) -> list[Any]:
     """All policies for a decision; those that need no options with their defaults too."""
-    found = [sample(decision, name) for name in known(decision)]
-    plain = [name for name in known(decision) if f"{decision}.{name}" in OPTIONS]
+    found = [sample(decision, name) for name in known(decision, installed=False)]
+    plain = [name for name in known(decision, installed=False) if f"{decision}.{name}" in OPTIONS]
     return found + [policy(decision, name) for name in plain if name != "synthetic"]

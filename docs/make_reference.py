@@ -3,8 +3,9 @@
     python docs/make_reference.py
 
 writes `reference/nodes.md` and `reference/policies.md` whole, and in the other pages what stands
-between the markers `<!-- written: … -->` and `<!-- until here -->`; the prose around them is written
-by hand. A test writes it all again and compares, so a page cannot outlive what it describes.
+between the markers `<!-- written: … -->` and `<!-- until here -->`; the prose around them is
+written by hand. A test writes it all again and compares, so a page cannot outlive what it
+describes.
 """
 
 from __future__ import annotations

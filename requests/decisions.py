@@ -22,11 +22,12 @@ class Decisions:
     def __init__(self, policies: Policies) -> None:
         self._scheduling = policies.scheduling
         self._preemption = policies.preemption
-        self._asked = self._granted = False  # in this step: for anybody, and anything
+        self.offer = policies.scheduling.tokens  # whose answers `checked` checks
+        self._asked = self._short = False  # in this step: for anybody; of memory
 
     def share(self, budget: int, widest: int, prompts: int) -> int:
         """Tokens of the budget for rows that decode. A new step begins with this question."""
-        self._asked = self._granted = False
+        self._asked = self._short = False
         share = self._scheduling.share(budget, widest, prompts)
         if not min(widest, budget) <= share <= budget:
             self._broken(
@@ -40,23 +41,22 @@ class Decisions:
         self._asked = True
         return self._scheduling.order(rows)
 
-    def tokens(self, row: RowView, left: int) -> int:
-        """Tokens that the row gets of those that are left; 0 ends the round."""
-        tokens = self._scheduling.tokens(row, left)
+    def checked(self, row: RowView, tokens: int, left: int, wanted: int) -> int:
+        """The `tokens` that an offer came to, of those that are left; 0 ends the round.
+
+        There is no need to ask this of a row that gets all that it wants, and no more than is left.
+        """
         if tokens == 0:
             return 0
-        self._granted = True
-        if tokens == row.tokens <= left:
-            return tokens
         if not 0 < tokens <= left:
             self._broken(
                 f"it overruns the budget: request {row.uid} gets {tokens} tokens, but {left} are "
                 "left; give at most those, or 0"
             )
-        if row.decodes or tokens > row.tokens:
+        if tokens > wanted or (row.decodes and tokens != wanted):
             self._broken(
                 f"request {row.uid} gets {tokens} tokens, but "
-                + (f"decodes {row.tokens}" if row.decodes else f"its prompt has {row.tokens} left")
+                + (f"decodes {wanted}" if row.decodes else f"its prompt has {wanted} left")
                 + ": a row that decodes gets its whole window or 0, a prompt no more than it has"
             )
         return tokens
@@ -68,12 +68,13 @@ class Decisions:
             "before: return each of the given rows once, or leave it out"
         )
 
-    def nobody_runs(self) -> None:
-        """Nobody got a row, and nothing is in flight: that must not be the policy's doing.
+    def no_memory(self) -> None:
+        """Somebody got tokens, but finds no memory in this step: blocks may still rest."""
+        self._short = True
 
-        It is not where somebody got tokens, but found no memory: blocks may still rest.
-        """
-        if self._asked and not self._granted:
+    def nobody_runs(self) -> None:
+        """Nobody got a row, and nothing is in flight: that must not be the policy's doing."""
+        if self._asked and not self._short:
             self._broken(
                 "nothing is in flight, and it gives nobody tokens though there are some: no "
                 "request would ever end; give the first in the order what it can use"

@@ -291,28 +291,35 @@ class RequestTable:
 
     def _decodes(self, step: int, promised: int | None, rows: list[ScheduledRow]) -> int:
         """Choose the rows that decode; the result is what they leave of the token budget."""
-        ready = {}
+        ready: dict[int, Request] = {}
         prompts, widest = len(self.requests), 0
-        for r in self._phases.running:
-            if r.prefilled < r.prefill_target:
+        contexts = self.limits.context_of(long=False), self.limits.context_of(long=True)
+        for request in self._phases.running:
+            if request.prefilled < request.prefill_target:
                 continue
             prompts -= 1
-            if not r.certain_to_end(self.limits.context_of(long=r.long)):
-                ready[r.uid] = window_view(r)
-                if r.window > widest:
-                    widest = r.window
+            if not request.certain_to_end(contexts[request.long]):
+                ready[request.uid] = request
+                if request.window > widest:
+                    widest = request.window
         budget = self.limits.token_budget
         left = share = self.decisions.share(budget, widest, prompts)
         chosen: set[int] = set()
-        for view in self.decisions.order([*ready.values()]) if ready else ():
-            if ready.pop(view.uid, None) is None:
-                self.decisions.not_offered(view)
-            if left < 1 or not self.decisions.tokens(view, left):
+        views = [window_view(each) for each in ready.values()]
+        for view in self.decisions.order(views) if views else ():
+            found = ready.pop(view.uid, None)
+            request = found or self.decisions.not_offered(view)
+            if left < 1:
                 break
-            request = self.requests[view.uid]
+            tokens = self.decisions.offer(view, left)
+            if (tokens != request.window or tokens > left) and not self.decisions.checked(
+                view, tokens, left, request.window
+            ):
+                break
             if request.phase != "running":  # preempted for a row before it
                 continue
             if not self._reserve_window(request, step, promised, chosen):
+                self.decisions.no_memory()
                 continue
             rows.append(self._row(request, step))
             request.in_flight.windows += 1
@@ -330,16 +337,20 @@ class RequestTable:
         for view in self.decisions.order(wanting) if wanting else ():
             if left < 1:
                 break
-            request = self.requests.get(view.uid)
-            if request is None or view.uid in seen or view.decodes:
-                self.decisions.not_offered(view)
+            known = None if view.uid in seen else self.requests.get(view.uid)
+            request = known or self.decisions.not_offered(view)
             seen.add(view.uid)
-            if not (most := self.decisions.tokens(view, left)):
+            if request.phase == "running" and request.prefilled >= request.prefill_target:
+                self.decisions.not_offered(view)
+            tokens = self.decisions.offer(view, left)
+            most = self.decisions.checked(view, tokens, left, view.tokens)
+            if not most:
                 break
             if request.phase != "running" and (
                 blocked or request.in_flight.steps or not self._admit(request, step)
             ):
                 blocked = True  # nobody overtakes; but those that run go on, or none would end
+                self.decisions.no_memory()
                 continue
             prefix = self.blocks.pending_prefix(request)
             if prefix > room:

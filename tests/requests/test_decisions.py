@@ -34,7 +34,8 @@ class Wrong(DecodesFirst):
 
     def order(self, rows: Sequence[RowView]) -> Sequence[RowView]:
         stranger = rows[0]._replace(uid=99)
-        wrong = {"stranger": [stranger], "twice": [rows[0], rows[0]], "nobody": []}
+        small = [row._replace(tokens=1) if row.decodes else row for row in rows]
+        wrong = {"stranger": [stranger], "twice": [rows[0], rows[0]], "nobody": [], "small": small}
         return wrong.get(self.rule, rows)
 
     def tokens(self, row: RowView, left: int) -> int:
@@ -73,6 +74,7 @@ BROKEN = {
     "negative": "overruns the budget: request 0 gets -1 tokens, but 16 are left",
     "overrun": "overruns the budget: request 0 gets 17 tokens, but 16 are left",
     "trimmed": "request 0 gets 2 tokens, but decodes 3: a row that decodes gets its whole window",
+    "small": "request 0 gets 1 tokens, but decodes 3",
     "more": "request 0 gets 7 tokens, but its prompt has 6 left",
 }
 

@@ -12,6 +12,7 @@ from ..configs.keys import keys
 from ..configs.load import shipped, shipped_file
 from ..graph.errors import StepweaveError, did_you_mean
 from ..nodes.registry import kind, known_kinds
+from ..policies.registry import DECISIONS, known, policy_class
 from .wrapping import columns, paragraph
 
 if TYPE_CHECKING:
@@ -71,6 +72,23 @@ def _summary(name: str) -> str:
 
 
 def _policies() -> dict[str, str]:
+    """As they stand in a file, `decision: name`."""
+    return {
+        f"{decision}: {name}": _decides(decision, name)
+        for decision in DECISIONS
+        for name in known(decision)
+    }
+
+
+def _decides(decision: str, name: str) -> str:
+    try:
+        said = policy_class(decision, name).__doc__ or ""
+    except StepweaveError as error:  # a package of somebody else's
+        return f"cannot be used: {error.message}"
+    return said.strip().split("\n")[0].rstrip(".")
+
+
+def _choices() -> dict[str, str]:
     """The keys that take one of a few words, as `key=word|word`."""
     return {f"{key.name}={'|'.join(key.choices)}": key.description for key in keys() if key.choices}
 
@@ -87,5 +105,6 @@ SECTIONS: Mapping[str, Callable[[], dict[str, str]]] = {
     "pipelines": _pipelines,
     "kinds": _kinds,
     "policies": _policies,
+    "choices": _choices,
     "costs": _costs,
 }

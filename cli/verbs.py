@@ -282,7 +282,7 @@ class TraceOptions(OfPrompts):
 
 @verb(app, "list")
 class ListOptions:
-    """List pipelines, node kinds, policies and costs profiles, with one line for each.
+    """List pipelines, node kinds, policies, choices and costs profiles, with one line for each.
 
     \b
       stepweave list
@@ -293,7 +293,7 @@ class ListOptions:
         str | None,
         Argument(
             metavar="SECTION",
-            help="One of pipelines, kinds, policies and costs. Default: all.",
+            help="One of pipelines, kinds, policies, choices and costs. Default: all.",
             autocompletion=offer_sections,
         ),
     ] = None

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from ..nodes.registry import kind, known_kinds
-from ..policies.registry import known, policy_class
+from ..policies.registry import loadable
 from .schema import PipelineConfig, PolicyConfig, node_model
 
 
@@ -81,9 +81,8 @@ def _keys(
 
 def _that_need_no_options(decision: str) -> Iterator[str]:
     """The policies that a name alone chooses."""
-    for name in known(decision):
-        options = policy_class(decision, name).model_fields.values()
-        if not any(option.is_required() for option in options):
+    for name, policy in loadable(decision).items():
+        if not any(option.is_required() for option in policy.model_fields.values()):
             yield name
 
 

@@ -17,6 +17,7 @@ from .abstract import AbstractGraph, read_abstract
 from .errors import ConfigError, Mark
 from .place import Line
 from .plain import dotted, located
+from .policies import by_kind, policies_over
 from .yaml_source import Located, parse_yaml, read_yaml
 
 if TYPE_CHECKING:
@@ -148,6 +149,10 @@ def _file_over(parent: Located | None, child: Located) -> Located:
     assert isinstance(child.value, dict), "a file is a mapping"
     merged = child if parent is None else _over(parent, child)
     assert isinstance(merged.value, dict), "a mapping over a mapping is one"
+    if "policies" in child.value:
+        chosen = None if parent is None else _key(parent, "policies")
+        policies = policies_over(chosen, child.value["policies"], _over)
+        merged = Located({**merged.value, "policies": policies}, merged.mark, merged.key)
     nodes = child.value.get("nodes")
     if nodes is None or not isinstance(nodes.value, dict):
         return merged
@@ -161,6 +166,10 @@ def _file_over(parent: Located | None, child: Located) -> Located:
     else:
         return merged if parent and _is_abstract(parent) else _with(merged, before)
     return _with(merged, listed)
+
+
+def _key(source: Located, key: str) -> Located | None:
+    return source.value.get(key) if isinstance(source.value, dict) else None
 
 
 def _with(source: Located, nodes: Located) -> Located:
@@ -198,7 +207,7 @@ def _names(parts: list[Located]) -> list[str | None]:
 
 
 def _with_settings(source: Located, overrides: Mapping[str, Any]) -> Located:
-    """`source` with values replaced. Those of nodes are laid over it as a file that extends it."""
+    """`source` with values replaced; nodes and policies as in a file that extends it."""
     changes: Located | None = None
     for key, given in dotted(overrides):
         mark = Mark(f"--set {key}={given}" if isinstance(given, str) else f"overrides[{key!r}]")
@@ -206,7 +215,10 @@ def _with_settings(source: Located, overrides: Mapping[str, Any]) -> Located:
         if not all(steps):
             raise ConfigError.at(mark, "write it as --set dotted.key=value")
         value = _moved(_read(given, mark), mark)
-        if steps[0] == "nodes" and isinstance(source.at(("nodes",)).value, dict):
+        if len(steps) == 2 and steps[0] == "policies":
+            value = by_kind(value)
+        listed = steps[0] == "nodes" and isinstance(source.at(("nodes",)).value, dict)
+        if listed or (steps[0] == "policies" and len(steps) > 1):
             changes = _replaced(changes or Located({}, mark), steps, value, mark)
         else:
             source = _replaced(source, steps, value, mark)

@@ -14,9 +14,10 @@ from pydantic import BaseModel
 from ..graph.errors import GraphError, did_you_mean
 from ..nodes.registry import kind, known_kinds
 from ..policies.errors import PolicyError
-from ..policies.registry import DECISIONS
+from ..policies.registry import DECISIONS, default
 from .errors import ConfigError, Problem
 from .place import Line
+from .policies import by_kind
 from .retired import without_retired
 from .schema import NodeConfig, PipelineConfig, PolicyConfig, node_model, policy_model
 from .validated import validated
@@ -72,11 +73,12 @@ def _each(
 
 
 def _policy(decision: str, part: Located) -> PolicyConfig:
-    """A policy by its name alone, or a mapping with its name as `kind` and its options."""
+    """A policy by its name alone, or a mapping of its options, with its name as `kind`."""
     where = ("policies", decision)
-    named = part
-    if isinstance(part.value, str):
-        named = Located({"kind": Located(part.value, part.mark, part.key)}, part.mark, part.key)
+    named = by_kind(part)
+    if isinstance(named.value, dict) and "kind" not in named.value:
+        usual = Located(default(decision), part.mark, part.mark)
+        named = Located({"kind": usual, **named.value}, part.mark, part.key)
     given = named.at(("kind",))
     if not isinstance(named.value, dict) or not isinstance(given.value, str):
         said = f"policies.{decision} must be a name, or a mapping with its name as `kind`"

@@ -32,7 +32,7 @@ from ..nodes.kinds.eagle3 import Eagle3Options
 from ..nodes.options import DrafterOptions, ModelName, Options
 from ..nodes.registry import kind, known_kinds
 from ..policies.errors import PolicyError
-from ..policies.registry import DECISIONS, known, policy_class
+from ..policies.registry import DECISIONS, default, loadable, policy_class
 from .abstract import MAX_NODES, AbstractGraph, Microseconds, Name, ReadText
 from .places import Device, Executor
 from .prompts import PromptLine
@@ -148,14 +148,16 @@ def _read_policy(decision: str, chosen: object) -> object:
     if not isinstance(given, Mapping):
         return given
     try:
-        model = policy_model(decision, str(given.get("kind")))
+        model = policy_model(decision, str(given.get("kind", default(decision))))
     except PolicyError as error:
         raise ValueError(error.message) from error
-    return model.model_validate(given)
+    return model.model_validate({"kind": default(decision), **given})
 
 
-def _chosen(decision: str, default: str, description: str) -> Any:
-    return Field(default_factory=lambda: _read_policy(decision, default), description=description)
+def _chosen(decision: str, description: str) -> Any:
+    return Field(
+        default_factory=lambda: _read_policy(decision, default(decision)), description=description
+    )
 
 
 class PoliciesConfig(_Part):
@@ -163,32 +165,27 @@ class PoliciesConfig(_Part):
 
     admission: SerializeAsAny[PolicyConfig] = _chosen(
         "admission",
-        "eager",
         "When a step is scheduled. eager: as soon as the host can. just_in_time: as late as the "
         "device's work in flight allows, so that a new request waits less.",
     )
     scheduling: SerializeAsAny[PolicyConfig] = _chosen(
         "scheduling",
-        "decodes_first",
         "How the tokens of a step are split among requests. decodes_first: prompts fill what is "
         "left. shared: a part of them is for prompts.",
     )
     preemption: SerializeAsAny[PolicyConfig] = _chosen(
         "preemption",
-        "last_come",
         "Which request gives its blocks back when there are too few. last_come: the one that came "
         "last. fewest_tokens: the one with the fewest tokens to compute again.",
     )
     acceptance: SerializeAsAny[PolicyConfig] = _chosen(
         "acceptance",
-        "coupled",
         "Which drafts are kept. coupled: with the same seed, the tokens are the same with and "
         "without a drafter. rejection: rejection sampling, which keeps the distribution but not "
         "the tokens. synthetic: at given `rates`, for benchmarks only.",
     )
     stopping: SerializeAsAny[PolicyConfig] = _chosen(
         "stopping",
-        "as_asked",
         "When a request ends sooner than it asks. as_asked: never. repetition: once it repeats "
         "itself.",
     )
@@ -445,7 +442,7 @@ def json_schema() -> dict[str, Any]:
 
     kinds = {name: node_model(kind(name)) for name in known_kinds()}
     policies = {
-        decision: {name: policy_model(decision, name) for name in known(decision)}
+        decision: {name: policy_model(decision, name) for name in loadable(decision)}
         for decision in DECISIONS
     }
     models: list[type[BaseModel]] = [

@@ -22,7 +22,6 @@ from sections.markdown import filled  # noqa: E402
 
 WRITERS: Mapping[str, Callable[[str], str]] = {
     "keys": keys.keys,
-    "policies": lambda _: keys.policies(),
     "verbs": lambda _: verbs.overview(),
     "options": verbs.options,
     "names": names.names,

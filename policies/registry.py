@@ -8,6 +8,7 @@ and is a subclass of `Policy` that does what the decision's protocol says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
@@ -48,6 +49,20 @@ def known(decision: str, *, installed: bool = True) -> tuple[str, ...]:
     """
     others = sorted(name for name, _ in _installed(decision)) if installed else ()
     return (*_BUILT_IN[decision], *others)
+
+
+def default(decision: str) -> str:
+    """The name of the policy for a decision where none is named."""
+    return next(iter(_BUILT_IN[decision]))
+
+
+def loadable(decision: str) -> dict[str, type[Policy]]:
+    """All policies for a decision by name, but for those of packages that cannot be loaded."""
+    found = {}
+    for name in known(decision):
+        with suppress(PolicyError):
+            found[name] = policy_class(decision, name)
+    return found
 
 
 @cache
@@ -126,6 +141,10 @@ def _loaded(decision: str, point: EntryPoint) -> type[Policy]:
     if not (isinstance(loaded, type) and issubclass(loaded, Policy)):
         raise PolicyError(
             f"{where} must name a subclass of stepweave.policies.policy.Policy, not {loaded!r:.80}"
+        )
+    if "kind" in loaded.model_fields:
+        raise PolicyError(
+            f"{where} has an option 'kind', which is the key of every policy's name: rename it"
         )
     return loaded
 

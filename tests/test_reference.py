@@ -110,7 +110,7 @@ def test_no_section_is_about_a_verb_that_is_gone() -> None:
 
 def test_every_key_of_every_config_is_in_a_table() -> None:
     wanted = [*_markers("yaml.md"), *_markers("command-line.md")]
-    text = _page("yaml.md") + _page("command-line.md") + _page("nodes.md")
+    text = _page("yaml.md") + _page("command-line.md") + _page("nodes.md") + _page("policies.md")
     kinds = {node_model(kind(name)).__name__ for name in known_kinds()}
     policies = {policy_model(each, name).__name__ for each in DECISIONS for name in known(each)}
     for model, definition in json_schema()["$defs"].items():
@@ -119,6 +119,14 @@ def test_every_key_of_every_config_is_in_a_table() -> None:
         assert f"keys {model}" in wanted or model in kinds | policies
         for key in definition["properties"].keys() - ({"kind"} if model in policies else set()):
             assert f"| `{key}` |" in text, f"{model}.{key}"
+
+
+def test_every_policy_of_ours_is_in_the_table_of_its_decision() -> None:
+    parts = _page("policies.md").split("\n## ")[1:]
+    assert [part.split("\n")[0] for part in parts] == list(DECISIONS)
+    for decision, part in zip(DECISIONS, parts, strict=True):
+        for name in known(decision, installed=False):
+            assert f"| `{name}` |" in part
 
 
 def test_signatures_of_all_names_for_everybody_and_for_authors_are_listed_once() -> None:

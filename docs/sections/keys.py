@@ -9,8 +9,7 @@ from typing import Any
 
 from sections.markdown import first_sentence, table
 
-from stepweave.configs.schema import json_schema, policy_model
-from stepweave.policies.registry import DECISIONS, known
+from stepweave.configs.schema import json_schema
 
 SECTIONS = ("model", "scheduler", "policies", "nodes")  # have a table of their own
 
@@ -29,8 +28,8 @@ def keys(model: str, only: Collection[str] | None = None) -> str:
         (
             f"`{key}`",
             kind_of(said).removesuffix(" or `null`"),  # the default says so
-            _default(said, key in definition.get("required", ())),
-            _meaning(said),
+            default_of(said, key in definition.get("required", ())),
+            meaning_of(said),
         )
         for key, said in definition["properties"].items()
         if only is None or key in only
@@ -38,21 +37,7 @@ def keys(model: str, only: Collection[str] | None = None) -> str:
     return table(("key", "what", "default", "meaning"), rows)
 
 
-def policies() -> str:
-    """The options of every shipped policy that has some, under the decision and its name."""
-    rows = []
-    for decision in DECISIONS:
-        for name in known(decision):
-            definition = schema()[policy_model(decision, name).__name__]
-            for key, said in definition["properties"].items():
-                if key != "kind":
-                    default = _default(said, key in definition.get("required", ()))
-                    policy = f"`{decision}: {name}`"
-                    rows.append((policy, f"`{key}`", kind_of(said), default, _meaning(said)))
-    return table(("policy", "key", "what", "default", "meaning"), rows)
-
-
-def _meaning(said: Mapping[str, Any]) -> str:
+def meaning_of(said: Mapping[str, Any]) -> str:
     text = said.get("description")
     if text is None:  # a part with a class of its own, which says what it is
         parts = [part for part in said.get("anyOf", [said]) if "$ref" in part]
@@ -64,7 +49,7 @@ def _named(part: Mapping[str, Any]) -> str:
     return str(part["$ref"]).rpartition("/")[2]
 
 
-def _default(said: Mapping[str, Any], required: bool) -> str:
+def default_of(said: Mapping[str, Any], required: bool) -> str:
     if required:
         return "required"
     default = said.get("default")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import json
 import sys
 from collections.abc import Iterator
-from typing import Any
 
-from sections.keys import kind_of
+from sections.keys import default_of, kind_of, meaning_of, schema
 from sections.markdown import table
 
+from stepweave.configs.schema import policy_model
 from stepweave.policies.registry import DECISIONS, known, policy_class
 
 INTRODUCTION = """\
@@ -45,8 +44,10 @@ def _decision(decision: str) -> Iterator[str]:
     rows = []
     for name in known(decision, installed=False):
         made = policy_class(decision, name)
-        rows.append((f"`{name}`", inspect.getdoc(made) or "", _options(made)))
-    yield table(("policy", "what it does", "options"), rows)
+        rows.append((f"`{name}`", inspect.getdoc(made) or ""))
+    yield table(("policy", "what it does"), rows)
+    if options := list(_options(decision)):
+        yield table(("policy", "option", "what", "default", "meaning"), options)
     yield f"What `{protocol.__name__}` asks of every policy for it:"
     asked = [
         (f"`{name}`", (inspect.getdoc(member) or "").split("\n\nArgs:")[0])
@@ -62,14 +63,13 @@ def _rules(protocol: type) -> list[str]:
     return (inspect.getdoc(protocol) or "").split("\n\n")[1:]
 
 
-def _options(made: Any) -> str:
-    schema = made.model_json_schema()
-    required = schema.get("required", ())
-    options = []
-    for name, said in schema.get("properties", {}).items():
-        default = "" if name in required else f", default `{json.dumps(said['default'])}`"
-        options.append(f"`{name}` ({kind_of(said)}{default}): {said['description']}")
-    return " ".join(options) or "none"
+def _options(decision: str) -> Iterator[tuple[str, ...]]:
+    for name in known(decision, installed=False):
+        definition = schema()[policy_model(decision, name).__name__]
+        for key, said in definition["properties"].items():
+            if key != "kind":
+                default = default_of(said, key in definition.get("required", ()))
+                yield f"`{name}`", f"`{key}`", kind_of(said), default, meaning_of(said)
 
 
 def _sentence(text: str) -> str:

@@ -16,9 +16,11 @@ from typer.testing import CliRunner
 import stepweave
 from stepweave.cli.main import app
 from stepweave.configs.costs import assumed_costs, shipped_costs
+from stepweave.configs.errors import ConfigError
 from stepweave.configs.keys import keys
 from stepweave.configs.load import load_config, shipped
 from stepweave.nodes.registry import known_kinds
+from stepweave.policies.registry import DECISIONS, known
 from tests.installed import ROOT, installed
 
 XGRAMMAR = {"nodes.bitmask.backend=xgrammar"}
@@ -35,13 +37,16 @@ def listed(*arguments: str) -> dict[str, dict[str, str]]:
 
 def test_everything_that_can_be_named_is_listed_with_a_line() -> None:
     found = listed()
-    assert list(found) == ["pipelines", "kinds", "policies", "costs"]
+    assert list(found) == ["pipelines", "kinds", "policies", "choices", "costs"]
     assert tuple(found["pipelines"]) == shipped()
     assert tuple(found["kinds"]) == known_kinds()
     assert tuple(found["costs"]) == shipped_costs()
-    assert "policies.admission=eager|just_in_time" in found["policies"]
-    assert "policies.acceptance=coupled|rejection" in found["policies"]
-    assert "nodes.bitmask.backend=auto|xgrammar|llguidance" in found["policies"]
+    assert [name.split(": ") for name in found["policies"]] == [
+        [decision, name] for decision in DECISIONS for name in known(decision)
+    ]
+    assert "policies.admission=eager|just_in_time" in found["choices"]
+    assert "policies.acceptance=coupled|rejection" in found["choices"]
+    assert "nodes.bitmask.backend=auto|xgrammar|llguidance" in found["choices"]
     for section in found.values():
         assert all(line.strip() and "\n" not in line for line in section.values())
     basis = {name: line.partition(": ")[0] for name, line in found["costs"].items()}
@@ -125,13 +130,21 @@ def test_a_package_that_is_broken_does_not_hide_the_others(tmp_path: Path) -> No
     (project / "pyproject.toml").write_text(
         '[project]\nname = "broken"\nversion = "1"\n'
         '[project.entry-points."stepweave.nodes"]\nbroken = "broken_kind:KIND"\n'
+        '[project.entry-points."stepweave.policies"]\n"acceptance.broken" = "broken_kind:Rule"\n'
         '[tool.setuptools]\npy-modules = ["broken_kind"]\n'
     )
     (project / "broken_kind.py").write_text("import nothing_of_that_name\n")
     site = tmp_path / "site"
     site.mkdir()
     with installed(project, site):
-        found = listed("kinds")["kinds"]
-    assert "cannot be used" in found["broken"]
-    assert os.linesep not in found["broken"]
-    assert found["forward"].startswith("run the target model")
+        kinds, policies = listed("kinds")["kinds"], listed("policies")["policies"]
+        choices = listed("choices")["choices"]
+        with pytest.raises(ConfigError, match=r"'acceptance\.broken' of package 'broken'"):
+            load_config("async", {"policies.acceptance": "broken"})
+        load_config("async", {"policies.acceptance": "rejection"})
+    for broken in (kinds["broken"], policies["acceptance: broken"]):
+        assert "cannot be used" in broken
+        assert os.linesep not in broken
+    assert kinds["forward"].startswith("run the target model")
+    assert policies["acceptance: coupled"].startswith("With the same seed")
+    assert "policies.acceptance=coupled|rejection" in choices

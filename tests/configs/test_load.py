@@ -8,7 +8,8 @@ from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load, load_config, shipped, shipped_file
 from stepweave.configs.schema import PipelineConfig
 from stepweave.nodes.kinds.draft_model import DraftModelOptions
-from stepweave.policies.acceptance import Synthetic
+from stepweave.policies.acceptance import Coupled, Rejection, Synthetic
+from stepweave.policies.scheduling import DecodesFirst, Shared
 from stepweave.serving.pipeline import policies_of
 
 
@@ -418,9 +419,40 @@ def test_an_acceptance_rule_is_a_name_or_a_mapping_with_its_own_keys() -> None:
         ("cupled", "there is no acceptance policy 'cupled' (did you mean 'coupled'?)"),
         ("{kind: synthetic, rates: [2]}", "policies.acceptance.rates[0] must be at most 1"),
         ("3", "must be a name, or a mapping"),
-        ("{rates: [1]}", "must be a name, or a mapping"),
+        ("{rates: [1]}", "policies.acceptance: unknown key 'rates'"),
+        ("{kind: [coupled]}", "must be a name, or a mapping"),
     ):
         assert said in refused("async", {"policies.acceptance": wrong}).message
+
+
+def test_options_of_a_policy_are_laid_over_those_of_the_same_policy_only(tmp_path: Path) -> None:
+    """Another name takes the options of the one before away, in a file as by --set."""
+    parent, child = tmp_path / "parent.yaml", tmp_path / "child.yaml"
+    parent.write_text(
+        "version: 2\nextends: async_speculation\npolicies:\n"
+        "  acceptance: {kind: synthetic, rates: [0.5]}\n  scheduling: {prompt_tokens: 8}\n"
+    )
+
+    def rule(policies: str, **changed: Any) -> Any:
+        child.write_text(f"version: 2\nextends: {parent.name}\npolicies: {policies}\n")
+        return policies_of(pipeline(str(child), **changed))
+
+    assert rule("{}").acceptance == Synthetic(rates=(0.5,))
+    assert rule("{}").scheduling == DecodesFirst(prompt_tokens=8)
+    assert rule("{acceptance: {rates: [1]}}").acceptance == Synthetic(rates=(1.0,))
+    assert rule("{acceptance: synthetic}").acceptance == Synthetic(rates=(0.5,))
+    assert rule("{acceptance: coupled}").acceptance == Coupled()
+    assert rule("{scheduling: {kind: shared}}").scheduling == Shared()
+    changed = rule("{}", policies__acceptance__kind="rejection", policies__scheduling="shared")
+    assert (changed.acceptance, changed.scheduling) == (Rejection(), Shared())
+    again = rule(
+        "{acceptance: coupled}",
+        policies__acceptance="synthetic",
+        policies__acceptance__rates="[0.25]",
+        policies__scheduling__prompt_tokens="4",
+    )
+    assert again.acceptance == Synthetic(rates=(0.25,))
+    assert again.scheduling == DecodesFirst(prompt_tokens=4)
 
 
 def test_a_pipeline_config_survives_a_round_trip() -> None:

@@ -204,6 +204,18 @@ def test_a_row_comes_to_the_same_in_any_company(rule: Acceptance) -> None:
     assert equal(alone, Verified(whole.tokens[order[:1]], whole.counts[order[:1]]))
 
 
+@pytest.mark.parametrize("rule", samples("acceptance"), ids=repr)
+def test_of_a_greedy_row_only_the_best_token_counts(rule: Acceptance) -> None:
+    """Its scores are plain in a batch of greedy rows, and filtered beside others."""
+    case = windows(7)
+    case = replace(case, greedy=torch.ones_like(case.greedy), draft_log_probs=None)
+    best = case.target.argmax(dim=-1, keepdim=True)
+    only = torch.full_like(case.target, -torch.inf).scatter(-1, best, 0.0)
+    plain = rule.verify(replace(case, any_random=False))
+    assert equal(rule.verify(replace(case, target=only)), plain)
+    assert equal(rule.verify(replace(case, target=case.target * 5)), plain)
+
+
 @pytest.mark.parametrize("rule", [each for each in samples("acceptance") if each.exact], ids=repr)
 @pytest.mark.parametrize("seed", range(4))
 def test_an_exact_rule_gives_the_draws_of_decoding_without_drafts(

@@ -18,6 +18,10 @@ PACKAGES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "stepweave": "For everybody: graphs from functions, plans, runs, and the decode engine.",
         "stepweave.nodes": "For authors of nodes: what a package with a kind of node is made of.",
+        "stepweave.policies": "For authors of policies: by decision a protocol, the views that its "
+        "policies get, and those that ship.",
+        "stepweave.sampling": "For authors of acceptance rules: draft windows, and how they are "
+        "verified.",
         "stepweave.backends": "For authors of devices: what a package with a kind of device is "
         "made of.",
         "stepweave.testing": "For those who test nodes and plans: checking mode, interleavings, "

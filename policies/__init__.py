@@ -1,4 +1,4 @@
-"""Policies: what a package that brings one imports from here stays as it is.
+"""What a package with a policy is made of. Each name is loaded when first used.
 
 `Policy` is the base of each. By decision there is a protocol, which says what a policy is asked and
 what it must keep to, the views that it gets, and the policies that ship:
@@ -9,29 +9,46 @@ what it must keep to, the views that it gets, and the policies that ship:
     acceptance  `Acceptance`; `Coupled`, `Rejection`, `Synthetic`
     stopping    `Stopping`, `OutputView`; `AsAsked`, `Repetition`
 
-`Policies` has one for each decision. Nothing here imports torch.
+`Policies` has one for each decision.
 """
 
-from .acceptance import Acceptance as Acceptance
-from .acceptance import Coupled as Coupled
-from .acceptance import Rejection as Rejection
-from .acceptance import Synthetic as Synthetic
-from .admission import Admission as Admission
-from .admission import Eager as Eager
-from .admission import JustInTime as JustInTime
-from .admission import PastStep as PastStep
-from .chosen import Policies as Policies
-from .errors import PolicyError as PolicyError
-from .policy import Policy as Policy
-from .preemption import FewestTokens as FewestTokens
-from .preemption import LastCome as LastCome
-from .preemption import Preemption as Preemption
-from .preemption import RunningView as RunningView
-from .scheduling import DecodesFirst as DecodesFirst
-from .scheduling import RowView as RowView
-from .scheduling import Scheduling as Scheduling
-from .scheduling import Shared as Shared
-from .stopping import AsAsked as AsAsked
-from .stopping import OutputView as OutputView
-from .stopping import Repetition as Repetition
-from .stopping import Stopping as Stopping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    __all__: list[str]
+
+    from .acceptance import Acceptance as Acceptance
+    from .acceptance import Coupled as Coupled
+    from .acceptance import Rejection as Rejection
+    from .acceptance import Synthetic as Synthetic
+    from .admission import Admission as Admission
+    from .admission import Eager as Eager
+    from .admission import JustInTime as JustInTime
+    from .admission import PastStep as PastStep
+    from .chosen import Policies as Policies
+    from .errors import PolicyError as PolicyError
+    from .policy import Policy as Policy
+    from .preemption import FewestTokens as FewestTokens
+    from .preemption import LastCome as LastCome
+    from .preemption import Preemption as Preemption
+    from .preemption import RunningView as RunningView
+    from .scheduling import DecodesFirst as DecodesFirst
+    from .scheduling import RowView as RowView
+    from .scheduling import Scheduling as Scheduling
+    from .scheduling import Shared as Shared
+    from .stopping import AsAsked as AsAsked
+    from .stopping import OutputView as OutputView
+    from .stopping import Repetition as Repetition
+    from .stopping import Stopping as Stopping
+
+
+def __getattr__(name: str) -> object:
+    from ..graph.public import load
+
+    return load(__name__, name)
+
+
+def __dir__() -> list[str]:
+    from ..graph.public import names
+
+    return sorted({*globals(), *names(__name__)})

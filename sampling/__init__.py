@@ -1,0 +1,26 @@
+"""What an acceptance rule of another package is made of. Each name is loaded when first used."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    __all__: list[str]
+
+    from .noise import Purpose as Purpose
+    from .verification import keep_equal as keep_equal
+    from .verification import prefix as prefix
+    from .verification import then_drawn as then_drawn
+    from .verification import usable as usable
+    from .windows import Verified as Verified
+    from .windows import Windows as Windows
+
+
+def __getattr__(name: str) -> object:
+    from ..graph.public import load
+
+    return load(__name__, name)
+
+
+def __dir__() -> list[str]:
+    from ..graph.public import names
+
+    return sorted({*globals(), *names(__name__)})

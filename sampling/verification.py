@@ -138,7 +138,8 @@ def synthetic(windows: Windows, rates: Sequence[float]) -> Verified:
 def then_drawn(windows: Windows, kept: Tensor) -> Verified:
     """The first `kept [R]` drafts of each window, and after them a draw from the target.
 
-    The draw has the noise that decoding without drafts has at that position.
+    The draw has the noise that decoding without drafts has at that position. Raises nothing of its
+    own.
     """
     after = at(windows.target, kept)
     token = draw(
@@ -181,21 +182,30 @@ def followed_by(token: Tensor, drafts: Tensor, kept: Tensor) -> Verified:
 
 
 def keep_equal(chosen: Tensor, drafts: Tensor, valid: Tensor, vocab: int) -> Verified:
-    """The drafts `[R, k]` that are the token `chosen[R, k + 1]` at their place, and one more."""
+    """The drafts `[R, k]` that are the token `chosen[R, k + 1]` at their place, and one more.
+
+    `valid[R]` drafts may be kept, of a vocabulary of `vocab` tokens. Raises nothing of its own.
+    """
     kept = prefix(usable(drafts, valid, vocab) & (drafts == chosen[:, :-1]))
     # Up to the first difference the drafts are the chosen tokens, so no draft has to be copied.
     return up_to(chosen, kept)
 
 
 def usable(drafts: Tensor, valid: Tensor, vocab: int) -> Tensor:
-    """`[R, k]` bool: the drafts that may be judged, a prefix of each row."""
+    """`[R, k]` bool: the drafts that may be judged, a prefix of each row.
+
+    Of `drafts[R, k]` the first `valid[R]`, as long as they are tokens. Raises nothing of its own.
+    """
     places = torch.arange(drafts.shape[1], device=drafts.device)
     real = (drafts >= 0) & (drafts < vocab) & (places < valid[:, None])
     return real.cumprod(dim=-1).bool()
 
 
 def prefix(passes: Tensor) -> Tensor:
-    """`[R]` int64: how many of `passes [R, k]` hold before the first that does not."""
+    """`[R]` int64: how many of `passes [R, k]` hold before the first that does not.
+
+    Raises nothing of its own.
+    """
     return passes.cumprod(dim=-1).sum(dim=-1)
 
 

@@ -153,8 +153,11 @@ def _bare(text: str) -> list[str]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _example_kind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with installed(ROOT / "examples" / "steer", tmp_path_factory.mktemp("site")):
+def _examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with ExitStack() as stack:
+        for name in ("steer", "decisions"):
+            site = tmp_path_factory.mktemp("site")
+            stack.enter_context(installed(ROOT / "examples" / name, site))
         yield
 
 

@@ -31,11 +31,6 @@ INSIDE = {
     },
     "docs/how-to/write-a-node-kind.md": {"stepweave.nodes.machine"},
     "docs/how-to/write-a-pipeline.md": {"stepweave.serving.pipeline"},
-    "docs/how-to/write-a-policy.md": {
-        *("stepweave.nodes.kinds.sample", "stepweave.nodes.kinds.schedule"),
-        *("stepweave.policies.policy", "stepweave.sampling.verification"),
-        "stepweave.serving.pipeline",
-    },
     "docs/reference/costs.md": {"stepweave.serving.pipeline"},
     "docs/tutorial.md": {"stepweave.serving.pipeline"},
     "examples/steer/stepweave_steer.py": {"stepweave.nodes.machine"},

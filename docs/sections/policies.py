@@ -19,6 +19,8 @@ The decisions that the engine leaves to a policy, and the policies that ship. Th
 from the code by `docs/make_reference.py`. A pipeline file names one policy for each decision:
 
 ```yaml
+version: 2
+extends: async_speculation
 policies:
   scheduling: shared
   acceptance: {kind: synthetic, rates: [0.8, 0.6]}

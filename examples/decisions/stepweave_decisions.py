@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from stepweave.policies import DecodesFirst, Policy, RowView
-from stepweave.sampling.windows import Verified, Windows
+from stepweave.sampling import Verified, Windows
 
 
 class Typical(Policy):
@@ -31,7 +31,7 @@ class Typical(Policy):
     def verify(self, windows: Windows) -> Verified:
         import torch
 
-        from stepweave.sampling.verification import prefix, then_drawn, usable
+        from stepweave.sampling import prefix, then_drawn, usable
 
         target, drafts = windows.target, windows.drafts  # [R, k + 1, V] and [R, k]
         vocab, k = target.shape[-1], drafts.shape[1]

@@ -82,12 +82,13 @@ def load_config(
 def load(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
     """The config together with its source. Raises `ConfigError` listing all that is wrong."""
     path = _find(str(name), Path())
-    source = _with_settings(_extended(path, str(name), ()), overrides or {})
+    extended, parent = _extended(path, str(name), ())
+    source = _with_settings(extended, overrides or {})
     if _is_abstract(source):
-        return Loaded(read_abstract(source), source, str(name), _extends(path))
+        return Loaded(read_abstract(source), source, str(name), _name_of(parent))
     from .pipeline import read_pipeline
 
-    return Loaded(read_pipeline(source), source, str(name), _extends(path))
+    return Loaded(read_pipeline(source), source, str(name), _name_of(parent))
 
 
 def _find(name: str, beside: Path) -> Path:
@@ -108,14 +109,14 @@ def _find(name: str, beside: Path) -> Path:
     raise ConfigError.at(Mark(name), f"no such file or shipped config{near}", "SW-NO-FILE")
 
 
-def _extended(path: Path, name: str, above: tuple[Path, ...]) -> Located:
-    """The file's content laid over that of the file it extends."""
+def _extended(path: Path, name: str, above: tuple[Path, ...]) -> tuple[Located, Path | None]:
+    """The file's content laid over that of the file it extends, and that file."""
     here = path.resolve()
     source = read_yaml(path, name)
     assert isinstance(source.value, dict), "read_yaml returned something else than a mapping"
     parent = source.value.pop("extends", None)
     if parent is None:
-        return _file_over(None, source)
+        return _file_over(None, source), None
     if not isinstance(parent.value, str):
         raise ConfigError.at(parent.mark, "extends must be a shipped name or a path")
     try:
@@ -126,22 +127,19 @@ def _extended(path: Path, name: str, above: tuple[Path, ...]) -> Located:
         raise ConfigError.at(parent.mark, f"extends {parent.value!r}, which extends this file")
     if len(above) >= MAX_EXTENDS:
         raise ConfigError.at(parent.mark, f"extends through more than {MAX_EXTENDS} files")
-    return _file_over(_extended(found, _shown(found, parent.value), (*above, here)), source)
+    before, _ = _extended(found, _shown(found, parent.value), (*above, here))
+    return _file_over(before, source), found
 
 
 def _shown(path: Path, name: str) -> str:
     return f"configs/{path.name}" if path.parent == SHIPPED else name
 
 
-def _extends(path: Path) -> str | None:
-    """The name under which the file that `path` extends can be loaded from here."""
-    source = read_yaml(path)
-    assert isinstance(source.value, dict), "read_yaml returned something else than a mapping"
-    parent = source.value.get("extends")
-    if parent is None:
+def _name_of(path: Path | None) -> str | None:
+    """The name under which a file that was found can be loaded from here."""
+    if path is None:
         return None
-    found = _find(str(parent.value), path.parent)
-    return found.stem if found in _shipped_files().values() else str(found)
+    return path.stem if path in _shipped_files().values() else str(path)
 
 
 def _file_over(parent: Located | None, child: Located) -> Located:

@@ -100,16 +100,15 @@ def _node(name: str, part: Located) -> NodeConfig:
         said = f"nodes.{name} must be a mapping, as in `{name}: {{}}`"
         raise ConfigError.at(part.key or part.mark, said)
     given = part.value.get("kind", Located(name, part.key or part.mark, part.key))
-    if not isinstance(given.value, str) or given.value not in known_kinds():
-        if isinstance(given.value, str):
-            advice = "" if "kind" in part.value else ". A node of another name needs a `kind`"
-            said = f"unknown node kind {given.value!r}{did_you_mean(given.value, known_kinds())}"
-            raise ConfigError.at(given.mark, said + advice, "SW-KIND")
+    if not isinstance(given.value, str):
         raise ConfigError.at(given.mark, f"nodes.{name}.kind must be text")
     try:
         model = node_model(kind(given.value))
     except GraphError as error:
-        raise ConfigError.at(part.key or part.mark, error.message, error.code) from error
+        if given.value in known_kinds():  # a package's, which is wrong itself
+            raise ConfigError.at(part.key or part.mark, error.message, error.code) from error
+        advice = "" if "kind" in part.value else ". A node of another name needs a `kind`"
+        raise ConfigError.at(given.mark, error.message + advice, error.code) from error
     named = Located({**part.value, "kind": given}, part.mark, part.key)
     node = validated(model, named, within=where)
     node._line = Line.of(part.key or part.mark)

@@ -166,7 +166,7 @@ def closing_over(held: object) -> Callable[[], object]:
         (torch.nn.Linear(1, 1), "v: Linear is not frozen"),
         (torch.Generator(), "v: Generator is not frozen"),
     ],
-    ids=str,
+    ids=lambda given: given if isinstance(given, str) else type(given).__name__,
 )
 def test_what_can_change_is_none_and_the_path_to_it_is_told(datum: object, said: str) -> None:
     assert mutable_part(datum, "v") == said

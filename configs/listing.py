@@ -84,7 +84,10 @@ class _Order:
             inner = {key: part for key, part in node.value.items() if key not in ANCHORS}
             node = Located(inner, node.mark, node.key)
         if there is not None:
-            node = over(_of_another_kind(there, node), node)
+            merged = over(_of_another_kind(there, node), node)
+            in_a_file = node.mark.line is not None  # not a setting: the node stays where it stands
+            place = node if in_a_file else there
+            node = Located(merged.value, place.mark, place.key)
         if len(anchors) > 1:
             said = f"nodes.{name}: `after` and `before` are both given; leave one out"
             self.problems.append(Problem(anchors[1].part.key or anchors[1].part.mark, said))

@@ -15,8 +15,10 @@ class Line(int):
     mark: Mark
 
     @classmethod
-    def of(cls, mark: Mark) -> Line:
-        """The line of a mark; 0 for a mark without one, as of a setting."""
-        line = cls(mark.line or 0)
+    def of(cls, mark: Mark) -> Line | None:
+        """The line of a mark; None for a mark without one, as of a setting."""
+        if mark.line is None:
+            return None
+        line = cls(mark.line)
         line.mark = mark
         return line

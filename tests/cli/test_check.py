@@ -288,3 +288,15 @@ def test_hints_name_the_measured_costs_of_their_model_and_given_costs_do_not() -
     assert not advice("abstract_decode")
     assert advice("async")
     assert not advice("async", "--set", "model.name=somewhere/else")
+
+
+def test_an_error_of_the_graph_names_the_file_and_line_of_its_node(tmp_path: Path) -> None:
+    """The same line of the extended file has another node."""
+    (tmp_path / "mine.yaml").write_text("extends: async\n\nnodes:\n  forward: {stream: compute}\n")
+    path = tmp_path / "it.yaml"
+    path.write_text("extends: mine.yaml\nnodes:\n\n  sample: {reads: {logit: logits}}\n")
+    result = CliRunner().invoke(app, ["check", str(path), "--set", "nodes.sample.host_cost_us=3"])
+    assert f"{path}:4:3: node 'sample' of kind 'sample' reads no 'logit'" in result.stderr
+    path.write_text("extends: mine.yaml\nnodes:\n\n  commit: {stream: copy}\n")
+    result = CliRunner().invoke(app, ["check", str(path)])
+    assert f"{path}:4:3: node 'commit' of kind 'commit' runs on the host only" in result.stderr

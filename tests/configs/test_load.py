@@ -287,6 +287,20 @@ def test_a_pipeline_knows_the_lines_of_its_nodes_and_their_files(tmp_path: Path)
     assert str(loaded.mark(lines["sample"])) == "it.yaml:4:3"
 
 
+def test_a_node_that_a_setting_changes_keeps_its_line() -> None:
+    plain = load("quickstart")
+    changed = load("quickstart", {"nodes.draft.stream": "draft", "nodes.draft.before": "commit"})
+    assert isinstance(plain.config, PipelineConfig)
+    assert isinstance(changed.config, PipelineConfig)
+    line = plain.config.nodes["draft"].line
+    assert line is not None
+    assert changed.config.nodes["draft"].line == line
+    assert str(changed.mark(changed.config.nodes["draft"].line)).startswith(f"quickstart:{line}:")
+    new = load("base", {"nodes.draft": "{kind: ngram, after: sample}"}).config
+    assert isinstance(new, PipelineConfig)
+    assert new.nodes["draft"].line is None
+
+
 # --- where nodes stand ---
 
 PLAIN = ["schedule", "prepare_inputs", "forward", "sample", "d2h_copy", "commit"]

@@ -26,6 +26,7 @@ from ..requests.batch import StepBatch
 from ..requests.request import Request, RequestError, SamplingParams, TokenLogprob
 from ..serving.engine import Engine
 from ..structured.grammar import GrammarSpec
+from .checking.guards import outside_ops
 from .engines import VOCAB, Method, TinyConfig, fitted, serve, tiny_engine, tiny_request
 from .exploring.nodes import Interleaved
 from .faults import Changing, FaultyGrammar, InjectedFault, with_faults
@@ -333,9 +334,10 @@ class World:
         if not any(fault.due(name, call, after) for fault in self.faults):
             return
         self.story.append(f"{name} of step {step} fails {'after' if after else 'before'} its work")
-        for guest in self.batches.get(step, ()):
-            if guest.request.phase != "done" and guest.blamed is None:
-                guest.blamed = (repr(name), f"failed in step {step}", "on purpose")
+        with outside_ops():
+            for guest in self.batches.get(step, ()):
+                if guest.request.phase != "done" and guest.blamed is None:
+                    guest.blamed = (repr(name), f"failed in step {step}", "on purpose")
         self.batches.clear()  # the next step is one of another run
         raise InjectedFault("failed on purpose")
 

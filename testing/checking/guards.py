@@ -12,7 +12,8 @@ states that are such containers themselves see `references.py`. Tensors are watc
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import FunctionType
 from typing import Any, NoReturn, Protocol
@@ -42,6 +43,16 @@ class _AtWork(threading.local):
 
 AT_WORK = _AtWork()
 """The op whose function this thread runs. None: it runs no op, or checking mode itself."""
+
+
+@contextmanager
+def outside_ops() -> Iterator[None]:
+    """For what stands around an op, such as a fault on purpose: what it touches is no access."""
+    before, AT_WORK.op = AT_WORK.op, None
+    try:
+        yield
+    finally:
+        AT_WORK.op = before
 
 
 class Guards:

@@ -320,13 +320,13 @@ def test_messages_go_through_the_chat_template(llm: LLM) -> None:
 
 def test_unknown_names_in_a_pipeline_are_found_before_anything_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text("version: 1\nextends: async.yaml\nmodel: {name: /nowhere}\nexecuter: serial\n")
+    path.write_text("version: 2\nextends: async.yaml\nmodel: {name: /nowhere}\nexecuter: serial\n")
     with pytest.raises(
         ConfigError, match=r"mine.yaml:4:1.*'executer' \(did you mean 'executor'\?\)"
     ):
         LLM(pipeline=path)
-    path.write_text("version: 1\nextends: async.yaml\nnodes:\n  - {name: forward, offset: 3}\n")
-    with pytest.raises(GraphError, match="given by the depth"):
+    path.write_text("version: 2\nextends: async.yaml\nnodes:\n  sample: {reads: {logit: logits}}\n")
+    with pytest.raises(GraphError, match="reads no 'logit'"):
         LLM(pipeline=path)
 
 

@@ -58,19 +58,14 @@ def run_on(
 ) -> RunReport:
     """Run the plan on one worker thread per host actor, and one stream per device actor."""
     program = Program.of(plan)
-    contexts: list[Context] = []
-    frontier = Frontier(given.steps, tail=program.tail, ahead=program.ahead, ops=contexts)
-    sizes = cells_in_flight(plan, program.ahead)
+    frontier = Frontier(given.steps, tail=program.tail)
+    sizes = cells_in_flight(plan)
     buffers = {} if captures is None else captures.buffers
     memory = Memory.of(plan.graph, sizes, given.states, given.keep, frontier, buffers)
-    contexts.extend(memory.contexts.values())
     running = ConcurrentRun(plan, program, frontier, memory, device, given.trace, captures)
-    try:
-        running.work(given.watchdog_s)
-        for copies in running.copies.values():
-            copies.finish()
-    finally:
-        contexts.clear()  # they and the frontier refer to each other: let buffers go at once
+    running.work(given.watchdog_s)
+    for copies in running.copies.values():
+        copies.finish()
     return RunReport(
         steps=frontier.steps,
         kept=memory.histories(frontier.steps),
@@ -132,18 +127,17 @@ class ConcurrentRun:
             urgent_streams(program),
         )
         self.captured = {} if captures is None else captures.begin(memory, self.streams)
-        self.holds = Holds(plan, memory.cells, program.ahead) if device.defers else None
+        self.holds = Holds(plan, memory.cells) if device.defers else None
         self.copies: dict[str, Copies] = {}
         # A replayed graph does the work of all its ops when the first of them is launched.
-        self.filled_from: dict[str, tuple[str, ...]] = {op: (op,) for op in plan.graph.vertices}
+        begins = {op: op for op in plan.graph.vertices}
         for segment in () if captures is None else captures.segments:
-            self.filled_from |= dict.fromkeys(segment.ops, ())
-            self.filled_from[segment.ops[0]] = segment.ops
+            begins |= dict.fromkeys(segment.ops, segment.ops[0])
         if device.defers:
             for op, vertex in plan.graph.vertices.items():
                 late = memory.keep_late(vertex) if vertex.side == "device" else None
                 if late is not None:
-                    self.copies[op] = Copies(late)
+                    self.copies[op] = Copies(plan, op, begins[op], late)
         self.performs = {
             task.op: interpret(
                 memory.contexts[task.op],
@@ -224,17 +218,18 @@ class ConcurrentRun:
     def _host_run(self, task: Task) -> Run | None:
         vertex = self.contexts[task.op].vertex
         run = timed(vertex, self.origin, self._events) if self._traced else vertex.op.run
-        releases = () if self.holds is None else self.holds.releases(task.op)
-        if not releases:
+        begun = [] if self.holds is None else [*self.holds.releases(task.op)]
+        begun += [copies.copy for copies in self.copies.values() if copies.host == task.op]
+        if not begun:
             return run
 
-        def release_and_run(context: Context) -> None:
-            for release in releases:
-                release(context.step)
+        def begin_and_run(context: Context) -> None:
+            for tell in begun:
+                tell(context.step)
             if run is not None:
                 run(context)
 
-        return release_and_run
+        return begin_and_run
 
     def _device_run(self, task: Task, stream: Stream) -> Run | None:
         vertex = self.contexts[task.op].vertex
@@ -296,9 +291,7 @@ class ConcurrentRun:
         perform = interpret(
             memory.contexts[op], memory, self.frontier, status, run=self._device_run(task, stream)
         )
-        ask = None if self.holds is None else self.holds.asks(op, stream)
         copies = self.copies.get(op)
-        due = [self.copies[name] for name in self.filled_from.get(op, ()) if name in self.copies]
         awaited = [(wait, wait.distance, self.tokens[wait]) for wait in task.waits]
         frontier, recorded = self.frontier, self._recorded
         assert all(self.actor_of[wait.source] in self.streams for wait in task.waits), (
@@ -308,8 +301,6 @@ class ConcurrentRun:
         work = self._unfailing(perform, status)
 
         def launch(step: int) -> None:
-            for each in due:
-                each.before(step)
             for wait, distance, tokens in awaited:
                 if distance <= step <= frontier.begun and step >= 0:
                     event = self._launched_before(tokens, wait, step)
@@ -328,10 +319,8 @@ class ConcurrentRun:
                         put(step, event)
                     else:
                         pending.append((put, event))
-            if ask is not None:
-                ask(step)
             if copies is not None:
-                copies.after(step, stream)
+                copies.filled(step)
 
         return launch
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NoReturn
 
+from ..graph.answers.orderings import Orderings
 from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.node import Read, Value
 from ..graph.plan import Plan
@@ -26,6 +27,7 @@ from .homes import Home, Homes, fill, fits, share
 from .parts import PLAIN, is_tensor
 from .source_line import where
 
+UNBOUNDED = 128  # versions of a fresh value, where a plan that nobody verified sets no limit
 Release = tuple[list[Any], int, int, "list[Iterator[int]] | None", int]
 
 
@@ -244,22 +246,25 @@ class Context:
         return named - set(self._reads) - set(self._writes)
 
 
-def cells_in_flight(plan: Plan, ahead: int) -> dict[str, int]:
+def cells_in_flight(plan: Plan) -> dict[str, int]:
     """K for a value with slots; for a fresh one, as many versions as can be in flight.
 
-    `ahead`: how many steps an op may be before another.
+    The version that a reader of step i reads, with carry c, was written in step i - c. Where the
+    plan has the reader before the writer of step i + d, that version is not the last but c + d.
     """
-    carries: dict[str, int] = {}
-    for vertex in plan.graph.vertices.values():
+    cells = {name: plan.slots.get(name) or 1 for name in plan.graph.values}
+    vertices = plan.graph.vertices
+    writer = {name: vertex.name for vertex in vertices.values() for name in vertex.op.writes}
+    orders = Orderings(plan)
+    for vertex in vertices.values():
         for read in vertex.op.reads:
-            carries[read.name] = max(read.carry, carries.get(read.name, 0))
-    return {
-        name: slots
-        if value.storage == "slots" and slots is not None
-        else ahead + carries.get(name, 0) + 1
-        for name, value in plan.graph.values.items()
-        for slots in (plan.slots.get(name),)
-    }
+            value = plan.graph.values.get(read.name)
+            if value is None or value.storage == "slots" or read.name not in writer:
+                continue
+            apart = orders.distance(vertex.name, writer[read.name])
+            apart = UNBOUNDED if apart is None else apart
+            cells[read.name] = max(cells[read.name], read.carry, read.carry + apart)
+    return cells
 
 
 @dataclass(frozen=True)
@@ -336,7 +341,8 @@ class Memory:
         if not late:
             return None
         return self.incomplete.setdefault(
-            vertex.name, Incomplete(len(late), min(len(cells.cells) for cells in late))
+            vertex.name,
+            Incomplete(tuple(c.value.name for c in late), min(len(c.cells) for c in late)),
         )
 
     def keepers(self, vertex: Vertex) -> tuple[tuple[Callable[[Any], None], list[Any]], ...]:
@@ -373,20 +379,20 @@ def _homes(cells: Mapping[str, Cells], states: Mapping[str, object]) -> Homes:
 class Incomplete:
     """Versions in host buffers that one op has published, and its stream may still be filling."""
 
-    values: int  # how many the op publishes in each step
+    values: tuple[str, ...]  # what the op publishes in each step
     slots: int  # the fewest of them
     versions: deque[tuple[list[Any], Any]] = field(default_factory=deque)  # (history, buffer)
 
     def copy_step(self) -> None:
         """Append copies of the oldest step's to where they are kept, if there is one."""
-        for _ in range(min(self.values, len(self.versions))):
+        for _ in range(min(len(self.values), len(self.versions))):
             history, datum = self.versions.popleft()
             history.append(_copied(datum))
 
 
 def _keep(history: list[Any], value: Value, late: Incomplete | None) -> Callable[[Any], None]:
-    if value.allocate is None:
-        return history.append
+    if value.allocate is None or value.storage == "fresh":
+        return history.append  # nobody writes it again
     if late is not None and value.place != "device":
         return lambda datum: late.versions.append((history, datum))
     return lambda datum: history.append(_copied(datum))

@@ -16,17 +16,8 @@ from __future__ import annotations
 
 import math
 import threading
-import time
-from collections.abc import Sequence
-from typing import Protocol
 
 BEFORE_ALL = -(2**60)  # the step of an op that has not come to its first yet
-
-
-class AtStep(Protocol):
-    """Something that is at a step: all its earlier steps are done."""
-
-    step: int
 
 
 class Aborted(Exception):
@@ -36,21 +27,11 @@ class Aborted(Exception):
 class Frontier:
     """Shared by all actors of a run. `begun` is read by every op; the rest is off the hot path."""
 
-    __slots__ = ("_floor", "_lock", "_ops", "aborted", "ahead", "begun", "end", "last", "tail")
+    __slots__ = ("_lock", "aborted", "begun", "end", "last", "tail")
 
-    def __init__(
-        self, steps: int | None, *, tail: int, ahead: int, ops: Sequence[AtStep] = ()
-    ) -> None:
-        """`tail` iterations follow the last step; no step begins `ahead` before one is done.
-
-        The latter bounds memory where nothing else orders a producer after its consumers. It
-        is an ordering of distance `ahead` between all ops, so it closes no deadlock where
-        `ahead` exceeds the plan's padding.
-        """
+    def __init__(self, steps: int | None, *, tail: int) -> None:
+        """`tail` iterations follow the last step."""
         self._lock = threading.Lock()
-        self._ops = ops
-        self._floor = -1  # every op has completed this step, when last looked
-        self.ahead = ahead
         self.tail = tail
         self.aborted = False
         self.begun: float = -1
@@ -64,8 +45,6 @@ class Frontier:
 
     def admit(self, step: int) -> bool:
         """Whether `step` runs, beginning it if it is new. Only for steps not known to run."""
-        if 0 <= step <= self.last and step - self.ahead > self._floor:
-            self._await_stragglers(step - self.ahead)
         with self._lock:
             if self.aborted:
                 raise Aborted
@@ -86,10 +65,3 @@ class Frontier:
         with self._lock:
             self.aborted = True
             self.begun = -math.inf  # sends every op to `admit`, which raises
-
-    def _await_stragglers(self, step: int) -> None:
-        while not self.aborted:
-            self._floor = min((op.step for op in self._ops), default=step + 1) - 1
-            if self._floor >= step:
-                return
-            time.sleep(0.0005)

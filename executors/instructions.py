@@ -117,11 +117,6 @@ class Program:
         """The place of each op in its actor's program."""
         return {task.op: rank for ts in self.actors.values() for rank, task in enumerate(ts)}
 
-    @property
-    def ahead(self) -> int:
-        """How far an op may run ahead of another where nothing in the plan bounds it."""
-        return 64 + 2 * (self.tail - self.first)
-
     def __str__(self) -> str:
         return "\n".join(
             f"{actor}\n  " + "\n".join(map(str, tasks)).replace("\n", "\n  ")

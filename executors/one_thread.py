@@ -29,7 +29,7 @@ class OneThread:
     @staticmethod
     def of(graph: StepGraph, sizes: Mapping[str, int], tail: int, given: RunArguments) -> OneThread:
         """`sizes`: cells of each value; `tail`: iterations that follow the last step."""
-        frontier = Frontier(given.steps, tail=tail, ahead=1 << 60)
+        frontier = Frontier(given.steps, tail=tail)
         memory = Memory.of(graph, sizes, given.states, given.keep, frontier)
         status, events, origin = ActorStatus(), list[OpEvent](), perf_counter()
         performs = {

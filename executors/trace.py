@@ -32,7 +32,7 @@ def overhead_us() -> float:
     vertex = Vertex("op", Node("node"), Op(), "host", "driver", 0, 0, None)
     events: list[OpEvent] = []
     noted = timed(vertex, 0.0, events)
-    context = Context(vertex, {}, {}, Frontier(1, tail=0, ahead=1), Homes())
+    context = Context(vertex, {}, {}, Frontier(1, tail=0), Homes())
     best = math.inf  # of some, since other programs may get in between
     for _ in range(5):
         start = perf_counter()

@@ -72,7 +72,7 @@ class Plan:
         str, tuple[Placed, ...]
     ]  # in iteration t, the actor runs op for step t − offset
     waits: tuple[Wait, ...]
-    edges: tuple[Edge, ...]  # RAW, WAR, WAW: one for each pair of conflicting accesses
+    edges: tuple[Edge, ...]  # RAW, WAR, WAW: one for each pair of conflicting accesses; BOUND
     launch_order: tuple[Edge, ...]  # what streams need of the host order (hazard "LAUNCH")
     slots: Mapping[str, int | None]  # None where the value is fresh
     period_us: float

@@ -18,6 +18,9 @@ def needed_words(plan: Plan, edge: Edge) -> str:
     name = edge.value
     if edge.hazard == "LAUNCH":
         return f"{first} launches before {then} does."
+    if edge.hazard == "BOUND":
+        ahead = f"at most {counted(edge.distance, 'step')} ahead of"
+        return f"{edge.target} on {edge.to_stream} is {ahead} {edge.source} on {edge.from_stream}."
     if name in plan.graph.states:
         verbs = {"R": f"reads {name}", "W": f"changes {name} in place"}
         return (
@@ -40,6 +43,11 @@ def broken_words(plan: Plan, edge: Edge) -> str:
     name = edge.value
     if edge.hazard == "LAUNCH":
         return _launch_broken(plan, edge)
+    if edge.hazard == "BOUND":
+        return (
+            f"nothing would limit how far {edge.target} runs ahead of {edge.source}, nor how many "
+            "versions wait to be read."
+        )
     if name in plan.graph.states:
         return {
             "RAW": f"{then} could read {name} without what {first} changes in it.",
@@ -64,8 +72,8 @@ def broken_words(plan: Plan, edge: Edge) -> str:
 
 def title(edge: Edge) -> str:
     """`RAW drafts@-1`, or `launch order`."""
-    if edge.hazard == "LAUNCH":
-        return "launch order"
+    if edge.hazard in ("LAUNCH", "BOUND"):
+        return {"LAUNCH": "launch order", "BOUND": "bound"}[edge.hazard]
     carried = f"@-{edge.carry}" if edge.carry else ""
     return f"{edge.hazard} {edge.value}{carried}"
 

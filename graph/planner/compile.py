@@ -16,6 +16,7 @@ from ..errors import GraphError, did_you_mean
 from ..plan import HINTS, Plan
 from ..step_graph import StepGraph
 from ..validate import unread_values, validate
+from .bounds import bounded
 from .budget import Budget
 from .events import Actors, Precedence, listing_programs, with_streams
 from .order import OrderChoice, choose_order
@@ -120,10 +121,10 @@ def plan_for(
     fixed = requirements(graph, pins)
     fewest_waits(frame, Needs.of(frame, fixed))  # raises a deadlock that no slots can cure
     slots, compared = _slots(frame, fixed, pins, costs, Budget())
-    needed = requirements(graph, slots)
-    found = synchronize(frame, needed)
+    data = requirements(graph, slots)
+    needed, found = bounded(frame, data, synchronize(frame, data), costs)
     prover = Prover(frame, found)
-    result = period(graph, _events(frame, found), costs)
+    result = period(graph, found.orders(frame), costs)
     return Plan(
         graph=graph,
         actors=frame.actors,
@@ -137,6 +138,12 @@ def plan_for(
             *notes,
             *_SLOT_NOTES[compared],
             *_guards(frame, slots, needed, found, costs, result.us),
+            *(
+                f"bounding wait {r.source} → {r.target} (+{r.distance}): nothing else limits how "
+                f"far {r.target} runs ahead"
+                for r in needed
+                if r.hazard == "BOUND"
+            ),
             *(f"value {name!r} is never read" for name in unread_values(graph)),
         ),
         costs=costs,
@@ -154,11 +161,6 @@ _SLOT_NOTES: Mapping[Compared, tuple[str, ...]] = {
         "fewer may do (the period is the least)",
     ),
 }
-
-
-def _events(frame: Frame, found: Synchronization) -> list[Precedence]:
-    waits = [Precedence(w.source, w.target, w.distance, "wait") for w in found.waits]
-    return [*frame.free, *waits]
 
 
 def _guards(

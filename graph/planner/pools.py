@@ -9,13 +9,15 @@ If the old owner was last scheduled in step s (a request that has ended may stil
 scheduled before its end was known), its accesses are over before those of every step ≥ s + r,
 where r is the longest of the shortest paths between two ops that access the contents: whichever
 op of step s came last, and whichever of step s + r comes first, the plan orders the two. So
-`schedule(j)` may grant the key from j = s + r on. On one stream r is 1: at once.
+`schedule(j)` may grant the key from j = s + r on. On one stream r is 1: at once. Bounds do not
+count: they order any two ops, but so late that a pool would run dry.
 """
 
 from __future__ import annotations
 
 from ..errors import GraphError, did_you_mean
 from ..plan import Plan
+from .bounds import without_bounds
 from .events import plan_edges
 from .paths import HOP, adjacency, closure, reachable
 from .requirements import Requirement, gate
@@ -35,7 +37,7 @@ def reuse_distance(plan: Plan, state: str) -> int:
         if state in vertex.op.writes or any(read.name == state for read in vertex.op.reads)
     ]
     index = {name: number for number, name in enumerate(graph.vertices)}
-    edges = [(index[u], index[v], d) for u, v, d, _ in plan_edges(plan)]
+    edges = [(index[u], index[v], d) for u, v, d, _ in plan_edges(without_bounds(plan))]
     paths = closure(adjacency(len(index), edges))
     farthest = 1
     for old in users:

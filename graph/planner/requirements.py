@@ -25,7 +25,7 @@ class Requirement:
     source: str
     target: str
     distance: int
-    hazard: Literal["RAW", "WAR", "WAW", "LAUNCH"]
+    hazard: Literal["RAW", "WAR", "WAW", "LAUNCH", "BOUND"]
     value: str = ""
     carry: int = 0
 

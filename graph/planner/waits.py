@@ -65,6 +65,11 @@ class Synchronization:
     weights: Weights
     paths: Weights
 
+    def orders(self, frame: Frame) -> list[Precedence]:
+        """Every order that there is: the free ones of the frame, and the waits."""
+        waits = [Precedence(w.source, w.target, w.distance, "wait") for w in self.waits]
+        return [*frame.free, *waits]
+
 
 @dataclass(frozen=True)
 class Needs:

@@ -9,6 +9,7 @@ orderings do exist, and compares. A plan passes if
 - no cycle of its orderings has a total distance ≤ 0 (such a plan would stop for ever);
 - every required ordering has a path at most as long as its distance (SW-RAW-…, SW-WAR-…,
   SW-WAW-…, by the sides of the two accesses);
+- no op can run ahead of another without end (SW-BOUND);
 - streams receive their ops in the order in which they run them (SW-LAUNCH), and every stream
   wait is enqueued after the record it waits for, since a wait for an event that is not yet
   recorded does nothing (SW-HOST-ORDER);
@@ -82,12 +83,13 @@ def violations(plan: Plan) -> list[Violation]:
         return [deadlock_report(plan, cycle)]
     distance = Distances(list(plan.graph.vertices), arcs)
     races = _folded([*_unordered(plan, arcs, distance)])
+    runaways = [] if races else _runaways(plan, distance)  # without an order ops run ahead, too
     raced = {violation.value for violation in races}
     claims = [
         *(claim for claim in _claims(plan, distance) if claim.value not in raced),
-        *_witnesses(plan, arcs, distance, broken=not races),
+        *_witnesses(plan, arcs, distance, broken=not (races or runaways)),
     ]
-    return [*races, *map(_advised, claims)]
+    return [*races, *runaways, *map(_advised, claims)]
 
 
 def _folded(found: list[Violation]) -> list[Violation]:
@@ -364,6 +366,38 @@ def _misplaced(plan: Plan, missing: Sequence[Need], arcs: Sequence[Arc]) -> list
 
 def _ends(plan: Plan, need: Need) -> tuple[str, str]:
     return need.before, goal_of(plan, need)
+
+
+def _runaways(plan: Plan, distance: Distances) -> list[Violation]:
+    """Ops that nothing keeps within any number of steps of another; all in one report."""
+    ops = plan.graph.vertices
+    last = {actor: program[-1][0] for actor, program in plan.actors.items() if program}
+    first = {actor: program[0][0] for actor, program in plan.actors.items() if program}
+    free = [
+        (slow, fast)
+        for slow in last.values()
+        for fast in first.values()
+        if ops[fast].side == "host" and distance(slow, fast) is None
+    ]
+    if not free:
+        return []
+    slow, fast = free[0]
+    repair = f"let {fast} wait for {slow} of some step before"
+    also = tuple(f"{fast} of {slow}" for slow, fast in free[1:])
+    lines = "".join(f"\n  also     {line}" for line in also)
+    return [
+        Violation(
+            "SW-BOUND",
+            f"nothing limits how far {fast!r} on {ops[fast].actor} runs ahead of {slow!r} on "
+            f"{ops[slow].actor}\n  repair   {repair}{lines}",
+            "BOUND",
+            "",
+            access_of(plan, slow, "runs", slow),
+            access_of(plan, fast, "runs", fast),
+            also=also,
+            repair=repair,
+        )
+    ]
 
 
 def _claims(plan: Plan, distance: Distances) -> Iterator[Violation]:

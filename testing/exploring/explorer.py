@@ -23,8 +23,17 @@ from ...graph import arguments
 from ...graph.errors import StepweaveError
 from ...graph.plan import Plan
 from .history import Diverged, History, Meaning, StepAccess
-from .interleaving import Instance, Interleaving, LostWait, Misfed, Stuck
+from .interleaving import Instance, Interleaving, LostWait, Misfed, RanAway, Stuck
 from .schedules import Boundary, HeldBack, Overrides, Priorities, Schedule, reference
+
+
+class _Nothing:
+    """A store in which nothing is stored, for runs that never end."""
+
+    def begin(self, op: str, step: int) -> None: ...
+
+    def end(self, op: str, step: int) -> None: ...
+
 
 MOMENTS: tuple[Boundary, ...] = ("begin", "end")
 
@@ -109,7 +118,7 @@ def explore(
             if shrink:
                 failure = explorer.shrunk(failure)
             return Exploration(tried, len(seen), failure)
-    return Exploration(tried, len(seen))
+    return Exploration(tried, len(seen), explorer.runaway())
 
 
 def replay(plan: Plan, seed: int, *, steps: int | None = None) -> Failure | None:
@@ -212,6 +221,25 @@ class Explorer:
         for seed in seeds:
             yield seed, self.random(seed)
 
+    def runaway(self) -> Failure | None:
+        """An op that goes on without end while one of another actor is held back, if there is one.
+
+        In a bounded plan everybody comes to rest after a while.
+        """
+        for tasks in self.program.actors.values():
+            held = HeldBack(tasks[0].op, 0)
+            run = Interleaving(self.plan, self.program, None, _Nothing())
+            actors: list[str] = []
+            while enabled := run.enabled():
+                actor = held.choose(run, enabled)
+                if run.upcoming(actor) == (held.op, held.step):
+                    break  # nothing else can go on
+                actors.append(actor)
+                failure = self.step(run, actor)
+                if failure is not None:
+                    return replace(failure, actors=tuple(actors), schedule=str(held))
+        return None
+
     def random(self, seed: int) -> Priorities:
         return Priorities(seed, list(self.program.actors), self.events)
 
@@ -233,7 +261,7 @@ class Explorer:
         """Let one event happen; what it shows to be wrong."""
         try:
             run.take(actor)
-        except (Diverged, LostWait, Misfed) as wrong:
+        except (Diverged, LostWait, Misfed, RanAway) as wrong:
             return self._failure(wrong)
         return None
 
@@ -259,7 +287,7 @@ class Explorer:
                 return [actor]
         return enabled
 
-    def _failure(self, wrong: Diverged | LostWait | Misfed | Stuck) -> Failure:
+    def _failure(self, wrong: Diverged | LostWait | Misfed | RanAway | Stuck) -> Failure:
         if isinstance(wrong, Diverged):
             return Failure(wrong.hazard, wrong.what, wrong.first, wrong.second, self.steps, ())
         if isinstance(wrong, LostWait):
@@ -271,6 +299,10 @@ class Explorer:
             first = self._touch(wrong.late, "is launched on", wrong.stream)
             second = self._touch(wrong.early, "is launched on", wrong.stream)
             return Failure("LAUNCH", str(wrong), first, second, self.steps, ())
+        if isinstance(wrong, RanAway):
+            first = self._touch(wrong.slow, "is not", "done")
+            second = self._touch(wrong.fast, "is about to", "begin")
+            return Failure("BOUND", str(wrong), first, second, self.steps, ())
         return Failure("STUCK", str(wrong), None, None, self.steps, ())
 
     def _touch(self, at: Instance, verb: str, what: str) -> StepAccess:

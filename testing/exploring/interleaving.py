@@ -55,10 +55,20 @@ class Misfed(Exception):
         self.late = late
 
 
+class RanAway(Exception):
+    """An op has come so far ahead of another that nothing can be limiting it."""
+
+    def __init__(self, fast: Instance, slow: Instance) -> None:
+        super().__init__(f"{fast} is about to begin, and {slow} is not done")
+        self.fast = fast
+        self.slow = slow
+
+
 class Stuck(Exception):
     """Nothing can happen, and the run is not over."""
 
 
+LEAD = 1000  # steps beyond all waits together: no op of a bounded plan is so far ahead of another
 Awaited = tuple[tuple[str, int], ...]  # (op, step) that must be done
 
 
@@ -70,6 +80,7 @@ class Interleaving:
         "_fed",
         "_floor",
         "_given",
+        "_lead",
         "_running",
         "_turn",
         "done",
@@ -106,6 +117,7 @@ class Interleaving:
         self._given = dict(before)
         self._fed: dict[str, tuple[int, Instance]] = {}
         self._floor = program.first - 1
+        self._lead = LEAD + sum(max(0, wait.distance) for wait in plan.waits)
 
     @property
     def over(self) -> bool:
@@ -142,7 +154,7 @@ class Interleaving:
                 following = self._next(actor)
                 if following is not None:
                     task, step = following
-                    if self._clear(task, step) and self._near(task, step):
+                    if self._clear(task, step):
                         found.append(actor)
         return found
 
@@ -160,6 +172,7 @@ class Interleaving:
             following = self._next(actor)
             assert following is not None, f"{actor} has nothing to do"
             task, step = following
+            self._keep_up(task, step)
         if step < 0 or (self.last is not None and step > self.last):
             self._complete(actor, task, step)
         else:
@@ -245,12 +258,13 @@ class Interleaving:
         done = self.done
         return all(done[op] >= step for op, step in awaited)
 
-    def _near(self, task: Task, step: int) -> bool:
-        """No thread runs ahead of the others without bound, as in any executor."""
-        if step - self.program.ahead <= self._floor:
-            return True
-        self._floor = min(self.done.values())
-        return step - self.program.ahead <= self._floor
+    def _keep_up(self, task: Task, step: int) -> None:
+        """Raise `RanAway` where a thread is further ahead of some op than any bound allows."""
+        if step - self._lead > self._floor:
+            self._floor = min(self.done.values())
+            if step - self._lead > self._floor:
+                last = min(self.done, key=self.done.__getitem__)
+                raise RanAway(Instance(task.op, step), Instance(last, self.done[last] + 1))
 
     # --- for a search over all interleavings ---------------------------------------------------
 
@@ -258,7 +272,7 @@ class Interleaving:
         other = object.__new__(Interleaving)
         other.program, other.vertices = self.program, self.vertices
         other.store, other.strict = store, self.strict
-        other.last, other._floor = self.last, self._floor
+        other.last, other._floor, other._lead = self.last, self._floor, self._lead
         other._turn, other._running = dict(self._turn), dict(self._running)
         other._coming = dict(self._coming)
         other.queues = {stream: list(queue) for stream, queue in self.queues.items()}

@@ -19,6 +19,7 @@ from typing import Literal, TypeVar, get_args
 from ...graph.errors import GraphError
 from ...graph.node import Node, Op, Read
 from ...graph.plan import Placed, Plan, Wait
+from ...graph.planner.bounds import is_bound
 from ...graph.planner.compile import compile_plan, plan_for
 from ...graph.planner.events import listing_programs, with_streams
 from ...graph.planner.paths import closure, weight
@@ -54,10 +55,11 @@ class Mutant:
 def mutants(plan: Plan) -> Iterator[Mutant]:
     """Every mutant of a plan, by class, in a fixed order.
 
-    wait: each wait deleted, or weakened by a step. slot: each value with K > 1 slots given one
-    fewer, with the waits of K. carry: each read of a value declared a step older, or newer. phase:
-    each access of a phase declared in the phase beside it; each op exchanged with the next on its
-    host thread; each node run a step later or earlier, where its order is the planner's choice.
+    wait: each wait deleted, or weakened by a step (but for a bound, of which any will do). slot:
+    each value with K > 1 slots given one fewer, with the waits of K. carry: each read of a value
+    declared a step older, or newer. phase: each access of a phase declared in the phase beside it;
+    each op exchanged with the next on its host thread; each node run a step later or earlier, where
+    its order is the planner's choice.
     access: each declared access dropped. From false declarations come up to two plans: one in the
     order and with the slots of the original, one compiled anew.
     """
@@ -99,6 +101,8 @@ def _waits(plan: Plan) -> Iterator[Mutant]:
     for number, wait in enumerate(plan.waits):
         others = (*plan.waits[:number], *plan.waits[number + 1 :])
         yield Mutant("wait", f"{_waiting(wait)}: deleted", plan, replace(plan, waits=others))
+        if is_bound(wait):
+            continue  # any limit will do
         late = replace(wait, distance=wait.distance + 1)
         yield Mutant(
             "wait",

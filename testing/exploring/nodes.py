@@ -25,7 +25,7 @@ from ...graph import arguments
 from ...graph.errors import StepweaveError, UnsoundPlan
 from ...graph.plan import Plan
 from .explorer import Exploration, Explorer, Failure, InterleavingFailed, order_digest
-from .interleaving import Interleaving
+from .interleaving import Interleaving, RanAway
 from .schedules import HeldBack, Priorities, Replay, Schedule
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class Interleaved:
         program = Program.of(plan)
         ran = Ran()
         self.runs.append(ran)
-        sizes = cells_in_flight(plan, program.ahead)
+        sizes = cells_in_flight(plan)
         ops = OneThread.of(plan.graph, sizes, program.tail, given)
         nodes = _Nodes(ops, self._moments())
         run = Interleaving(plan, program, given.steps, nodes, strict=False)
@@ -92,6 +92,9 @@ class Interleaved:
                 run.take(actor)
             if not run.over:
                 raise StuckWait.of(run.waiting())
+        except RanAway as away:
+            ran.failure = InterleavingFailed(f"{away}: nothing in the plan bounds its lead")
+            raise ran.failure from away
         except (NodeFailure, InterleavingFailed, StuckWait) as failure:
             ran.failure = failure
             raise

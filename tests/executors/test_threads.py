@@ -17,11 +17,11 @@ import pytest
 from stepweave.executors import NodeFailure, RunReport, StuckWait, run
 from stepweave.executors.concurrent import ConcurrentRun
 from stepweave.executors.frontier import Frontier
-from stepweave.executors.instructions import Program
 from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.errors import GraphError, StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
 from stepweave.graph.plan import Plan, Wait
+from stepweave.graph.planner.bounds import BOUND
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.testing.exploring.nodes import Interleaved
@@ -265,7 +265,7 @@ def test_a_path_through_a_skipped_step_holds(there: int) -> None:
     ]
     plan = compile_plan(StepGraph.build(nodes, []))
     plan = replace(plan, waits=(Wait("u.host", "v.host", there), Wait("v.host", "w.host", -there)))
-    run(plan, executor="threads", steps=steps, watchdog_s=10)
+    run_unverified(plan, "threads", RunArguments(steps=steps, watchdog_s=10))
     assert len(order) == 3 * steps
     for step in range(steps):
         assert order.index(("u", step)) < order.index(("w", step))
@@ -304,8 +304,8 @@ def test_a_producer_that_nothing_bounds_does_not_run_away() -> None:
         host("take", take, actor="other", reads=(Read("x"),)),
     ]
     report = run(compile_plan(StepGraph.build(nodes, [Value("x")])), executor="threads")
-    assert 10 < max(lead) <= 70
-    assert len(lead) == len(made) == report.steps <= 151 + 70
+    assert 10 < max(lead) <= BOUND
+    assert len(lead) == len(made) == report.steps <= 151 + BOUND
 
 
 # --- the end of an open run ---
@@ -623,7 +623,7 @@ def test_a_fresh_version_is_there_for_a_reader_as_far_behind_as_it_may_be(carry:
         Node("look", (Op((Read("x", carry),), run=look),), actor="other"),
     ]
     plan = compile_plan(StepGraph.build(nodes, [Value("x", initial="-")], order="keep"))
-    last[0] = 2 * carry + Program.of(plan).ahead  # the last step that the frontier lets begin
+    last[0] = 2 * carry + BOUND  # the last step that the plan lets begin
     steps = last[0] + 5
     run(plan, executor="threads", steps=steps)
     assert seen == ["-"] * carry + list(range(steps - carry))

@@ -212,7 +212,7 @@ def test_a_fresh_value_that_is_not_there_yet_is_nothing() -> None:
         order="keep",
     )
     plan = compile_plan(graph)
-    (each,) = explanations(plan)
+    each, _ = explanations(plan)
     assert each.protects[0].without.endswith("has written it: there would be nothing yet.")
     assert each.realized.startswith("host thread driver records")
 

@@ -17,6 +17,7 @@ from stepweave.executors.run import Executor
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Place, Read, Value
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.bounds import BOUND
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph, Vertex
 from stepweave.testing.devices.delayed_kernels import Allocator, DelayedKernelDevice, DelayedKernels
@@ -222,14 +223,19 @@ def test_data_that_are_let_go_a_step_too_early_are_overwritten(
     assert any(wrong(SENSITIVE, chances=6))
 
 
-def test_data_that_no_host_op_follows_are_held_until_an_event(
+def test_data_that_only_a_bound_lets_go_are_held_so_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def asks(self: Holds, op: str, stream: object) -> Callable[[int], None] | None:
-        held = self._held[op]
-        return None if self._points[op] is not None else lambda step: held.clear()
+    points = hold.release_points
 
-    monkeypatch.setattr(Holds, "asks", asks)
+    def early(plan: Plan) -> dict[str, tuple[str, int] | None]:
+        found = points(plan)
+        return {
+            op: (at[0], 0) if at is not None and at[1] > BOUND // 2 else at
+            for op, at in found.items()
+        }
+
+    monkeypatch.setattr(hold, "release_points", early)
     assert any(wrong(SENSITIVE, chances=6))
 
 

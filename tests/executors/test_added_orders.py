@@ -23,7 +23,7 @@ from stepweave.requests.pacer import Pacer
 from stepweave.testing.devices.recorded_calls import Call, RecordedCalls
 from stepweave.testing.devices.virtual_streams import Deferred
 from stepweave.testing.graphs import random_step_graph
-from stepweave.testing.recording import recorded_states, recording, with_graph
+from stepweave.testing.histories import recorded_states, recording, with_graph
 
 Waited = Counter[tuple[str, str]]  # who waits, and for what, as node/step
 

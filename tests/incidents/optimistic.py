@@ -188,7 +188,11 @@ INCIDENTS = [
         "a block rests until the plan orders its old owner's last step before the new one's first",
         Derived(
             refilled,
-            ("decode.device → prefill.device +0", "prefill.device → decode.device +1"),
+            (
+                "decode.device → prefill.device +0",
+                "prefill.device → decode.device +1",
+                "prefill.device → decode.host +64",  # no host op here ever waits for the streams
+            ),
         ),
         (
             Mistake(

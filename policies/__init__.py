@@ -3,7 +3,7 @@
 `Policy` is the base of each. By decision there is a protocol, which says what a policy is asked and
 what it must keep to, the views that it gets, and the policies that ship:
 
-    admission   `Admission`, `PastStep`; `Eager`, `JustInTime`
+    admission   `Admission`, `PastSteps`; `Eager`, `JustInTime`
     scheduling  `Scheduling`, `RowView`; `DecodesFirst`, `Shared`
     preemption  `Preemption`, `RunningView`; `LastCome`, `FewestTokens`
     acceptance  `Acceptance`; `Coupled`, `Rejection`, `Synthetic`
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .admission import Admission as Admission
     from .admission import Eager as Eager
     from .admission import JustInTime as JustInTime
-    from .admission import PastStep as PastStep
+    from .admission import PastSteps as PastSteps
     from .chosen import Policies as Policies
     from .errors import PolicyError as PolicyError
     from .policy import Policy as Policy

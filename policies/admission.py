@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import add
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from pydantic import Field
@@ -20,12 +21,15 @@ FEWEST = 4  # steps to have seen before the first delay
 RECOVERY = 1.5  # growth per step of what a starved step has halved
 
 
-class PastStep(NamedTuple):
-    """What became of a step that was scheduled while another was in flight. In seconds."""
+class PastSteps(NamedTuple):
+    """What became of the last steps of a size that were scheduled while another was in flight.
 
-    delay_s: float  # it was held back so long
-    wait_s: float  # the host was blocked so long afterwards, until results were there
-    period_s: float  # from the schedule of this step to that of the next
+    Three sequences of the same length, in seconds, with an entry for each step, oldest first.
+    """
+
+    delays_s: Sequence[float]  # it was held back so long
+    waits_s: Sequence[float]  # the host was blocked so long afterwards, until results were there
+    periods_s: Sequence[float]  # from the schedule of this step to that of the next
 
 
 @runtime_checkable
@@ -42,13 +46,13 @@ class Admission(Protocol):
         """Past steps of each size that it wants to see; with 0 nothing is recorded."""
         ...
 
-    def delay_s(self, in_flight: int, past: Mapping[int, Sequence[PastStep]]) -> float:
+    def delay_s(self, in_flight: int, past: Mapping[int, PastSteps]) -> float:
         """Seconds to wait before the next schedule.
 
         Args:
             in_flight: query tokens of the step whose results are awaited next.
-            past: the last steps by their size, oldest first. The size is the bit length of the
-                query tokens that were in flight: steps of 4 to 7 tokens have size 3.
+            past: the last steps by their size. The size is the bit length of the query tokens that
+                were in flight: steps of 4 to 7 tokens have size 3.
         """
         ...
 
@@ -60,7 +64,7 @@ class Eager(Policy):
     def window(self) -> int:
         return 0
 
-    def delay_s(self, in_flight: int, past: Mapping[int, Sequence[PastStep]]) -> float:
+    def delay_s(self, in_flight: int, past: Mapping[int, PastSteps]) -> float:
         return 0.0
 
 
@@ -93,36 +97,39 @@ class JustInTime(Policy):
         default=64, ge=FEWEST, le=4096, description="Steps of one size that are remembered."
     )
 
-    def delay_s(self, in_flight: int, past: Mapping[int, Sequence[PastStep]]) -> float:
+    def delay_s(self, in_flight: int, past: Mapping[int, PastSteps]) -> float:
         size = max(
             (
                 size
                 for size, steps in past.items()
-                if size <= in_flight.bit_length() and len(steps) >= FEWEST
+                if size <= in_flight.bit_length() and len(steps.periods_s) >= FEWEST
             ),
             default=None,
         )
         if size is None:
             return 0.0
         steps = past[size]
-        periods = sorted(step.period_s for step in steps)
+        periods = sorted(steps.periods_s)
         period = periods[len(periods) // 2]
         slacks, limit = self._slacks(steps)
         margin = max(self.margin_us * 1e-6, self.margin_share * period)
         latest = latest_start(slacks, self.idle_share * period)
         return max(0.0, min(latest - margin, period, limit))
 
-    def _slacks(self, steps: Sequence[PastStep]) -> tuple[list[float], float]:
+    def _slacks(self, steps: PastSteps) -> tuple[list[float], float]:
         """The slack of each step, and what the last of them that starved the device allows."""
+        delays, waits, _ = steps
+        slacks = list(map(add, delays, waits))
         margin_s = self.margin_us * 1e-6
-        slacks, limit = [], math.inf
-        for delay_s, wait_s, _ in steps:
-            if delay_s > 0 and wait_s < margin_s / 8:  # it starved the device
-                limit = delay_s / 2
-                slacks.append(limit)
+        least = margin_s / 8  # with less of a wait left, a delay has starved the device
+        if min(waits) >= least:
+            return slacks, math.inf
+        limit = math.inf
+        for place, (delay_s, wait_s) in enumerate(zip(delays, waits, strict=True)):
+            if delay_s > 0 and wait_s < least:
+                limit = slacks[place] = delay_s / 2
             else:
                 limit = max(limit * RECOVERY, margin_s)
-                slacks.append(delay_s + wait_s)
         return slacks, limit
 
 

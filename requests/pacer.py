@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 
-from ..policies.admission import Admission, PastStep
+from ..policies.admission import Admission, PastSteps
 from ..policies.errors import PolicyError
 from ..policies.registry import called
 from .wake import Wake
@@ -37,7 +37,8 @@ class Pacer:
         self._released = Wake()
         self._clock = clock
         self._sleep = sleep or self._released.wait
-        self._past: dict[int, deque[PastStep]] = {}
+        self._past: dict[int, PastSteps] = {}
+        self._columns: dict[int, tuple[deque[float], ...]] = {}  # what they are views of
         self._size = 0  # of the step that is in flight; 0: nothing was when it was scheduled
         self._called = 0.0  # when the schedule before was asked for
         self._delay_s = 0.0  # before the schedule of the step whose wait is still to come
@@ -68,7 +69,7 @@ class Pacer:
             return
         delay = self.delay_s(in_flight)
         if delay > 0:
-            self._sleep(delay)
+            self._sleep(max(0.0, delay - (self._clock() - now)))  # less what the decision took
             self._released.clear()
             # Oversleeping is part of the price of a delay, not of the slack.
             delay = min(delay, self._clock() - now)
@@ -86,5 +87,10 @@ class Pacer:
     def _record(self, now: float) -> None:
         if self._size == 0 or self._wait_s is None or self._window == 0:
             return
-        past = self._past.setdefault(self._size, deque(maxlen=self._window))
-        past.append(PastStep(self._delay_s, self._wait_s, now - self._called))
+        if self._size not in self._columns:
+            columns = tuple(deque[float](maxlen=self._window) for _ in PastSteps._fields)
+            self._columns[self._size], self._past[self._size] = columns, PastSteps(*columns)
+        delays, waits, periods = self._columns[self._size]
+        delays.append(self._delay_s)
+        waits.append(self._wait_s)
+        periods.append(now - self._called)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepweave.policies.acceptance import Acceptance
-from stepweave.policies.admission import PastStep
+from stepweave.policies.admission import PastSteps
 from stepweave.policies.chosen import Policies
 from stepweave.policies.preemption import LastCome, RunningView
 from stepweave.policies.registry import DECISIONS, check_policy
@@ -279,18 +279,22 @@ MOMENTS = st.floats(0, 2, allow_nan=False)
 @given(
     past=st.dictionaries(
         st.integers(1, 9),
-        st.lists(st.builds(PastStep, MOMENTS, MOMENTS, MOMENTS), max_size=12),
+        st.lists(st.tuples(MOMENTS, MOMENTS, MOMENTS), max_size=12).map(
+            lambda rows: PastSteps(*(zip(*rows, strict=True) if rows else ((), (), ())))
+        ),
         max_size=4,
     ),
     in_flight=st.integers(1, 4096),
 )
 def test_a_delay_is_a_time_and_no_longer_than_what_was_seen(
-    past: dict[int, list[PastStep]], in_flight: int
+    past: dict[int, PastSteps], in_flight: int
 ) -> None:
     for admission in samples("admission"):
         delay = admission.delay_s(in_flight, past)
         assert 0 <= delay < math.inf
-        assert delay <= max((step.period_s for steps in past.values() for step in steps), default=0)
+        assert delay <= max(
+            (each for steps in past.values() for each in steps.periods_s), default=0
+        )
         assert admission.window >= 0
         assert admission.delay_s(in_flight, {}) == 0
 

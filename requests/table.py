@@ -594,6 +594,7 @@ class RequestTable:
         """
         self.rows.check_conservation()
         running = self._phases.running
+        assert running == Census.of(self.requests.values()).running, "a phase changed unnoticed"
         assert self.rows.held == {r.row for r in running}, "rows held by nobody who runs"
         self.blocks.check_conservation(running)
 

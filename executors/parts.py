@@ -37,12 +37,22 @@ def is_memory(datum: object) -> bool:
     return is_tensor(datum) or is_array(datum) or isinstance(datum, bytearray)
 
 
-def is_opaque(datum: object) -> bool:
-    """Whether its attributes are no data: code, weights, names of devices and types."""
-    if isinstance(datum, _CODE):
-        return True
+_sorts: dict[type, str] = {}
+
+
+def _sort(kind: type) -> str:
+    """What to do with objects of a class: "memory", "entered", or "left" where there is no data:
+    scalars, code, weights, names of devices and types.
+    """
     torch: Any = sys.modules.get("torch")
-    return torch is not None and isinstance(datum, torch.nn.Module | torch.device | torch.dtype)
+    numpy: Any = sys.modules.get("numpy")
+    memory = (bytearray, *([torch.Tensor] if torch else []), *([numpy.ndarray] if numpy else []))
+    left: tuple[type, ...] = (*SCALARS, *_CODE)
+    if torch is not None:
+        left += (torch.nn.Module, torch.device, torch.dtype)
+    sort = "memory" if issubclass(kind, memory) else "left" if issubclass(kind, left) else "entered"
+    _sorts[kind] = sort
+    return sort
 
 
 def parts(datum: Any) -> Iterator[tuple[str, object]]:
@@ -105,17 +115,16 @@ def _reached(
     datum: object, path: str, depth: int, seen: set[int], tally: list[int], patience: Patience
 ) -> Iterator[tuple[str, Any]]:
     """`tally`: objects left, and how many of those so far were memory."""
-    if isinstance(datum, SCALARS):
-        return
-    if is_memory(datum):
+    kind = type(datum)
+    sort = _sorts.get(kind) or _sort(kind)
+    if sort == "memory":
         tally[1] += 1
         yield path, datum
         return
-    if depth >= MAX_DEPTH or id(datum) in seen or tally[0] <= 0 or is_opaque(datum):
+    if sort != "entered" or depth >= MAX_DEPTH or id(datum) in seen or tally[0] <= 0:
         return
     seen.add(id(datum))
     yield path, datum
-    kind = type(datum)
     if not patience.has(kind):
         return
     before = tally[1]

@@ -90,7 +90,7 @@ class RequestTable:
         self._past = 0  # steps of earlier runs, and the rest after them
         self._generations = [0] * limits.max_rows
         # Who was in the last steps of this run.
-        self._batches: deque[tuple[int, tuple[ScheduledRow, ...]]] = deque(maxlen=BATCHES_KEPT)
+        self._batches: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=BATCHES_KEPT)
 
     # -- arrivals --------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class RequestTable:
         elif not any(request.in_flight.steps for request in self.requests.values()):
             self.decisions.nobody_runs()
         self._uncommitted.append(sum(row.queries for row in rows))
-        self._batches.append((step, tuple(rows)))
+        self._batches.append((step, tuple([row.request.uid for row in rows])))
         if self.log is not None:
             self.log.steps.scheduled(self._count(step, len(rows)))
         return StepBatch(step, tuple(rows))
@@ -476,8 +476,7 @@ class RequestTable:
         again from that by the next run. Only when no op of the failed run is at work any more.
         Raises `PoolError` if a row or block is lost.
         """
-        rows = next((rows for at, rows in self._batches if at == step), ())
-        self._give_up([row.request.uid for row in rows], error)
+        self._give_up(next((hit for at, hit in self._batches if at == step), ()), error)
 
     def fail_all(self, error: str) -> None:
         """The same, with everybody who has arrived as the batch."""

@@ -156,11 +156,13 @@ class Checked:
         version = strict.published.get(key, NOTHING)
         for entry in version.entries:
             self._touch(entry, False, at_line=at_line)
-        other = strict.races.read_arrays(version.datum, self.vertex.name, self.step)
+        other = strict.races.read_arrays(version.blocks, self.vertex.name, self.step)
         self._race(other, False, read.name, "", at_line)
 
-    def writes_value(self, name: str, datum: Any, *, at_line: bool = True) -> None:
-        """The op publishes a version."""
+    def writes_value(
+        self, name: str, blocks: Iterable[Block] = (), *, at_line: bool = True
+    ) -> None:
+        """The op publishes a version, of this memory."""
         strict, op, step = self.strict, self.vertex.name, self.step
         self.accessed.add(name)
         cell = strict.cell(Key(name, step))
@@ -170,7 +172,7 @@ class Checked:
             if read.name == name and version.version != -1 and strict.cell(version) == cell:
                 other = Access(op, step, False)  # it writes over what it reads
         self._race(other, True, name, "", at_line)
-        other = strict.races.publish_arrays(datum, op, step)
+        other = strict.races.publish_arrays(blocks, op, step)
         self._race(other, True, name, " (an array in it)", at_line)
 
     def uses_state(self, name: str, *, at_line: bool = True) -> None:
@@ -188,7 +190,7 @@ class Checked:
             self.reads_value(str(read), at_line=False)
         for name in self.written:
             if name not in self.accessed:
-                self.writes_value(name, None, at_line=False)
+                self.writes_value(name, at_line=False)
         for name in (*self.states_read, *self.states_written):
             self.uses_state(name, at_line=False)
 
@@ -248,7 +250,7 @@ class Checked:
         self._refuse_mutable(name, datum)
         version = self.strict.publish(Key(name, self.step), datum, self.born)
         self.touched |= version.entries  # what it read and hands on has been used
-        self.writes_value(name, datum)
+        self.writes_value(name, version.blocks)
         for entry in version.entries:
             if entry.home is not None and entry.home.name != name:
                 self._violate(

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ...executors.parts import Patience, is_array, reached
+from ...executors.parts import is_array
 from .clocks import Clocks
+from .memory import Block
 
 REMEMBERED = 16  # steps of each op, for each piece of memory
 MOST_ARRAYS = 512  # that are known by identity, the most recent ones
@@ -48,7 +49,6 @@ class Races:
         self._lock = threading.Lock()
         self._named: dict[Hashable, Piece] = {}
         self._arrays: OrderedDict[int, tuple[object, Piece, bytes]] = OrderedDict()
-        self._patience = Patience()
 
     def named(self, name: Hashable, access: Access) -> Access | None:
         """Note an access of what has a name: a cell, a state. Like `touch`."""
@@ -87,9 +87,9 @@ class Races:
 
     # --- arrays of numpy, which no operation of torch shows
 
-    def publish_arrays(self, datum: object, op: str, step: int) -> Access | None:
-        """Note that an op publishes the arrays of `datum`; their content tells whether it wrote."""
-        for array in self._arrays_of(datum):
+    def publish_arrays(self, blocks: Iterable[Block], op: str, step: int) -> Access | None:
+        """Note that an op publishes these arrays; their content tells whether it wrote."""
+        for array in _arrays(blocks):
             content = array.tobytes()
             with self._lock:
                 known = self._arrays.get(id(array))
@@ -104,9 +104,9 @@ class Races:
                 return found
         return None
 
-    def read_arrays(self, datum: object, op: str, step: int) -> Access | None:
-        """Note that an op reads the arrays of `datum`."""
-        for array in self._arrays_of(datum):
+    def read_arrays(self, blocks: Iterable[Block], op: str, step: int) -> Access | None:
+        """Note that an op reads these arrays."""
+        for array in _arrays(blocks):
             known = self._arrays.get(id(array))
             if known is not None:
                 found = self.touch(known[1], Access(op, step, False))
@@ -114,5 +114,6 @@ class Races:
                     return found
         return None
 
-    def _arrays_of(self, datum: object) -> Iterator[Any]:
-        return (part for _, part in reached(datum, self._patience) if is_array(part))
+
+def _arrays(blocks: Iterable[Block]) -> Iterator[Any]:
+    return (block.holder for block in blocks if is_array(block.holder))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
-from functools import cache
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -32,7 +32,7 @@ EQUIPMENT = sys.stdlib_module_names | {
 """Packages whose objects are not entered."""
 
 MOST = 100_000  # objects and containers of one state
-LONG = 64  # a container of as many that begins and ends with a scalar is taken for scalars alone
+LONG, LONG_MAPPING = 4, 64  # as many that begin and end with a scalar are taken for scalars alone
 
 
 def written_class(kind: type) -> type:
@@ -44,15 +44,16 @@ def written_class(kind: type) -> type:
 def reached(datum: object, through: tuple[type, ...] = (object,)) -> Iterator[Any]:
     """Every object and container that `datum` reaches through such, itself first, each once."""
     seen: set[int] = set()
-    left = [datum]
+    left: list[Any] = [datum]
     while left and len(seen) < MOST:
         part = left.pop()
-        if id(part) not in seen and _is_entered(kind := written_class(type(part))):
-            seen.add(id(part))
-            yield part
-            if not issubclass(kind, through):
-                continue
-            left.extend(each for each in _held(part, kind) if type(each) not in SCALARS)
+        way = _ways.get(type(part)) or _learn(type(part))
+        if not way.entered or id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        if issubclass(way.kind, through):
+            left.extend(each for each in _held(part, way) if type(each) not in SCALARS)
 
 
 def contents(datum: object) -> list[tuple[Any, Hashable]]:
@@ -74,7 +75,44 @@ def _name(part: object) -> Hashable:
     return (type(part), part) if type(part) in SCALARS else id(part)
 
 
-@cache
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How the objects of a class are entered."""
+
+    kind: type
+    entered: bool
+    maps: bool = False
+    holds: bool = False
+    slots: tuple[Any, ...] = ()  # their descriptors
+    has_dict: bool = False
+
+
+_ways: dict[type, _Way] = {}
+
+
+def _learn(given: type) -> _Way:
+    kind = written_class(given)
+    slots = tuple(
+        base.__dict__[name]
+        for base in kind.__mro__
+        for name in _names(base.__dict__.get("__slots__", ()))
+        if name in base.__dict__ and name not in ("__dict__", "__weakref__")
+    )
+    way = _ways[given] = _Way(
+        kind,
+        entered=_is_entered(kind),
+        maps=issubclass(kind, dict | MappingProxyType),
+        holds=issubclass(kind, CONTAINERS),
+        slots=slots,
+        has_dict=any("__dict__" in base.__dict__ for base in kind.__mro__),
+    )
+    return way
+
+
+def _names(slots: str | Iterable[str]) -> Iterable[str]:
+    return (slots,) if isinstance(slots, str) else slots
+
+
 def _is_entered(kind: type) -> bool:
     if issubclass(kind, (*CONTAINERS, bytearray)):
         return True
@@ -83,34 +121,23 @@ def _is_entered(kind: type) -> bool:
     return kind.__module__.partition(".")[0] not in EQUIPMENT
 
 
-def _held(part: Any, kind: type) -> Iterator[Any]:
-    if issubclass(kind, dict | MappingProxyType):
-        yield from _unless_long(part.values())
-    elif issubclass(kind, CONTAINERS):
-        yield from _unless_long(part)
-    for name in _slots(kind):
+def _held(part: Any, way: _Way) -> Iterator[Any]:
+    if way.holds:
+        yield from (
+            _unless_scalars(part.values(), LONG_MAPPING) if way.maps else _unless_scalars(part)
+        )
+    for slot in way.slots:
         try:
-            yield object.__getattribute__(part, name)
-        except AttributeError:
+            yield slot.__get__(part)
+        except AttributeError:  # not set yet
             continue
-    try:
+    if way.has_dict:
         yield from tuple(object.__getattribute__(part, "__dict__").values())
-    except AttributeError:
-        return
 
 
-def _unless_long(held: Any) -> Iterable[Any]:
-    if len(held) >= LONG and type(next(iter(held))) in SCALARS:
+def _unless_scalars(held: Any, least: int = LONG) -> Iterable[Any]:
+    if len(held) >= least and type(next(iter(held))) in SCALARS:
         reverse = getattr(held, "__reversed__", None)
         if reverse is None or type(next(reverse())) in SCALARS:
             return ()
     return tuple(held)
-
-
-@cache
-def _slots(kind: type) -> tuple[str, ...]:
-    found: list[str] = []
-    for base in kind.__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        found += (slots,) if isinstance(slots, str) else slots
-    return tuple(name for name in found if name not in ("__dict__", "__weakref__"))

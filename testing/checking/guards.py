@@ -12,7 +12,7 @@ states that are such containers themselves see `references.py`. Tensors are watc
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from types import FunctionType
@@ -56,24 +56,34 @@ def outside_ops() -> Iterator[None]:
 
 
 class Guards:
-    """What is guarded of the states of one run."""
+    """What is guarded of the states of one run, `states` by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, states: Mapping[str, object]) -> None:
+        self._states = states
         self._lock = threading.Lock()
         self._reached: dict[str, dict[int, Any]] = {}  # by state: its objects, by identity
         self._owners: dict[int, frozenset[str]] = {}
+        self._sharing: dict[str, set[str]] = {name: set() for name in states}
 
-    def look(self, state: str, datum: object) -> None:
-        """Guard what a state reaches now, and no longer what it does not reach any more."""
-        parts = (part for part in reached(datum) if _can_be_guarded(written_class(type(part))))
-        now = {id(part): part for part in parts}
+    def look(self, state: str) -> None:
+        """Guard what a state reaches now, and no longer what it does not reach any more.
+
+        What came into an object that it shares with another state is reached by that one too.
+        """
         with self._lock:
-            before = self._reached.get(state, {})
-            self._reached[state] = now
-            for key in now.keys() - before.keys():
-                self._own(now[key], self._owners.get(key, frozenset()) | {state})
-            for key in before.keys() - now.keys():
-                self._own(before[key], self._owners[key] - {state})
+            self._look(state)
+            for other in tuple(self._sharing[state]):
+                self._look(other)
+
+    def _look(self, state: str) -> None:
+        parts = reached(self._states[state])
+        now = {id(part): part for part in parts if _can_be_guarded(written_class(type(part)))}
+        before = self._reached.get(state, {})
+        self._reached[state] = now
+        for key in now.keys() - before.keys():
+            self._own(now[key], self._owners.get(key, frozenset()) | {state})
+        for key in before.keys() - now.keys():
+            self._own(before[key], self._owners[key] - {state})
 
     def release(self) -> None:
         """Every object has its own class again."""
@@ -88,6 +98,8 @@ class Guards:
         kind = written_class(type(part))
         if owners:
             self._owners[id(part)] = owners
+            for state in owners if len(owners) > 1 else ():
+                self._sharing[state] |= owners - {state}
         else:
             del self._owners[id(part)]
         _set_class(part, _guarded(kind, owners) if owners else kind)

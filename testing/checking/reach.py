@@ -136,8 +136,8 @@ def _held(part: Any, way: _Way) -> Iterator[Any]:
 
 
 def _unless_scalars(held: Any, least: int = LONG) -> Iterable[Any]:
-    if len(held) >= least and type(next(iter(held))) in SCALARS:
+    if len(held) >= least and type(next(iter(held), None)) in SCALARS:
         reverse = getattr(held, "__reversed__", None)
-        if reverse is None or type(next(reverse())) in SCALARS:
+        if reverse is None or type(next(reverse(), None)) in SCALARS:
             return ()
     return tuple(held)

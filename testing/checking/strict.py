@@ -57,7 +57,7 @@ class CheckedRun:
         self.objects = states
         self.owners = Owners()
         self.walker = Walker()
-        self.guards = Guards()
+        self.guards = Guards(states)
         self.containers: dict[int, tuple[str, object]] = {
             id(each): (name, each)
             for name in states
@@ -120,7 +120,7 @@ class CheckedRun:
         blocks = self.walker.blocks(self.objects[name])
         entries = self.owners.claim(blocks, Key(name), home=True)
         self.states[name] = Published(self.objects[name], blocks, frozenset(entries))
-        self.guards.look(name, self.objects[name])
+        self.guards.look(name)
 
     def release(self) -> None:
         """The states are as they were before the run, but for what ops have done to them."""

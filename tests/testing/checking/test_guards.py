@@ -279,6 +279,27 @@ def test_an_object_of_a_state_that_is_only_read_must_stay_as_it_is() -> None:
     assert (found.code, found.source_line) == ("SW-INPUT-CHANGED", line_of("changes"))
 
 
+@EXECUTORS
+def test_what_one_state_brings_into_an_object_that_another_shares_is_of_both(executor: str) -> None:
+    shared = Slotted([])
+
+    def bring(ctx: OpContext) -> None:
+        ctx.state("one").of.of.append(Entry(ctx.step))
+        ctx.write("v", ctx.step)
+
+    def use(ctx: OpContext) -> None:
+        ctx.read("v")
+        assert ctx.state("other").of.of[ctx.step].count == ctx.step
+
+    nodes = [
+        Node("bring", (Op((Read("one"),), ("one", "v"), run=bring),)),
+        Node("use", (Op((Read("v"), Read("other")), ("other",), run=use),), actor="own"),
+    ]
+    plan = compile_plan(StepGraph.build(nodes, [Value("v")], ("one", "other"), order="keep"))
+    states = {"one": Slotted(shared), "other": Slotted(shared)}
+    run(plan, executor=Strict(executor), steps=3, states=states)
+
+
 def test_what_cannot_change_may_be_in_a_state_and_in_a_value_at_once() -> None:
     table, shared = Table(), (Pair(1, 2), Fixed(3))
     table.rest = (*shared, *table.rest)

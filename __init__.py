@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from .graph.node import Read as Read
     from .graph.node import State as State
     from .graph.node import Value as Value
+    from .graph.parameters import read as read
+    from .graph.parameters import update as update
     from .graph.plan import Plan as Plan
     from .graph.planner.compile import compile_plan as compile_plan
     from .graph.step_graph import StepGraph as StepGraph

@@ -47,7 +47,7 @@ def _nodes() -> Mapping[str, Key]:
     found: dict[str, Key] = {}
     for name in known_kinds(installed=False):
         shipped = kind(name)
-        node = DRAFTER if shipped.drafter else name
+        node = DRAFTER if shipped.drafts else name
         for key in _keys(node_model(shipped), f"nodes.{node}."):
             found.setdefault(key.name, key)
     return found

@@ -23,12 +23,12 @@ from ..backends.registry import HOST, backend_of_name
 from ..executors.names import streams_behind
 from ..graph.arguments import MAX_DISTANCE
 from ..graph.errors import GraphError
+from ..nodes.bitmask import GrammarOptions
+from ..nodes.d2h_counts import KIND as COUNTS
+from ..nodes.draft_model import DraftModelOptions
+from ..nodes.eagle import EagleOptions
+from ..nodes.eagle3 import Eagle3Options
 from ..nodes.kind import NodeKind
-from ..nodes.kinds.bitmask import GrammarOptions
-from ..nodes.kinds.d2h_counts import KIND as COUNTS
-from ..nodes.kinds.draft_model import DraftModelOptions
-from ..nodes.kinds.eagle import EagleOptions
-from ..nodes.kinds.eagle3 import Eagle3Options
 from ..nodes.options import DrafterOptions, ModelName, Options
 from ..nodes.registry import kind, known_kinds
 from ..policies.errors import PolicyError

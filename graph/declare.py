@@ -1,33 +1,38 @@
-"""The Python door: step graphs from plain functions.
+"""The Python door: step graphs from functions.
 
-    @node(stream="compute", writes="scaled")
-    def scale(sampled, previous: Annotated[float, Read("scaled", 1)]):
-        return sampled * previous
+    @node(stream="compute", writes=SCALED)
+    def scale(sampled: Tensor = read(SAMPLED), before: Tensor = read(SCALED, 1)) -> Tensor:
+        return sampled * before
 
-Parameter names are the reads, so there is one source of truth and nothing to keep in step; what
-the function returns is what it writes. No stream, event or synchronization appears: they are
-derived. Parameters named like a state of the graph get the state object. A parameter with a
-default is a plain argument, not a read; one named `ctx` gets the `OpContext`.
+What a function reads and changes stands in its signature (`graph.parameters`); what it returns is
+what it writes. No stream, event or synchronization appears: they are derived. For a quick graph
+names do as well: a parameter without a default reads the value that is called like it, and
+`writes="scaled"` names the value. A parameter with a plain default is a plain argument.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
-import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args, overload
 
 from . import arguments
-from .errors import GraphError, StepweaveError, did_you_mean
-from .node import Node, Op, OpContext, Place, Read, Run, State, Storage, Value
+from .bind import Binder, Declared, OpFunction, called, passed, write_of
+from .errors import GraphError
+from .node import Node, Op, Place, State, Storage, Value
+from .parameters import Parameter, Resources, Wanted, parameters
 from .step_graph import StepGraph
 
 P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 
-_READ = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(@-(?P<carry>\d+))?")
+One = Value[A, Any] | Wanted[A]
+Names = str | tuple[()] | tuple[str, ...]
+Writes = str | Value[Any, Any] | Wanted[Any] | tuple[str | Value[Any, Any] | Wanted[Any], ...]
 
 
 @dataclass(frozen=True)
@@ -35,113 +40,115 @@ class NodeFunction(Generic[P, R]):
     """A function and what it touches. Called, it is the function; in a graph, it is a node."""
 
     function: Callable[P, R]
-    name: str
-    parameters: Mapping[str, Read]  # in the order of the signature
-    context: bool  # it has a parameter `ctx`
-    writes: tuple[str, ...]
-    single: bool  # it returns the one thing it writes, not a tuple
-    updates: tuple[str, ...]
-    launch: NodeFunction[..., Any] | None
-    template: Node  # all that is not an op
+    declared: Declared
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
-    def node(self, states: Collection[str]) -> Node:
-        """The node, once it is known which names are states."""
-        op = self.op(states)
-        if self.template.stream is None:
-            return replace(self.template, host=(op,))
-        launch = self.launch.op(states) if self.launch else Op()
-        return replace(self.template, host=(launch,), device=(op,))
-
-    def op(self, states: Collection[str]) -> Op:
-        for name in self.updates:
-            if name not in states:
-                raise GraphError(
-                    f"node {self.name!r}: it updates {name!r}, which is no state of the graph"
-                    f"{did_you_mean(name, states)}. Name it in `states`.",
-                    code="SW-UNKNOWN-NAME",
-                )
-        return Op(
-            reads=tuple(self.parameters.values()),
-            writes=(*self.writes, *self.updates),
-            cost_us=self._cost_us,
-            run=self._adapter(states),
-        )
-
     @property
-    def _cost_us(self) -> float | None:
-        """The template carries it on its first host op."""
-        return self.template.host[0].cost_us
+    def name(self) -> str:
+        return self.declared.template.name
 
-    def _adapter(self, states: Collection[str]) -> Run:
-        gets = [
-            (parameter, read.name if read.name in states else str(read), read.name in states)
-            for parameter, read in self.parameters.items()
-        ]
-        function: Callable[..., Any] = self.function
 
-        def run(ctx: OpContext) -> None:
-            arguments = {
-                parameter: ctx.state(key) if state else ctx.read(key)
-                for parameter, key, state in gets
-            }
-            if self.context:
-                arguments["ctx"] = ctx
-            self._publish(ctx, function(**arguments))
+@overload
+def op(function: Callable[P, R], /) -> OpFunction[P, R]: ...
+@overload
+def op(
+    *, writes: One[A], phase: str | None = None, cost_us: float | None = None
+) -> Callable[[Callable[P, A | None]], OpFunction[P, A | None]]: ...
+@overload
+def op(
+    *, writes: tuple[One[A], One[B]], phase: str | None = None, cost_us: float | None = None
+) -> Callable[
+    [Callable[P, tuple[A | None, B | None] | None]], OpFunction[P, tuple[A | None, B | None] | None]
+]: ...
+@overload
+def op(
+    *,
+    writes: tuple[One[A], One[B], One[C]],
+    phase: str | None = None,
+    cost_us: float | None = None,
+) -> Callable[
+    [Callable[P, tuple[A | None, B | None, C | None] | None]],
+    OpFunction[P, tuple[A | None, B | None, C | None] | None],
+]: ...
+@overload
+def op(
+    *, writes: Names = (), phase: str | None = None, cost_us: float | None = None
+) -> Callable[[Callable[P, R]], OpFunction[P, R]]: ...
+def op(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    writes: Writes = (),
+    phase: str | None = None,
+    cost_us: float | None = None,
+) -> Any:
+    """Declare one op by a function: for nodes of several ops, and for node kinds.
 
-        return run
+    What the function returns is what it `writes`; None: nothing in this step. Raises `GraphError`
+    for a signature that hides what it reads.
+    """
 
-    def _publish(self, ctx: OpContext, result: Any) -> None:
-        if self.single:
-            ctx.write(self.writes[0], result)
-            return
-        if result is None:  # nothing to do in this step: none of each
-            result = (None,) * len(self.writes)
-        if not isinstance(result, tuple) or len(result) != len(self.writes):
-            returned = f"{len(result)} data" if isinstance(result, tuple) else "one datum"
-            raise StepweaveError(
-                f"node {self.name!r} returned {returned} but writes {len(self.writes)}"
-                f"{': ' if self.writes else ''}{', '.join(self.writes)}. "
-                "Return a tuple with one datum for each, in that order.",
-                code="SW-RESULT",
-            )
-        for name, datum in zip(self.writes, result, strict=True):
-            ctx.write(name, datum)
+    def decorate(decorated: Callable[..., Any]) -> OpFunction[..., Any]:
+        _check_function(decorated, "op")
+        return _op(decorated, getattr(decorated, "__name__", "op"), writes, phase, cost_us)
+
+    return decorate if function is None else decorate(function)
 
 
 @overload
 def node(function: Callable[P, R], /) -> NodeFunction[P, R]: ...
-
-
 @overload
 def node(
     *,
-    writes: str | tuple[str, ...] = (),
-    reads: Mapping[str, str | Read] | None = None,
-    updates: str | tuple[str, ...] = (),
+    writes: One[A],
     actor: str = "driver",
     stream: str | None = None,
-    launch: NodeFunction[..., Any] | None = None,
+    launch: OpFunction[..., Any] | None = None,
+    offset: int = 0,
+    cost_us: float | None = None,
+    launch_latency_us: float | None = None,
+    allow_sync: bool = False,
+    name: str | None = None,
+) -> Callable[[Callable[P, A | None]], NodeFunction[P, A | None]]: ...
+@overload
+def node(
+    *,
+    writes: tuple[One[A], One[B]],
+    actor: str = "driver",
+    stream: str | None = None,
+    launch: OpFunction[..., Any] | None = None,
+    offset: int = 0,
+    cost_us: float | None = None,
+    launch_latency_us: float | None = None,
+    allow_sync: bool = False,
+    name: str | None = None,
+) -> Callable[
+    [Callable[P, tuple[A | None, B | None] | None]],
+    NodeFunction[P, tuple[A | None, B | None] | None],
+]: ...
+@overload
+def node(
+    *,
+    writes: Names = (),
+    actor: str = "driver",
+    stream: str | None = None,
+    launch: OpFunction[..., Any] | None = None,
     offset: int = 0,
     cost_us: float | None = None,
     launch_latency_us: float | None = None,
     allow_sync: bool = False,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], NodeFunction[P, R]]: ...
-
-
 def node(
     function: Callable[..., Any] | None = None,
     /,
     *,
-    writes: str | tuple[str, ...] = (),
-    reads: Mapping[str, str | Read] | None = None,
-    updates: str | tuple[str, ...] = (),
+    writes: Writes = (),
     actor: str = "driver",
     stream: str | None = None,
-    launch: NodeFunction[..., Any] | None = None,
+    launch: OpFunction[..., Any] | None = None,
     offset: int = 0,
     cost_us: float | None = None,
     launch_latency_us: float | None = None,
@@ -150,13 +157,8 @@ def node(
 ) -> Any:
     """Make a node of a function, to run on the host thread `actor`, or on `stream` if given.
 
-    `reads` says what a parameter reads where that is not its name: `{"prev": "tokens@-1"}` (or
-    annotate it, `prev: Annotated[Tensor, Read("tokens", 1)]`). `updates` names the states among
-    the parameters that the function changes in place. `launch` is a node function for the host
-    side of a device node, if that does more than launch.
-
-    Raises `GraphError` for an argument that is wrong by itself, such as a state to update that no
-    parameter receives.
+    `launch` is an op function for the host side of a device node, if that does more than launch.
+    Raises `GraphError` for a signature that hides what it reads, or a wrong argument.
     """
 
     if name is not None:
@@ -169,53 +171,57 @@ def node(
         called = str(name or getattr(decorated, "__name__", "node"))
         where = f"node {called!r}"
         _check_placing(where, actor, stream, offset, cost_us, launch_latency_us)
-        for argument, names in (("writes", writes), ("updates", updates)):
-            if not isinstance(names, str):
-                arguments.texts(where, argument, names)
-        arguments.mapping(where, "reads", reads or {}, "parameters to values", "SW-ARGUMENT")
         if launch is not None:
-            arguments.a(where, "launch", launch, NodeFunction, "a function decorated with @node")
-        parameters, context = _parameters(decorated, called, reads or {})
-        changed = (updates,) if isinstance(updates, str) else tuple(updates)
-        for state in changed:
-            if state not in {read.name for read in parameters.values()}:
-                raise GraphError(
-                    f"node {called!r}: it updates {state!r}, but no parameter receives it"
-                    f"{did_you_mean(state, parameters)}. Add the parameter.",
-                    code="SW-UNKNOWN-NAME",
-                )
+            arguments.a(where, "launch", launch, OpFunction, "a function decorated with @op")
         if launch is not None and stream is None:
             raise GraphError(
                 f'node {called!r}: it has a launch but no stream. Say `stream="compute"`, or '
                 "make the launch a node of its own.",
                 code="SW-NO-STREAM",
             )
-        return NodeFunction(
-            function=decorated,
+        body = _op(decorated, called, writes, None, cost_us)
+        template = Node(
             name=called,
-            parameters=parameters,
-            context=context,
-            writes=(writes,) if isinstance(writes, str) else tuple(writes),
-            single=isinstance(writes, str),
-            updates=changed,
-            launch=launch,
-            template=Node(
-                name=called,
-                host=(Op(cost_us=cost_us),),
-                actor=actor,
-                stream=stream,
-                offset=offset,
-                kind="function",
-                launch_latency_us=launch_latency_us,
-                allow_sync=allow_sync,
-            ),
+            actor=actor,
+            stream=stream,
+            offset=offset,
+            kind="function",
+            launch_latency_us=launch_latency_us,
+            allow_sync=allow_sync,
         )
+        if stream is None:
+            return NodeFunction(decorated, Declared(template, host=(body,)))
+        launches = () if launch is None else (launch,)
+        return NodeFunction(decorated, Declared(template, host=launches, device=(body,)))
 
     return decorate if function is None else decorate(function)
 
 
+def _op(
+    function: Callable[..., Any],
+    called: str,
+    writes: Writes,
+    phase: str | None,
+    cost_us: float | None,
+) -> OpFunction[..., Any]:
+    where = f"node {called!r}"
+    single = isinstance(writes, str | Value | Wanted)
+    listed: Any = (writes,) if single else writes
+    if not isinstance(listed, tuple | list):
+        must = "a value, or a tuple of values"
+        raise arguments.wrong(where, "writes", must, writes, "SW-ARGUMENT")
+    for each in listed:
+        arguments.a(where, "each of writes", each, (str, Value, Wanted), "a value, or its name")
+        if isinstance(each, str):
+            arguments.text(where, "each of writes", each)
+    if cost_us is not None:
+        arguments.number(where, "cost_us", cost_us)
+    parameters(function)  # refuses what hides a read
+    return OpFunction(function, called, tuple(map(write_of, listed)), single, phase, cost_us)
+
+
 def _check_function(function: object, where: str) -> None:
-    if not callable(function) or isinstance(function, NodeFunction | type):
+    if not callable(function) or isinstance(function, NodeFunction | OpFunction | type):
         must = "a plain function; its options are given by name, as in @node(writes=…)"
         raise arguments.wrong(where, "the decorated object", must, function, "SW-ARGUMENT")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
@@ -299,19 +305,24 @@ def value(
 
 
 def step_graph(
-    *nodes: NodeFunction[..., Any] | Node,
+    *nodes: NodeFunction[..., Any] | Declared | Node,
     values: Iterable[Value | ValueHint] = (),
     states: Iterable[str | State] = (),
     order: Literal["keep", "search"] = "search",
     name: str = "step",
+    launches: Literal["apart", "together"] = "apart",
+    resources: Resources | None = None,
+    bodies: bool = True,
 ) -> StepGraph:
     """The graph of some nodes, listed in the reference order. Raises `GraphError`.
 
-    Values are inferred: one that only host ops touch lives on the host, one that only device ops
-    touch on the device, and one that crosses over in pinned memory.
+    Values that are only named are inferred: one that only host ops touch lives on the host, one
+    that only device ops touch on the device, and one that crosses over in pinned memory.
+    `resources` are passed to what asks for them. Without `bodies` the graph can be checked and
+    drawn, but not run, and only sizes are computed. `launches`: see `planner/units.py`.
     """
     for item in nodes:
-        if not isinstance(item, Node | NodeFunction):
+        if not isinstance(item, Node | NodeFunction | Declared):
             must = "a Node or a function decorated with @node, each an argument of its own"
             raise arguments.wrong("step_graph", "each node", must, item, "SW-ARGUMENT")
     for argument, given, kind in (("values", values, "value(…)"), ("states", states, "a name")):
@@ -321,31 +332,62 @@ def step_graph(
     values, states = list(values), list(states)
     for hint in values:
         arguments.a("step_graph", "each of values", hint, (Value, ValueHint), "made by value(…)")
-    for state in states:
-        arguments.a("step_graph", "each of states", state, (str, State), "a name or a State")
+    for each in states:
+        arguments.a("step_graph", "each of states", each, (str, State), "a name or a State")
     arguments.one_of("step_graph", "order", order, ("keep", "search"))
     arguments.text("step_graph", "name", name)
-    kinds = [State(state) if isinstance(state, str) else state for state in states]
-    names = {state.name for state in kinds}
-    built = [item if isinstance(item, Node) else item.node(names) for item in nodes]
-    said = list(values)
+    resources = resources or Resources()
+    said = [State(each) if isinstance(each, str) else each for each in states]
+    declared = [item.declared if isinstance(item, NodeFunction) else item for item in nodes]
+    binder = Binder(declared, {v.name for v in values}, {s.name for s in said}, resources)
+    built = binder.nodes(bodies=bodies)
+    touched = said + [each for each in binder.states() if each.name not in {s.name for s in said}]
+    given_values = {hint.name for hint in values}
+    typed = [v for v in binder.values() if v.name not in given_values]
     places = _places(built)
-    given = {hint.name for hint in said}
-    written = {name for item in built for op in (*item.host, *item.device) for name in op.writes}
-    inferred = [hint for hint in places if hint in written - names - given]
+    named = {*given_values, *(v.name for v in typed), *(s.name for s in touched)}
+    written = {
+        name for item in built for each in (*item.host, *item.device) for name in each.writes
+    }
+    inferred = [hint for hint in places if hint in written - named]
     return StepGraph.build(
         built,
         [
             *(
                 hint.value(places.get(hint.name, "host")) if isinstance(hint, ValueHint) else hint
-                for hint in said
+                for hint in values
             ),
+            *(_sized(v, resources, binder.owner_of(v.name), bodies) for v in typed),
             *(value(name).value(places[name]) for name in inferred),
         ],
-        kinds,
+        [
+            _made(each, resources, binder.owner_of(each.name)) if each.make and bodies else each
+            for each in touched
+        ],
         order=order,
         name=name,
+        launches=launches,
     )
+
+
+def _sized(found: Value, resources: Resources, owner: Declared, bodies: bool) -> Value:
+    """The value with what its functions need passed to them."""
+    if found.size is not None:
+        found = replace(found, nbytes=called(resources, found.size, owner))
+    if not bodies:
+        return found
+    if found.allocate is not None:
+        found = replace(found, allocate=passed(resources, found.allocate, owner))
+    if found.first is not None:
+        found = replace(found, initial=called(resources, found.first, owner))
+    return found
+
+
+def _made(found: State, resources: Resources, owner: Declared) -> State:
+    """The state with a `make` that finds its resources when it is called."""
+    make = found.make
+    assert make is not None, "only such states are made"
+    return replace(found, make=lambda: called(resources, make, owner))
 
 
 def _places(nodes: Iterable[Node]) -> dict[str, Place]:
@@ -353,8 +395,8 @@ def _places(nodes: Iterable[Node]) -> dict[str, Place]:
     sides: dict[str, set[str]] = {}
     for item in nodes:
         for side, ops in (("host", item.host), ("device", item.device)):
-            for op in ops:
-                for name in (*op.writes, *(read.name for read in op.reads)):
+            for each in ops:
+                for name in (*each.writes, *(read.name for read in each.reads)):
                     sides.setdefault(name, set()).add(side)
     return {
         name: "pinned" if len(found) == 2 else "device" if "device" in found else "host"
@@ -362,72 +404,4 @@ def _places(nodes: Iterable[Node]) -> dict[str, Place]:
     }
 
 
-def _parameters(
-    function: Callable[..., Any], called: str, reads: Mapping[str, str | Read]
-) -> tuple[dict[str, Read], bool]:
-    """What each parameter reads, and whether the function wants the context."""
-    signature = inspect.signature(function).parameters
-    for name in reads:
-        if name not in signature:
-            raise GraphError(
-                f"node {called!r}: `reads` names {name!r}, which is no parameter of its function"
-                f"{did_you_mean(name, signature)}.",
-                code="SW-UNKNOWN-NAME",
-            )
-    annotated = _annotated(function, called)
-    found: dict[str, Read] = {}
-    for name, parameter in signature.items():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise GraphError(
-                f"node {called!r}: the parameter *{name} hides what it reads. Name each read.",
-                code="SW-SIGNATURE",
-            )
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise GraphError(
-                f"node {called!r}: the parameter {name!r} is positional only, but reads are passed "
-                "by name. Drop the `/`.",
-                code="SW-SIGNATURE",
-            )
-        if name in reads:
-            found[name] = _read(reads[name], called)
-        elif name in annotated:
-            found[name] = annotated[name]
-        elif name != "ctx" and parameter.default is parameter.empty:
-            found[name] = Read(name)
-    return found, "ctx" in signature and "ctx" not in found
-
-
-def _annotated(function: Callable[..., Any], called: str) -> dict[str, Read]:
-    """Reads given as `Annotated[type, Read("tokens", 1)]`."""
-    raw = getattr(function, "__annotations__", {})
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except (NameError, TypeError):  # names of a type checker only, or of an enclosing function
-        lost = [name for name, hint in raw.items() if isinstance(hint, str) and "Read(" in hint]
-        if lost:
-            raise GraphError(
-                f"node {called!r}: the annotation of {lost[0]!r} cannot be evaluated here. "
-                f'Say `reads={{{lost[0]!r}: "name@-1"}}` instead.',
-                code="SW-SIGNATURE",
-            ) from None
-        hints = {name: hint for name, hint in raw.items() if not isinstance(hint, str)}
-    return {
-        name: read
-        for name, hint in hints.items()
-        for read in getattr(hint, "__metadata__", ())
-        if isinstance(read, Read)
-    }
-
-
-def _read(text: str | Read, called: str) -> Read:
-    """`tokens` or `tokens@-1`."""
-    if isinstance(text, Read):
-        return text
-    match = _READ.fullmatch(text)
-    if match is None:
-        raise GraphError(
-            f"node {called!r}: {text!r} is not a read. Write `tokens` for this step's version, "
-            "`tokens@-1` for that of the step before.",
-            code="SW-CARRY",
-        )
-    return Read(match["name"], int(match["carry"] or 0))
+__all__ = ["NodeFunction", "Op", "Parameter", "ValueHint", "node", "op", "step_graph", "value"]

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol
+
+from typing_extensions import TypeVar  # of the standard library from Python 3.13 on
+
+T = TypeVar("T", default=Any)
+B = TypeVar("B", default=Any)
 
 Place = Literal["host", "pinned", "device"]
 Storage = Literal["slots", "fresh"]
@@ -52,13 +57,16 @@ Run = Callable[[OpContext], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """A named datum that one node writes anew in each step.
+class Value(Generic[T, B]):
+    """A named datum of type T that one node writes anew in each step.
 
     `fresh` values are allocated anew each step and kept until their last reader is done;
     `slots` values live in `slots` physical copies (None: derived), version i in slot i mod K.
     `initial` is every version before step 0 (what a carried read sees at first); `allocate`
-    makes the buffer of a slot (of a fresh value: of a step), new memory in each call.
+    makes the buffer B of a slot (of a fresh value: of a step), new memory in each call.
+
+    `first` makes `initial`, `size` computes `nbytes`. They and `allocate` may have parameters:
+    resources (see `graph.parameters`), which are passed when the graph is built.
     """
 
     name: str
@@ -67,8 +75,10 @@ class Value:
     slots: int | None = None
     nbytes: int = 0  # bytes of one slot; breaks ties between slot choices
     external: bool = False  # nobody writes it; every version is `initial`
-    initial: Any = field(default=None, compare=False)
-    allocate: Callable[[], Any] | None = field(default=None, compare=False)
+    initial: T | None = field(default=None, compare=False)
+    first: Callable[..., T] | None = field(default=None, compare=False)
+    size: Callable[..., int] | None = field(default=None, compare=False)
+    allocate: Callable[..., B] | None = field(default=None, compare=False)
     line: int | None = field(default=None, compare=False)
 
     @staticmethod
@@ -78,11 +88,20 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """A named datum changed in place across steps: request table, KV cache, matchers."""
+class State(Generic[T]):
+    """A named datum of type T changed in place across steps: request table, KV cache, matchers.
+
+    `make` makes it from resources, its parameters. `keys` names the pool whose keys name its parts,
+    such as the KV blocks: a key that is released may be granted again when the plan orders what the
+    old owner's steps do to this state before what the new owner's do. A state is made once for an
+    engine and lives on from run to run; with `per_run` each run begins with a new one.
+    """
 
     name: str
     line: int | None = field(default=None, compare=False)
+    make: Callable[..., T] | None = field(default=None, compare=False)
+    keys: str | None = field(default=None, compare=False)
+    per_run: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

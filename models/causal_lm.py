@@ -215,7 +215,14 @@ class CausalLM:
 
     def new_cache(self, num_blocks: int, block_size: int) -> PagedCache:
         """A zeroed cache of `num_blocks` blocks, scratch block 0 included."""
-        return PagedCache(self.layer_shapes, num_blocks, block_size, self.dtype, self.device)
+        return PagedCache(
+            self.layer_shapes,
+            num_blocks,
+            block_size,
+            self.dtype,
+            self.device,
+            lookback=self.sliding_window,
+        )
 
     # --- what it does
 

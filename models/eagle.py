@@ -170,7 +170,10 @@ class EagleHead:
 
     def new_cache(self, num_blocks: int, block_size: int) -> PagedCache:
         """A zeroed cache of `num_blocks` blocks, scratch block 0 included."""
-        return PagedCache(self.layer_shapes, num_blocks, block_size, self.dtype, self.device)
+        # A key is made with the token after its own.
+        return PagedCache(
+            self.layer_shapes, num_blocks, block_size, self.dtype, self.device, tail=1
+        )
 
     # --- what it does
 

@@ -58,7 +58,14 @@ class PagedCache:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device | str,
+        *,
+        lookback: int | None = None,
+        tail: int = 0,
     ) -> None:
+        """`lookback`: how many tokens back any layer attends; None: to the start. `tail`: how many
+        tokens after a block its contents depend on.
+        """
+        self.lookback, self.tail = lookback, tail
         if num_blocks < 2:
             raise ValueError(f"num_blocks is {num_blocks}: need scratch block 0 and one more")
         if block_size < 1:

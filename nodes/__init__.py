@@ -1,14 +1,65 @@
-"""What a package with a kind of node is made of. Each name is loaded when first used."""
+"""For authors of nodes and drafters: how to declare one, and what the decode step shares.
+
+Each name is loaded when it is first used, and none of them needs torch.
+"""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     __all__: list[str]
 
-    from .kind import Built as Built
+    from ..graph.declare import op as op
+    from ..graph.node import OpContext as OpContext
+    from ..graph.node import State as State
+    from ..graph.node import Value as Value
+    from ..graph.parameters import Resource as Resource
+    from ..graph.parameters import buffer as buffer
+    from ..graph.parameters import context as context
+    from ..graph.parameters import given as given
+    from ..graph.parameters import optional as optional
+    from ..graph.parameters import optional_state as optional_state
+    from ..graph.parameters import optional_update as optional_update
+    from ..graph.parameters import read as read
+    from ..graph.parameters import settings as settings
+    from ..graph.parameters import state as state
+    from ..graph.parameters import update as update
+    from ..graph.parameters import wanted as wanted
+    from .drafter import Drafter as Drafter
     from .kind import NodeKind as NodeKind
     from .kind import NodeSpec as NodeSpec
+    from .options import DrafterOptions as DrafterOptions
+    from .options import ModelName as ModelName
     from .options import Options as Options
+    from .values import ACCEPTANCE as ACCEPTANCE
+    from .values import BATCH as BATCH
+    from .values import BLOCKS as BLOCKS
+    from .values import DEVICE as DEVICE
+    from .values import DRAFT_PROBS as DRAFT_PROBS
+    from .values import DRAFTS as DRAFTS
+    from .values import HIDDEN as HIDDEN
+    from .values import HISTORY as HISTORY
+    from .values import HOST_COUNTS as HOST_COUNTS
+    from .values import HOST_DRAFTS as HOST_DRAFTS
+    from .values import HOST_SAMPLED as HOST_SAMPLED
+    from .values import INPUTS as INPUTS
+    from .values import KEPT as KEPT
+    from .values import KV as KV
+    from .values import LIMITS as LIMITS
+    from .values import LOADING as LOADING
+    from .values import LOGITS as LOGITS
+    from .values import MASK as MASK
+    from .values import MASK_HOST as MASK_HOST
+    from .values import MATCHERS as MATCHERS
+    from .values import PROMPT_LOGITS as PROMPT_LOGITS
+    from .values import REQUESTS as REQUESTS
+    from .values import ROWS as ROWS
+    from .values import SAMPLED as SAMPLED
+    from .values import SETTLED as SETTLED
+    from .values import SIZES as SIZES
+    from .values import STAGING as STAGING
+    from .values import TAILS as TAILS
+    from .values import TARGET as TARGET
+    from .values import VOCAB_SIZE as VOCAB_SIZE
 
 
 def __getattr__(name: str) -> object:

@@ -1,143 +1,93 @@
 """bitmask: fill the grammar masks of a step while its forward runs, and cut invalid drafts.
 
 The matcher stands after the tokens of step i−1 (commit's `advance` phase), the drafts are those
-that step i−1 copied back. For each row it walks the draft window, fills one mask per position,
-and rolls back; the first draft that breaks the grammar ends the row's window. Masks fail closed:
-a row whose matcher failed, or whose drafts are not provably its own, allows nothing but a stop.
+that step i−1 copied back. Masks fail closed: a row whose matcher failed, or whose drafts are not
+provably its own, allows nothing but a stop.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
-from torch import Tensor
+from pydantic import Field
 
-from ..graph.node import OpContext
-from ..requests.batch import ScheduledRow, StepBatch
-from ..structured.backend import Matcher, fill_batch
-from ..structured.bitmask import ALL_ALLOWED, words
-from ..structured.in_use import GrammarsInUse
-from .d2h_copy import HostDrafts
-from .kind import Shape
-from .machine import Machine
-from .tails import GENERATION
-from .transfer import CPU, packed, pinned, upload
+from ..graph.declare import op
+from ..graph.parameters import buffer, given, optional, read, update
+from ..requests.batch import StepBatch
+from .kind import NodeKind
+from .options import Options
+from .values import BATCH, DEVICE, HOST_DRAFTS, MASK, MASK_HOST, MATCHERS
 
+if TYPE_CHECKING:
+    import torch
 
-@dataclass
-class MatcherTable:
-    """The `matchers` state: one matcher per structured request, and what went wrong with it."""
-
-    grammars: GrammarsInUse = field(default_factory=GrammarsInUse)
-    matchers: dict[int, Matcher] = field(default_factory=dict)
-    failures: dict[int, str] = field(default_factory=dict)
-
-    def of(self, row: ScheduledRow) -> Matcher | None:
-        """The row's matcher, made when it is first needed; None for a row without a grammar."""
-        if not row.request.structured:
-            return None
-        uid = row.request.uid
-        if uid not in self.matchers:
-            matcher = self.grammars.of(uid).matcher()
-            matcher.advance(row.earlier_output)
-            self.matchers[uid] = matcher
-        return self.matchers[uid]
-
-    def drop(self, uid: int) -> None:
-        self.matchers.pop(uid, None)
-        self.failures.pop(uid, None)
+    from .data import FilledMask, HostDrafts, Mask
+    from .ops.masks import MaskBuffer, MatcherTable
 
 
-class MaskBuffer:
-    """Pinned masks: `bits[S, W, V / 32]` int32 and `valid[S]`, filled through numpy.
+class GrammarOptions(Options):
+    """Grammars that output must follow, asked for per request."""
 
-    W is the widest window of the step, so a step without drafts copies and applies less.
-    """
-
-    fixed = True
-    """Its tensors never move: captured graphs know it by identity."""
-
-    def __init__(self, rows: int, window: int, vocab: int, device: torch.device = CPU) -> None:
-        self.bits = pinned(rows, window, words(vocab), dtype=torch.int32, device=device)
-        self.valid = pinned(rows, device=device)
-
-    def fill(self, batch: StepBatch, table: MatcherTable, drafts: HostDrafts | None) -> FilledMask:
-        """Masks of every sampling row: all ones where nothing is structured."""
-        rows, width = batch.sampling, batch.width
-        used = packed(self.bits, batch.samples, width, self.bits.shape[2])
-        bits = used.numpy()
-        bits[:] = ALL_ALLOWED
-        valid = self.valid.numpy()
-        valid[: batch.samples] = width - 1
-        items: list[tuple[Matcher, list[int], int]] = []
-        for index, row in enumerate(rows):
-            if not row.yields:
-                continue  # a resumed row's token is known; it was masked when it was sampled
-            try:
-                matcher = table.of(row)
-            except Exception as error:  # the boundary: one request's grammar, one request's error
-                table.failures[row.request.uid] = f"{type(error).__name__}: {error}"
-                bits[index] = 0
-                valid[index] = 0
-                continue
-            if matcher is not None:
-                items.append((matcher, self._drafts_of(row, table, drafts), index))
-        counts, failures = fill_batch(items, bits)
-        for (_, _, index), count in zip(items, counts, strict=True):
-            valid[index] = count
-        for index, failure in failures.items():
-            table.failures[rows[index].request.uid] = str(failure)
-        return FilledMask(used, self.valid[: batch.samples])
-
-    @staticmethod
-    def _drafts_of(row: ScheduledRow, table: MatcherTable, drafts: HostDrafts | None) -> list[int]:
-        if drafts is None or not row.decodes:
-            return []
-        if int(drafts.tags[row.row, GENERATION]) != row.generation:
-            table.failures[row.request.uid] = (
-                f"row {row.row} holds drafts of generation "
-                f"{int(drafts.tags[row.row, GENERATION])}, not {row.generation}"
-            )
-            return []
-        found: list[int] = drafts.tokens[row.row, : row.request.window - 1].tolist()
-        return found
+    backend: Literal["auto", "xgrammar", "llguidance"] = Field(
+        default="auto",
+        description="The grammar library. auto: each grammar is served by the library that "
+        "serves it exactly; the output's `notes` name it.",
+    )
+    any_whitespace: bool = Field(
+        default=False,
+        description="Allow any whitespace between the parts of JSON output, as the model chooses.",
+    )
+    strict: bool = Field(
+        default=True,
+        description="true: a grammar is refused if a part of it would not be enforced. false: "
+        "it is used, and the output's `warnings` name that part.",
+    )
+    reasoning_end: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        default=None,
+        description="The text that ends a reasoning section, such as </think>. The grammar "
+        "applies after it. A request can turn this off with `reasoning: false`.",
+    )
+    compile_limit_s: float | None = Field(
+        default=20.0,
+        gt=0,
+        le=3600,
+        description="Seconds of processor time that compiling one grammar may take. The "
+        "grammar is first compiled in a separate process as a trial. null: no trial "
+        "and no limit.",
+    )
+    compile_workers: int = Field(
+        default=1, ge=1, le=64, description="Number of grammars compiled at the same time."
+    )
+    cache_bytes: int = Field(
+        default=64 << 20, ge=0, le=1 << 40, description="Bytes of compiled grammars kept for reuse."
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class FilledMask:
-    """The filled part of a mask buffer, in which it lies."""
-
-    bits: Tensor
-    valid: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """Masks on the device: `bits[S, W, V / 32]` int32, and `valid[S]` drafts that pass."""
-
-    bits: Tensor
-    valid: Tensor
+@op(writes=MASK_HOST)
+def fill(
+    batch: StepBatch = read(BATCH),
+    matchers: MatcherTable = update(MATCHERS),
+    host_drafts: HostDrafts | None = optional(HOST_DRAFTS, 1),
+    mask_host: MaskBuffer = buffer(MASK_HOST),
+) -> FilledMask | None:
+    """Masks of every sampling row; None where nothing in this step is masked."""
+    return mask_host.fill(batch, matchers, host_drafts) if batch.structured else None
 
 
-def new_buffer(machine: Machine, shape: Shape) -> MaskBuffer:
-    return MaskBuffer(shape.max_rows, shape.draft_tokens + 1, machine.vocab_size, machine.device)
+@op(writes=MASK)
+def upload(
+    mask_host: FilledMask | None = read(MASK_HOST), device: torch.device = given(DEVICE)
+) -> Mask | None:
+    """The masks on the device."""
+    from .ops.masks import uploaded
+
+    return None if mask_host is None else uploaded(mask_host, device)
 
 
-def fill(shape: Shape, ctx: OpContext) -> None:
-    batch: StepBatch = ctx.read("batch")
-    drafts: HostDrafts | None = ctx.read("host_drafts") if shape.draft_tokens > 0 else None
-    table: MatcherTable = ctx.state("matchers")
-    if not batch.structured:
-        return  # none: nothing in this step is masked
-    buffer: MaskBuffer = ctx.buffer("mask_host")
-    ctx.write("mask_host", buffer.fill(batch, table, drafts))
-
-
-def copy(machine: Machine, ctx: OpContext) -> None:
-    filled: FilledMask | None = ctx.read("mask_host")
-    if filled is None:
-        return
-    with torch.inference_mode():
-        device = machine.device
-        ctx.write("mask", Mask(upload(filled.bits, device), upload(filled.valid, device)))
+KIND = NodeKind(
+    "bitmask",
+    "fill grammar masks per draft position; cut drafts that break them",
+    host=(fill,),
+    device=(upload,),
+    options=GrammarOptions,
+)

@@ -7,162 +7,55 @@ of rows and blocks, off the path to the next mask. A request's failure ends that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from ..graph.declare import op
 from ..graph.node import OpContext
+from ..graph.parameters import context, optional_update, read, update
 from ..requests.batch import StepBatch
-from ..requests.request import Request
-from ..requests.table import RequestTable
-from .bitmask import MatcherTable
-from .d2h_copy import HostSampled
-from .transfer import packed
+from .kind import NodeKind
+from .values import BATCH, HOST_SAMPLED, MATCHERS, REQUESTS, SETTLED
+
+if TYPE_CHECKING:
+    from ..requests.table import RequestTable
+    from .data import HostSampled, SettledRows
+    from .ops.masks import MatcherTable
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """What one request got from one step: its tokens, or the error that ends it."""
-
-    uid: int
-    tokens: tuple[int, ...] = ()
-    drafted: int = 0
-    accepted: int = 0  # of the drafts in this step's window, before a stop cuts the tokens
-    error: str | None = None
-
-
-def cut(request: Request, tokens: Sequence[int]) -> Sequence[int]:
-    """The tokens up to the first that ends the request: a stop token, or the last it may have.
-
-    Stop strings are found in the text, by `finish`; they can only cut more.
-    """
-    room = request.max_tokens - len(request.output_ids)
-    for index, token in enumerate(tokens[:room]):
-        if token in request.stop_token_ids:
-            return tokens[: index + 1]
-    return tokens[:room]
-
-
+@op(writes=SETTLED, phase="advance")
 def advance(
-    table: RequestTable,
-    batch: StepBatch,
-    sampled: HostSampled | None,
-    matchers: MatcherTable | None,
-) -> tuple[Settled, ...]:
+    batch: StepBatch = read(BATCH),
+    host_sampled: HostSampled | None = read(HOST_SAMPLED),
+    requests: RequestTable = update(REQUESTS),
+    matchers: MatcherTable | None = optional_update(MATCHERS),
+    ctx: OpContext = context(),
+) -> SettledRows:
     """Settle the tokens of every live row, and advance its matcher by what was kept."""
-    if sampled is None:
-        return ()
-    settled: list[Settled] = []
-    _prompt_logprobs(table, batch, sampled)
-    count = len(batch.sampling)
-    tokens = packed(sampled.tokens, count, batch.width).tolist()
-    counts = sampled.counts[:count].tolist()
-    drafted = sampled.drafted[:count].tolist()
-    for index, row in enumerate(batch.sampling):
-        request = table.requests.get(row.request.uid)
-        if not row.yields or request is None or request.settled >= row.limit:
-            continue  # it ended while this step was in flight: its work is not counted
-        error = None if matchers is None else matchers.failures.get(request.uid)
-        kept = () if error else tuple(cut(request, tokens[index][: counts[index]]))
-        if error is None and matchers is not None:
-            matcher = matchers.of(row)
-            try:
-                if matcher is not None:
-                    matcher.advance(kept)
-            except Exception as failure:  # the boundary: this request's grammar, its own error
-                error, kept = f"{type(failure).__name__}: {failure}", ()
-        request.output_ids.extend(kept)
-        if (top := request.params.logprobs) is not None:
-            first = index * batch.width
-            request.logprobs += (
-                sampled.logprobs.of(first + place, token, top, batch.logprobs)
-                for place, token in enumerate(kept)
-            )
-        settled.append(Settled(request.uid, kept, drafted[index], counts[index] - 1, error))
-    return tuple(settled)
+    from .ops.settling import settle_tokens
 
-
-def _prompt_logprobs(table: RequestTable, batch: StepBatch, sampled: HostSampled) -> None:
-    """Add what this step's chunks say of the prompts; a chunk computed again says it once."""
-    line = 0
+    requests.paced(batch, ctx.waited_s)
     for row in batch.rows:
-        request, top = table.requests.get(row.request.uid), row.request.params.prompt_logprobs or 0
-        for position, token in enumerate(row.prompt_targets, start=row.start):
-            if request is not None and position == len(request.prompt_logprobs):
-                request.prompt_logprobs.append(
-                    sampled.prompt.of(line, token, top, batch.prompt_logprobs)
-                )
-            line += 1
-
-
-def finish(table: RequestTable, settled: Sequence[Settled]) -> None:
-    """Text, streaming, counts, and the end of what ended."""
-    for each in settled:
-        request = table.find(each.uid)
-        try:
-            text = _take_in(table, request, each)
-            if text and request.on_text is not None:
-                request.on_text(text)
-            if request.on_settled is not None:
-                request.on_settled(request, len(each.tokens))
-        except Exception as failure:  # a decoder's or listener's fault ends its own request only
-            table.finish(request, "error", f"{type(failure).__name__}: {failure}")
-    table.tell_ended()  # here, since a request cancelled meanwhile has all its text only now
-
-
-def _take_in(table: RequestTable, request: Request, each: Settled) -> str:
-    """Account for one request's tokens; the text that may be shown now."""
-    if each.error is not None:
-        table.finish(request, "error", each.error)
-        return ""
-    decision = request.stopper.push(each.tokens, request.decoder.push)
-    text, reason = decision.text, decision.finish_reason
-    dropped = len(each.tokens) - decision.kept
-    if dropped:
-        del request.output_ids[-dropped:]
-        del request.logprobs[len(request.output_ids) :]
-    request.drafted += each.drafted
-    request.accepted += min(each.accepted, decision.kept)
-    if reason is not None:
-        if not isinstance(decision.stop, str):
-            text += request.decoder.finish()
-        table.finish(request, reason)
-    request.text += text
-    return text
-
-
-def run_advance(structured: bool, ctx: OpContext) -> None:
-    batch: StepBatch = ctx.read("batch")
-    sampled: HostSampled | None = ctx.read("host_sampled")
-    table: RequestTable = ctx.state("requests")
-    table.paced(batch, ctx.waited_s)
-    matchers: MatcherTable | None = ctx.state("matchers") if structured else None
-    for row in batch.rows:
-        table.settle(row)
-    for uid in table.take_ended():
+        requests.settle(row)
+    for uid in requests.take_ended():
         if matchers is not None:
             matchers.drop(uid)
-    ctx.write("settled", advance(table, batch, sampled, matchers))
+    return settle_tokens(requests, batch, host_sampled, matchers)
 
 
-def run_finish(ctx: OpContext) -> None:
-    table: RequestTable = ctx.state("requests")
-    settled: Sequence[Settled] = ctx.read("settled")
-    if table.log is None:
-        return finish(table, settled)
-    requests = [table.find(each.uid) for each in settled]
-    drafted, accepted, tokens = _counted(requests)
-    tokens -= sum(len(each.tokens) for each in settled)  # `advance` took them in already
-    finish(table, settled)
-    now = _counted(requests)
-    table.log.steps.settled(
-        ctx.step, drafted=now[0] - drafted, accepted=now[1] - accepted, tokens=now[2] - tokens
-    )
+@op(phase="finish")
+def finish(
+    settled: SettledRows = read(SETTLED),
+    requests: RequestTable = update(REQUESTS),
+    ctx: OpContext = context(),
+) -> None:
+    """Text, streaming, counts, and the end of what ended."""
+    from .ops.settling import finish_requests
+
+    finish_requests(requests, settled, ctx.step)
 
 
-def _counted(requests: Sequence[Request]) -> tuple[int, int, int]:
-    """Drafts verified and accepted, and tokens, of these requests so far."""
-    return (
-        sum(request.drafted for request in requests),
-        sum(request.accepted for request in requests),
-        sum(len(request.output_ids) for request in requests),
-    )
+KIND = NodeKind(
+    "commit",
+    "settle tokens, advance grammars, stream text, end requests",
+    host=(advance, finish),
+)

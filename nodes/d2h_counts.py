@@ -1,29 +1,37 @@
 """d2h_counts: how many tokens each row got, on the host, before the drafter is launched.
 
-Only a drafter whose batches are not padded needs it: its shapes depend on that number, so its
-launch waits for the device. The plan shows what that costs; a drafter pads where no node counts.
+With this node in the pipeline a drafter does not pad its batches: its shapes depend on that
+number, so its launch waits for the device. The plan shows what that costs.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
-from ..graph.node import OpContext
-from .machine import Machine
-from .sample import Sampled
-from .transfer import download, pinned
+from ..graph.declare import op
+from ..graph.parameters import buffer, read
+from .kind import NodeKind
+from .values import HOST_COUNTS, SAMPLED
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .data import Sampled
 
 
-def new_counts(machine: Machine, rows: int) -> Tensor:
-    return pinned(rows, device=machine.device)
+@op(writes=HOST_COUNTS)
+def d2h_counts(
+    sampled: Sampled | None = read(SAMPLED), host_counts: Tensor = buffer(HOST_COUNTS)
+) -> Tensor | None:
+    """`[S]` counts, the rest of the buffer as it was."""
+    from .ops.host_copies import copy_counts
+
+    return None if sampled is None else copy_counts(sampled, host_counts)
 
 
-def run(ctx: OpContext) -> None:
-    sampled: Sampled | None = ctx.read("sampled")
-    if sampled is None:
-        return
-    counts: Tensor = ctx.buffer("host_counts")
-    with torch.inference_mode():
-        download(sampled.counts, counts[: len(sampled.counts)])
-    ctx.write("host_counts", counts)
+KIND = NodeKind(
+    "d2h_counts",
+    "copy the number of sampled tokens to the host, for the drafter",
+    device=(d2h_counts,),
+    stream="copy",
+)

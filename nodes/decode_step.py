@@ -13,15 +13,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from ..graph.answers.delay import delayable
+from ..graph.declare import step_graph
 from ..graph.errors import GraphError
-from ..graph.node import State, Value
+from ..graph.parameters import Resources
+from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph
-from .kind import NodeKind, NodeSpec, Shape
-from .kinds.bitmask import GrammarOptions
-from .kinds.d2h_counts import KIND as COUNTS
-from .machine import Machine
+from ..policies.acceptance import Acceptance
+from .kind import NodeKind, NodeSpec
 from .options import DrafterOptions
 from .registry import kind
+from .sizes import Sizes
+from .values import ACCEPTANCE, BATCH, HOST_SAMPLED, SIZES
 
 
 def offset(kind: NodeKind, depth: int) -> int:
@@ -29,30 +32,6 @@ def offset(kind: NodeKind, depth: int) -> int:
     if depth < 1:
         raise GraphError(f"depth must be at least 1, not {depth}", code="SW-DEPTH")
     return min(1, depth - 1) - (depth - 1 if kind.runs_ahead else 0)
-
-
-def _with_its_nodes(shape: Shape, specs: Sequence[NodeSpec], kinds: Sequence[NodeKind]) -> Shape:
-    """The shape with what the listed nodes make of it."""
-    shape = replace(
-        shape,
-        draft_tokens=0,
-        features=False,
-        structured=any(issubclass(each.options, GrammarOptions) for each in kinds),
-        padded=COUNTS not in kinds,
-    )
-    for spec, each in zip(specs, kinds, strict=True):
-        if each.drafter is not None:
-            options = spec.options or each.options()
-            assert isinstance(options, DrafterOptions), (
-                "the kind's promise, checked when it is made"
-            )
-            shape = replace(
-                shape,
-                draft_tokens=options.tokens,
-                features=each.drafter.features,
-                draws=shape.draws and each.drafter.draws,
-            )
-    return replace(shape, draws=shape.draws and shape.draft_tokens > 0)
 
 
 def _kind_of(spec: NodeSpec) -> NodeKind:
@@ -65,39 +44,54 @@ def _kind_of(spec: NodeSpec) -> NodeKind:
 
 def decode_step(
     specs: Sequence[NodeSpec],
-    shape: Shape,
-    machine: Machine | None = None,
     *,
+    depth: int,
+    max_rows: int = 16,
+    token_budget: int = 256,
+    acceptance: Acceptance,
+    captured: bool = False,
+    resources: Resources | None = None,
     order: Literal["keep", "search"] = "search",
     name: str = "decode",
 ) -> StepGraph:
     """Build the graph of the nodes listed, in the order of the plain serial program.
 
-    `shape` gives sizes and depth; what drafts and grammars make of it follows from the nodes.
-    Without a machine the graph can be checked, but not run. Raises `GraphError`.
+    With `resources` (the target, the limits) it can run; without, only be checked and drawn, and
+    nothing that needs tensors is imported. Raises `GraphError`, and whatever the loading of
+    weights raises.
     """
     kinds = [_kind_of(spec) for spec in specs]
-    shape = _with_its_nodes(shape, specs, kinds)
-    built = [
-        each(replace(spec, shape=shape, offset=offset(each, shape.depth)), machine)
-        for spec, each in zip(specs, kinds, strict=True)
+    settings = [each.settings(spec) for spec, each in zip(specs, kinds, strict=True)]
+    drafts = [each.tokens for each in settings if isinstance(each, DrafterOptions)]
+    found = Resources() if resources is None else resources
+    found.bring(
+        SIZES,
+        Sizes(max_rows=max_rows, token_budget=token_budget, draft_tokens=max(drafts, default=0)),
+    )
+    found.bring(ACCEPTANCE, acceptance)
+    declared = [
+        each.declare(replace(spec, offset=offset(each, depth), options=chosen), captured=captured)
+        for spec, each, chosen in zip(specs, kinds, settings, strict=True)
     ]
-    values: dict[str, Value] = {}
-    for each in built:
-        for value in each.values:
-            if value.name in values:
-                raise GraphError(
-                    f"value {value.name!r} has two owners; the second is {each.node.name!r}",
-                    code="SW-TWO-WRITERS",
-                    line=each.node.line,
-                )
-            values[value.name] = value
-    states = dict.fromkeys(state for each in built for state in each.states)
-    return StepGraph.build(
-        [each.node for each in built],
-        values.values(),
-        [State(state) for state in states],
+    return step_graph(
+        *declared,
         order=order,
         name=name,
-        launches="together" if shape.captured else "apart",
+        launches="together" if captured else "apart",
+        resources=found,
+        bodies=resources is not None,
     )
+
+
+def may_be_delayed(plan: Plan) -> bool:
+    """Whether a delay of the op that publishes batches comes off the wait of the op that settles.
+
+    See `graph.answers.delay`.
+    """
+    writers = [name for name, v in plan.graph.vertices.items() if BATCH.name in v.op.writes]
+    waiters = [
+        name
+        for name, vertex in plan.graph.vertices.items()
+        if vertex.side == "host" and HOST_SAMPLED.name in {r.name for r in vertex.op.reads}
+    ]
+    return bool(writers and waiters) and delayable(plan, writers[0], waiters[0])

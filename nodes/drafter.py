@@ -1,74 +1,140 @@
-"""What every drafter declares: it reads `inputs` and `sampled`, and publishes `drafts`.
+"""What a drafter is: a function that proposes, and the node around it.
 
-What its op does is in `proposal.py`.
+A drafter says by the parameters of its function what it reads, which states it owns and what it
+loads; it returns a `Proposal`. The node reads its inputs, publishes the drafts with their identity
+and carries on the rows that were not asked for: that is the same for every drafter. What a row is
+offered must be a function of its own tokens alone, and no drafter asks the host anything.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from ..graph.node import Node, Op, Read, Value
-from .kind import Built, NodeSpec
-from .later import later
+from ..graph.bind import OpFunction
+from ..graph.declare import op
+from ..graph.errors import GraphError
+from ..graph.parameters import (
+    Parameter,
+    buffer,
+    optional,
+    optional_update,
+    parameters,
+    read,
+    wanted,
+)
+from ..requests.batch import StepBatch
+from .kind import NodeKind
+from .options import DrafterOptions
+from .values import BATCH, DRAFT_PROBS, DRAFTS, HOST_COUNTS, INPUTS, KEPT, SAMPLED
 
 if TYPE_CHECKING:
-    from .kept import Spans
-    from .proposal import Propose
+    from torch import Tensor
+
+    from .data import DraftTable, Inputs, Kept, Proposal, Sampled
+
+Propose = Callable[..., "Proposal | None"]
+"""Offers drafts for a step's sampling rows. None if there are no such rows, or no drafts at all.
+
+Its parameters are declared like those of any node function. It is not called in a step without
+inputs.
+"""
+
+Spans = Callable[[StepBatch, Sequence[int]], list[tuple[int, int]]]
+"""Which tokens of its padded first pass are real, (first, how many) of each row, given the tokens
+that each sampling row got.
+"""
 
 
-def drafter(
-    spec: NodeSpec,
-    propose: Propose,
-    *,
-    reads: tuple[Read, ...] = (),
-    states: tuple[str, ...] = (),
-    spans: Spans | None = None,
-) -> Built:
-    """The node around `propose`.
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """A drafter by name. Packages bring one through the entry point `stepweave.drafters`.
 
-    `reads` and `states` are what this drafter touches besides. `spans` says which lines of its
-    first pass are real; without padding it also reads `kept`, which is made of them.
+    `options`: the model of its options, with `tokens`, the most drafts per row and step.
+    `draws`: it can draw its drafts, where the acceptance rule compares distributions, and then says
+    in the proposal what it drew from. `spans`: see `Spans`; with it `propose` may read `KEPT`.
     """
-    shape = spec.shape
-    rows, k = shape.table_rows, shape.draft_tokens
-    host: tuple[Op, ...] = (Op(),)
-    values: tuple[Value, ...] = ()
-    if spans is not None and not shape.padded:
-        host, values = _keeping(spec, spans)
-        reads = (*reads, Read("kept"))
-    touched = states + (("draft_probs",) if shape.draws else ())
-    op = Op(
-        reads=(Read("inputs"), Read("sampled"), Read("drafts", 1), *reads, *map(Read, touched)),
-        writes=("drafts", *touched),
-        run=later("stepweave.nodes.proposal:run", propose),
-    )
-    drafts = Value(
-        "drafts",
-        "device",
-        "slots",
-        nbytes=8 * rows * (k + 2),
-        initial=later("stepweave.nodes.proposal:no_drafts", rows, k, spec.device),
-    )
-    return Built(
-        Node(spec.name, host=host, device=(op,), stream="compute"),
-        values=(drafts, *values),
-        states=touched,
-    )
+
+    name: str
+    summary: str
+    propose: Propose
+    options: type[DrafterOptions] = DrafterOptions
+    draws: bool = False
+    spans: Spans | None = None
+
+    def __post_init__(self) -> None:
+        if not issubclass(self.options, DrafterOptions):
+            raise TypeError(
+                f"drafter {self.name!r}: its options must derive from DrafterOptions, "
+                f"{self.options.__name__} does not"
+            )
+
+    def kind(self) -> NodeKind:
+        """The node kind around it. Raises `GraphError` for parameters that hide what they read."""
+        return NodeKind(
+            self.name,
+            self.summary,
+            host=() if self.spans is None else (_keep(self.spans),),
+            device=(_draft(self),),
+            options=self.options,
+            drafts=True,
+        )
 
 
-def _keeping(spec: NodeSpec, spans: Spans) -> tuple[tuple[Op, ...], tuple[Value, ...]]:
-    """The host op of an unpadded drafter, and the value that it fills."""
-    most = max(spec.shape.token_budget, 2 * spec.shape.max_rows)
-    op = Op(
-        reads=(Read("batch"), Read("host_counts")),
-        writes=("kept",),
-        run=later("stepweave.nodes.kept:run", spans),
-    )
-    value = Value(
-        "kept",
-        "pinned",
-        "slots",
-        nbytes=8 * most,
-        allocate=later("stepweave.nodes.kept:new_lines", most, spec.device),
-    )
-    return (op,), (value,)
+def _draft(drafter: Drafter) -> OpFunction[..., Any]:
+    def draft(
+        inputs: Inputs | None = read(INPUTS),
+        sampled: Sampled | None = read(SAMPLED),
+        drafts: DraftTable = read(DRAFTS, 1),
+        draft_probs: Tensor | None = optional_update(DRAFT_PROBS),
+        **theirs: Any,
+    ) -> DraftTable:
+        """The drafts of every row; those that the step did not sample keep theirs."""
+        from .ops.proposal import published
+
+        ours = {"inputs": inputs, "sampled": sampled}
+        theirs |= {name: datum for name, datum in ours.items() if name in asked}
+
+        def propose() -> Proposal | None:
+            return drafter.propose(**theirs)
+
+        return drafts if inputs is None else published(inputs, drafts, draft_probs, propose)
+
+    asked = parameters(drafter.propose)
+    mine = [
+        each
+        for each in inspect.signature(draft).parameters.values()
+        if each.kind is not each.VAR_KEYWORD and (drafter.draws or each.name != "draft_probs")
+    ]
+    own = {each.name: each.default for each in mine}
+    for name, parameter in asked.items():
+        if name in own and own[name] != parameter:
+            raise GraphError(
+                f"drafter {drafter.name!r}: its parameter {name!r} is the node's own; give it "
+                "another name",
+                code="SW-SIGNATURE",
+            )
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=parameter)
+        for name, parameter in asked.items()
+        if name not in own and isinstance(parameter, Parameter)
+    ]
+    draft.__signature__ = inspect.Signature([*mine, *more])  # type: ignore[attr-defined]
+    return op(writes=DRAFTS)(draft)
+
+
+def _keep(spans: Spans) -> OpFunction[..., Any]:
+    @op(writes=wanted(KEPT, of=HOST_COUNTS))
+    def keep(
+        batch: StepBatch = read(BATCH),
+        host_counts: Tensor | None = optional(HOST_COUNTS),
+        kept: Tensor = buffer(KEPT),
+    ) -> Kept | None:
+        """Which tokens are real, once the host knows how many each row got."""
+        from .ops.kept import keep_lines
+
+        return keep_lines(spans, batch, host_counts, kept) if batch else None
+
+    return keep

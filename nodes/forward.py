@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
-from ..graph.node import OpContext
-from ..models.attention import AttentionBatch
-from .kind import Shape
-from .machine import Machine
-from .prepare_inputs import Inputs
+from ..graph.declare import op
+from ..graph.parameters import given, read, update, wanted
+from .kind import NodeKind
+from .values import HIDDEN, INPUTS, KV, LOGITS, PROMPT_LOGITS, TARGET
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..models.causal_lm import CausalLM
+    from ..models.paged_cache import PagedCache
+    from .data import Inputs
 
 
-def run(machine: Machine, shape: Shape, ctx: OpContext) -> None:
-    inputs: Inputs | None = ctx.read("inputs")
-    cache = ctx.state("kv")
-    if inputs is None:
-        return
-    batch = AttentionBatch(
-        query_lens=inputs.query_lens,
-        block_tables=inputs.blocks,
-        positions=inputs.positions,
-        slots=inputs.slots,
-        cache=cache,
-        long=inputs.long,
-    )
-    sample, prompt = inputs.sample, inputs.prompt
-    wanted = [] if sample is None else [sample.logit_index.flatten()]
-    if prompt is not None:
-        wanted.append(prompt.lines)
-    lines = torch.cat(wanted) if wanted else inputs.ids.new_empty(0)
-    with torch.inference_mode():
-        logits, hidden = machine.model.forward(inputs.ids, batch, lines)
-        if sample is not None:
-            index = sample.logit_index
-            ctx.write("logits", logits[: index.numel()].view(*index.shape, -1))
-        if prompt is not None:
-            ctx.write("prompt_logits", logits[len(logits) - len(prompt.lines) :])
-    if shape.features:
-        ctx.write("hidden", hidden)
+@op(writes=(LOGITS, PROMPT_LOGITS, wanted(HIDDEN)))
+def forward(
+    inputs: Inputs | None = read(INPUTS),
+    kv: PagedCache = update(KV),
+    target: CausalLM = given(TARGET),
+) -> tuple[Tensor | None, Tensor | None, Tensor | None] | None:
+    """Logits `[S, W, V]` and `[P, V]`, and the hidden states `[T, F]` that are watched."""
+    from .ops.passes import target_pass
+
+    return None if inputs is None else target_pass(target, inputs, kv)
+
+
+KIND = NodeKind(
+    "forward", "run the target model; logits [S, W, V] of the sampling rows", device=(forward,)
+)

@@ -1,44 +1,15 @@
-"""What a node kind is: a recipe from a name and a few numbers to a declared node.
-
-The recipe sees the *shape* of the decode step (from the config), never the model: the graph that
-`check` proves is the graph that runs. What ops need at run time they find in the `Machine`.
-"""
+"""What a node kind is: functions that declare its ops, and the options that a file may give it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..graph.errors import GraphError, StepweaveError, did_you_mean
-from ..graph.node import Node, Op, OpContext, Read, Run, Value
-from .later import op_for_a_run, value_for_a_run
-from .machine import Machine
-from .options import DrafterOptions, Options
-
-if TYPE_CHECKING:
-    import torch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """Sizes of the decode step that its declarations may depend on."""
-
-    depth: int = 2
-    max_rows: int = 16
-    token_budget: int = 256
-    draft_tokens: int = 0  # k; 0: the pipeline has no drafter
-    structured: bool = False  # a node of the pipeline fills grammar masks
-    features: bool = False  # the drafter reads the target's hidden states
-    draws: bool = False  # drafts are drawn, and verified against what they were drawn from
-    padded: bool = True  # the drafter's shapes do not depend on how many drafts were accepted
-
-    captured: bool = False  # runs of device ops are captured, and launched as one
-
-    @property
-    def table_rows(self) -> int:
-        """Of tables by device row: the last is for lines of a step that stand for no request."""
-        return self.max_rows + 1
+from ..graph.bind import Declared, OpFunction
+from ..graph.errors import GraphError
+from ..graph.node import Node, Read
+from .options import Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +18,6 @@ class NodeSpec:
 
     name: str
     kind: str
-    shape: Shape = field(default_factory=Shape)
     actor: str = "driver"
     stream: str | None = None  # None: what the kind says
     offset: int = 0
@@ -58,98 +28,60 @@ class NodeSpec:
     launch_latency_us: float | None = None
     allow_sync: bool = False
     line: int | None = None
-    device: torch.device | None = None  # the machine's; None in a graph that is only checked
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A node, the values it owns and the states it touches."""
-
-    node: Node
-    values: tuple[Value, ...] = ()
-    states: tuple[str, ...] = ()
-
-
-Build = Callable[[NodeSpec, Machine], Built]
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterNeeds:
-    """What a drafter asks of the nodes around it, so that they declare it only where it is used."""
-
-    features: bool = False  # it reads `hidden`, which `forward` then writes
-    draws: bool = False  # it can draw, and then writes what it drew from to `draft_probs`
 
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
-    """A registered kind. Third parties provide one through the entry point `stepweave.nodes`.
+    """A registered kind. Packages bring one through the entry point `stepweave.nodes`.
 
-    Raises `TypeError` for a drafter whose options are not `DrafterOptions`; called for a node,
-    `GraphError` for what the node says wrongly.
+    `host` and `device`: its ops, functions decorated with `op`, in order; several of a side have a
+    phase each. Without host ops of its own a device node's host op launches it. Its options are an
+    instance of `options`, which a function gets by a parameter `= settings(Model)`.
     """
 
     name: str
     summary: str
-    build: Build
-    options: type[Options] = Options  # the keys that a file may give a node of this kind
-    drafter: DrafterNeeds | None = None  # for kinds that draft; their options have `tokens`
+    host: tuple[OpFunction[..., Any], ...] = ()
+    device: tuple[OpFunction[..., Any], ...] = ()
+    stream: str = "compute"  # of its device ops, unless a file says otherwise
+    options: type[Options] = Options
     runs_ahead: bool = False  # the node that `depth` moves: it works on steps to come
+    drafts: bool = False  # it writes drafts; its options have `tokens`
 
-    def __post_init__(self) -> None:
-        if self.drafter is None:
-            return
-        if self.options is Options:
-            object.__setattr__(self, "options", DrafterOptions)
-        elif not issubclass(self.options, DrafterOptions):
-            raise TypeError(
-                f"kind {self.name!r} drafts: its options must derive from DrafterOptions, "
-                f"{self.options.__name__} does not"
-            )
+    def declare(self, spec: NodeSpec, *, captured: bool = False) -> Declared:
+        """The node of that spec. `captured`: its launches are replayed as one with others.
 
-    def __call__(self, spec: NodeSpec, machine: Machine | None = None) -> Built:
-        """Build the node, then apply wiring and cost hints, which are the same for every kind.
-
-        With a machine it can run; without one the code of its ops is not even imported.
+        Raises `GraphError` for options of another kind, and for a stream of a host node.
         """
-        built = self._built(replace(spec, options=self._options(spec)), machine)
-        node = built.node
-        parameters = {read.name for op in (*node.host, *node.device) for read in op.reads}
-        for parameter in spec.reads:
-            if parameter not in parameters:
-                raise GraphError(
-                    f"node {spec.name!r} of kind {self.name!r} reads no {parameter!r}"
-                    + did_you_mean(parameter, parameters),
-                    code="SW-READS",
-                    line=spec.line,
-                )
-        if spec.stream is not None and not node.device:
+        if spec.stream is not None and not self.device:
             raise GraphError(
                 f"node {spec.name!r} of kind {self.name!r} runs on the host only: leave out "
                 f"`stream: {spec.stream}`",
                 code="SW-NODE",
                 line=spec.line,
             )
-        wiring = {parameter: parse_read(text) for parameter, text in spec.reads.items()}
-        host = tuple(_rewire(op, wiring, spec.host_cost_us) for op in node.host)
-        if spec.shape.captured and node.device:
-            host = tuple(map(_free_if_bare, host))
-        node = replace(
-            node,
+        template = Node(
+            spec.name,
             kind=self.name,
             actor=spec.actor,
+            stream=(spec.stream or self.stream) if self.device else None,
             offset=spec.offset,
             launch_latency_us=spec.launch_latency_us,
-            allow_sync=spec.allow_sync or node.allow_sync,
+            allow_sync=spec.allow_sync,
             line=spec.line,
-            stream=(spec.stream or node.stream) if node.device else None,
-            host=host,
-            device=tuple(_rewire(op, wiring, spec.device_cost_us) for op in node.device),
         )
-        return replace(built, node=node)
+        return Declared(
+            template,
+            host=tuple(_costing(op, spec.host_cost_us) for op in self.host),
+            device=tuple(_costing(op, spec.device_cost_us) for op in self.device),
+            settings=self.settings(spec),
+            wiring={parameter: parse_read(text) for parameter, text in spec.reads.items()},
+            # A replayed graph has launched its ops already.
+            launch_cost_us=0.0 if captured and spec.host_cost_us is None else spec.host_cost_us,
+        )
 
-    def _options(self, spec: NodeSpec) -> Options:
-        """Those of the spec, or the defaults. Raises `GraphError` if they are another kind's."""
+    def settings(self, spec: NodeSpec) -> Options:
+        """The options of the spec, or the defaults. Raises `GraphError` if they do not fit."""
         if spec.options is None and not any(
             option.is_required() for option in self.options.model_fields.values()
         ):
@@ -163,32 +95,9 @@ class NodeKind:
             )
         return spec.options
 
-    def _built(self, spec: NodeSpec, machine: Machine | None) -> Built:
-        """What `build` says; whatever goes wrong in it is told as a fault of this kind's code."""
-        try:
-            if machine is None:
-                built = self.build(spec, Machine())
-            else:
-                built = self.build(replace(spec, device=machine.device), machine)
-            if not isinstance(built, Built):
-                raise TypeError(f"it must return a Built, not {type(built).__name__}")
-            return built if machine is None else _for_a_run(built)
-        except StepweaveError:
-            raise
-        except (Exception, SystemExit) as error:  # the boundary: somebody else's package
-            raise GraphError(
-                f"node {spec.name!r}: `build` of kind {self.name!r}, in module "
-                f"{self.build.__module__!r}, failed: {type(error).__name__}: {error}",
-                code="SW-KIND",
-                line=spec.line,
-            ) from error
 
-
-def _for_a_run(built: Built) -> Built:
-    node = built.node
-    host, device = (tuple(map(op_for_a_run, ops)) for ops in (node.host, node.device))
-    values = tuple(map(value_for_a_run, built.values))
-    return replace(built, node=replace(node, host=host, device=device), values=values)
+def _costing(op: OpFunction[..., Any], cost_us: float | None) -> OpFunction[..., Any]:
+    return op if cost_us is None else replace(op, cost_us=cost_us)
 
 
 def parse_read(text: str) -> Read:
@@ -207,59 +116,3 @@ def parse_read(text: str) -> Read:
             code="SW-CARRY",
         )
     return Read(name, distance)
-
-
-def _rewire(op: Op, wiring: Mapping[str, Read], cost_us: float | None) -> Op:
-    renamed = {
-        read.name: wiring[read.name]
-        for read in op.reads
-        if read.name in wiring and wiring[read.name] != read
-    }
-    reads = tuple(wiring.get(read.name, read) for read in op.reads)
-    names = {old: new.name for old, new in renamed.items() if old != new.name}
-    run = _renaming(op.run, names) if names and op.run is not None else op.run
-    return replace(op, reads=reads, run=run, cost_us=op.cost_us if cost_us is None else cost_us)
-
-
-def _free_if_bare(op: Op) -> Op:
-    """A launch that does nothing else: a replayed graph has launched its ops already."""
-    bare = not op.reads and not op.writes and op.run is None and op.cost_us is None
-    return replace(op, cost_us=0.0) if bare else op
-
-
-def _renaming(run: Run, names: Mapping[str, str]) -> Run:
-    def renamed(ctx: OpContext) -> None:
-        run(_Renamed(ctx, names))
-
-    return renamed
-
-
-@dataclass(frozen=True, slots=True)
-class _Renamed:
-    """A context in which a node still calls a rewired read by the name its kind gave it."""
-
-    ctx: OpContext
-    names: Mapping[str, str]
-
-    @property
-    def step(self) -> int:
-        return self.ctx.step
-
-    @property
-    def waited_s(self) -> float:
-        return self.ctx.waited_s
-
-    def read(self, name: str) -> Any:
-        return self.ctx.read(self.names.get(name, name))
-
-    def buffer(self, name: str) -> Any:
-        return self.ctx.buffer(name)
-
-    def write(self, name: str, datum: Any) -> None:
-        self.ctx.write(name, datum)
-
-    def state(self, name: str) -> Any:
-        return self.ctx.state(name)
-
-    def stop(self) -> None:
-        self.ctx.stop()

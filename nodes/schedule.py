@@ -3,29 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from ..graph.declare import op
 from ..graph.node import OpContext
+from ..graph.parameters import context, given, update
 from ..requests.batch import StepBatch
 from ..requests.buckets import rounded_up
-from ..requests.table import RequestTable
-from .machine import Machine
+from ..requests.limits import Limits
+from .kind import NodeKind
+from .values import BATCH, BUCKETS, LIMITS, REQUESTS
+
+if TYPE_CHECKING:
+    from ..requests.table import RequestTable
 
 
-def in_bucket(batch: StepBatch, machine: Machine) -> StepBatch:
+@op(writes=BATCH)
+def schedule(
+    requests: RequestTable = update(REQUESTS),
+    buckets: tuple[int, ...] = given(BUCKETS),
+    limits: Limits = given(LIMITS),
+    ctx: OpContext = context(),
+) -> StepBatch:
+    """The batch; when nothing runs, waits or is in flight, this step is the last."""
+    requests.pace()
+    batch = requests.schedule(ctx.step)
+    if not batch and requests.idle:
+        ctx.stop()
+    return rounded(batch, buckets, limits.token_budget)
+
+
+def rounded(batch: StepBatch, buckets: tuple[int, ...], token_budget: int) -> StepBatch:
     """A step of nothing but drafting rows, rounded up to a size that comes up again and again."""
-    if not batch or not all(row.decodes and row.forced < 0 for row in batch.rows):
+    if not buckets or not batch or not all(r.decodes and r.forced < 0 for r in batch.rows):
         return batch
-    size = rounded_up(len(batch.rows), machine.buckets)
-    if size is None or size * batch.width > machine.limits.token_budget:
+    size = rounded_up(len(batch.rows), buckets)
+    if size is None or size * batch.width > token_budget:
         return batch
     return replace(batch, padding=size - len(batch.rows))
 
 
-def schedule(machine: Machine, ctx: OpContext) -> None:
-    """Publish the batch; when nothing runs, waits or is in flight, let this be the last."""
-    table: RequestTable = ctx.state("requests")
-    table.pace()
-    batch = table.schedule(ctx.step)
-    if not batch and table.idle:
-        ctx.stop()
-    ctx.write("batch", in_bucket(batch, machine) if machine.buckets else batch)
+KIND = NodeKind(
+    "schedule",
+    "choose the rows of a step; grant device rows and KV blocks, or preempt",
+    host=(schedule,),
+    runs_ahead=True,
+)

@@ -38,6 +38,11 @@ class Limits:
         """Query tokens of the widest decode row: its last token and k drafts."""
         return self.draft_tokens + 1
 
+    @property
+    def cache_blocks(self) -> int:
+        """Blocks of a KV cache, with the scratch block, which no request gets."""
+        return self.num_blocks + 1
+
     def context_of(self, *, long: bool) -> int:
         """Tokens that a row may come to: a short one to the first that its model computes anew."""
         if self.rope_switch is None or long:

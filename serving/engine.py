@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -17,17 +16,16 @@ from ..executors.errors import NodeFailure, UndeclaredAccess
 from ..executors.names import streams_behind
 from ..executors.report import RunReport
 from ..executors.run import Executor, run
-from ..graph.answers.delay import delayable
 from ..graph.errors import GraphError, StepweaveError, shortly
+from ..graph.node import State
+from ..graph.parameters import Resource, Resources
 from ..graph.plan import Plan
 from ..graph.planner.pools import reuse_distance
 from ..graph.verifier.verified import verified
 from ..models.causal_lm import CausalLM
-from ..models.eagle import EagleHead
-from ..models.memory import room_for
-from ..nodes.bitmask import MatcherTable
-from ..nodes.history import History
-from ..nodes.machine import Machine
+from ..models.loading import Loading
+from ..nodes.decode_step import may_be_delayed
+from ..nodes.values import ACCEPTANCE, BLOCKS, BUCKETS, LIMITS, LOADING, ROWS, TABLE, TARGET
 from ..policies.admission import Eager
 from ..policies.chosen import Policies
 from ..policies.errors import PolicyError
@@ -35,6 +33,8 @@ from ..requests.buckets import powers_of_two
 from ..requests.request import Request
 from ..requests.table import Limits, RequestTable
 from ..testing.checking.mode import Strict
+
+T = TypeVar("T")
 
 FUTILE_RETRIES = 3
 """How often in a row the engine goes on after failures between which nobody got anywhere."""
@@ -65,18 +65,19 @@ class Totals:
 
 @dataclass
 class Engine:
-    """One target model, perhaps a drafter or a head, and the plan that runs them.
+    """One target model and the plan that runs it.
 
-    `compile` gets the machine that the nodes run on and returns the plan; it is called once.
-    An executor that is no name must know itself how to run where the model lies.
-    Raises `EngineError` where drafter or executor do not fit the target, and `UnsoundPlan` for a
-    plan that the verifier refuses.
+    `compile` gets the resources of the graph and returns its plan; it is called once. `resources`
+    are brought beside the target, as a drafter that is loaded already. An executor that is no name
+    must know itself how to run where the model lies. Raises `EngineError` where the executor does
+    not fit the target, `UnsoundPlan` for a plan that the verifier refuses, and whatever the loading
+    of weights raises.
     """
 
-    compile: Callable[[Machine], Plan]
+    compile: Callable[[Resources], Plan]
     model: CausalLM
     limits: Limits
-    drafter: CausalLM | EagleHead | None = None
+    resources: Mapping[Resource[Any], object] = field(default_factory=dict)
     policies: Policies = field(default_factory=Policies)
     prefix_cache: bool = False
     executor: str | Executor = "serial"
@@ -86,63 +87,65 @@ class Engine:
     check: Literal["off", "strict"] = "off"
     watchdog_s: float | None = 600.0  # a long prompt on a slow machine is slow, not stuck
     plan: Plan = field(init=False)
-    machine: Machine = field(init=False)
+    buckets: tuple[int, ...] = field(init=False)
     _by_name: tuple[str, Executor] | None = field(init=False, default=None)
     totals: Totals = field(init=False, default_factory=Totals)
+    _found: Resources = field(init=False)
+    _states: dict[str, object] = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.drafter is not None and self.drafter.vocab_size < self.model.vocab_size:
-            raise EngineError(
-                f"the drafter has a vocabulary of {self.drafter.vocab_size} tokens, the target "
-                f"one of {self.model.vocab_size}: they must share one vocabulary; set "
-                "nodes.draft.model to a drafter made for this model, or nodes.draft to null"
-            )
-        switch = getattr(self.drafter, "rope_switch", None)
-        if switch is not None and switch != self.limits.rope_switch:
-            raise EngineError(
-                f"the drafter has an original context of {switch} tokens (rope_type longrope), the "
-                f"target one of {self.limits.rope_switch or self.limits.context_length}; set "
-                "nodes.draft.model to a drafter of the same, or nodes.draft to null"
-            )
         self._refuse_other_devices()
-        head = self.drafter if isinstance(self.drafter, EagleHead) else None
-        self.model.record_features(None if head is None else head.feature_layers)
-        self.machine = Machine(
-            limits_or_none=self.limits,
-            model_or_none=self.model,
-            drafter_or_none=self.drafter if isinstance(self.drafter, CausalLM) else None,
-            head_or_none=head,
-            acceptance=self.policies.acceptance,
-            vocab_size=self.model.vocab_size,
-            buckets=powers_of_two(self.limits.max_rows) if self.graphs else (),
-        )
-        self.plan = verified(self.compile(self.machine))
-        self._states = self._new_states()
-        caches = [state for state in ("kv", "draft_kv") if state in self._states]
-        self._block_reuse = max(reuse_distance(self.plan, state) for state in caches)
-        # Where a delay would not come off a wait it would only make steps longer.
-        self._delays = not isinstance(self.policies.admission, Eager) and delayable(
-            self.plan, "schedule.host", "commit.host.advance"
-        )
-        by_row = [state for state in ("history", "draft_probs") if state in self._states]
-        self._row_reuse = max(reuse_distance(self.plan, state) for state in by_row)
+        self.model.record_features(None)  # whoever wants other hidden states says so when it is made
+        self.buckets = powers_of_two(self.limits.max_rows) if self.graphs else ()
+        brought: dict[Resource[Any], object] = {
+            TARGET: self.model,
+            LIMITS: self.limits,
+            BUCKETS: self.buckets,
+            LOADING: Loading(),
+            ACCEPTANCE: self.policies.acceptance,
+        }
+        self._found = Resources({**brought, **self.resources})
+        self.plan = verified(self.compile(self._found))
+        self.reset()
 
     def new_table(self) -> RequestTable:
         """An empty request table whose pools obey this plan."""
+        caches = [self._states[state.name] for state in self._lasting if state.keys == BLOCKS]
+        windows = [getattr(cache, "lookback", None) for cache in caches]
+        known = [window for window in windows if window is not None]
+        # Where a delay would not come off a wait it would only make steps longer.
+        policies = self.policies
+        if not isinstance(policies.admission, Eager) and not may_be_delayed(self.plan):
+            policies = replace(policies, admission=Eager())
         return RequestTable(
             self.limits,
-            row_reuse=self._row_reuse,
-            block_reuse=self._block_reuse,
+            row_reuse=self._reuse(ROWS),
+            block_reuse=self._reuse(BLOCKS),
             prefix_cache=self.prefix_cache,
-            # A head's keys at the end of a block depend on the token after it.
-            cache_tail=int(isinstance(self.drafter, EagleHead)),
-            sliding_window=self._sliding_window,
-            policies=self.policies if self._delays else replace(self.policies, admission=Eager()),
+            cache_tail=max((getattr(cache, "tail", 0) for cache in caches), default=0),
+            sliding_window=max(known) if caches and len(known) == len(windows) else None,
+            policies=policies,
         )
 
     def reset(self) -> None:
-        """Make caches and history new; a table of before belongs to what they held."""
-        self._states = self._new_states()
+        """Make what lasts from run to run new; a table of before belongs to what it held."""
+        self._states = {state.name: self._made(state) for state in self._lasting}
+
+    @property
+    def _lasting(self) -> list[State]:
+        return [state for state in self.plan.graph.states.values() if not state.per_run]
+
+    def _made(self, state: State) -> object:
+        if state.make is None:
+            raise EngineError(
+                f"the state {state.name!r} does not say how it is made: declare it with `make`"
+            )
+        return state.make()
+
+    def _reuse(self, keys: str) -> int:
+        """After how many steps a key of that pool may be granted anew."""
+        states = [state.name for state in self._lasting if state.keys == keys]
+        return max((reuse_distance(self.plan, name) for name in states), default=1)
 
     def run(
         self, table: RequestTable, requests: Sequence[Request], *, trace: bool = False
@@ -183,9 +186,13 @@ class Engine:
 
     def notes(self) -> list[str]:
         """What is not as somebody might think: merged or skipped weights, steps not replayed."""
-        drafter = [] if self.drafter is None else self.drafter.notes
+        made = dict.fromkeys(note for each in self._found.made() for note in _notes(each))
         captured = [] if self.captures is None else self.captures.notes()
-        return [*self.model.notes, *drafter, *captured]
+        return [*made, *captured]
+
+    def resource(self, resource: Resource[T]) -> T | None:
+        """What the graph was built with; None for what it does not need."""
+        return self._found.get(resource)
 
     def runner(self) -> Executor:
         """What runs the plan where the model lies: of a name, one for all runs, as it has graphs.
@@ -211,20 +218,15 @@ class Engine:
                 f"the model is on {f'{device}'!r}; load it with device={streams.name!r}, or use "
                 "executor 'threads'"
             )
-        if self.drafter is not None and self.drafter.device != device:
-            raise EngineError(
-                f"the drafter is on {self.drafter.device}, the target on {device}: they must "
-                "be on the same device"
-            )
 
     def _serve(self, table: RequestTable, trace: bool) -> RunReport:
         """Run the plan, again after each failure, until nobody is left."""
         futile, finished, before = 0, table.finished, _settled(table)
         runner = self.runner()
         while True:
-            states = {**self._states, "requests": table}
-            if "matchers" in self.plan.graph.states:
-                states["matchers"] = MatcherTable(table.grammars)
+            self._found.bring(TABLE, table)
+            of_run = [each for each in self.plan.graph.states.values() if each.per_run]
+            states = {**self._states, **{each.name: self._made(each) for each in of_run}}
             try:
                 return run(
                     self.plan,
@@ -255,39 +257,11 @@ class Engine:
             if table.idle:
                 return RunReport(steps=0)
 
-    @property
-    def _sliding_window(self) -> int | None:
-        """How far back any layer of any model looks; None if one of them looks back to the start.
 
-        A drafter shares the target's blocks, so what it may still read is not freed either.
-        """
-        windows = [self.model.sliding_window]
-        if isinstance(self.drafter, CausalLM):
-            windows.append(self.drafter.sliding_window)
-        elif self.drafter is not None:
-            windows.append(None)  # a head looks back to the start
-        known = [window for window in windows if window is not None]
-        return max(known) if len(known) == len(windows) else None
-
-    def _new_states(self) -> dict[str, object]:
-        """What steps change in place on the device, for this plan."""
-        limits, declared = self.limits, self.plan.graph.states
-        blocks = limits.num_blocks + 1  # the scratch block is the cache's own
-        rows = limits.max_rows + 1  # and the last row that of lines of no request
-        device, fewer = self.model.device, "lower scheduler.max_rows"
-        states: dict[str, object] = {"kv": self.model.new_cache(blocks, limits.block_size)}
-        text = rows * (limits.context_length + 1) * 4
-        with room_for(f"the text of {limits.max_rows} rows", text, device, fewer):
-            states["history"] = History(rows, limits.context_length, device)
-        if "draft_kv" in declared and self.drafter is not None:
-            states["draft_kv"] = self.drafter.new_cache(blocks, limits.block_size)
-        if "draft_probs" in declared:
-            shape = (rows, limits.draft_tokens, self.model.vocab_size)
-            dtype = torch.promote_types(self.model.dtype, torch.float32)
-            drawn = math.prod(shape) * dtype.itemsize
-            with room_for(f"what {limits.max_rows} rows drew drafts from", drawn, device, fewer):
-                states["draft_probs"] = torch.zeros(shape, dtype=dtype, device=device)
-        return states
+def _notes(resource: object) -> Sequence[str]:
+    """What a resource, such as a model, says that somebody might not think."""
+    found = getattr(resource, "notes", ())
+    return found if isinstance(found, tuple | list) else ()
 
 
 def _settled(table: RequestTable) -> dict[int, int]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..nodes.kinds.bitmask import GrammarOptions
+from ..nodes.bitmask import GrammarOptions
 from ..requests.request import RequestError
 from ..structured.auto_backend import ORDER, AutoBackend
 from ..structured.backend import CompiledGrammar, GrammarBackend

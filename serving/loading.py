@@ -6,11 +6,9 @@ import torch
 
 from ..backends import device_called
 from ..configs.schema import PipelineConfig
-from ..models.causal_lm import CausalLM
-from ..models.eagle import EagleHead
-from ..nodes.kinds.draft_model import DraftModelOptions
-from ..nodes.kinds.eagle import EagleOptions
-from ..requests.table import Limits
+from ..models.loading import Loading
+from ..nodes.values import LOADING
+from ..requests.limits import Limits
 from .engine import Engine
 from .pipeline import compiled, policies_of
 
@@ -31,14 +29,9 @@ def load_engine(config: PipelineConfig) -> Engine:
 
 
 def _loaded(config: PipelineConfig) -> Engine:
-    model = CausalLM.load(
-        config.model.name,
-        dtype=config.model.dtype,
-        device=device_called(config.device),
-        invariant=config.model.invariant,
-        compile=config.model.compile,
-        merge=config.model.merge,
-    )
+    chosen = config.model
+    loading = Loading(chosen.dtype, chosen.invariant, chosen.compile, chosen.merge)
+    model = loading.causal_lm(chosen.name, device_called(config.device))
     drafter, scheduler = config.drafter, config.scheduler
     limits = Limits(
         max_rows=scheduler.max_rows,
@@ -51,10 +44,10 @@ def _loaded(config: PipelineConfig) -> Engine:
         rope_switch=model.rope_switch,
     )
     return Engine(
-        lambda machine: compiled(config, machine),
+        lambda resources: compiled(config, resources),
         model,
         limits,
-        drafter=_drafter(config, model),
+        resources={LOADING: loading},
         policies=policies_of(config),
         prefix_cache=scheduler.prefix_cache,
         executor=config.executor,
@@ -63,20 +56,3 @@ def _loaded(config: PipelineConfig) -> Engine:
         check=config.check,
         torch_threads=config.threads_in_torch,
     )
-
-
-def _drafter(config: PipelineConfig, model: CausalLM) -> CausalLM | EagleHead | None:
-    """The weights that the pipeline's drafter names; None if it has none."""
-    drafter, dtype, invariant = config.drafter, config.model.dtype, config.model.invariant
-    if isinstance(drafter, DraftModelOptions):
-        return CausalLM.load(
-            drafter.model,
-            dtype=dtype,
-            device=model.device,
-            invariant=invariant,
-            compile=config.model.compile,
-            merge=config.model.merge,
-        )
-    if isinstance(drafter, EagleOptions):
-        return EagleHead.load(drafter.model, model, dtype=dtype, invariant=invariant)
-    return None

@@ -5,27 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ..configs.schema import NodeConfig, PipelineConfig
+from ..graph.parameters import Resources
 from ..graph.plan import Plan
 from ..graph.planner.compile import compile_plan
 from ..graph.step_graph import StepGraph
 from ..nodes.decode_step import decode_step
-from ..nodes.kind import NodeSpec, Shape
-from ..nodes.machine import Machine
+from ..nodes.kind import NodeSpec
 from ..nodes.options import Options
+from ..nodes.values import ACCEPTANCE
 from ..policies.chosen import Policies
 from ..policies.registry import DECISIONS, policy, policy_class
-
-
-def shape_of(config: PipelineConfig, machine: Machine | None = None) -> Shape:
-    """The sizes that the graph's declarations depend on."""
-    acceptance = machine.acceptance if machine else policies_of(config).acceptance
-    return Shape(
-        depth=config.depth,
-        max_rows=config.scheduler.max_rows,
-        token_budget=config.scheduler.token_budget,
-        draws=acceptance.compares,
-        captured=config.captured,
-    )
 
 
 def policies_of(config: PipelineConfig) -> Policies:
@@ -39,16 +28,28 @@ def policies_of(config: PipelineConfig) -> Policies:
     return Policies(**found)
 
 
-def step_graph(config: PipelineConfig, machine: Machine | None = None) -> StepGraph:
-    """The decode step that `config` lists. Loads no model. Raises `GraphError`."""
-    specs = [_spec(name, node) for name, node in config.nodes.items()]
-    return decode_step(specs, shape_of(config, machine), machine, order=config.order)
+def step_graph(config: PipelineConfig, resources: Resources | None = None) -> StepGraph:
+    """The decode step that `config` lists, to be run with `resources`.
+
+    Without them it can be checked and drawn, and no model is loaded. Raises `GraphError`.
+    """
+    rule = None if resources is None else resources.get(ACCEPTANCE)
+    return decode_step(
+        [_spec(name, node) for name, node in config.nodes.items()],
+        depth=config.depth,
+        max_rows=config.scheduler.max_rows,
+        token_budget=config.scheduler.token_budget,
+        acceptance=rule or policies_of(config).acceptance,
+        captured=config.captured,
+        resources=resources,
+        order=config.order,
+    )
 
 
-def compiled(config: PipelineConfig, machine: Machine | None = None) -> Plan:
+def compiled(config: PipelineConfig, resources: Resources | None = None) -> Plan:
     """The plan of `config`. Raises `GraphError`, or `DeadlockError` if no waits can order it."""
     return compile_plan(
-        step_graph(config, machine), costs=config.costs, slots=config.slots, order=config.order
+        step_graph(config, resources), costs=config.costs, slots=config.slots, order=config.order
     )
 
 

@@ -35,7 +35,7 @@ def warm_up(llm: LLM, on_progress: Callable[[int, int, str], None] | None = None
     `on_progress(done, of, what)` is called before each and at the end.
     """
     engine = llm.engine
-    sizes = sorted(engine.machine.buckets, reverse=True)
+    sizes = sorted(engine.buckets, reverse=True)
     todo = [(size, kind) for kind in _kinds(llm) for size in sizes]
     totals = replace(engine.totals)
     for done, (size, kind) in enumerate(todo):

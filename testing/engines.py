@@ -19,9 +19,11 @@ from transformers import PreTrainedModel
 from ..backends import device_called
 from ..configs.load import load_config
 from ..configs.schema import PipelineConfig
+from ..graph.parameters import Resource
 from ..models.causal_lm import CausalLM
-from ..models.eagle import EagleHead
 from ..models.tokenizer import StreamDecoder
+from ..nodes.draft_model import DRAFT_MODEL
+from ..nodes.eagle import HEAD
 from ..policies.chosen import Policies
 from ..requests.request import Request, SamplingParams
 from ..requests.stopping import StopChecker
@@ -130,15 +132,15 @@ def tiny_engine(
     place = device_called(config.device)
     pair = tiny_pair(config.dtype, context=config.context)
     target, draft = (nn.Module.to(model, place) for model in pair)
-    drafter: CausalLM | EagleHead | None = None
+    brought: dict[Resource[Any], object] = {}
     if config.draft_tokens and config.method == "draft_model":
         if drafter_context is not None:
             draft.config.max_position_embeddings = drafter_context
-        drafter = CausalLM.wrap(draft, invariant=config.invariant)
+        brought[DRAFT_MODEL] = CausalLM.wrap(draft, invariant=config.invariant)
     elif config.draft_tokens and (config.method == "eagle" or config.method == "eagle3"):
         from .models import tiny_eagle
 
-        drafter = tiny_eagle(
+        brought[HEAD] = tiny_eagle(
             target, config.method, invariant=config.invariant, context=drafter_context
         )
     pipeline = _pipeline(config, settings) if settings else tiny_pipeline(config)
@@ -152,10 +154,10 @@ def tiny_engine(
         max_queue=100,
     )
     return Engine(
-        lambda machine: compiled(pipeline, machine),
+        lambda resources: compiled(pipeline, resources),
         CausalLM.wrap(target, invariant=config.invariant),
         limits,
-        drafter=drafter,
+        resources=brought,
         policies=config.policies,
         prefix_cache=config.prefix_cache,
         executor=config.executor,

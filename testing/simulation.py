@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from ..graph.node import OpContext, Run
-from ..nodes.tails import DraftTable
+from ..nodes.data import DraftTable
 from ..policies.acceptance import Coupled, Rejection
 from ..policies.chosen import Policies
 from ..requests.batch import StepBatch

@@ -27,17 +27,32 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from stepweave.graph.declare import op
 from stepweave.graph.errors import GraphError
-from stepweave.graph.node import Node, Op, OpContext, Read, Value
-from stepweave.nodes.draft import follow_prompts, propose_with_model
-from stepweave.nodes.drafter import drafter
-from stepweave.nodes.kind import Built, DrafterNeeds, NodeKind, NodeSpec
-from stepweave.nodes.machine import Machine
+from stepweave.graph.node import Value
+from stepweave.graph.parameters import Resource, given, read, settings, update
+from stepweave.models.causal_lm import CausalLM
+from stepweave.models.paged_cache import PagedCache
+from stepweave.nodes import draft_model
+from stepweave.nodes.data import Inputs, Proposal, Sampled, SampleRows
+from stepweave.nodes.draft_model import DRAFT_KV, FITTING_MODEL
+from stepweave.nodes.drafter import Drafter
+from stepweave.nodes.kind import NodeKind
 from stepweave.nodes.options import DrafterOptions, Options
-from stepweave.nodes.prepare_inputs import Inputs, SampleRows
-from stepweave.nodes.proposal import Proposal
 from stepweave.nodes.registry import kind as known
-from stepweave.nodes.sample import Sampled
+from stepweave.nodes.sizes import Sizes
+from stepweave.nodes.values import (
+    ACCEPTANCE,
+    DEVICE,
+    INPUTS,
+    LIMITS,
+    LOGITS,
+    SAMPLED,
+    SIZES,
+    VOCAB_SIZE,
+)
+from stepweave.policies.acceptance import Acceptance
+from stepweave.requests.limits import Limits
 
 BIAS = 1000.0  # far above what a random model says
 
@@ -63,23 +78,6 @@ class Tables:
     wrong: Tensor
     right: Tensor
 
-    @staticmethod
-    def of(spec: NodeSpec) -> Tables:
-        """Raises `GraphError` for a file that is missing or lacks a table."""
-        assert isinstance(spec.options, TraceOptions | DraftTraceOptions)
-        path = spec.options.traces
-        try:
-            held = load_file(str(path))
-            tables = Tables(*(held[name].to(spec.device) for name in ("tokens", "wrong", "right")))
-        except (OSError, SafetensorError, KeyError) as error:
-            raise GraphError(
-                f"node {spec.name!r}: `traces` must be a safetensors file with `tokens`, `wrong` "
-                f"and `right`; {path!r} is none: {error}",
-                code="SW-CONFIG",
-                line=spec.line,
-            ) from error
-        return tables
-
     def at(self, table: Tensor, sample: SampleRows, first: Tensor, places: int) -> Tensor:
         """`table` at `places` output positions of each row, from the absolute `first[S]` on."""
         count, length = table.shape[:2]
@@ -88,51 +86,65 @@ class Tables:
         return table[(sample.seeds % count)[:, None], positions.clamp(0, length - 1)]
 
 
-def build_steer(spec: NodeSpec, machine: Machine) -> Built:
-    assert isinstance(spec.options, TraceOptions)
-    tables, bias = Tables.of(spec), spec.options.bias
-
-    def run(ctx: OpContext) -> None:
-        inputs: Inputs | None = ctx.read("inputs")
-        logits: Tensor | None = ctx.read("logits")
-        if logits is None or inputs is None or inputs.sample is None:
-            return  # no row of this step samples: write nothing, which is an explicit none
-        sample = inputs.sample
-        with torch.inference_mode():
-            wanted = tables.at(tables.tokens, sample, sample.base + 1, logits.shape[1])
-            added = torch.full_like(wanted, bias, dtype=logits.dtype)[..., None]
-            ctx.write("steered", logits.scatter_add(-1, wanted[..., None], added))
-
-    return Built(
-        Node(
-            spec.name,
-            host=(Op(),),
-            device=(Op(reads=(Read("inputs"), Read("logits")), writes=("steered",), run=run),),
-            stream="compute",
-        ),
-        values=(
-            Value(
-                "steered",
-                "device",
-                "slots",
-                nbytes=4 * 131072 * spec.shape.max_rows * (spec.shape.draft_tokens + 1),
-            ),
-        ),
-    )
+def load_tables(
+    chosen: TraceOptions | DraftTraceOptions = settings(Options),  # type: ignore[assignment]
+    device: torch.device = given(DEVICE),
+) -> Tables:
+    """Raises `GraphError` for a file that is missing or lacks a table."""
+    path = chosen.traces
+    try:
+        held = load_file(path)
+        return Tables(*(held[name].to(device) for name in ("tokens", "wrong", "right")))
+    except (OSError, SafetensorError, KeyError) as error:
+        raise GraphError(
+            f"`traces` must be a safetensors file with `tokens`, `wrong` and `right`; {path!r} is "
+            f"none: {error}",
+            code="SW-OPTION",
+        ) from error
 
 
-def build_draft(spec: NodeSpec, machine: Machine) -> Built:
-    tables = Tables.of(spec)
+TABLES: Resource[Tables] = Resource("traces", load_tables)
 
-    def propose(ctx: OpContext, inputs: Inputs, sampled: Sampled | None) -> Proposal | None:
-        cache = ctx.state("draft_kv")
-        follow_prompts(machine, inputs, cache)
-        if inputs.sample is None or sampled is None:
-            return None
-        found = propose_with_model(machine, inputs, sampled, cache, draws=False)
-        return None if found is None else _replaced(tables, inputs.sample, sampled, found)
 
-    return drafter(spec, propose, states=("draft_kv",))
+def _steered_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 4 * 131072 * sizes.max_rows * sizes.window
+
+
+STEERED: Value[Tensor] = Value("steered", "device", "slots", size=_steered_bytes)
+
+
+@op(writes=STEERED)
+def steer(
+    inputs: Inputs | None = read(INPUTS),
+    logits: Tensor | None = read(LOGITS),
+    tables: Tables = given(TABLES),
+    chosen: TraceOptions = settings(TraceOptions),
+) -> Tensor | None:
+    """The logits with the trace's tokens raised; None where no row of this step samples."""
+    if logits is None or inputs is None or inputs.sample is None:
+        return None
+    sample = inputs.sample
+    with torch.inference_mode():
+        wanted = tables.at(tables.tokens, sample, sample.base + 1, logits.shape[1])
+        added = torch.full_like(wanted, chosen.bias, dtype=logits.dtype)[..., None]
+        return logits.scatter_add(-1, wanted[..., None], added)
+
+
+def propose(
+    inputs: Inputs = read(INPUTS),
+    sampled: Sampled | None = read(SAMPLED),
+    draft_kv: PagedCache = update(DRAFT_KV),
+    model: CausalLM = given(FITTING_MODEL),
+    rule: Acceptance = given(ACCEPTANCE),
+    vocab_size: int = given(VOCAB_SIZE),
+    limits: Limits = given(LIMITS),
+    tables: Tables = given(TABLES),
+) -> Proposal | None:
+    """The drafts that the tables say, after the draft model has computed its own."""
+    found = draft_model.propose(inputs, sampled, draft_kv, None, model, rule, vocab_size, limits)
+    if found is None or inputs.sample is None or sampled is None:
+        return None
+    return _replaced(tables, inputs.sample, sampled, found)
 
 
 def _replaced(tables: Tables, sample: SampleRows, sampled: Sampled, found: Proposal) -> Proposal:
@@ -156,8 +168,10 @@ def installed() -> Iterator[None]:
         (info / "METADATA").write_text(
             "Metadata-Version: 2.1\nName: stepweave-steering\nVersion: 0\n"
         )
-        points = [f"{kind.name} = {KINDS_AT}:{name}" for name, kind in KINDS.items()]
-        (info / "entry_points.txt").write_text("\n".join(["[stepweave.nodes]", *points, ""]))
+        points = [
+            f"[{group}]\n{kind} = {KINDS_AT}:{name}\n" for group, (name, kind) in POINTS.items()
+        ]
+        (info / "entry_points.txt").write_text("\n".join(points))
         sys.path.append(site)
         try:
             yield
@@ -169,17 +183,16 @@ def installed() -> Iterator[None]:
 STEER = NodeKind(
     "steer_trace",
     "raise the logits of a stored text's tokens",
-    build_steer,
+    device=(steer,),
     options=TraceOptions,
 )
 
-DRAFT = NodeKind(
+DRAFT = Drafter(
     "draft_trace",
     "run a draft model, then offer a stored text's tokens, or wrong ones",
-    build_draft,
+    propose,
     options=DraftTraceOptions,
-    drafter=DrafterNeeds(),
 )
 
-KINDS = {"STEER": STEER, "DRAFT": DRAFT}
+POINTS = {"stepweave.nodes": ("STEER", STEER.name), "stepweave.drafters": ("DRAFT", DRAFT.name)}
 KINDS_AT = __name__

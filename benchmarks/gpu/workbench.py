@@ -20,6 +20,7 @@ from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.plan import Plan
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.tokenizer import StreamDecoder
+from stepweave.nodes.draft_model import DRAFT_MODEL
 from stepweave.policies.admission import Eager, JustInTime
 from stepweave.policies.chosen import Policies
 from stepweave.requests.batch import StepBatch
@@ -84,10 +85,10 @@ def engine(
         max_queue=1 << 16,
     )
     return Engine(
-        lambda machine: compiled(config, machine),
+        lambda resources: compiled(config, resources),
         model,
         limits,
-        drafter=drafter if k else None,
+        resources={DRAFT_MODEL: drafter} if k else {},
         executor=executor,
         graphs=graphs,
         policies=Policies(admission=JustInTime() if pipeline.just_in_time else Eager()),

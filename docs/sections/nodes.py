@@ -159,8 +159,8 @@ def _kinds() -> Iterator[str]:
 
 def _where(about: Seen, node: Node) -> str:
     runs = f" Runs on `{node.actor}`" + (f", then on `{node.stream}`." if node.stream else ".")
-    drafter = " A drafter." if about.kind.drafter else ""
-    only = condition(set(about.nodes), set(variants())) if not about.kind.drafter else ""
+    drafter = " A drafter." if about.kind.drafts else ""
+    only = condition(set(about.nodes), set(variants())) if not about.kind.drafts else ""
     own = only == f"`{about.kind.name}`"  # a pipeline has it where it lists it
     return runs + drafter + (f" In pipelines with {only}." if only and not own else "")
 

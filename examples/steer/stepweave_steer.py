@@ -6,45 +6,42 @@ what, is derived like that of every other node.
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
+
 from pydantic import Field
-from torch import Tensor
 
-from stepweave import Node, Op, OpContext, Read, Value
-from stepweave.nodes import Built, NodeKind, NodeSpec, Options
-from stepweave.nodes.machine import Machine
+from stepweave.nodes import LOGITS, NodeKind, Options, Value, op, read, settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
-class BiasOptions(Options):
-    """Which tokens are biased, and by how much."""
+class Bias(Options):
+    """What a pipeline file may say of the node."""
 
-    tokens: tuple[int, ...] = Field(description="The ids of the tokens.")
+    tokens: tuple[int, ...] = Field(default=(), description="Ids of the tokens to bias.")
     bias: float = Field(default=1.0, description="What is added to their logits.")
 
 
-def build(spec: NodeSpec, machine: Machine) -> Built:
-    options = spec.options
-    assert isinstance(options, BiasOptions)
+BIASED: Value[Tensor] = Value("biased", "device", "slots")
+"""`[S, W, V]`: the logits of the sampling rows, biased."""
 
-    def run(ctx: OpContext) -> None:
-        logits: Tensor | None = ctx.read("logits")
-        if logits is None:
-            return  # no row of this step samples: write nothing, which is an explicit none
-        with torch.inference_mode():
-            added = logits.new_zeros(logits.shape[-1])
-            added[torch.tensor(options.tokens, dtype=torch.long)] = options.bias
-            ctx.write("biased", logits + added)  # anew: what a node reads it must not change
 
-    return Built(
-        Node(
-            spec.name,
-            device=(Op(reads=(Read("logits"),), writes=("biased",), run=run),),
-            stream="compute",
-        ),
-        values=(Value("biased", "device", "slots"),),
-    )
+@op(writes=BIASED)
+def bias_logits(
+    logits: Tensor | None = read(LOGITS), chosen: Bias = settings(Bias)
+) -> Tensor | None:
+    """The biased logits; None, which is an explicit none, where no row of this step samples."""
+    import torch
+
+    if logits is None:
+        return None
+    with torch.inference_mode():
+        added = logits.new_zeros(logits.shape[-1])
+        added[torch.tensor(chosen.tokens, dtype=torch.long)] = chosen.bias
+        return logits + added  # anew: what a node reads it must not change
 
 
 KIND = NodeKind(
-    "bias_logits", "add a bias to the logits of some tokens", build, options=BiasOptions
+    "bias_logits", "add a bias to the logits of some tokens", device=(bias_logits,), options=Bias
 )

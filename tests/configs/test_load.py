@@ -7,7 +7,7 @@ from stepweave.configs.abstract import AbstractGraph
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load, load_config, shipped, shipped_file
 from stepweave.configs.schema import PipelineConfig
-from stepweave.nodes.kinds.draft_model import DraftModelOptions
+from stepweave.nodes.draft_model import DraftModelOptions
 from stepweave.policies.acceptance import Coupled, Rejection, Synthetic
 from stepweave.policies.scheduling import DecodesFirst, Shared
 from stepweave.serving.pipeline import policies_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -21,7 +22,8 @@ from stepweave.executors.run import EXECUTORS
 from stepweave.graph.node import Node, Op, OpContext
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.models.causal_lm import CausalLM
+from stepweave.models.errors import ModelError
+from stepweave.nodes.draft_model import DRAFT_MODEL
 from stepweave.serving.engine import EngineError
 from stepweave.testing.checking.mode import Strict
 from stepweave.testing.checking.monitor import TorchRefuses
@@ -91,9 +93,9 @@ def test_an_engine_refuses_models_that_lie_elsewhere() -> None:
         tiny_engine(TinyConfig(executor="cuda"))
     engine = tiny_on(DEVICE, DRAFTERS["draft model"], "serial")
     here = tiny_engine(TinyConfig())
-    assert isinstance(engine.drafter, CausalLM)
-    with pytest.raises(EngineError, match="the drafter is on emulated"):
-        type(here)(here.compile, here.model, engine.limits, drafter=engine.drafter)
+    there = {DRAFT_MODEL: engine.resource(DRAFT_MODEL)}
+    with pytest.raises(ModelError, match="the drafter is on emulated"):
+        replace(engine, model=here.model, resources=there, executor="serial")
 
 
 def test_on_a_gpu_host_executors_wait_behind_each_device_op_and_cuda_does_not() -> None:

@@ -13,7 +13,7 @@ from stepweave.executors.run import EXECUTORS
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.nodes.transfer import download, packed, pinned, upload
+from stepweave.nodes.ops.transfer import download, packed, pinned, upload
 from stepweave.testing.devices.virtual_streams import Deferred
 from tests.device.emulated import DEVICE, Emulated, Misplaced, Placed
 

@@ -15,7 +15,7 @@ from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
 from stepweave.executors.run import EXECUTORS, Executor
 from stepweave.models import attention, invariant
-from stepweave.nodes import prepare_inputs
+from stepweave.nodes.ops import inputs as model_inputs
 from stepweave.testing.checking.memory import Walker
 from stepweave.testing.devices.virtual_streams import Deferred
 from tests.device.emulated import BACKEND, DEVICE, Emulated, Placed, asking_is_allowed
@@ -122,7 +122,7 @@ def test_what_lives_across_steps_lies_on_the_device() -> None:
 def test_a_forgotten_upload_is_found() -> None:
     """What a CPU forgives: the staging buffers themselves as the inputs."""
     engine = tiny_on(DEVICE, DRAFTERS["none"], Placed(EXECUTORS["serial"]))
-    with patch.object(prepare_inputs, "upload", lambda used, device: used.clone()):
+    with patch.object(model_inputs, "upload", lambda used, device: used.clone()):
         told = served(engine, requests(False))
     assert all("Misplaced: computes on the host" in str(each[3]) for each in told)
 
@@ -134,6 +134,6 @@ def test_a_scattered_upload_is_found() -> None:
     def columns(buffer: torch.Tensor, rows: int, width: int) -> torch.Tensor:
         return buffer[:rows, :width]
 
-    with patch.object(prepare_inputs, "packed", columns):
+    with patch.object(model_inputs, "packed", columns):
         told = served(engine, requests(False))
     assert all("Misplaced: scattered copy" in str(each[3]) for each in told)

@@ -18,7 +18,7 @@ from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import StepGraph, Vertex
-from stepweave.nodes import transfer
+from stepweave.nodes.ops import transfer
 from tests.device.pipelines import (
     DRAFTERS,
     Told,

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from stepweave import LLM
+from stepweave.nodes.draft_model import DRAFT_MODEL
 from tests.device.pipelines import DRAFTERS, SHIPPED
 from tests.gpu.checks import Shipped, pipeline, tiny_tokens
 
@@ -40,7 +41,7 @@ def test_worker_threads_on_a_gpu_give_the_same(gpu: torch.device) -> None:
 def test_one_setting_puts_a_pipeline_on_the_gpu() -> None:
     llm = LLM(pipeline="quickstart", overrides={"executor": "cuda", "model.invariant": "false"})
     assert llm.engine.model.device.type == "cuda"
-    drafter = llm.engine.drafter
+    drafter = llm.engine.resource(DRAFT_MODEL)
     assert drafter is not None
     assert drafter.device == llm.engine.model.device
     output = llm.generate(["Write a short story about a fox named Ida."])[0]

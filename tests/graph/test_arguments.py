@@ -11,7 +11,9 @@ import pytest
 from stepweave.executors.run import run
 from stepweave.graph.declare import node, step_graph, value
 from stepweave.graph.errors import StepweaveError
-from stepweave.graph.node import Node, Op, Read, Value
+from stepweave.graph.node import Node, Op, Value
+from stepweave.graph.parameters import given as resource
+from stepweave.graph.parameters import read, update
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify
@@ -37,7 +39,16 @@ HOSTILE += [b"x", [], {}, (), [1], {"a": 1}, {1: 2}, object(), int, len, GRAPH, 
 async def later() -> None: ...
 
 
-def taker(x: int) -> None: ...
+def far(x: int = read("x", 10**9)) -> None: ...
+
+
+def nothing() -> None: ...
+
+
+def reading(given: Any) -> Callable[..., None]:
+    def reader(x: int = read("x", given)) -> None: ...
+
+    return reader
 
 
 def graph_of(**changes: Any) -> StepGraph:
@@ -74,12 +85,14 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: node(int), "node: the decorated object must be a plain function"),
     (lambda: node(one()), "node: the decorated object must be a plain function"),
     (lambda: node(later), "must be a plain function, not 'async function'"),
-    (lambda: node(writes=5)(len), "node 'len': writes must be names, not 5."),  # type: ignore[call-overload]
+    (lambda: node(writes=5)(len), "node 'len': writes must be a value, or a tuple of values"),  # type: ignore[call-overload]
     (lambda: node(cost_us=-1)(later), "must be a plain function"),
     (lambda: node(cost_us=-1)(lambda: 1), "cost_us must be a number from 0 to 1e+12, not -1."),
     (lambda: node(offset=1.5)(lambda: 1), "offset must be a whole number"),  # type: ignore[call-overload]
     (lambda: node(stream=5)(lambda: 1), "stream must be a name, not 5."),  # type: ignore[call-overload]
-    (lambda: node(reads=["a"])(lambda: 1), "reads must be a mapping of parameters to values"),  # type: ignore[call-overload]
+    (lambda: read(5), "read: its first argument must be a Value, or the name of one, not 5."),  # type: ignore[arg-type]
+    (lambda: update(""), "update: its first argument must be a State, or the name of one"),
+    (lambda: resource(None), "resource: its first argument must be a Resource, or the name of one"),  # type: ignore[arg-type]
     (lambda: value(5), "value: its name must be a name, not 5."),  # type: ignore[arg-type]
     (lambda: value("x", slots=0), "value 'x': slots must be a whole number from 1 to"),
     (lambda: value("x", place="gpu"), "value 'x': place must be 'host' or 'pinned' or 'device'"),  # type: ignore[arg-type]
@@ -89,7 +102,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: graph_of(host=(Op(cost_us=math.nan),)), "node 'n': cost_us must be a number"),
     (lambda: graph_of(offset="1"), "node 'n': offset must be a whole number"),
     (
-        lambda: step_graph(one(), node(reads={"x": Read("x", 10**9)})(taker)),
+        lambda: step_graph(one(), node(far)),
         "the carry of 'x' must be a whole number",
     ),
     (
@@ -136,9 +149,10 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "step_graph(states)": lambda given: step_graph(one(), states=given),
     "step_graph(name)": lambda given: step_graph(one(), name=given),
     "node": lambda given: node(given),
-    "node(writes)": lambda given: node(writes=given)(lambda: 1),
-    "node(reads)": lambda given: node(reads=given)(lambda: 1),
-    "node(updates)": lambda given: node(updates=given)(lambda: 1),
+    "node(writes)": lambda given: node(writes=given)(nothing),  # type: ignore[no-untyped-call]
+    "read": lambda given: read(given),
+    "update": lambda given: update(given),
+    "step_graph(read)": lambda given: step_graph(node(reading(given))),
     "node(stream)": lambda given: node(stream=given)(lambda: 1),
     "node(offset)": lambda given: node(offset=given)(lambda: 1),
     "node(cost_us)": lambda given: node(cost_us=given)(lambda: 1),

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 
 from stepweave.executors import run
-from stepweave.graph.declare import ValueHint, node, step_graph, value
+from stepweave.graph.declare import ValueHint, node, op, step_graph, value
 from stepweave.graph.errors import GraphError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
+from stepweave.graph.parameters import context, read, update
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.views.lanes import lanes
 
 
-@node(reads={"previous": "count@-1"}, writes="count")
-def produce(previous: int) -> int:
+@node(writes="count")
+def produce(previous: int = read("count", 1)) -> int:
     return previous + 1
 
 
@@ -88,7 +89,7 @@ def test_what_the_author_says_of_a_value_stands() -> None:
 
 def test_a_carry_may_stand_in_the_annotation() -> None:
     @node(writes="total")
-    def add(count: int, before: Annotated[int, Read("total", 1)]) -> int:
+    def add(count: int, before: int = read("total", 1)) -> int:
         return count + before
 
     graph = step_graph(produce, add, values=[value("count", initial=0), value("total", initial=0)])
@@ -98,8 +99,8 @@ def test_a_carry_may_stand_in_the_annotation() -> None:
 
 
 def test_states_are_handed_over_as_objects_and_updates_are_writes() -> None:
-    @node(updates="log")
-    def note(count: int, log: list[int]) -> None:
+    @node
+    def note(count: int, log: list[int] = update("log")) -> None:
         log.append(count)
 
     @node(writes="length")
@@ -116,7 +117,7 @@ def test_states_are_handed_over_as_objects_and_updates_are_writes() -> None:
 
 
 def test_the_host_side_of_a_device_node_may_do_more_than_launch() -> None:
-    @node(writes="staging")
+    @op(writes="staging")
     def fill(count: int) -> int:
         return count + 100
 
@@ -131,7 +132,7 @@ def test_the_host_side_of_a_device_node_may_do_more_than_launch() -> None:
 
 def test_a_node_may_ask_for_the_context_and_stop_the_run() -> None:
     @node
-    def stop_at_three(count: int, ctx: OpContext) -> None:
+    def stop_at_three(count: int, ctx: OpContext = context()) -> None:
         if count == 3:
             ctx.stop()
 
@@ -175,32 +176,39 @@ def _misspelt_read() -> object:
     return step_graph(produce, use)
 
 
-def _misspelt_parameter() -> object:
-    @node(reads={"previuos": "count@-1"})
-    def use(previous: int) -> None: ...
-
-    return use
-
-
 def _bad_carry() -> object:
-    @node(reads={"previous": "count@1"})
-    def use(previous: int) -> None: ...
+    @node
+    def use(previous: int = read("count", -1)) -> None: ...
 
-    return use
+    return step_graph(produce, use)
 
 
-def _update_without_parameter() -> object:
-    @node(updates="log")
-    def use(lgo: list[int]) -> None: ...
+def _a_read_of_nothing() -> object:
+    @node
+    def use(previous: int = read(7)) -> None: ...  # type: ignore[arg-type]
 
     return use
 
 
 def _update_of_a_value() -> object:
-    @node(updates="count")
-    def use(count: int) -> None: ...
+    @node
+    def use(count: int = update("count")) -> None: ...
 
     return step_graph(produce, use, states=["counts"])
+
+
+def _two_values_of_a_name() -> object:
+    first: Value[int] = Value("twice")
+    second: Value[int] = Value("twice")
+
+    @node(writes=first)
+    def write() -> int:
+        return 1
+
+    @node
+    def use(twice: int = read(second)) -> None: ...
+
+    return step_graph(write, use)
 
 
 def _star_arguments() -> object:
@@ -218,7 +226,10 @@ def _positional_only() -> object:
 
 
 def _launch_without_stream() -> object:
-    @node(launch=produce)
+    @op
+    def nothing() -> None: ...
+
+    @node(launch=nothing)
     def use(count: int) -> None: ...
 
     return use
@@ -236,9 +247,9 @@ def _two_writers() -> object:
     ("declare", "message"),
     [
         (_misspelt_read, r"did you mean 'count'\?"),
-        (_misspelt_parameter, r"`reads` names 'previuos', .*did you mean 'previous'\?"),
-        (_bad_carry, "'count@1' is not a read. Write `tokens` .* `tokens@-1`"),
-        (_update_without_parameter, r"updates 'log', but no parameter .*did you mean 'lgo'\?"),
+        (_bad_carry, "reads 'count' 1 steps ahead"),
+        (_a_read_of_nothing, "must be a Value, or the name of one, not 7"),
+        (_two_values_of_a_name, "'twice' is declared twice, by two different objects"),
         (_update_of_a_value, r"no state of the graph .*did you mean 'counts'\?"),
         (_star_arguments, r"the parameter \*values hides what it reads"),
         (_positional_only, "'count' is positional only"),

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from stepweave.nodes.bitmask import MaskBuffer, MatcherTable
-from stepweave.nodes.d2h_copy import HostDrafts, HostSampled
-from stepweave.nodes.kind import Shape
+from stepweave.nodes.data import HostDrafts, HostSampled
+from stepweave.nodes.ops.host_copies import new_drafts, new_sampled
+from stepweave.nodes.ops.masks import MaskBuffer, MatcherTable
+from stepweave.nodes.sizes import Sizes
 from stepweave.requests import counts
 from stepweave.requests.batch import ScheduledRow, StepBatch
 from stepweave.requests.request import Request, SamplingParams
@@ -92,7 +93,7 @@ def matchers_for(*requests: Request) -> MatcherTable:
 
 def pending(tokens: Sequence[int], row: int = 0, generation: int = 1) -> HostDrafts:
     """Drafts that were copied to the host, of one row."""
-    held = HostDrafts.empty(Shape(max_rows=4, draft_tokens=len(tokens)))
+    held = new_drafts(Sizes(max_rows=4, draft_tokens=len(tokens)))
     held.tokens[row] = torch.tensor(list(tokens))
     held.tags[row] = torch.tensor([generation, 3])
     return held
@@ -109,7 +110,7 @@ def masks(
 
 def came_back(tokens: Sequence[int], count: int, drafted: int) -> HostSampled:
     """A step of one row, copied back."""
-    host = HostSampled.empty(Shape(max_rows=1, draft_tokens=len(tokens) - 1, token_budget=8))
+    host = new_sampled(Sizes(max_rows=1, draft_tokens=len(tokens) - 1, token_budget=8))
     host.tokens[0] = torch.tensor(list(tokens))
     host.counts[0], host.drafted[0] = count, drafted
     return host

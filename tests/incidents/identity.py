@@ -8,13 +8,11 @@ from stepweave.executors.run import run
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.nodes.bitmask import Mask
-from stepweave.nodes.commit import advance
-from stepweave.nodes.edits import Edits
-from stepweave.nodes.history import History
-from stepweave.nodes.machine import Machine
-from stepweave.nodes.prepare_inputs import SampleRows
-from stepweave.nodes.sample import draw
+from stepweave.nodes.data import Edits, Mask, SampleRows
+from stepweave.nodes.ops.history import History
+from stepweave.nodes.ops.settling import settle_tokens
+from stepweave.nodes.ops.windows import draw
+from stepweave.policies.acceptance import Coupled
 from stepweave.requests.batch import StepBatch
 from stepweave.requests.stopping import StopChecker
 from stepweave.requests.table import RequestTable
@@ -53,7 +51,7 @@ def drafts_of_another_batch() -> Told:
     drafts = pending([3, 3], generation=1)
     masks([decoding(asked, generation=2)], drafts, table)
     batch = StepBatch(4, (decoding(asked, generation=2),))
-    [settled] = advance(table_with(asked), batch, came_back([3, 3, 3], 3, 2), table)
+    [settled] = settle_tokens(table_with(asked), batch, came_back([3, 3, 3], 3, 2), table)
     assert settled.tokens == (), "nothing that those drafts led to is kept"
     return Told("the request's own error", settled.error or "")
 
@@ -90,12 +88,11 @@ def sample_rows(count: int, drafts: int) -> SampleRows:
 
 def drawn(rows: int, masked: int | None) -> torch.Tensor:
     """A step of so many rows, with masks of so many; mask j allows token j + 1 only."""
-    machine = Machine(vocab_size=8)
     mask = None
     if masked is not None:
         bits = torch.tensor([[[2 << row]] * 2 for row in range(masked)], dtype=torch.int32)
         mask = Mask(bits, torch.zeros(masked, dtype=torch.int64))
-    found = draw(machine, sample_rows(rows, 1), torch.zeros(rows, 2, 8), mask, History(rows, 4))
+    found = draw(Coupled(), sample_rows(rows, 1), torch.zeros(rows, 2, 8), mask, History(rows, 4))
     return found.tokens[:, 0]
 
 
@@ -129,7 +126,9 @@ def late_result() -> Told:
     requests, matchers = table_with(old, new), matchers_for(old, new)
     requests.finish(old, "cancelled")
     batch = StepBatch(4, (decoding(old),))
-    assert advance(requests, batch, came_back([3, 3, 3], 3, 2), matchers) == (), "it gets no more"
+    assert settle_tokens(requests, batch, came_back([3, 3, 3], 3, 2), matchers) == (), (
+        "it gets no more"
+    )
     masks([decoding(new, generation=2)], pending([3, 3], generation=1), matchers)
     return Told("the request's own error", matchers.failures[new.uid])
 

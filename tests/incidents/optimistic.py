@@ -8,7 +8,7 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.pools import reuse_distance
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify
-from stepweave.nodes.commit import advance
+from stepweave.nodes.ops.settling import settle_tokens
 from stepweave.requests.batch import StepBatch
 from stepweave.requests.counts import InFlight
 from stepweave.requests.pools import KeyPool
@@ -127,10 +127,10 @@ def only_considered_drafts_count() -> None:
     asked.grammar = None
     row = decoding(asked)
     table = table_with(asked)
-    [settled] = advance(table, StepBatch(4, (row,)), came_back([9, 8, -1], 2, 1), None)
+    [settled] = settle_tokens(table, StepBatch(4, (row,)), came_back([9, 8, -1], 2, 1), None)
     assert (settled.drafted, settled.accepted) == (1, 1), "the trimmed draft is in neither count"
     table.finish(asked, "cancelled")
-    assert advance(table, StepBatch(5, (row,)), came_back([9, 8, 7], 3, 2), None) == ()
+    assert settle_tokens(table, StepBatch(5, (row,)), came_back([9, 8, 7], 3, 2), None) == ()
     counts = []
     for depth in (1, 3):
         some = [structured(uid, CHOICE) for uid in range(2)]

@@ -19,6 +19,7 @@ from stepweave.models.attention import AttentionBatch
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.errors import AttentionNotCalled, CompileFailed, ModelError
+from stepweave.nodes.eagle import HEAD
 from stepweave.testing.engines import tiny_pair
 from stepweave.testing.models import PagedRows, own_greedy, tiny_eagle, tiny_model
 from tests.models.ragged import passes
@@ -228,7 +229,7 @@ def test_the_pipeline_gives_the_same_tokens_compiled() -> None:
         llm = LLM(pipeline="async_eagle3_grammar", overrides={**exact, "model.compile": how})
         found.append([output.token_ids for output in llm.generate(prompts)])
         assert llm.summary()["accepted"] > 10
-        drafter = llm.engine.drafter
+        drafter = llm.engine.resource(HEAD)
         assert drafter is not None
         if how == "layer":
             assert graphs(llm.engine.model) == graphs(drafter) == 1

@@ -10,9 +10,10 @@ from stepweave.graph.planner.pools import reuse_distance
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify
 from stepweave.nodes.decode_step import decode_step, offset
-from stepweave.nodes.kind import NodeSpec, Shape, parse_read
+from stepweave.nodes.kind import NodeSpec, parse_read
 from stepweave.nodes.options import DrafterOptions
 from stepweave.nodes.registry import kind, known_kinds
+from stepweave.policies.acceptance import Coupled
 from stepweave.serving.pipeline import step_graph
 
 
@@ -119,7 +120,7 @@ def test_the_node_that_runs_ahead_is_known_by_its_kind() -> None:
 
 def test_a_depth_below_one_is_refused() -> None:
     with pytest.raises(GraphError, match="at least 1"):
-        decode_step([NodeSpec("schedule", "schedule")], Shape(depth=0))
+        decode_step([NodeSpec("schedule", "schedule")], depth=0, acceptance=Coupled())
 
 
 def test_sampled_tokens_do_not_pass_through_the_host() -> None:
@@ -142,14 +143,14 @@ def test_sampled_tokens_do_not_pass_through_the_host() -> None:
 def test_rewiring_names_the_parameters_that_there_are() -> None:
     wrong = NodeSpec("sample", "sample", reads={"logit": "logits"}, line=7)
     with pytest.raises(GraphError, match=r"reads no 'logit' \(did you mean 'logits'\?\)") as caught:
-        decode_step([wrong], Shape())
+        decode_step([wrong], depth=2, acceptance=Coupled())
     assert caught.value.line == 7
 
 
 def test_a_stream_of_a_node_that_runs_on_the_host_is_refused() -> None:
     wrong = NodeSpec("commit", "commit", stream="copy", line=7)
     with pytest.raises(GraphError, match="'commit' of kind 'commit' runs on the host") as caught:
-        decode_step([wrong], Shape())
+        decode_step([wrong], depth=2, acceptance=Coupled())
     assert caught.value.line == 7
 
 
@@ -159,7 +160,7 @@ def test_an_unknown_kind_gets_the_nearest_right_name_and_foreign_options_are_ref
         kind("smaple")
     spec = NodeSpec("draft", "ngram", options=DrafterOptions(tokens=2))
     with pytest.raises(GraphError, match="needs options of type NgramOptions, not DrafterOptions"):
-        kind("ngram")(spec)
+        kind("ngram").declare(spec)
 
 
 @pytest.mark.parametrize(

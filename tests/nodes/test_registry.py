@@ -13,14 +13,22 @@ from stepweave.cli.main import app
 from tests.installed import installed
 
 DECLARED = """\
-from stepweave.graph.node import Node, Op, Value
-from stepweave.nodes.kind import Built, NodeKind
+from stepweave.nodes import NodeKind, Value, op, optional_state
 
 
-def build(spec, machine):
-    return Built(Node(spec.name, host=(Op(writes=("made",)),)), values=(Value("made"),))
+def faulty():
+    {fault}
 
 
+MADE = Value("made", size={size})
+
+
+@op(writes=MADE)
+def make(seen=optional_state("kv", when=faulty)):
+    return 1
+
+
+KIND = NodeKind("mine", "x", host=(make,))
 """
 BROKEN = {
     "import nothing_of_that_name": (
@@ -31,21 +39,22 @@ BROKEN = {
     "KINDS = 5": "cannot be loaded: AttributeError",
     "raise SystemError('half installed')": "cannot be loaded: SystemError: half installed",
     "raise SystemExit(0)": "cannot be loaded: SystemExit: 0",
-    DECLARED + "KIND = NodeKind('mine', 'x', lambda spec, machine: exit(0))": (
-        "node 'extra': `build` of kind 'mine', in module '{}', failed: SystemExit: 0"
+    DECLARED.format(fault="exit(0)", size=None): (
+        "node 'extra': what its kind 'mine' needs cannot be made: SystemExit: 0"
     ),
-    DECLARED + "KIND = NodeKind('mine', 'x', lambda spec, machine: 1 / 0)": (
-        "node 'extra': `build` of kind 'mine', in module '{}', failed: ZeroDivisionError"
+    DECLARED.format(fault="1 / 0", size=None): "cannot be made: ZeroDivisionError",
+    DECLARED.format(fault="return False", size="lambda: 1 / 0"): "made: ZeroDivisionError",
+    DECLARED.format(fault="return False", size="lambda *all: 1"): (
+        "the parameter *all hides what it reads"
     ),
-    DECLARED + "KIND = NodeKind('mine', 'x', lambda spec, machine: None)": (
-        "failed: TypeError: it must return a Built, not NoneType"
+    "from stepweave.nodes import op\n\n\n@op\ndef use(*all): ...": (
+        "node kind 'mine' of package 'theirs': entry point '{}:KIND': node 'use': the parameter "
+        "*all hides"
     ),
-    DECLARED + "KIND = NodeKind('mine', 'x', lambda spec: build(spec, None))": "failed: TypeError",
-    DECLARED + "KIND = NodeKind('mine', 'x', lambda s, m: build(s, m).values)": "not tuple",
 }
 
 
-SOUND = DECLARED + "KIND = NodeKind('mine', 'x', build)"
+SOUND = DECLARED.format(fault="return True", size=None)
 
 
 @contextmanager

@@ -8,12 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.nodes.bitmask import Mask
-from stepweave.nodes.edits import Edits
-from stepweave.nodes.history import History
-from stepweave.nodes.machine import Machine
-from stepweave.nodes.prepare_inputs import SampleRows
-from stepweave.nodes.sample import MissingMask, draw
+from stepweave.nodes.data import Edits, Mask, SampleRows
+from stepweave.nodes.ops.history import History
+from stepweave.nodes.ops.windows import MissingMask, draw
+from stepweave.policies.acceptance import Coupled
 from stepweave.policies.policy import Policy
 from stepweave.policies.registry import policy
 from stepweave.sampling.noise import Purpose, gumbel
@@ -72,9 +70,8 @@ def test_what_a_grammar_cuts_out_of_drawn_drafts_leaves_the_distribution_as_it_i
     passes = torch.isin(drafts[:, 0], torch.tensor(allowed))
     mask = Mask(bits.expand(ROWS, 2, -1).contiguous(), passes.long())
     drawn = rule == "rejection"
-    machine = Machine(acceptance=policy("acceptance", rule), vocab_size=VOCAB)
     sampled = draw(
-        machine,
+        policy("acceptance", rule),
         sample_rows(drafts, structured=True),
         target.expand(ROWS, 2, VOCAB),
         mask,
@@ -100,13 +97,12 @@ def test_what_a_grammar_cuts_out_of_drawn_drafts_leaves_the_distribution_as_it_i
 
 def test_a_structured_row_without_its_mask_is_not_sampled() -> None:
     rows = sample_rows(torch.zeros(2, 1, dtype=torch.int64), structured=True)
-    machine = Machine(vocab_size=VOCAB)
     logits = torch.zeros(2, 2, VOCAB)
     with pytest.raises(MissingMask):
-        draw(machine, rows, logits, None, History(2, 4))
+        draw(Coupled(), rows, logits, None, History(2, 4))
     one = Mask(torch.full((1, 2, 1), -1, dtype=torch.int32), torch.ones(1, dtype=torch.int64))
     with pytest.raises(MissingMask):
-        draw(machine, rows, logits, one, History(2, 4))
+        draw(Coupled(), rows, logits, one, History(2, 4))
 
 
 class Own(Policy):
@@ -126,13 +122,13 @@ def test_windows_are_verified_straight_from_the_logits_where_the_rule_says_it_is
 ) -> None:
     """What decides is what the rule says of itself, not which rule it is."""
     straight = Verified(torch.tensor([[5, -1]]), torch.tensor([1]))
-    monkeypatch.setattr("stepweave.nodes.sample.runs_on", lambda logits: True)
-    monkeypatch.setattr("stepweave.nodes.sample._straight", lambda *given: straight)
-    machine = Machine(acceptance=Own(exact=exact), vocab_size=VOCAB)
+    monkeypatch.setattr("stepweave.nodes.ops.windows.runs_on", lambda logits: True)
+    monkeypatch.setattr("stepweave.nodes.ops.windows._straight", lambda *given: straight)
+    own = Own(exact=exact)
     rows = replace(sample_rows(torch.zeros(1, 1, dtype=torch.int64), structured=False), greedy=True)
     logits = torch.zeros(1, 2, VOCAB)
     if exact:
-        assert draw(machine, rows, logits, None, History(1, 4)).tokens is straight.tokens
+        assert draw(own, rows, logits, None, History(1, 4)).tokens is straight.tokens
     else:
         with pytest.raises(NotImplementedError, match="asked"):
-            draw(machine, rows, logits, None, History(1, 4))
+            draw(own, rows, logits, None, History(1, 4))

@@ -14,13 +14,14 @@ import pytest
 
 from stepweave.executors import run
 from stepweave.graph.answers.delay import delayable
+from stepweave.graph.declare import op, step_graph, value
 from stepweave.graph.examples import decode_step
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
+from stepweave.graph.parameters import context, read
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.nodes.kind import Built, NodeKind, NodeSpec
-from stepweave.nodes.machine import Machine
+from stepweave.nodes.kind import NodeKind, NodeSpec
 from stepweave.policies.admission import Eager, JustInTime, latest_start
 from stepweave.policies.registry import policy
 from stepweave.requests.pacer import Pacer
@@ -558,16 +559,16 @@ def test_just_in_time_the_pipeline_answers_as_soon_as_the_synchronous_loop() -> 
 def test_an_op_with_a_rewired_read_sees_its_waits_too() -> None:
     seen: list[tuple[str, float]] = []
 
-    def work(ctx: OpContext) -> None:
-        seen.append((ctx.read("text"), ctx.waited_s))
-
-    def build(spec: NodeSpec, machine: Machine) -> Built:
-        return Built(Node(spec.name, (Op((Read("text"),), run=work),)))
+    @op
+    def work(text: str = read("text"), ctx: OpContext = context()) -> None:
+        seen.append((text, ctx.waited_s))
 
     spec = NodeSpec("reader", "reader", reads={"text": "translated"})
-    op = NodeKind("reader", "", build)(spec, Machine()).node.host[0]
-    assert op.run is not None
-    op.run(cast(OpContext, SimpleNamespace(read=lambda name: name, waited_s=1.5)))
+    declared = NodeKind("reader", "", host=(work,)).declare(spec)
+    graph = step_graph(declared, values=[value("translated", external=True)])
+    [body] = [vertex.op.run for vertex in graph.vertices.values()]
+    assert body is not None
+    body(cast(OpContext, SimpleNamespace(read=lambda name: name, waited_s=1.5)))
     assert seen == [("translated", 1.5)]
 
 

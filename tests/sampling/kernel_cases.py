@@ -15,13 +15,9 @@ from torch import Tensor
 
 from stepweave.backends.kernels import runs_on
 from stepweave.graph.errors import StepweaveError
-from stepweave.nodes.bitmask import Mask
-from stepweave.nodes.edits import Edits
-from stepweave.nodes.history import History
-from stepweave.nodes.machine import Machine
-from stepweave.nodes.prepare_inputs import SampleRows
-from stepweave.nodes.sample import draw, hand_on
-from stepweave.nodes.tails import Tails
+from stepweave.nodes.data import Edits, Mask, SampleRows, Tails
+from stepweave.nodes.ops.history import History
+from stepweave.nodes.ops.windows import draw, hand_on
 from stepweave.policies.registry import policy
 from stepweave.structured.bitmask import words
 
@@ -143,11 +139,11 @@ def sampled(
         bits[:3] = -1
         mask = Mask(bits, torch.tensor([2, 2, 2, 2, 1]))
     options = {"rates": (0.5,)} if rule == "synthetic" else {}
-    machine = Machine(acceptance=policy("acceptance", rule, **options), vocab_size=VOCAB)
+    judge = policy("acceptance", rule, **options)
     q = torch.randn(7, k, VOCAB, generator=g).log_softmax(dim=-1) if rule == "rejection" else None
     before = logits.clone()
     with torch.inference_mode():
-        found = draw(machine, sample, logits, mask, history, q)
+        found = draw(judge, sample, logits, mask, history, q)
         after = hand_on(tails, sample, found, history)
     if not torch.equal(logits, before):
         raise StepweaveError("logits were changed, which the step only reads")

@@ -10,15 +10,13 @@ import torch
 from stepweave import LLM
 from stepweave.configs.errors import ConfigError
 from stepweave.graph.errors import GraphError
-from stepweave.graph.node import OpContext
+from stepweave.graph.parameters import read
 from stepweave.graph.verifier.verify import verify
 from stepweave.nodes import registry
-from stepweave.nodes.drafter import drafter
-from stepweave.nodes.kind import DrafterNeeds, NodeKind
-from stepweave.nodes.kinds.bitmask import GrammarOptions
-from stepweave.nodes.prepare_inputs import Inputs
-from stepweave.nodes.proposal import Proposal
-from stepweave.nodes.sample import Sampled
+from stepweave.nodes.bitmask import GrammarOptions
+from stepweave.nodes.data import Inputs, Proposal, Sampled
+from stepweave.nodes.drafter import Drafter
+from stepweave.nodes.values import INPUTS, SAMPLED
 from stepweave.policies.acceptance import Rejection, Synthetic
 from stepweave.policies.chosen import Policies
 from stepweave.requests.request import Request, SamplingParams
@@ -180,7 +178,7 @@ def test_rejection_sampling_gives_the_same_tokens_and_counts_at_every_depth(
 
 def test_two_drafters_in_a_step_are_refused_at_the_second() -> None:
     settings = {"nodes.other.kind": "ngram", "nodes.other.after": "draft"}
-    with pytest.raises(GraphError, match="'drafts' has two owners; the second is 'other'"):
+    with pytest.raises(GraphError, match=r"'other.device' writes 'drafts', which 'draft.device'"):
         tiny_engine(BASE, settings=settings)
 
 
@@ -196,7 +194,9 @@ def test_no_drafter_brings_back_a_wait_for_the_host(method: Method) -> None:
 def test_another_package_can_bring_a_drafter(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def propose(ctx: OpContext, inputs: Inputs, sampled: Sampled | None) -> Proposal | None:
+    def propose(
+        inputs: Inputs = read(INPUTS), sampled: Sampled | None = read(SAMPLED)
+    ) -> Proposal | None:
         """Say the last token again, as often as the row has room."""
         if inputs.sample is None or sampled is None or inputs.sample.draft_width == 0:
             return None
@@ -204,17 +204,18 @@ def test_another_package_can_bring_a_drafter(
         width = inputs.sample.draft_width
         return Proposal(last.expand(-1, width), torch.full_like(last[:, 0], width))
 
-    echo = NodeKind(
-        "echo", "say it again", lambda spec, _: drafter(spec, propose), drafter=DrafterNeeds()
-    )
+    echo = Drafter("echo", "say it again", propose)
 
     class Installed:
         name, value, dist = "echo", "another_package:KIND", None
+        group = registry.DRAFTERS
 
-        def load(self) -> NodeKind:
+        def load(self) -> Drafter:
             return echo
 
-    monkeypatch.setattr(registry, "entry_points", lambda group: [Installed()])
+    monkeypatch.setattr(
+        registry, "entry_points", lambda group: [Installed()] * (group == registry.DRAFTERS)
+    )
     file = tmp_path / "echo.yaml"
     file.write_text(
         "version: 2\nextends: async\nnodes:\n  draft: {kind: echo, after: sample, tokens: 2}\n"
@@ -230,6 +231,6 @@ def test_another_package_can_bring_a_drafter(
         LLM(pipeline=file)
 
 
-def test_a_kind_that_drafts_must_be_told_how_many_tokens() -> None:
+def test_a_drafter_must_be_told_how_many_tokens() -> None:
     with pytest.raises(TypeError, match="its options must derive from DrafterOptions"):
-        NodeKind("echo", "x", lambda *_: None, options=GrammarOptions, drafter=DrafterNeeds())  # type: ignore[arg-type]
+        Drafter("echo", "x", lambda: None, options=GrammarOptions)  # type: ignore[arg-type]

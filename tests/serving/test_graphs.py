@@ -37,7 +37,7 @@ def taped(name: str, **overrides: str) -> tuple[LLM, RecordedCalls]:
     """The plan and the sizes that executor cuda would have, captured as tapes."""
     with patch.object(PipelineConfig, "captured", property(lambda config: True)):
         llm = LLM(pipeline=name, overrides=overrides)
-    assert llm.engine.machine.buckets == powers_of_two(llm.engine.limits.max_rows)
+    assert llm.engine.buckets == powers_of_two(llm.engine.limits.max_rows)
     device = RecordedCalls(graphs=True)
     llm.engine.executor = device
     return llm, device

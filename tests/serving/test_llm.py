@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stepweave.configs.errors import ConfigError
 from stepweave.graph.errors import GraphError
-from stepweave.nodes.bitmask import MaskBuffer, MatcherTable
+from stepweave.nodes.ops.masks import MaskBuffer, MatcherTable
 from stepweave.requests.request import SamplingParams
 from stepweave.serving.engine import EngineError
 from stepweave.serving.llm import LLM, Interrupted

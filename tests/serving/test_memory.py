@@ -5,6 +5,7 @@ import torch
 
 from stepweave import LLM
 from stepweave.models.causal_lm import CausalLM
+from stepweave.nodes.draft_model import DRAFT_MODEL
 from stepweave.requests.request import SamplingParams
 from stepweave.requests.table import Limits
 from stepweave.serving.engine import Engine
@@ -36,10 +37,10 @@ def windowed_engine(depth: int, method: Method | None, num_blocks: int) -> Engin
         depth=depth, max_rows=3, token_budget=24, draft_tokens=k, method=method or "draft_model"
     )
     return Engine(
-        lambda machine: compiled(tiny_pipeline(config), machine),
+        lambda resources: compiled(tiny_pipeline(config), resources),
         model(0, 3),
         Limits(3, 24, 2, num_blocks, 96, k, 100),
-        drafter=model(0, 1) if method == "draft_model" else None,
+        resources={DRAFT_MODEL: model(0, 1)} if method == "draft_model" else {},
         executor="serial" if depth == 1 else "threads",
         watchdog_s=30.0,
     )

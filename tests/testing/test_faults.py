@@ -13,7 +13,7 @@ import pytest
 
 from stepweave.executors.errors import NodeFailure, StuckWait, UndeclaredAccess
 from stepweave.graph.node import OpContext, Run
-from stepweave.nodes.tails import DraftTable
+from stepweave.nodes.data import DraftTable
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.serving.engine import Engine
 from stepweave.structured.grammar import GrammarSpec

@@ -15,6 +15,7 @@ from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.declare import node, step_graph
 from stepweave.graph.errors import GraphError
 from stepweave.graph.node import Node, Op, OpContext, Value
+from stepweave.graph.parameters import context
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
@@ -365,12 +366,12 @@ def test_an_access_that_nobody_declared_is_told_from_a_race() -> None:
     hidden = [0]
 
     @node(stream="compute", writes="x")
-    def make(ctx: OpContext) -> int:
+    def make(ctx: OpContext = context()) -> int:
         hidden[0] = ctx.step
         return ctx.step
 
-    @node(stream="copy", reads={"x": "x"}, writes="y")
-    def use(ctx: OpContext, x: int) -> int:
+    @node(stream="copy", writes="y")
+    def use(x: int) -> int:
         return x + 100 * hidden[0]
 
     plan = compile_plan(step_graph(make, use))

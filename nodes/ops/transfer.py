@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..backends import backend_of
+from ...backends import backend_of
 
 CPU = torch.device("cpu")
 

@@ -12,27 +12,25 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..graph.node import OpContext
-from ..models.attention import AttentionBatch
-from ..models.paged_cache import PagedCache
-from ..requests.batch import StepBatch
-from .kept import Kept
-from .kind import Shape
-from .machine import Machine
-from .prepare_inputs import Inputs, slots_of
-from .proposal import FirstPass, Proposal, chain
-from .sample import Sampled
+from ...models.attention import AttentionBatch
+from ...models.causal_lm import CausalLM
+from ...models.paged_cache import PagedCache
+from ...policies.acceptance import Acceptance
+from ...requests.batch import StepBatch
+from ..data import Inputs, Kept, Proposal, Sampled
+from .inputs import slots_of
+from .proposal import FirstPass, chain
 from .transfer import upload
 
 
-def follow_prompts(machine: Machine, inputs: Inputs, cache: PagedCache) -> None:
+def follow_prompts(drafter: CausalLM, inputs: Inputs, cache: PagedCache) -> None:
     """Give the drafter the prompt chunks of this step."""
     lens = inputs.query_lens[inputs.decodes :]
     if not lens:
         return
     first = len(inputs.ids) - sum(lens)
     positions = inputs.positions[first:]
-    beyond = positions >= machine.drafter.context_length
+    beyond = positions >= drafter.context_length
     batch = AttentionBatch(
         query_lens=lens,
         block_tables=inputs.blocks[inputs.decodes :],
@@ -41,17 +39,18 @@ def follow_prompts(machine: Machine, inputs: Inputs, cache: PagedCache) -> None:
         cache=cache,
         long=None if inputs.long is None else inputs.long[first:],
     )
-    machine.drafter.forward(inputs.ids[first:], batch, inputs.ids.new_empty(0))
+    drafter.forward(inputs.ids[first:], batch, inputs.ids.new_empty(0))
 
 
-def propose_with_model(
-    machine: Machine,
+def propose(
+    drafter: CausalLM,
     inputs: Inputs,
     sampled: Sampled,
     cache: PagedCache,
-    kept: Kept | None = None,
-    *,
-    draws: bool,
+    kept: Kept | None,
+    rule: Acceptance,
+    vocab_size: int,
+    context_length: int,
 ) -> Proposal | None:
     """Drafts that continue the sampled tokens, by the drafter's own continuation."""
     sample = inputs.sample
@@ -64,7 +63,7 @@ def propose_with_model(
     ends = torch.stack([sampled.counts - 1, sampled.counts], dim=1)
     ids = sequence.gather(1, ends).clamp_min(0)
     positions = sample.base[:, None] + ends
-    reach = min(machine.limits.context_length, machine.drafter.context_length)
+    reach = min(context_length, drafter.context_length)
     wanted = (sample.draft_limit > 0)[:, None]
     masked = torch.where((positions < reach) & wanted, positions, -1).flatten()
     lines = torch.arange(rows, device=ids.device)
@@ -73,19 +72,20 @@ def propose_with_model(
         blocks,
         lines.repeat_interleave(2, output_size=2 * rows),
         masked,
-        machine.limits.block_size,
+        cache.block_size,
     )
     long = None if inputs.long_rows is None else inputs.long_rows.repeat_interleave(2)
     first = FirstPass(ids.flatten(), masked, slots, (2,) * rows, 2 * lines + 1, long)
     if kept is not None:
         first = first.without_padding(upload(kept.lines, ids.device), kept.query_lens)
-    logits, _ = machine.drafter.forward(first.ids, first.batch(blocks, cache), first.last)
+    logits, _ = drafter.forward(first.ids, first.batch(blocks, cache), first.last)
 
     def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:
-        return machine.drafter.forward(tokens, batch, lines)[0]
+        return drafter.forward(tokens, batch, lines)[0]
 
     return chain(
-        machine,
+        rule,
+        vocab_size,
         inputs,
         logits,
         positions[:, 1],
@@ -93,7 +93,6 @@ def propose_with_model(
         cache,
         following,
         input_is_ahead=0,
-        draws=draws,
     )
 
 
@@ -103,14 +102,3 @@ def not_fed_yet(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]
         (2 * index, 2) if row.decodes and counts[index] == row.queries else (2 * index + 1, 1)
         for index, row in enumerate(batch.sampling)
     ]
-
-
-def propose(
-    machine: Machine, shape: Shape, ctx: OpContext, inputs: Inputs, sampled: Sampled | None
-) -> Proposal | None:
-    cache: PagedCache = ctx.state("draft_kv")
-    follow_prompts(machine, inputs, cache)
-    if inputs.sample is None or sampled is None:
-        return None
-    kept = None if shape.padded else ctx.read("kept")
-    return propose_with_model(machine, inputs, sampled, cache, kept, draws=shape.draws)

@@ -12,56 +12,33 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..backends.kernels import runs_on
-from ..graph.node import OpContext
-from ..models.attention import AttentionBatch
-from ..models.paged_cache import PagedCache
-from ..sampling.draw import draw, filtered_log_probs
-from ..sampling.noise import Purpose
-from .machine import Machine
-from .prepare_inputs import Inputs, SampleRows, slots_of
-from .sample import Sampled
-from .tails import DraftTable
-from .transfer import CPU
+from ...backends.kernels import runs_on
+from ...models.attention import AttentionBatch
+from ...models.paged_cache import PagedCache
+from ...policies.acceptance import Acceptance
+from ...sampling.draw import draw, filtered_log_probs
+from ...sampling.noise import Purpose
+from ..data import DraftTable, Inputs, Proposal, SampleRows
+from .inputs import slots_of
+
+Propose = Callable[[], Proposal | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """Drafts `tokens[S, n]` of the sampling rows, of which the first `valid[S]` are meant.
+@torch.inference_mode()
+def published(
+    inputs: Inputs, before: DraftTable, draft_probs: Tensor | None, propose: Propose
+) -> DraftTable:
+    """The drafts of every row after `propose`; rows that it is not asked for keep theirs.
 
-    `log_probs[S, n, V]`: what they were drawn from; None for drafts that were not drawn.
+    What drafts were drawn from goes to `draft_probs[R, k, V]`, where somebody compares.
     """
-
-    tokens: Tensor
-    valid: Tensor
-    log_probs: Tensor | None = None
-
-
-Propose = Callable[[OpContext, Inputs, Sampled | None], Proposal | None]
-"""Offers drafts for a step's sampling rows. None if there are no such rows, or no drafts at all."""
-
-
-def no_drafts(rows: int, k: int, device: torch.device | None) -> DraftTable:
-    return DraftTable.empty(rows, k, device or CPU)
-
-
-def run(propose: Propose, ctx: OpContext) -> None:
-    """Publish what `propose` offers; rows that it is not asked for keep their drafts."""
-    inputs: Inputs | None = ctx.read("inputs")
-    sampled: Sampled | None = ctx.read("sampled")
-    before: DraftTable = ctx.read("drafts")
-    proposal = None
-    if inputs is not None:
-        with torch.inference_mode():
-            proposal = propose(ctx, inputs, sampled)
-            sample = inputs.sample
-            if sample is not None:
-                if proposal is not None and proposal.log_probs is not None:
-                    drawn_from: Tensor = ctx.state("draft_probs")
-                    n = proposal.tokens.shape[1]
-                    drawn_from[:, :n].index_copy_(0, sample.rows, proposal.log_probs)
-                before = publish(before, sample, proposal)
-    ctx.write("drafts", before)
+    proposal, sample = propose(), inputs.sample
+    if sample is None:
+        return before
+    if proposal is not None and proposal.log_probs is not None and draft_probs is not None:
+        n = proposal.tokens.shape[1]
+        draft_probs[:, :n].index_copy_(0, sample.rows, proposal.log_probs)
+    return publish(before, sample, proposal)
 
 
 def publish(before: DraftTable, sample: SampleRows, proposal: Proposal | None) -> DraftTable:
@@ -125,7 +102,8 @@ Next = Callable[[Tensor, AttentionBatch], Tensor]
 
 
 def chain(
-    machine: Machine,
+    rule: Acceptance,
+    vocab_size: int,
     inputs: Inputs,
     logits: Tensor,
     positions: Tensor,
@@ -134,7 +112,6 @@ def chain(
     following: Next,
     *,
     input_is_ahead: int,
-    draws: bool,
 ) -> Proposal:
     """Draft token by token, from the `logits[S, V]` of a first pass on.
 
@@ -142,7 +119,7 @@ def chain(
     position p is the token at p + a says `input_is_ahead` = a. It has no position from `reach`
     on: rows that come there are offered no more.
     """
-    sample, limits = inputs.sample, machine.limits
+    sample = inputs.sample
     assert sample is not None, "tokens were sampled for these rows"
     rows, width = len(sample.base), sample.draft_width
     blocks = inputs.blocks[sample.lines]
@@ -151,7 +128,7 @@ def chain(
     every = positions[:, None] + places  # [S, n]
     alive = every < reach
     masked = torch.where(alive & (sample.draft_limit[:, None] > places), every, -1)
-    slots = slots_of(blocks, lines[:, None], masked, limits.block_size)
+    slots = slots_of(blocks, lines[:, None], masked, cache.block_size)
     tokens: list[Tensor] = []
     log_probs: list[Tensor] = []
     batch: AttentionBatch | None = None
@@ -164,10 +141,8 @@ def chain(
             else:
                 batch = batch.then(at, slot)
             logits = following(tokens[-1], batch)
-        logits = logits[:, : machine.vocab_size]
-        token, drawn_from = _choose(
-            machine, sample, logits, every[:, place] + input_is_ahead + 1, draws=draws
-        )
+        logits = logits[:, :vocab_size]
+        token, drawn_from = _choose(rule, sample, logits, every[:, place] + input_is_ahead + 1)
         tokens.append(token)
         if drawn_from is not None:
             log_probs.append(drawn_from)
@@ -179,7 +154,7 @@ def chain(
 
 
 def _choose(
-    machine: Machine, sample: SampleRows, logits: Tensor, positions: Tensor, *, draws: bool
+    rule: Acceptance, sample: SampleRows, logits: Tensor, positions: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """The drafter's token for each row at absolute `positions[S]`, and what it was drawn from.
 
@@ -187,12 +162,13 @@ def _choose(
     that the target will use at that position, so that equal distributions agree always. Where it
     compares distributions, the draft is drawn with noise of its own.
     """
-    if not (draws or machine.acceptance.couples) or (sample.greedy and not draws):
+    draws = rule.compares
+    if not (draws or rule.couples) or (sample.greedy and not draws):
         return logits.argmax(dim=-1), None
     purpose = Purpose.DRAFT if draws else Purpose.TARGET
     at = positions - sample.prompt
     if not (draws or sample.ranked) and runs_on(logits):
-        from ..sampling.kernels import choose
+        from ...sampling.kernels import choose
 
         token = choose.sample(logits, sample.temperature, sample.min_p, sample.seeds, at, purpose)
         return token, None

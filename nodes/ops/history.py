@@ -6,8 +6,18 @@ far must therefore find it here. Rows are stable, so an entry is written once an
 
 from __future__ import annotations
 
+import math
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
+
+from ...models.memory import room_for
+
+if TYPE_CHECKING:
+    from ...models.causal_lm import CausalLM
+
+FEWER = "lower scheduler.max_rows"
 
 
 class History:
@@ -30,3 +40,18 @@ class History:
         outside = (positions < 0) | (positions >= self._scratch)
         columns = torch.where(outside, self._scratch, positions)
         self.tokens.index_put_((rows, columns), tokens.to(torch.int32))
+
+
+def new_history(rows: int, context_length: int, device: torch.device) -> History:
+    """An empty history. Raises `NoMemory`."""
+    with room_for(f"the text of {rows - 1} rows", rows * (context_length + 1) * 4, device, FEWER):
+        return History(rows, context_length, device)
+
+
+def new_draft_probs(rows: int, k: int, target: CausalLM) -> Tensor:
+    """`[R, k, V]` zeros, in the target's precision but float32 at least. Raises `NoMemory`."""
+    shape = (rows, k, target.vocab_size)
+    dtype = torch.promote_types(target.dtype, torch.float32)
+    nbytes, what = math.prod(shape) * dtype.itemsize, f"what {rows - 1} rows drew drafts from"
+    with room_for(what, nbytes, target.device, FEWER):
+        return torch.zeros(shape, dtype=dtype, device=target.device)

@@ -8,7 +8,6 @@ write away until that copy is done, or derives a second slot.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -16,14 +15,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..requests.batch import ScheduledRow, StepBatch
-from ..requests.limits import (
+from ...requests.batch import ScheduledRow, StepBatch
+from ...requests.limits import (
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
     MAX_BIASES,
     MAX_STOP_TOKENS,
+    Limits,
 )
-from ..requests.table import Limits
+from ..data import StagedStep
 from .transfer import CPU, packed, pinned
 
 # Columns of `rows`: one line for each row of the batch.
@@ -255,39 +255,3 @@ def _put(buffer: Tensor, entries: Iterable[tuple[int, ...]]) -> int:
     if found:
         buffer.numpy()[: len(found)] = found
     return len(found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedStep:
-    """Filled buffers, and what the host knows of the step: sizes, never tokens.
-
-    `width`: the widest draft window of the step; `draft_width`: the most drafts that a sampling row
-    may be offered. `decodes` rows lie before the prefill rows. `prefix`, `prompt`, `biases`,
-    `bans`, `words`: lines in use of the buffers of that name. `longest`: no row has more tokens.
-    `forced`: some row's next token is known. `greedy`: no sampling row draws at random.
-    `ranked`: top-k or top-p cut some row. `structured`: some row must not be sampled without its
-    mask. `logprobs`, `prompt_logprobs`: alternatives wanted beside a token, −1 for none at all.
-    """
-
-    staging: Staging
-    tokens: int
-    query_lens: tuple[int, ...]
-    blocks: int
-    samples: int
-    width: int
-    draft_width: int
-    decodes: int
-    prefix: int
-    prompt: int
-    biases: int
-    bans: int
-    words: int
-    longest: int
-    forced: bool
-    greedy: bool
-    ranked: bool
-    penalized: bool
-    structured: bool
-    logprobs: int
-    prompt_logprobs: int
-    one_off: bool  # sizes as they are, not rounded up

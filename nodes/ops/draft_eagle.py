@@ -14,16 +14,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..graph.node import OpContext
-from ..models.attention import AttentionBatch
-from ..models.paged_cache import PagedCache
-from ..requests.batch import StepBatch
-from .kept import Kept
-from .kind import Shape
-from .machine import Machine
-from .prepare_inputs import Inputs
-from .proposal import FirstPass, Proposal, chain
-from .sample import Sampled
+from ...models.attention import AttentionBatch
+from ...models.eagle import EagleHead
+from ...models.paged_cache import PagedCache
+from ...policies.acceptance import Acceptance
+from ...requests.batch import StepBatch
+from ..data import Inputs, Kept, Proposal, Sampled
+from .proposal import FirstPass, chain
 from .transfer import upload
 
 
@@ -47,20 +44,21 @@ def shifted(inputs: Inputs, sampled: Sampled | None) -> tuple[Tensor, Tensor]:
     return ids.clamp_min(0), torch.where(known, inputs.positions, -1)
 
 
-def propose_with_head(
-    machine: Machine,
+def propose(
+    head: EagleHead,
     inputs: Inputs,
     sampled: Sampled | None,
     features: Tensor,
     cache: PagedCache,
-    kept: Kept | None = None,
-    *,
-    draws: bool,
+    kept: Kept | None,
+    rule: Acceptance,
+    vocab_size: int,
+    context_length: int,
 ) -> Proposal | None:
     """Drafts that continue the sampled tokens. `features[T, F]` as the head wants them."""
-    head, sample = machine.head, inputs.sample
+    sample = inputs.sample
     ids, positions = shifted(inputs, sampled)
-    reach = min(machine.limits.context_length, head.context_length)
+    reach = min(context_length, head.context_length)
     masked = torch.where(positions < reach, positions, -1)
     last = inputs.ids.new_empty(0)
     if sample is not None and sampled is not None:
@@ -85,7 +83,8 @@ def propose_with_head(
         return logits
 
     return chain(
-        machine,
+        rule,
+        vocab_size,
         inputs,
         logits,
         sample.base + sampled.counts - 1,
@@ -93,7 +92,6 @@ def propose_with_head(
         cache,
         following,
         input_is_ahead=1,
-        draws=draws,
     )
 
 
@@ -107,12 +105,3 @@ def settled_lines(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, in
         at += row.queries
         sampled += row.samples
     return spans
-
-
-def propose(
-    machine: Machine, shape: Shape, ctx: OpContext, inputs: Inputs, sampled: Sampled | None
-) -> Proposal | None:
-    cache: PagedCache = ctx.state("draft_kv")
-    hidden: Tensor = ctx.read("hidden")
-    kept = None if shape.padded else ctx.read("kept")
-    return propose_with_head(machine, inputs, sampled, hidden, cache, kept, draws=shape.draws)

@@ -1,0 +1,381 @@
+"""From node functions to ops: which optional accesses there are, what each body is called with.
+
+Binding happens once, when a graph is built. An optional read is an access where some node writes
+the value; a wanted write where some node reads it. What is not bound is not declared: the plan
+never sees it, and the function gets None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from .errors import GraphError, StepweaveError, did_you_mean
+from .node import Node, Op, OpContext, Read, Run, State, Value
+from .parameters import Parameter, Resources, Wanted, parameters
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Write:
+    """A write of an op function. `optional`: only where somebody reads it, and `of` is read."""
+
+    of_value: Value[Any, Any] | str
+    optional: bool = False
+    of: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.of_value if isinstance(self.of_value, str) else self.of_value.name
+
+
+@dataclass(frozen=True)
+class OpFunction(Generic[P, R]):
+    """A function and what it touches: the declaration of one op. Called, it is the function."""
+
+    function: Callable[P, R]
+    name: str
+    writes: tuple[Write, ...]
+    single: bool  # it returns the one thing it writes, not a tuple
+    phase: str | None = None
+    cost_us: float | None = None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {name: each for name, each in parameters(self.function).items() if each is not None}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A node made of functions. `template` is all of it that is not an op.
+
+    `settings`: its options. `wiring`: by parameter, what it reads in this graph. `launch_cost_us`:
+    of a host op that only launches.
+    """
+
+    template: Node
+    host: tuple[OpFunction[..., Any], ...] = ()
+    device: tuple[OpFunction[..., Any], ...] = ()
+    settings: object = None
+    wiring: Mapping[str, Read] = field(default_factory=dict)
+    launch_cost_us: float | None = None
+
+
+@dataclass
+class _Use:
+    """One op function in its node, with what is bound of it so far."""
+
+    node: Declared
+    op: OpFunction[..., Any]
+    side: str
+    reads: dict[str, Read] = field(default_factory=dict)  # by parameter, of values
+    states: dict[str, str] = field(default_factory=dict)  # by parameter
+    updates: set[str] = field(default_factory=set)  # states among them that it changes
+    writes: dict[str, Write] = field(default_factory=dict)
+
+    def touches(self) -> Iterator[str]:
+        yield from (read.name for read in self.reads.values())
+        yield from self.states.values()
+
+
+class Binder:
+    """All op functions of a graph, and which of their accesses are bound."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Declared | Node],
+        values: Collection[str],
+        states: Collection[str],
+        resources: Resources,
+    ) -> None:
+        """`values`: of those that are there whoever writes them; `states`: of states by name."""
+        self._nodes = nodes
+        self._outside = set(values)
+        self._named_states = set(states)
+        self._resources = resources
+        self._uses = {
+            id(use): use for node in nodes if isinstance(node, Declared) for use in self._of(node)
+        }
+        self._raw = [op for n in nodes if isinstance(n, Node) for op in (*n.host, *n.device)]
+        while self._drop():
+            pass
+
+    def values(self) -> list[Value[Any, Any]]:
+        """The typed values that are written or must be, in the order of the listing."""
+        found: dict[str, Value[Any, Any]] = {}
+        for use in self._uses.values():
+            for name, write in use.writes.items():
+                _same(found, name, write.of_value)
+        for use in self._uses.values():
+            for parameter, read in use.reads.items():
+                declared = use.op.parameters[parameter].of
+                if parameter not in use.node.wiring and isinstance(declared, Value):
+                    _same(found, read.name, declared)
+        return list(found.values())
+
+    def states(self) -> list[State[Any]]:
+        """The typed states that are touched, in the order of the listing."""
+        found: dict[str, State[Any]] = {}
+        for use in self._uses.values():
+            for parameter, name in use.states.items():
+                declared = use.op.parameters[parameter].of
+                if isinstance(declared, State):
+                    _same(found, name, declared)
+        return list(found.values())
+
+    def owner_of(self, name: str) -> Declared:
+        """The node that writes the value, or reads it where nobody does; the first with the state.
+
+        What the value or state says of itself may be made from this node's options.
+        """
+        uses = self._uses.values()
+        writers = [use.node for use in uses if name in use.writes]
+        return [*writers, *(use.node for use in uses if name in use.touches())][0]
+
+    def nodes(self, *, bodies: bool) -> list[Node]:
+        """The nodes with the ops that their functions declare; without `bodies` for a look only."""
+        return [
+            self._node(node, bodies) if isinstance(node, Declared) else node for node in self._nodes
+        ]
+
+    def _node(self, node: Declared, bodies: bool) -> Node:
+        by_op = {
+            (use.side, use.op.phase, use.op.name): use
+            for use in self._uses.values()
+            if use.node is node
+        }
+
+        def ops(side: str, functions: Iterable[OpFunction[..., Any]]) -> tuple[Op, ...]:
+            return tuple(self._op(by_op[side, each.phase, each.name], bodies) for each in functions)
+
+        host = ops("host", node.host) or (Op(),)
+        if node.launch_cost_us is not None and node.device:
+            host = tuple(_launching(op, node.launch_cost_us) for op in host)
+        device = ops("device", node.device)
+        return replace(node.template, host=host, device=device)
+
+    def _op(self, use: _Use, bodies: bool) -> Op:
+        if self._idle(use):
+            return Op(phase=use.op.phase, cost_us=use.op.cost_us)
+        reads = [*use.reads.values(), *map(Read, dict.fromkeys(use.states.values()))]
+        updated = [state for state in dict.fromkeys(use.states.values()) if state in use.updates]
+        return Op(
+            reads=tuple(dict.fromkeys(reads)),
+            writes=(*use.writes, *updated),
+            phase=use.op.phase,
+            cost_us=use.op.cost_us,
+            run=_body(use, self._resources) if bodies else None,
+        )
+
+    def _of(self, node: Declared) -> Iterator[_Use]:
+        known = {
+            name
+            for op in (*node.host, *node.device)
+            for name, each in op.parameters.items()
+            if each.role == "read"
+        }
+        for parameter in node.wiring:
+            if parameter not in known:
+                raise GraphError(
+                    f"node {node.template.name!r} of kind {node.template.kind!r} reads no "
+                    f"{parameter!r}{did_you_mean(parameter, known)}",
+                    code="SW-READS",
+                    line=node.template.line,
+                )
+        for side, ops in (("host", node.host), ("device", node.device)):
+            for op in ops:
+                yield self._use(node, op, side)
+
+    def _use(self, node: Declared, op: OpFunction[..., Any], side: str) -> _Use:
+        use = _Use(node, op, side, writes={write.name: write for write in op.writes})
+        for name, each in op.parameters.items():
+            if each.role == "read" and self._is_state(each):
+                use.states[name] = each.name
+            elif each.role == "read":
+                use.reads[name] = node.wiring.get(name, Read(each.name, each.carry))
+            elif each.role in ("state", "update") and self._asked_for(node, each):
+                use.states[name] = each.name
+                if each.role == "update":
+                    self._known(node, each)
+                    use.updates.add(each.name)
+        return use
+
+    def _is_state(self, parameter: Parameter) -> bool:
+        return isinstance(parameter.of, str) and parameter.of in self._named_states
+
+    def _known(self, node: Declared, parameter: Parameter) -> None:
+        if isinstance(parameter.of, str) and parameter.of not in self._named_states:
+            raise GraphError(
+                f"node {node.template.name!r}: it updates {parameter.of!r}, which is no state of "
+                f"the graph{did_you_mean(parameter.of, self._named_states)}. Name it in `states`.",
+                code="SW-UNKNOWN-NAME",
+            )
+
+    def _asked_for(self, node: Declared, parameter: Parameter) -> bool:
+        if parameter.when is None:
+            return True
+        return bool(called(self._resources, parameter.when, node))
+
+    def _drop(self) -> bool:
+        """Unbind what has no other side any more; whether anything was."""
+        written = {name for use in self._uses.values() for name in use.writes} | self._outside
+        written |= {name for op in self._raw for name in op.writes}
+        read = {name for op in self._raw for name in (each.name for each in op.reads)}
+        read |= {name for use in self._uses.values() for name in use.touches()}
+        dropped = False
+        for use in self._uses.values():
+            parameters = use.op.parameters
+            for name in [n for n, each in use.reads.items() if parameters[n].optional]:
+                if use.reads[name].name not in written or self._made_for_nobody(use, name):
+                    del use.reads[name]
+                    dropped = True
+            for name in [n for n in use.states if parameters[n].optional]:
+                if not self._shared(use, use.states[name], parameters[name].role):
+                    use.updates.discard(use.states.pop(name))
+                    dropped = True
+            for name in [n for n, write in use.writes.items() if write.optional]:
+                of = use.writes[name].of
+                gone = of is not None and of not in {each.name for each in use.reads.values()}
+                if name not in read or gone:
+                    del use.writes[name]
+                    dropped = True
+            if self._idle(use) and (use.reads or use.states):
+                use.reads, use.states, use.updates = {}, {}, set()
+                dropped = True
+        return dropped
+
+    @staticmethod
+    def _made_for_nobody(use: _Use, parameter: str) -> bool:
+        """Whether a read serves only a wanted write that is not bound."""
+        name = use.op.parameters[parameter].name
+        return any(w.of == name and w.name not in use.writes for w in use.op.writes)
+
+    def _shared(self, mine: _Use, state: str, role: str) -> bool:
+        others = [use for use in self._uses.values() if use is not mine]
+        if role == "update":
+            return any(state in use.states.values() for use in others)
+        return any(state in use.updates for use in others)
+
+    @staticmethod
+    def _idle(use: _Use) -> bool:
+        """Whether all that the function might write is wanted by nobody."""
+        return bool(use.op.writes) and not use.writes and not use.updates
+
+
+def _same(found: dict[str, Any], name: str, declared: object) -> None:
+    if isinstance(declared, str):
+        return
+    if found.setdefault(name, declared) is not declared:
+        raise GraphError(
+            f"{name!r} is declared twice, by two different objects. Share one, or rename one.",
+            code="SW-DUPLICATE",
+        )
+
+
+def _launching(op: Op, cost_us: float) -> Op:
+    """The op with that cost if it only launches and says no other."""
+    bare = not op.reads and not op.writes and op.run is None and op.cost_us is None
+    return replace(op, cost_us=cost_us) if bare else op
+
+
+def _body(use: _Use, resources: Resources) -> Run:
+    """What the executor calls: the function with its arguments, its result published."""
+    function = passed(resources, use.op.function, use.node)
+    bound = use.op.parameters
+    fixed: dict[str, Any] = {
+        name: None
+        for name, each in bound.items()
+        if each.role in ("read", "state", "update", "buffer")
+    }
+    gets: list[tuple[str, str, str]] = []
+    for name, each in bound.items():
+        if name in use.reads:
+            gets.append((name, "read", str(use.reads[name])))
+        elif name in use.states:
+            gets.append((name, "state", use.states[name]))
+        elif each.role == "buffer" and each.name in use.writes:
+            gets.append((name, "buffer", each.name))
+        elif each.role == "context":
+            gets.append((name, "context", ""))
+    publish = _publisher(use)
+
+    def run(ctx: OpContext) -> None:
+        passed = dict(fixed)
+        for name, how, key in gets:
+            if how == "read":
+                passed[name] = ctx.read(key)
+            elif how == "state":
+                passed[name] = ctx.state(key)
+            elif how == "buffer":
+                passed[name] = ctx.buffer(key)
+            else:
+                passed[name] = ctx
+        publish(ctx, function(**passed))
+
+    return run
+
+
+def passed(resources: Resources, function: Callable[..., R], node: Declared) -> Callable[..., R]:
+    """`function` with resources and options passed; what fails in making them names the node."""
+    return _telling(node, lambda: resources.call(function, node.settings))
+
+
+def called(resources: Resources, function: Callable[..., R], node: Declared) -> R:
+    """What `function` returns; what fails in it, or in making its resources, names the node."""
+    return _telling(node, passed(resources, function, node))
+
+
+def _telling(node: Declared, make: Callable[[], R]) -> R:
+    try:
+        return make()
+    except StepweaveError as error:
+        if error.line is None:
+            error.line = node.template.line
+        raise
+    except (Exception, SystemExit) as error:  # the boundary: code that is not ours
+        raise GraphError(
+            f"node {node.template.name!r}: what its kind {node.template.kind!r} needs cannot be "
+            f"made: {type(error).__name__}: {error}",
+            code="SW-KIND",
+            line=node.template.line,
+        ) from error
+
+
+def _publisher(use: _Use) -> Callable[[OpContext, Any], None]:
+    written = [write.name for write in use.op.writes]
+    kept = [name in use.writes for name in written]
+    node = use.node.template.name
+
+    def one(ctx: OpContext, result: Any) -> None:
+        if kept[0]:
+            ctx.write(written[0], result)
+
+    def several(ctx: OpContext, result: Any) -> None:
+        if result is None:  # nothing to do in this step: none of each
+            result = (None,) * len(written)
+        if not isinstance(result, tuple) or len(result) != len(written):
+            returned = f"{len(result)} data" if isinstance(result, tuple) else "one datum"
+            raise StepweaveError(
+                f"node {node!r} returned {returned} but writes {len(written)}"
+                f"{': ' if written else ''}{', '.join(written)}. "
+                "Return a tuple with one datum for each, in that order.",
+                code="SW-RESULT",
+            )
+        for name, datum, wanted in zip(written, result, kept, strict=True):
+            if wanted:
+                ctx.write(name, datum)
+
+    return one if use.op.single else several
+
+
+def write_of(item: Value[Any, Any] | Wanted[Any] | str) -> Write:
+    """What an entry of `writes` declares."""
+    if isinstance(item, Wanted):
+        return Write(item.value, optional=True, of=None if item.of is None else item.of.name)
+    return Write(item)

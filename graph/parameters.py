@@ -1,0 +1,235 @@
+"""What the parameters of a node's function stand for: reads, states, buffers, resources, options.
+
+    @node(stream="compute", writes=SCALED)
+    def scale(sampled: Tensor = read(SAMPLED), before: Tensor = read(SCALED, 1)) -> Tensor: ...
+
+Each function below is used as the default of a parameter, and has the type of what the parameter
+gets. So a type checker compares every reader with the writer, and "find references" of a value
+lists both. Called directly, as a test does, the function gets its arguments like any other.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any, Generic, Literal, cast
+
+from typing_extensions import TypeVar
+
+from . import arguments
+from .errors import GraphError, StepweaveError, did_you_mean
+from .node import OpContext, State, Value
+
+T = TypeVar("T")
+B = TypeVar("B")
+
+Role = Literal["read", "state", "update", "buffer", "resource", "options", "context"]
+
+
+@dataclass(frozen=True, slots=True)
+class Resource(Generic[T]):
+    """Something of type T that does not change during a run: a model, sizes, a rule.
+
+    `make` makes it once for each graph, from other resources, its parameters. Without it, whoever
+    builds the graph brings it.
+    """
+
+    name: str
+    make: Callable[..., T] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """What one parameter gets. `of`: a value, state or resource, or the name of one."""
+
+    role: Role
+    of: Any = None
+    carry: int = 0
+    optional: bool = False
+    when: Callable[..., bool] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the value, state or resource."""
+        return self.of if isinstance(self.of, str) else cast(str, self.of.name)
+
+
+def _parameter(role: Role, of: object, kind: type, **more: Any) -> Any:
+    if not isinstance(of, kind | str) or not of:
+        said = f"a {kind.__name__}, or the name of one"
+        raise arguments.wrong(role, "its first argument", said, of, "SW-ARGUMENT")
+    return Parameter(role, of, **more)
+
+
+def read(value: Value[T, Any] | str, carry: int = 0) -> T:
+    """The version of a value of `carry` steps back; 0: of this step."""
+    arguments.whole("read", "carry", carry, -arguments.MAX_DISTANCE, 1 << 62)
+    return cast(T, _parameter("read", value, Value, carry=carry))
+
+
+def optional(value: Value[T, Any] | str, carry: int = 0) -> T | None:
+    """The same where some node writes the value, else None and no access at all."""
+    arguments.whole("optional", "carry", carry, -arguments.MAX_DISTANCE, 1 << 62)
+    return cast(T, _parameter("read", value, Value, carry=carry, optional=True))
+
+
+def state(of: State[T] | str) -> T:
+    """A state, to look at."""
+    return cast(T, _parameter("state", of, State))
+
+
+def optional_state(of: State[T] | str, when: Callable[..., bool] | None = None) -> T | None:
+    """The same where another node updates it, else None and no access at all.
+
+    `when` decides from resources, its parameters, whether it is wanted.
+    """
+    return cast(T, _parameter("state", of, State, optional=True, when=when))
+
+
+def update(of: State[T] | str) -> T:
+    """A state, to be changed in place."""
+    return cast(T, _parameter("update", of, State))
+
+
+def optional_update(of: State[T] | str) -> T | None:
+    """The same where another node has the state, else None and no access at all."""
+    return cast(T, _parameter("update", of, State, optional=True))
+
+
+def buffer(value: Value[Any, B] | str) -> B:
+    """The buffer of a value that the function writes, to be filled in place and returned.
+
+    None where nobody reads that value, and it is `wanted` only.
+    """
+    return cast(B, _parameter("buffer", value, Value))
+
+
+def given(resource: Resource[T] | str) -> T:
+    """A resource: fixed for the run."""
+    return cast(T, _parameter("resource", resource, Resource))
+
+
+def settings(model: type[T]) -> T:
+    """The options that the pipeline gives this node: an instance of `model`."""
+    return cast(T, Parameter("options", model))
+
+
+def context() -> OpContext:
+    """The op's context: the number of the step, how long its waits took, `stop`."""
+    return cast(OpContext, Parameter("context"))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted(Generic[T]):
+    """A write that is made where some node reads the value, and where `of` is written, if given."""
+
+    value: Value[T, Any]
+    of: Value[Any, Any] | None = None
+
+
+def wanted(value: Value[T, Any], of: Value[Any, Any] | None = None) -> Wanted[T]:
+    """A write that is no access where nobody reads the value.
+
+    `of`: the optional read of the same function that it is made from. Without the one there is not
+    the other.
+    """
+    return Wanted(value, of)
+
+
+@cache
+def parameters(function: Callable[..., Any]) -> Mapping[str, Parameter | None]:
+    """What each parameter of a function gets; None for a plain argument that has a default.
+
+    A parameter without a default reads the value, or looks at the state, that is called like it;
+    one called `ctx` gets the context.
+    Raises `GraphError` for a signature that hides what is read.
+    """
+    name = getattr(function, "__name__", "node")
+    found: dict[str, Parameter | None] = {}
+    for each in inspect.signature(function).parameters.values():
+        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            raise GraphError(
+                f"node {name!r}: the parameter *{each.name} hides what it reads. Name each read.",
+                code="SW-SIGNATURE",
+            )
+        if each.kind is each.POSITIONAL_ONLY:
+            raise GraphError(
+                f"node {name!r}: the parameter {each.name!r} is positional only, but reads are "
+                "passed by name. Drop the `/`.",
+                code="SW-SIGNATURE",
+            )
+        if isinstance(each.default, Parameter):
+            found[each.name] = each.default
+        elif each.default is not each.empty:
+            found[each.name] = None
+        else:
+            named = Parameter("context") if each.name == "ctx" else Parameter("read", each.name)
+            found[each.name] = named
+    return found
+
+
+class Resources:
+    """What a graph is built with. Each resource is made when it is first asked for, once."""
+
+    def __init__(self, brought: Mapping[Resource[Any], object] | None = None) -> None:
+        self._found: dict[tuple[str, object], object] = {}
+        for resource, what in (brought or {}).items():
+            self.bring(resource, what)
+
+    def bring(self, resource: Resource[T], what: T) -> None:
+        """From now on, `resource` is `what`."""
+        self._found[resource.name, None] = what
+
+    def of(self, resource: Resource[T], settings: object = None) -> T:
+        """The resource; `settings` are the options of the node that asks, for those made of them.
+
+        Raises `StepweaveError` for one that nobody brought or can make.
+        """
+        for key in ((resource.name, None), (resource.name, _key(settings))):
+            if key in self._found:
+                return cast(T, self._found[key])
+        if resource.make is None:
+            known = [name for name, _ in self._found]
+            raise StepweaveError(
+                f"there is no resource {resource.name!r} here{did_you_mean(resource.name, known)}",
+                code="SW-RESOURCE",
+            )
+        made = self.call(resource.make, settings)()
+        by_settings = _needs_settings(resource.make)
+        self._found[resource.name, _key(settings) if by_settings else None] = made
+        return made
+
+    def get(self, resource: Resource[T]) -> T | None:
+        """The resource, if it was brought or made."""
+        found = [what for (name, _), what in self._found.items() if name == resource.name]
+        return cast(T, found[0]) if found else None
+
+    def made(self) -> list[object]:
+        """All that was brought or made so far, in that order."""
+        return list(self._found.values())
+
+    def call(self, function: Callable[..., B], settings: object = None) -> Callable[..., B]:
+        """`function` with its resources and options passed."""
+        passed = {
+            name: settings if each.role == "options" else self.of(each.of, settings)
+            for name, each in parameters(function).items()
+            if each is not None and each.role in ("resource", "options")
+        }
+        return partial(function, **passed) if passed else function
+
+
+def _key(settings: object) -> object:
+    return None if settings is None else id(settings)
+
+
+@cache
+def _needs_settings(function: Callable[..., Any]) -> bool:
+    """Whether a function, or what makes one of its resources, has a parameter for options."""
+    return any(
+        each.role == "options"
+        or (each.role == "resource" and each.of.make is not None and _needs_settings(each.of.make))
+        for each in parameters(function).values()
+        if each is not None
+    )

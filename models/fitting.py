@@ -1,0 +1,28 @@
+"""Whether a drafter fits its target: one vocabulary, one original context, one device."""
+
+from __future__ import annotations
+
+from .causal_lm import CausalLM
+from .eagle import EagleHead
+from .errors import ModelError
+
+
+def check_drafter(drafter: CausalLM | EagleHead, target: CausalLM) -> None:
+    """Raises `ModelError` where the drafter's tokens or positions mean something else."""
+    advice = "set the drafter's `model` to one made for this model, or leave the drafting node out"
+    if drafter.vocab_size < target.vocab_size:
+        raise ModelError(
+            f"the drafter has a vocabulary of {drafter.vocab_size} tokens, the target "
+            f"one of {target.vocab_size}: they must share one vocabulary; {advice}"
+        )
+    switch = getattr(drafter, "rope_switch", None)
+    if switch is not None and switch != target.rope_switch:
+        raise ModelError(
+            f"the drafter has an original context of {switch} tokens (rope_type longrope), the "
+            f"target one of {target.rope_switch or target.context_length}; {advice}"
+        )
+    if drafter.device != target.device:
+        raise ModelError(
+            f"the drafter is on {drafter.device}, the target on {target.device}: they must "
+            "be on the same device"
+        )

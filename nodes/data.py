@@ -1,0 +1,256 @@
+"""The data that travel between nodes, field by field: meaning, shape, unit.
+
+Sizes: T tokens and N rows of the step, S of them sampling; W places of the widest draft window, the
+last token and up to k drafts; R rows of the tables by device row, which a request keeps while it
+runs; P prompt tokens whose log-probabilities are asked for; V the vocabulary. Tensors of integers
+are int64 unless said otherwise. Everything is immutable once it is published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from ..sampling.logprobs import Logprobs
+    from .ops.staging import Staging
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedStep:
+    """`staging`: the batch in pinned buffers, and what the host knows of it: never tokens."""
+
+    staging: Staging  # the buffers, filled
+    tokens: int  # T
+    query_lens: tuple[int, ...]  # [N] tokens of each row
+    blocks: int  # entries of the longest block table in use
+    samples: int  # S
+    width: int  # W
+    draft_width: int  # the most drafts that a sampling row may be offered for its next window
+    decodes: int  # rows that decode; they lie before the prefill rows
+    prefix: int  # lines in use of the buffer of that name, and so the next ones
+    prompt: int
+    biases: int
+    bans: int
+    words: int
+    longest: int  # tokens: no row has more
+    forced: bool  # some row's next token is known
+    greedy: bool  # no sampling row draws at random
+    ranked: bool  # top-k or top-p may cut some row's tokens
+    penalized: bool  # some row's scores depend on its output so far
+    structured: bool  # some row must not be sampled without its mask
+    logprobs: int  # alternatives wanted beside each token; −1: none wants any
+    prompt_logprobs: int  # the same of prompt tokens
+    one_off: bool  # sizes as they are, not rounded up
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """What requests change about their logits; None where no row asks for any of a kind.
+
+    Sparse entries name their sampling row.
+    """
+
+    penalties: Tensor | None = None  # [S, 3] float64: repetition, presence, frequency
+    biases: Tensor | None = None  # [B, 2]: row, token
+    bias_values: Tensor | None = None  # [B] float64: what is added to the logit
+    bans: Tensor | None = None  # [B, 3]: row, token, the first output position that may be it
+    words: Tensor | None = None  # [M, 2 + L]: row, length, tokens, right-aligned
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRows:
+    """The sampling rows of a step with their windows, on the device."""
+
+    lines: Tensor  # [S] their lines in the batch
+    rows: Tensor  # [S] their device rows
+    base: Tensor  # [S] position of the window's first input
+    first: Tensor  # [S] that input
+    drafts: Tensor  # [S, W − 1], −1 where there is none
+    valid: Tensor  # [S] how many of them may be considered
+    forced: Tensor | None  # [S] a known next token, or −1; None if no row has one
+    draft_limit: Tensor  # [S] drafts that the row may be offered for its next window
+    logit_index: Tensor  # [S, W] the tokens whose logits are those of each place
+    seeds: Tensor  # [S]
+    prompt: Tensor  # [S] tokens of the prompt: an absolute position less these is one of output
+    top_k: Tensor  # [S], 0: none
+    temperature: Tensor  # [S] float64, 0: greedy
+    top_p: Tensor  # [S] float64
+    min_p: Tensor  # [S] float64
+    generation: Tensor  # [S] of the device row
+    step: Tensor  # [S] the number of the step
+    edits: Edits
+    draft_width: int  # no row may be offered more drafts
+    longest: int  # no row has more tokens
+    greedy: bool  # the host knows that nothing is drawn at random
+    structured: bool  # some row has a grammar
+    logprobs: int  # alternatives wanted beside each token, −1 for none at all
+    ranked: bool = True  # top-k or top-p may cut some row's tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLines:
+    """The prompt tokens whose log-probabilities are asked for."""
+
+    lines: Tensor  # [P] the tokens of the step that predict them
+    targets: Tensor  # [P] the tokens
+    top: int  # alternatives beside each
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """`inputs`: what the models compute on; tokens in the order of the batch's rows.
+
+    `query_lens`, `decodes` and the shapes are all that the host knows.
+    """
+
+    ids: Tensor  # [T]
+    positions: Tensor  # [T], −1 for a masked token, whose keys go to the scratch block
+    slots: Tensor  # [T] places in the KV cache
+    blocks: Tensor  # [N, B] block tables
+    following: Tensor  # [T] the token after each, −1 where it is yet to be sampled: then it is
+    column: Tensor  # [T] that of this place in the window of
+    sample_line: Tensor  # [T] this sampling row, −1 for none
+    query_lens: tuple[int, ...]  # [N]
+    decodes: int  # rows that decode; they lie first
+    sample: SampleRows | None  # None: no row samples
+    prompt: PromptLines | None
+    long: Tensor | None = None  # [T] bool: rows beyond the model's original context, if it has one
+
+    @property
+    def long_rows(self) -> Tensor | None:
+        """`long` of each sampling row, `[S]`."""
+        if self.long is None or self.sample is None:
+            return None
+        return self.long[self.sample.logit_index[:, 0]]
+
+
+@dataclass(frozen=True, slots=True)
+class FilledMask:
+    """`mask_host`: the filled part of a mask buffer, in which it lies."""
+
+    bits: Tensor  # [S, W, V / 32] int32: 1 for a token that the grammar allows
+    valid: Tensor  # [S] drafts that pass
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """`mask`: the same on the device."""
+
+    bits: Tensor  # [S, W, V / 32] int32
+    valid: Tensor  # [S]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """`sampled`: the tokens of a step."""
+
+    tokens: Tensor  # [S, W], −1 after the first `counts`
+    counts: Tensor  # [S] tokens, at least 1
+    drafted: Tensor  # [S] drafts considered
+    logprobs: Logprobs | None = None  # of all S · W places, in order; None: nobody wants any
+    prompt: Logprobs | None = None  # of the P prompt tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """`tails`: what one step hands to the next for every live row, never through the host.
+
+    A row may sit out any number of steps, so every row is carried forward.
+    """
+
+    last: Tensor  # [R] the last token
+    computed: Tensor  # [R] tokens whose keys and values are in place
+
+    @staticmethod
+    def empty(rows: int, device: torch.device | str = "cpu") -> Tails:
+        return Tails(
+            last=torch.zeros(rows, dtype=torch.int64, device=device),
+            computed=torch.zeros(rows, dtype=torch.int64, device=device),
+        )
+
+
+GENERATION, STEP = 0, 1  # columns of `DraftTable.tags`
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTable:
+    """`drafts`: the pending drafts of every live row.
+
+    Tags name the row's generation and the step that drafted, so that nobody takes the drafts of
+    another request, or of a row's earlier life, for his own.
+    """
+
+    tokens: Tensor  # [R, k], −1 where there is none
+    tags: Tensor  # [R, 2]: generation, step
+
+    @staticmethod
+    def empty(rows: int, k: int, device: torch.device | str = "cpu") -> DraftTable:
+        return DraftTable(
+            tokens=torch.full((rows, k), -1, dtype=torch.int64, device=device),
+            tags=torch.full((rows, 2), -1, dtype=torch.int64, device=device),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a drafter offers the sampling rows."""
+
+    tokens: Tensor  # [S, n] drafts, n ≤ k
+    valid: Tensor  # [S] how many of them are meant
+    log_probs: Tensor | None = None  # [S, n, V] what they were drawn from; None: they were not
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """`kept`: the tokens of a drafter's padded first pass that are real."""
+
+    lines: Tensor  # [L] pinned: their places in the pass
+    query_lens: tuple[int, ...]  # how many of each row
+
+
+@dataclass(frozen=True, slots=True)
+class HostLogprobs:
+    """Log-probabilities of up to L tokens, pinned; alternatives are packed as many as computed."""
+
+    logprob: Tensor  # [L] float32
+    rank: Tensor  # [L], 1: the best
+    top_tokens: Tensor  # [L, most] the best tokens
+    top_logprobs: Tensor  # [L, most] float32
+
+
+@dataclass(frozen=True, slots=True)
+class HostSampled:
+    """`host_sampled`: `Sampled` on the host, pinned; log-probabilities where asked for."""
+
+    tokens: Tensor  # [S, k + 1], packed in lines of W
+    counts: Tensor  # [S]
+    drafted: Tensor  # [S]
+    logprobs: HostLogprobs  # of place j of sampling row s in line s · W + j
+    prompt: HostLogprobs  # of the prompt tokens, in the order of the batch
+
+
+@dataclass(frozen=True, slots=True)
+class HostDrafts:
+    """`host_drafts`: `DraftTable` on the host, pinned."""
+
+    tokens: Tensor  # [R, k]
+    tags: Tensor  # [R, 2]
+
+
+@dataclass(frozen=True, slots=True)
+class SettledRow:
+    """What one request got from one step: its tokens, or the error that ends it."""
+
+    uid: int
+    tokens: tuple[int, ...] = ()
+    drafted: int = 0
+    accepted: int = 0  # of the drafts in this step's window, before a stop cuts the tokens
+    error: str | None = None
+
+
+SettledRows = tuple[SettledRow, ...]
+"""`settled`: one for each request that the step settled something for."""

@@ -1,0 +1,119 @@
+"""draft_model: offer each row tokens for its next window, with a smaller causal LM on its cache.
+
+The LM shares the target's block tables, so blocks are granted once for both. Each round feeds the
+last two tokens (the one before last was never fed if every draft was accepted), then the
+proposals one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ..graph.node import State
+from ..graph.parameters import Resource, given, optional, read, settings, update
+from ..policies.acceptance import Acceptance
+from ..requests.batch import StepBatch
+from ..requests.limits import Limits
+from .drafter import Drafter
+from .options import DrafterOptions, ModelName
+from .values import (
+    ACCEPTANCE,
+    BLOCKS,
+    INPUTS,
+    KEPT,
+    LIMITS,
+    LOADING,
+    SAMPLED,
+    TARGET,
+    VOCAB_SIZE,
+)
+
+if TYPE_CHECKING:
+    from ..models.causal_lm import CausalLM
+    from ..models.loading import Loading
+    from ..models.paged_cache import PagedCache
+    from .data import Inputs, Kept, Proposal, Sampled
+
+
+class DraftModelOptions(DrafterOptions):
+    """Options of a drafter that is a smaller causal language model."""
+
+    model: ModelName = Field(
+        default="embedded-draft",
+        description="The drafter: a directory, or a hub name. Default: that of the embedded model.",
+    )
+
+
+def _load(
+    chosen: DraftModelOptions = settings(DraftModelOptions),
+    target: CausalLM = given(TARGET),
+    loading: Loading = given(LOADING),
+) -> CausalLM:
+    return loading.causal_lm(chosen.model, target.device)
+
+
+DRAFT_MODEL: Resource[CausalLM] = Resource("draft_model", _load)
+"""The smaller model."""
+
+
+def _fitting(model: CausalLM = given(DRAFT_MODEL), target: CausalLM = given(TARGET)) -> CausalLM:
+    from ..models.fitting import check_drafter
+
+    check_drafter(model, target)
+    return model
+
+
+FITTING_MODEL: Resource[CausalLM] = Resource("fitting_draft_model", _fitting)
+"""The smaller model, checked against the target."""
+
+
+def _new_cache(
+    model: CausalLM = given(FITTING_MODEL), limits: Limits = given(LIMITS)
+) -> PagedCache:
+    return model.new_cache(limits.cache_blocks, limits.block_size)
+
+
+DRAFT_KV: State[PagedCache] = State("draft_kv", make=_new_cache, keys=BLOCKS)
+"""Its keys and values, in the target's blocks."""
+
+
+def propose(
+    inputs: Inputs = read(INPUTS),
+    sampled: Sampled | None = read(SAMPLED),
+    draft_kv: PagedCache = update(DRAFT_KV),
+    kept: Kept | None = optional(KEPT),
+    model: CausalLM = given(FITTING_MODEL),
+    rule: Acceptance = given(ACCEPTANCE),
+    vocab_size: int = given(VOCAB_SIZE),
+    limits: Limits = given(LIMITS),
+) -> Proposal | None:
+    """Drafts that continue the sampled tokens, by the model's own continuation."""
+    from .ops import draft_model
+
+    draft_model.follow_prompts(model, inputs, draft_kv)
+    if inputs.sample is None or sampled is None:
+        return None
+    return draft_model.propose(
+        model, inputs, sampled, draft_kv, kept, rule, vocab_size, limits.context_length
+    )
+
+
+def not_fed_yet(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Of a row's last two tokens, the first is new to the drafter only if all drafts were kept."""
+    return [
+        (2 * index, 2) if row.decodes and counts[index] == row.queries else (2 * index + 1, 1)
+        for index, row in enumerate(batch.sampling)
+    ]
+
+
+KIND = Drafter(
+    "draft_model",
+    "propose k tokens per row with a smaller causal LM",
+    propose,
+    options=DraftModelOptions,
+    draws=True,
+    spans=not_fed_yet,
+)

@@ -1,0 +1,132 @@
+"""eagle: propose tokens with an EAGLE head, from the target's own hidden states.
+
+The head at position p takes the target's feature of token p and the token at p + 1, and predicts
+the token at p + 2 (Li et al. 2024, arXiv:2401.15077; EAGLE-3: 2025, arXiv:2503.01840). So its
+first pass runs over the very tokens of the step, shifted by one: prompt chunks and draft windows
+alike, on the target's slots. What follows a window's tokens are the tokens just sampled; places
+after the accepted ones are masked, and their keys are overwritten by the next window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ..graph.node import State
+from ..graph.parameters import Resource, given, optional, read, settings, update
+from ..policies.acceptance import Acceptance
+from ..requests.batch import StepBatch
+from ..requests.limits import Limits
+from .drafter import Drafter
+from .options import DrafterOptions, ModelName
+from .values import (
+    ACCEPTANCE,
+    BLOCKS,
+    HIDDEN,
+    INPUTS,
+    KEPT,
+    LIMITS,
+    LOADING,
+    SAMPLED,
+    TARGET,
+    VOCAB_SIZE,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..models.causal_lm import CausalLM
+    from ..models.eagle import EagleHead
+    from ..models.loading import Loading
+    from ..models.paged_cache import PagedCache
+    from .data import Inputs, Kept, Proposal, Sampled
+
+
+class HeadOptions(DrafterOptions):
+    """Options of a drafter that is a head on the target's hidden states."""
+
+    model: ModelName = Field(description="The head: a directory, or a hub name.")
+
+
+class EagleOptions(HeadOptions):
+    """Options of an EAGLE head."""
+
+    model: ModelName = Field(
+        default="embedded-eagle",
+        description="The head: a directory, or a hub name. Default: that of the embedded model.",
+    )
+
+
+def _load(
+    chosen: HeadOptions = settings(HeadOptions),
+    target: CausalLM = given(TARGET),
+    loading: Loading = given(LOADING),
+) -> EagleHead:
+    return loading.eagle_head(chosen.model, target)
+
+
+HEAD: Resource[EagleHead] = Resource("head", _load)
+"""The head of an EAGLE drafter."""
+
+
+def _fitting(head: EagleHead = given(HEAD), target: CausalLM = given(TARGET)) -> EagleHead:
+    from ..models.fitting import check_drafter
+
+    check_drafter(head, target)
+    target.record_features(head.feature_layers)
+    return head
+
+
+FITTING_HEAD: Resource[EagleHead] = Resource("fitting_head", _fitting)
+"""The head, checked against the target, which now gives the hidden states that it reads."""
+
+
+def _new_cache(head: EagleHead = given(FITTING_HEAD), limits: Limits = given(LIMITS)) -> PagedCache:
+    return head.new_cache(limits.cache_blocks, limits.block_size)
+
+
+HEAD_KV: State[PagedCache] = State("draft_kv", make=_new_cache, keys=BLOCKS)
+"""Its keys and values, in the target's blocks."""
+
+
+def propose(
+    inputs: Inputs = read(INPUTS),
+    sampled: Sampled | None = read(SAMPLED),
+    hidden: Tensor = read(HIDDEN),
+    draft_kv: PagedCache = update(HEAD_KV),
+    kept: Kept | None = optional(KEPT),
+    head: EagleHead = given(FITTING_HEAD),
+    rule: Acceptance = given(ACCEPTANCE),
+    vocab_size: int = given(VOCAB_SIZE),
+    limits: Limits = given(LIMITS),
+) -> Proposal | None:
+    """Drafts that continue the sampled tokens. `hidden[T, F]` as the head wants them."""
+    from .ops import draft_eagle
+
+    return draft_eagle.propose(
+        head, inputs, sampled, hidden, draft_kv, kept, rule, vocab_size, limits.context_length
+    )
+
+
+def settled_lines(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]]:
+    """The tokens of each row whose next token is known: a window's accepted ones."""
+    spans: list[tuple[int, int]] = []
+    at = sampled = 0
+    for row in batch.rows:
+        kept = min(counts[sampled], row.queries) if row.decodes else row.queries
+        spans.append((at, kept))
+        at += row.queries
+        sampled += row.samples
+    return spans
+
+
+KIND = Drafter(
+    "eagle",
+    "propose k tokens per row with an EAGLE head on the target's last hidden state",
+    propose,
+    options=EagleOptions,
+    draws=True,
+    spans=settled_lines,
+)

@@ -1,0 +1,91 @@
+"""What requests change about their logits, place by place of a draft window, on the device.
+
+Place j of a window is judged as if the drafts before it were accepted, so penalties and bad words
+count them; what was settled is read from the device's own history. A placeholder is never an
+index. The order is that of `SamplingParams`; a grammar's mask closes tokens before bans do, so that
+a ban can give way where the grammar leaves nothing else.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...sampling.bad_words import ban_bad_words
+from ...sampling.bias import apply_bias, ban_until, give_way
+from ...sampling.penalties import apply_penalties
+from ...structured.bitmask import apply_bitmask
+from ..data import Edits, StagedStep
+from .staging import (
+    B_LINE,
+    B_MINIMUM,
+    B_TOKEN,
+    W_FREQUENCY,
+    W_REPETITION,
+    WORD_LENGTH,
+    WORD_LINE,
+    WORD_TOKENS,
+)
+from .transfer import upload
+
+
+def edits_of(staged: StagedStep, warp: Tensor) -> Edits:
+    """Copy what this step uses of the staging buffers to the device. `warp[S, 6]` is there."""
+    staging = staged.staging
+
+    def used(buffer: Tensor, count: int) -> Tensor | None:
+        return upload(buffer[:count], warp.device) if count else None
+
+    return Edits(
+        penalties=warp[:, W_REPETITION : W_FREQUENCY + 1] if staged.penalized else None,
+        biases=used(staging.biases, staged.biases),
+        bias_values=used(staging.bias_values, staged.biases),
+        bans=used(staging.bans, staged.bans),
+        words=used(staging.words, staged.words),
+    )
+
+
+def apply_edits(
+    edits: Edits,
+    logits: Tensor,
+    drafts: Tensor,
+    history: Tensor,
+    base: Tensor,
+    prompt: Tensor,
+    mask: Tensor | None,
+) -> Tensor:
+    """`logits[S, W, V]` as the requests and their grammars want them.
+
+    `drafts[S, W − 1]`, `history[S, C]` right up to `base[S]`, `prompt[S]` its part that is
+    prompt; `mask[S, W, V / 32]` from the grammars, None where no row has one.
+    """
+    if edits.biases is not None and edits.bias_values is not None:
+        logits = apply_bias(logits, edits.biases[:, 0], edits.biases[:, 1], edits.bias_values)
+    if edits.penalties is not None:
+        repetition, presence, frequency = edits.penalties.unbind(dim=1)
+        logits = apply_penalties(
+            logits, drafts, history, base, prompt, repetition, presence, frequency
+        )
+    rows, width, vocab = logits.shape
+    if mask is not None:
+        masked = apply_bitmask(logits.reshape(rows * width, vocab), mask.reshape(rows * width, -1))
+        logits = masked.view(rows, width, vocab)
+    banned = logits
+    if edits.words is not None:
+        banned = ban_bad_words(
+            banned,
+            drafts,
+            history,
+            base,
+            edits.words[:, WORD_LINE],
+            edits.words[:, WORD_LENGTH],
+            edits.words[:, WORD_TOKENS:],
+        )
+    if edits.bans is not None:
+        banned = ban_until(
+            banned,
+            base + 1 - prompt,
+            edits.bans[:, B_LINE],
+            edits.bans[:, B_TOKEN],
+            edits.bans[:, B_MINIMUM],
+        )
+    return logits if banned is logits else give_way(banned, logits)

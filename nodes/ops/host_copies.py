@@ -1,0 +1,89 @@
+"""Copies of what a step sampled, in pinned host memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...requests.limits import MAX_LOGPROBS
+from ...requests.request import TokenLogprob
+from ...sampling.logprobs import Logprobs
+from ..data import DraftTable, HostDrafts, HostLogprobs, HostSampled, Sampled
+from ..sizes import Sizes
+from .transfer import CPU, download, packed, pinned
+
+
+def _new_logprobs(lines: int, device: torch.device) -> HostLogprobs:
+    return HostLogprobs(
+        pinned(lines, dtype=torch.float32, device=device),
+        pinned(lines, device=device),
+        pinned(lines, MAX_LOGPROBS, device=device),
+        pinned(lines, MAX_LOGPROBS, dtype=torch.float32, device=device),
+    )
+
+
+def new_sampled(sizes: Sizes, device: torch.device = CPU) -> HostSampled:
+    """Buffers for the largest step."""
+    rows, width = sizes.max_rows, sizes.window
+    return HostSampled(
+        pinned(rows, width, fill=-1, device=device),
+        pinned(rows, device=device),
+        pinned(rows, device=device),
+        _new_logprobs(rows * width, device),
+        _new_logprobs(sizes.token_budget, device),
+    )
+
+
+def new_drafts(sizes: Sizes, device: torch.device = CPU) -> HostDrafts:
+    """A draft table without drafts."""
+    return HostDrafts(
+        pinned(sizes.table_rows, sizes.draft_tokens, fill=-1, device=device),
+        pinned(sizes.table_rows, 2, fill=-1, device=device),
+    )
+
+
+@torch.inference_mode()
+def copy_sampled(sampled: Sampled, host: HostSampled) -> None:
+    """Fill `host` when the stream comes to it."""
+    rows, width = sampled.tokens.shape
+    download(sampled.tokens, packed(host.tokens, rows, width))
+    download(sampled.counts, host.counts[:rows])
+    download(sampled.drafted, host.drafted[:rows])
+    for found, there in ((sampled.logprobs, host.logprobs), (sampled.prompt, host.prompt)):
+        if found is not None:
+            _copy_logprobs(found, there)
+
+
+def _copy_logprobs(found: Logprobs, host: HostLogprobs) -> None:
+    lines, top = found.top_tokens.shape
+    download(found.logprob, host.logprob[:lines])
+    download(found.rank, host.rank[:lines])
+    download(found.top_tokens, packed(host.top_tokens, lines, top))
+    download(found.top_logprobs, packed(host.top_logprobs, lines, top))
+
+
+@torch.inference_mode()
+def copy_drafts(drafts: DraftTable, host: HostDrafts) -> None:
+    """Fill `host` when the stream comes to it."""
+    download(drafts.tokens, host.tokens)
+    download(drafts.tags, host.tags)
+
+
+@torch.inference_mode()
+def copy_counts(sampled: Sampled, host: Tensor) -> Tensor:
+    """Fill the first S of `host[max_rows]` when the stream comes to it; `host`."""
+    download(sampled.counts, host[: len(sampled.counts)])
+    return host
+
+
+def logprob_of(host: HostLogprobs, line: int, token: int, top: int, computed: int) -> TokenLogprob:
+    """What one line says of `token`, with `top` of the `computed` alternatives."""
+    at = line * computed
+    tokens = host.top_tokens.view(-1)[at : at + top]
+    logprobs = host.top_logprobs.view(-1)[at : at + top]
+    return TokenLogprob(
+        token,
+        float(host.logprob[line]),
+        int(host.rank[line]),
+        tuple(zip(tokens.tolist(), logprobs.tolist(), strict=True)),
+    )

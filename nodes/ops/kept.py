@@ -1,0 +1,26 @@
+"""Which lines of a drafter's first pass are real, where its batches are not padded.
+
+A padded first pass has the shape of the target's windows and masks what was refused; nothing waits
+for the host to learn how much that is. An unpadded one leaves those lines out. The host picks them
+when it knows the counts, in an op that the plan makes wait for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from ...requests.batch import StepBatch
+from ..data import Kept
+
+Spans = Callable[[StepBatch, Sequence[int]], list[tuple[int, int]]]
+
+
+def keep_lines(spans: Spans, batch: StepBatch, host_counts: Tensor | None, buffer: Tensor) -> Kept:
+    """The real tokens of each row's span (first, count). `host_counts[S]`: tokens of each row."""
+    known = [] if host_counts is None else host_counts.numpy()[: len(batch.sampling)].tolist()
+    found = spans(batch, known)
+    lines = [line for first, count in found for line in range(first, first + count)]
+    buffer.numpy()[: len(lines)] = lines
+    return Kept(buffer[: len(lines)], tuple(count for _, count in found))

@@ -1,0 +1,42 @@
+"""One pass of the target model over a step's tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...models.attention import AttentionBatch
+from ...models.causal_lm import CausalLM
+from ...models.paged_cache import PagedCache
+from ..data import Inputs
+
+
+@torch.inference_mode()
+def target_pass(
+    target: CausalLM, inputs: Inputs, cache: PagedCache
+) -> tuple[Tensor | None, Tensor | None, Tensor]:
+    """Logits `[S, W, V]` of the sampling rows, `[P, V]` of prompt tokens, hidden states `[T, F]`.
+
+    None where no row samples, or no prompt token is asked for.
+    """
+    batch = AttentionBatch(
+        query_lens=inputs.query_lens,
+        block_tables=inputs.blocks,
+        positions=inputs.positions,
+        slots=inputs.slots,
+        cache=cache,
+        long=inputs.long,
+    )
+    sample, prompt = inputs.sample, inputs.prompt
+    asked = [] if sample is None else [sample.logit_index.flatten()]
+    if prompt is not None:
+        asked.append(prompt.lines)
+    lines = torch.cat(asked) if asked else inputs.ids.new_empty(0)
+    logits, hidden = target.forward(inputs.ids, batch, lines)
+    windows = of_prompt = None
+    if sample is not None:
+        index = sample.logit_index
+        windows = logits[: index.numel()].view(*index.shape, -1)
+    if prompt is not None:
+        of_prompt = logits[len(logits) - len(prompt.lines) :]
+    return windows, of_prompt, hidden

@@ -1,0 +1,136 @@
+"""What a step settled: the tokens of each request, its text, its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...requests.batch import StepBatch
+from ...requests.request import Request
+from ...requests.table import RequestTable
+from ..data import HostSampled, SettledRow, SettledRows
+from .host_copies import logprob_of
+from .masks import MatcherTable
+from .transfer import packed
+
+
+def cut(request: Request, tokens: Sequence[int]) -> Sequence[int]:
+    """The tokens up to the first that ends the request: a stop token, or the last it may have.
+
+    Stop strings are found in the text, by `finish`; they can only cut more.
+    """
+    room = request.max_tokens - len(request.output_ids)
+    for index, token in enumerate(tokens[:room]):
+        if token in request.stop_token_ids:
+            return tokens[: index + 1]
+    return tokens[:room]
+
+
+def settle_tokens(
+    table: RequestTable,
+    batch: StepBatch,
+    sampled: HostSampled | None,
+    matchers: MatcherTable | None,
+) -> SettledRows:
+    """Settle the tokens of every live row, and advance its matcher by what was kept."""
+    if sampled is None:
+        return ()
+    settled: list[SettledRow] = []
+    _prompt_logprobs(table, batch, sampled)
+    count = len(batch.sampling)
+    tokens = packed(sampled.tokens, count, batch.width).tolist()
+    counts = sampled.counts[:count].tolist()
+    drafted = sampled.drafted[:count].tolist()
+    for index, row in enumerate(batch.sampling):
+        request = table.requests.get(row.request.uid)
+        if not row.yields or request is None or request.settled >= row.limit:
+            continue  # it ended while this step was in flight: its work is not counted
+        error = None if matchers is None else matchers.failures.get(request.uid)
+        kept = () if error else tuple(cut(request, tokens[index][: counts[index]]))
+        if error is None and matchers is not None:
+            matcher = matchers.of(row)
+            try:
+                if matcher is not None:
+                    matcher.advance(kept)
+            except Exception as failure:  # the boundary: this request's grammar, its own error
+                error, kept = f"{type(failure).__name__}: {failure}", ()
+        request.output_ids.extend(kept)
+        if (top := request.params.logprobs) is not None:
+            first = index * batch.width
+            request.logprobs += (
+                logprob_of(sampled.logprobs, first + place, token, top, batch.logprobs)
+                for place, token in enumerate(kept)
+            )
+        settled.append(SettledRow(request.uid, kept, drafted[index], counts[index] - 1, error))
+    return tuple(settled)
+
+
+def _prompt_logprobs(table: RequestTable, batch: StepBatch, sampled: HostSampled) -> None:
+    """Add what this step's chunks say of the prompts; a chunk computed again says it once."""
+    line = 0
+    for row in batch.rows:
+        request, top = table.requests.get(row.request.uid), row.request.params.prompt_logprobs or 0
+        for position, token in enumerate(row.prompt_targets, start=row.start):
+            if request is not None and position == len(request.prompt_logprobs):
+                request.prompt_logprobs.append(
+                    logprob_of(sampled.prompt, line, token, top, batch.prompt_logprobs)
+                )
+            line += 1
+
+
+def finish(table: RequestTable, settled: SettledRows) -> None:
+    """Text, streaming, counts, and the end of what ended."""
+    for each in settled:
+        request = table.find(each.uid)
+        try:
+            text = _take_in(table, request, each)
+            if text and request.on_text is not None:
+                request.on_text(text)
+            if request.on_settled is not None:
+                request.on_settled(request, len(each.tokens))
+        except Exception as failure:  # a decoder's or listener's fault ends its own request only
+            table.finish(request, "error", f"{type(failure).__name__}: {failure}")
+    table.tell_ended()  # here, since a request cancelled meanwhile has all its text only now
+
+
+def _take_in(table: RequestTable, request: Request, each: SettledRow) -> str:
+    """Account for one request's tokens; the text that may be shown now."""
+    if each.error is not None:
+        table.finish(request, "error", each.error)
+        return ""
+    decision = request.stopper.push(each.tokens, request.decoder.push)
+    text, reason = decision.text, decision.finish_reason
+    dropped = len(each.tokens) - decision.kept
+    if dropped:
+        del request.output_ids[-dropped:]
+        del request.logprobs[len(request.output_ids) :]
+    request.drafted += each.drafted
+    request.accepted += min(each.accepted, decision.kept)
+    if reason is not None:
+        if not isinstance(decision.stop, str):
+            text += request.decoder.finish()
+        table.finish(request, reason)
+    request.text += text
+    return text
+
+
+def finish_requests(table: RequestTable, settled: SettledRows, step: int) -> None:
+    """`finish`, and the step's counts to the log of a traced run."""
+    if table.log is None:
+        return finish(table, settled)
+    requests = [table.find(each.uid) for each in settled]
+    drafted, accepted, tokens = _counted(requests)
+    tokens -= sum(len(each.tokens) for each in settled)  # `advance` took them in already
+    finish(table, settled)
+    now = _counted(requests)
+    table.log.steps.settled(
+        step, drafted=now[0] - drafted, accepted=now[1] - accepted, tokens=now[2] - tokens
+    )
+
+
+def _counted(requests: Sequence[Request]) -> tuple[int, int, int]:
+    """Drafts verified and accepted, and tokens, of these requests so far."""
+    return (
+        sum(request.drafted for request in requests),
+        sum(request.accepted for request in requests),
+        sum(len(request.output_ids) for request in requests),
+    )

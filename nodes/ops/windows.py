@@ -1,0 +1,223 @@
+"""Draft windows verified, the next tokens drawn, the hand-off written: on the device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...backends.kernels import active, runs_on
+from ...graph.errors import StepweaveError
+from ...policies.acceptance import Acceptance
+from ...sampling.draw import filtered_log_probs
+from ...sampling.logprobs import Logprobs, token_logprobs
+from ...sampling.windows import Verified, Windows
+from ..data import Inputs, Mask, PromptLines, Sampled, SampleRows, Tails
+from .edits import apply_edits
+from .history import History
+
+
+class MissingMask(StepweaveError):
+    """A structured row would have been sampled without its mask."""
+
+    code = "SW-MISSING-MASK"
+
+
+def draw(
+    rule: Acceptance,
+    rows: SampleRows,
+    logits: Tensor,
+    mask: Mask | None,
+    history: History,
+    draft_log_probs: Tensor | None = None,
+) -> Sampled:
+    """Tokens of each row's window. `logits[S, W, V]`; `mask` as published.
+
+    `draft_log_probs[R, k, V]`: by device row, what pending drafts were drawn from, if they were.
+
+    Raises `MissingMask` where a row has a grammar and the step has no masks, or not as many.
+    """
+    count, width, vocab = logits.shape
+    if rows.structured and (mask is None or len(mask.valid) != count):
+        raise MissingMask(
+            "a row with a grammar came without its mask; it is not sampled, since its "
+            "grammar would not be enforced"
+        )
+    valid = rows.valid if mask is None else torch.minimum(rows.valid, mask.valid)
+    by_kernel = runs_on(logits)
+    bits = None if mask is None else mask.bits
+    # Kernels mask on their way. But bans give way to a mask, so they must see what it leaves.
+    late = by_kernel and rows.edits.bans is None and rows.edits.words is None
+    edited = apply_edits(
+        rows.edits,
+        logits,
+        rows.drafts,
+        history.tokens[rows.rows, : rows.longest],
+        rows.base,
+        rows.prompt,
+        None if late else bits,
+    )
+    bits = bits if late else None
+    judged = valid
+    if draft_log_probs is not None:
+        draft_log_probs = draft_log_probs[rows.rows, : width - 1]
+        if mask is not None:
+            # Where a grammar cuts depends on what was drawn. To judge that draft too, which has
+            # no probability left, draws its successor from the residual, as it must be.
+            judged = torch.minimum(rows.valid, mask.valid + 1)
+    if by_kernel and rule.exact and (rows.greedy or not rows.ranked):
+        verified = _straight(rows, edited, bits, judged)
+    else:
+        if bits is not None:
+            edited = _masked(edited, bits, in_place=edited is not logits)
+        scores = edited if rows.greedy else _filtered(rule, rows, edited)
+        verified = _forced(rows, _verified(rule, rows, scores, judged, draft_log_probs))
+    tokens, counts = verified.tokens, verified.counts
+    logprobs = None
+    if rows.logprobs >= 0:
+        logprobs = token_logprobs(logits.reshape(-1, vocab), tokens.reshape(-1), rows.logprobs)
+    return Sampled(tokens, counts, valid, logprobs)
+
+
+def _straight(rows: SampleRows, logits: Tensor, bits: Tensor | None, judged: Tensor) -> Verified:
+    """Windows verified by kernels, without scores of the size of the logits in between."""
+    from ...sampling.kernels import verify
+
+    tokens, counts = verify.coupled(
+        logits,
+        bits,
+        rows.drafts,
+        judged,
+        rows.seeds,
+        rows.base + 1 - rows.prompt,
+        rows.temperature,
+        min_p=rows.min_p,
+        forced=rows.forced,
+        any_random=not rows.greedy,
+    )
+    return Verified(tokens, counts)
+
+
+def _masked(logits: Tensor, bits: Tensor, *, in_place: bool) -> Tensor:
+    """`logits[S, W, V]` with the masks `bits[S, W, V / 32]` applied by a kernel."""
+    from ...sampling.kernels.mask import apply_bitmask
+
+    rows, width, vocab = logits.shape
+    flat, masks = logits.reshape(rows * width, vocab), bits.reshape(rows * width, -1)
+    return apply_bitmask(flat, masks, in_place=in_place).view_as(logits)
+
+
+def _filtered(rule: Acceptance, rows: SampleRows, logits: Tensor) -> Tensor:
+    """The log-probabilities `[S, W, V]` that the requests ask for.
+
+    Where they are only drawn from, they are not normalized: rounding there would differ from that
+    of a draw straight from the logits, and a row's tokens must not depend on its company.
+    """
+    count, width, vocab = logits.shape
+
+    def each_place(setting: Tensor) -> Tensor:
+        return setting.repeat_interleave(width, output_size=count * width)
+
+    return filtered_log_probs(
+        logits.reshape(-1, vocab),
+        each_place(rows.temperature),
+        each_place(rows.top_k),
+        each_place(rows.top_p),
+        min_p=each_place(rows.min_p),
+        any_top_k=rows.ranked,
+        any_top_p=rows.ranked,
+        normalized=not rule.exact,
+    ).view(count, width, vocab)
+
+
+def _verified(
+    rule: Acceptance,
+    rows: SampleRows,
+    scores: Tensor,
+    judged: Tensor,
+    draft_log_probs: Tensor | None,
+) -> Verified:
+    return rule.verify(
+        Windows(
+            target=scores,
+            drafts=rows.drafts,
+            valid=judged,
+            seeds=rows.seeds,
+            positions=rows.base + 1 - rows.prompt,
+            greedy=rows.temperature == 0,
+            draft_log_probs=draft_log_probs,
+            any_random=not rows.greedy,
+        )
+    )
+
+
+def _forced(rows: SampleRows, verified: Verified) -> Verified:
+    """A resumed row's next token is settled already: hand it on instead of drawing."""
+    if rows.forced is None:
+        return verified
+    forced, tokens = rows.forced >= 0, verified.tokens
+    first = torch.where(forced, rows.forced, tokens[:, 0])
+    return Verified(
+        torch.cat([first[:, None], tokens[:, 1:]], dim=1), torch.where(forced, 1, verified.counts)
+    )
+
+
+def of_prompt(prompt: PromptLines, logits: Tensor) -> Logprobs:
+    """Log-probabilities of the prompt tokens asked for, from `logits[P, V]`."""
+    return token_logprobs(logits, prompt.targets, prompt.top)
+
+
+def hand_on(tails: Tails, rows: SampleRows, sampled: Sampled, history: History) -> Tails:
+    """The tails after this step: rows that did not sample keep theirs."""
+    if active(rows.base.device):
+        from ...sampling.kernels import hand_on as kernel
+
+        return Tails(
+            *kernel.hand_on(
+                sampled.tokens,
+                sampled.counts,
+                rows.base,
+                rows.rows,
+                history.tokens,
+                tails.last,
+                tails.computed,
+            )
+        )
+    places = torch.arange(1, sampled.tokens.shape[1] + 1, device=rows.base.device)
+    positions = torch.where(
+        places <= sampled.counts[:, None], rows.base[:, None] + places, -1
+    )  # [S, W]
+    history.write(rows.rows[:, None].expand_as(positions), positions, sampled.tokens)
+    last = sampled.tokens.gather(1, sampled.counts[:, None] - 1)[:, 0]
+    return Tails(
+        last=tails.last.index_copy(0, rows.rows, last),
+        computed=tails.computed.index_copy(0, rows.rows, rows.base + sampled.counts),
+    )
+
+
+@torch.inference_mode()
+def sample_step(
+    rule: Acceptance,
+    inputs: Inputs,
+    logits: Tensor | None,
+    prompt_logits: Tensor | None,
+    tails: Tails,
+    history: History,
+    mask: Mask | None,
+    draft_log_probs: Tensor | None,
+) -> tuple[Sampled | None, Tails]:
+    """What a step sampled, and the tails after it; None where nothing is asked for.
+
+    `logits[S, W, V]`, `prompt_logits[P, V]`, `draft_log_probs[R, k, V]`. Raises `MissingMask`.
+    """
+    prompt = None
+    if inputs.prompt is not None and prompt_logits is not None:
+        prompt = of_prompt(inputs.prompt, prompt_logits)
+    if inputs.sample is None or logits is None:
+        if prompt is None:
+            return None, tails
+        none = inputs.ids.new_empty(0)
+        return Sampled(none[:, None], none, none, prompt=prompt), tails
+    sampled = draw(rule, inputs.sample, logits, mask, history, draft_log_probs)
+    return replace(sampled, prompt=prompt), hand_on(tails, inputs.sample, sampled, history)

@@ -1,0 +1,24 @@
+"""The sizes of a decode step that its declarations depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Known from the pipeline file alone, before any model is loaded."""
+
+    max_rows: int = 16  # requests in one step, at most
+    token_budget: int = 256  # tokens in one step, at most
+    draft_tokens: int = 0  # k, drafts per row and step, at most; 0 without a drafter
+
+    @property
+    def window(self) -> int:
+        """Query tokens of the widest decode row: its last token and k drafts."""
+        return self.draft_tokens + 1
+
+    @property
+    def table_rows(self) -> int:
+        """Rows of device tables: the last is for lines of a step that stand for no request."""
+        return self.max_rows + 1

@@ -1,0 +1,283 @@
+"""What the nodes of the decode step share: every value, state and resource, typed.
+
+This is the map of the step. "Find references" of a value lists the node that writes it and those
+that read it. What a datum holds is in `data.py`, field by field. Nothing here needs tensors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..graph.node import State, Value
+from ..graph.parameters import Resource, given
+from ..requests.batch import StepBatch
+from ..requests.limits import MAX_LOGPROBS, Limits
+from .sizes import Sizes
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from ..models.causal_lm import CausalLM
+    from ..models.loading import Loading
+    from ..models.paged_cache import PagedCache
+    from ..policies.acceptance import Acceptance
+    from ..requests.table import RequestTable
+    from .data import (
+        DraftTable,
+        FilledMask,
+        HostDrafts,
+        HostSampled,
+        Inputs,
+        Kept,
+        Mask,
+        Sampled,
+        SettledRows,
+        StagedStep,
+        Tails,
+    )
+    from .ops.history import History
+    from .ops.masks import MaskBuffer, MatcherTable
+    from .ops.staging import Staging
+
+# --- resources: fixed for a run
+
+SIZES: Resource[Sizes] = Resource("sizes")
+LIMITS: Resource[Limits] = Resource("limits")
+TARGET: Resource[CausalLM] = Resource("target")
+ACCEPTANCE: Resource[Acceptance] = Resource("acceptance")
+LOADING: Resource[Loading] = Resource("loading")
+"""How weights are loaded, as the target's were."""
+TABLE: Resource[RequestTable] = Resource("table")
+"""The request table of the run."""
+BUCKETS: Resource[tuple[int, ...]] = Resource("buckets")
+"""Numbers of rows to which decode steps are rounded up; none: they are not."""
+
+
+def _device(target: CausalLM = given(TARGET)) -> torch.device:
+    return target.device
+
+
+def _vocab_size(target: CausalLM = given(TARGET)) -> int:
+    return target.vocab_size
+
+
+DEVICE: Resource[torch.device] = Resource("device", _device)
+VOCAB_SIZE: Resource[int] = Resource("vocab_size", _vocab_size)
+"""Tokens of the target's output layer."""
+
+ROWS, BLOCKS = "rows", "blocks"
+"""The pools of keys: request rows, and blocks of the KV caches."""
+
+VOCAB_GUESS = 131_072
+"""Vocabulary for sizes in bytes that are needed before a model is loaded."""
+
+
+# --- states: changed in place from step to step
+
+
+def _new_kv(target: CausalLM = given(TARGET), limits: Limits = given(LIMITS)) -> PagedCache:
+    return target.new_cache(limits.cache_blocks, limits.block_size)
+
+
+def _new_history(
+    sizes: Sizes = given(SIZES),
+    limits: Limits = given(LIMITS),
+    device: torch.device = given(DEVICE),
+) -> History:
+    from .ops.history import new_history
+
+    return new_history(sizes.table_rows, limits.context_length, device)
+
+
+def _new_draft_probs(sizes: Sizes = given(SIZES), target: CausalLM = given(TARGET)) -> Tensor:
+    from .ops.history import new_draft_probs
+
+    return new_draft_probs(sizes.table_rows, sizes.draft_tokens, target)
+
+
+def _requests(table: RequestTable = given(TABLE)) -> RequestTable:
+    return table
+
+
+def _new_matchers(table: RequestTable = given(TABLE)) -> MatcherTable:
+    from .ops.masks import MatcherTable
+
+    return MatcherTable(table.grammars)
+
+
+REQUESTS: State[RequestTable] = State("requests", make=_requests, per_run=True)
+"""Who waits, who runs, on which row and blocks."""
+KV: State[PagedCache] = State("kv", make=_new_kv, keys=BLOCKS)
+"""Keys and values of the target."""
+HISTORY: State[History] = State("history", make=_new_history, keys=ROWS)
+"""The tokens of every live row, on the device."""
+DRAFT_PROBS: State[Tensor] = State("draft_probs", make=_new_draft_probs, keys=ROWS)
+"""`[R, k, V]` by row: the log-probabilities that its pending drafts were drawn from."""
+MATCHERS: State[MatcherTable] = State("matchers", make=_new_matchers, per_run=True)
+"""One grammar matcher for each structured request."""
+
+
+# --- values: written anew in each step
+
+
+def _staging_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 40 * sizes.token_budget + 2048 * sizes.max_rows
+
+
+def _new_staging(limits: Limits = given(LIMITS), device: torch.device = given(DEVICE)) -> Staging:
+    from .ops.staging import Staging
+
+    return Staging(limits, device)
+
+
+def _inputs_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 48 * sizes.token_budget
+
+
+def _logits_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 4 * VOCAB_GUESS * sizes.max_rows * sizes.window
+
+
+def _prompt_logits_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 4 * VOCAB_GUESS * sizes.token_budget
+
+
+def _hidden_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 2 * 12_288 * sizes.token_budget
+
+
+def _mask_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return VOCAB_GUESS // 8 * sizes.max_rows * sizes.window
+
+
+def _new_mask_buffer(
+    sizes: Sizes = given(SIZES),
+    vocab_size: int = given(VOCAB_SIZE),
+    device: torch.device = given(DEVICE),
+) -> MaskBuffer:
+    from .ops.masks import MaskBuffer
+
+    return MaskBuffer(sizes.max_rows, sizes.window, vocab_size, device)
+
+
+def _sampled_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 8 * sizes.max_rows * (sizes.draft_tokens + 3)
+
+
+def _tails_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 16 * sizes.max_rows
+
+
+def _first_tails(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)) -> Tails:
+    from .data import Tails
+
+    return Tails.empty(sizes.table_rows, device)
+
+
+def _drafts_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 8 * sizes.table_rows * (sizes.draft_tokens + 2)
+
+
+def _no_drafts(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)) -> DraftTable:
+    from .data import DraftTable
+
+    return DraftTable.empty(sizes.table_rows, sizes.draft_tokens, device)
+
+
+def _host_sampled_bytes(sizes: Sizes = given(SIZES)) -> int:
+    logprobs = 12 * (MAX_LOGPROBS + 1) * (sizes.max_rows * sizes.window + sizes.token_budget)
+    return 8 * sizes.max_rows * (sizes.draft_tokens + 3) + logprobs
+
+
+def _new_host_sampled(
+    sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)
+) -> HostSampled:
+    from .ops.host_copies import new_sampled
+
+    return new_sampled(sizes, device)
+
+
+def _host_drafts_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 8 * sizes.max_rows * (sizes.draft_tokens + 2)
+
+
+def _new_host_drafts(
+    sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)
+) -> HostDrafts:
+    from .ops.host_copies import new_drafts
+
+    return new_drafts(sizes, device)
+
+
+def _counts_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 8 * sizes.max_rows
+
+
+def _new_counts(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)) -> Tensor:
+    from .ops.transfer import pinned
+
+    return pinned(sizes.max_rows, device=device)
+
+
+def _most_kept(sizes: Sizes) -> int:
+    return max(sizes.token_budget, 2 * sizes.max_rows)
+
+
+def _kept_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 8 * _most_kept(sizes)
+
+
+def _new_kept(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)) -> Tensor:
+    from .ops.transfer import pinned
+
+    return pinned(_most_kept(sizes), device=device)
+
+
+BATCH: Value[StepBatch] = Value("batch")
+"""The rows of the step, as scheduled."""
+STAGING: Value[StagedStep, Staging] = Value(
+    "staging", "pinned", "slots", size=_staging_bytes, allocate=_new_staging
+)
+"""The batch in pinned buffers."""
+INPUTS: Value[Inputs] = Value("inputs", "device", "slots", size=_inputs_bytes)
+"""What the models compute on."""
+LOGITS: Value[Tensor] = Value("logits", "device", "slots", size=_logits_bytes)
+"""`[S, W, V]` of the sampling rows, place by place of their windows."""
+PROMPT_LOGITS: Value[Tensor] = Value("prompt_logits", "device", "slots", size=_prompt_logits_bytes)
+"""`[P, V]` of the prompt tokens whose log-probabilities are asked for."""
+HIDDEN: Value[Tensor] = Value("hidden", "device", "slots", size=_hidden_bytes)
+"""`[T, F]`: the target's hidden states, of the layers that `CausalLM.record_features` was told."""
+MASK_HOST: Value[FilledMask, MaskBuffer] = Value(
+    "mask_host", "pinned", "slots", size=_mask_bytes, allocate=_new_mask_buffer
+)
+"""Grammar masks of the sampling rows, on the host."""
+MASK: Value[Mask] = Value("mask", "device", "slots", size=_mask_bytes)
+"""The same on the device."""
+SAMPLED: Value[Sampled] = Value("sampled", "device", "slots", size=_sampled_bytes)
+"""The tokens of the step, and how many of each row were accepted."""
+TAILS: Value[Tails] = Value("tails", "device", "slots", size=_tails_bytes, first=_first_tails)
+"""What the next step needs of every live row: its last token, its number of computed tokens."""
+DRAFTS: Value[DraftTable] = Value("drafts", "device", "slots", size=_drafts_bytes, first=_no_drafts)
+"""The pending drafts of every live row."""
+HOST_SAMPLED: Value[HostSampled, HostSampled] = Value(
+    "host_sampled", "pinned", "slots", size=_host_sampled_bytes, allocate=_new_host_sampled
+)
+"""`SAMPLED` on the host."""
+HOST_DRAFTS: Value[HostDrafts, HostDrafts] = Value(
+    "host_drafts",
+    "pinned",
+    "slots",
+    size=_host_drafts_bytes,
+    first=_new_host_drafts,
+    allocate=_new_host_drafts,
+)
+"""`DRAFTS` on the host."""
+HOST_COUNTS: Value[Tensor, Tensor] = Value(
+    "host_counts", "pinned", "slots", size=_counts_bytes, allocate=_new_counts
+)
+"""`[S]`: how many tokens each sampling row got, on the host."""
+KEPT: Value[Kept, Tensor] = Value("kept", "pinned", "slots", size=_kept_bytes, allocate=_new_kept)
+"""Which tokens of a drafter's first pass are real, where its batches are not padded."""
+SETTLED: Value[SettledRows] = Value("settled")
+"""What each request got from the step."""

@@ -83,7 +83,7 @@ def variants() -> Mapping[Settings, StepGraph]:
 @cache
 def seen() -> Mapping[str, Seen]:
     """Every built-in kind that some variant has, by name."""
-    ours = [name for name in known_kinds() if kind(name).build.__module__.startswith("stepweave.")]
+    ours = known_kinds(installed=False)
     found = {name: Seen(kind(name)) for name in ours}
     for settings, graph in variants().items():
         for node in graph.nodes:

@@ -15,7 +15,7 @@ from stepweave.executors.run import EXECUTORS, run
 from stepweave.graph.node import Node, Op, OpContext
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.nodes.transfer import pinned
+from stepweave.nodes.ops.transfer import pinned
 from stepweave.requests.request import SamplingParams
 from stepweave.testing import Strict
 from stepweave.testing.devices.virtual_streams import VirtualStreams

@@ -64,60 +64,60 @@ def _parameter(role: Role, of: object, kind: type, **more: Any) -> Any:
 
 
 def read(value: Value[T, Any] | str, carry: int = 0) -> T:
-    """The version of a value of `carry` steps back; 0: of this step."""
+    """The version of a value of `carry` steps back; 0: of this step. Raises `GraphError`."""
     arguments.whole("read", "carry", carry, -arguments.MAX_DISTANCE, 1 << 62)
     return cast(T, _parameter("read", value, Value, carry=carry))
 
 
 def optional(value: Value[T, Any] | str, carry: int = 0) -> T | None:
-    """The same where some node writes the value, else None and no access at all."""
+    """`read` where some node writes the value, else None and no access. Raises `GraphError`."""
     arguments.whole("optional", "carry", carry, -arguments.MAX_DISTANCE, 1 << 62)
     return cast(T, _parameter("read", value, Value, carry=carry, optional=True))
 
 
 def state(of: State[T] | str) -> T:
-    """A state, to look at."""
+    """A state, to look at. Raises `GraphError` for what is no state."""
     return cast(T, _parameter("state", of, State))
 
 
 def optional_state(of: State[T] | str, when: Callable[..., bool] | None = None) -> T | None:
-    """The same where another node updates it, else None and no access at all.
+    """`state` where another node updates it, else None and no access at all.
 
-    `when` decides from resources, its parameters, whether it is wanted.
+    `when` decides from resources, its parameters, whether it is wanted. Raises `GraphError`.
     """
     return cast(T, _parameter("state", of, State, optional=True, when=when))
 
 
 def update(of: State[T] | str) -> T:
-    """A state, to be changed in place."""
+    """A state, to be changed in place. Raises `GraphError` for what is no state."""
     return cast(T, _parameter("update", of, State))
 
 
 def optional_update(of: State[T] | str) -> T | None:
-    """The same where another node has the state, else None and no access at all."""
+    """`update` where another node has the state, else None, no access. Raises `GraphError`."""
     return cast(T, _parameter("update", of, State, optional=True))
 
 
 def buffer(value: Value[Any, B] | str) -> B:
     """The buffer of a value that the function writes, to be filled in place and returned.
 
-    None where nobody reads that value, and it is `wanted` only.
+    None where nobody reads that value, and it is `wanted` only. Raises `GraphError`.
     """
     return cast(B, _parameter("buffer", value, Value))
 
 
 def given(resource: Resource[T] | str) -> T:
-    """A resource: fixed for the run."""
+    """A resource: fixed for the run. Raises `GraphError` for what is no resource."""
     return cast(T, _parameter("resource", resource, Resource))
 
 
 def settings(model: type[T]) -> T:
-    """The options that the pipeline gives this node: an instance of `model`."""
+    """The options that a pipeline gives the node: an instance of `model`. Raises nothing."""
     return cast(T, Parameter("options", model))
 
 
 def context() -> OpContext:
-    """The op's context: the number of the step, how long its waits took, `stop`."""
+    """The op's context: the number of its step, how long it waited, `stop`. Raises nothing."""
     return cast(OpContext, Parameter("context"))
 
 
@@ -133,7 +133,7 @@ def wanted(value: Value[T, Any], of: Value[Any, Any] | None = None) -> Wanted[T]
     """A write that is no access where nobody reads the value.
 
     `of`: the optional read of the same function that it is made from. Without the one there is not
-    the other.
+    the other. Raises nothing.
     """
     return Wanted(value, of)
 

@@ -7,10 +7,12 @@ checker sees what a program gets.
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -57,3 +59,18 @@ def load(package: str, name: str) -> object:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     module, attribute = known[name]
     return getattr(import_module(module, package), attribute)
+
+
+def doc(package: str, name: str) -> str:
+    """What a public name promises: its docstring, or the text below it where it is a constant."""
+    thing = load(package, name)
+    if isinstance(thing, type) or inspect.isroutine(thing):
+        return inspect.getdoc(thing) or ""
+    module, attribute = names(package)[name]
+    tree = ast.parse(inspect.getsource(import_module(module, package)))
+    for line, below in pairwise(tree.body):
+        targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
+        named = any(isinstance(each, ast.Name) and each.id == attribute for each in targets)
+        if named and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            return inspect.cleandoc(str(below.value.value))
+    return inspect.getdoc(thing) or ""

@@ -1,6 +1,6 @@
 """For authors of nodes and drafters: how to declare one, and what the decode step shares.
 
-Each name is loaded when it is first used, and none of them needs torch.
+Each name is loaded when it is first used. Only the types of data need torch.
 """
 
 from typing import TYPE_CHECKING
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from ..graph.parameters import state as state
     from ..graph.parameters import update as update
     from ..graph.parameters import wanted as wanted
+    from .data import DraftTable as DraftTable
+    from .data import HostDrafts as HostDrafts
+    from .data import HostSampled as HostSampled
+    from .data import Inputs as Inputs
+    from .data import Mask as Mask
+    from .data import Proposal as Proposal
+    from .data import Sampled as Sampled
+    from .data import SampleRows as SampleRows
+    from .data import Tails as Tails
     from .drafter import Drafter as Drafter
     from .kind import NodeKind as NodeKind
     from .kind import NodeSpec as NodeSpec

@@ -55,6 +55,7 @@ class Drafter:
     `options`: the model of its options, with `tokens`, the most drafts per row and step.
     `draws`: it can draw its drafts, where the acceptance rule compares distributions, and then says
     in the proposal what it drew from. `spans`: see `Spans`; with it `propose` may read `KEPT`.
+    Raises `TypeError` for options that do not derive from `DrafterOptions`.
     """
 
     name: str

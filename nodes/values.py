@@ -43,9 +43,13 @@ if TYPE_CHECKING:
 # --- resources: fixed for a run
 
 SIZES: Resource[Sizes] = Resource("sizes")
+"""The sizes that a pipeline file gives: rows, tokens, drafts of a step."""
 LIMITS: Resource[Limits] = Resource("limits")
+"""The sizes that scheduler, buffers and caches agree on, with the model's context."""
 TARGET: Resource[CausalLM] = Resource("target")
+"""The model that decodes."""
 ACCEPTANCE: Resource[Acceptance] = Resource("acceptance")
+"""The rule that accepts drafts."""
 LOADING: Resource[Loading] = Resource("loading")
 """How weights are loaded, as the target's were."""
 TABLE: Resource[RequestTable] = Resource("table")
@@ -63,11 +67,14 @@ def _vocab_size(target: CausalLM = given(TARGET)) -> int:
 
 
 DEVICE: Resource[torch.device] = Resource("device", _device)
+"""Where device ops find their data."""
 VOCAB_SIZE: Resource[int] = Resource("vocab_size", _vocab_size)
 """Tokens of the target's output layer."""
 
-ROWS, BLOCKS = "rows", "blocks"
-"""The pools of keys: request rows, and blocks of the KV caches."""
+ROWS = "rows"
+"""The pool of request rows, as `keys` of a state that has a part for each."""
+BLOCKS = "blocks"
+"""The pool of blocks of the KV caches, as `keys` of a state that has a part for each."""
 
 VOCAB_GUESS = 131_072
 """Vocabulary for sizes in bytes that are needed before a model is loaded."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from importlib import import_module
-from typing import Any
 
 from sections.markdown import code, first_sentence, table
 
-from stepweave.graph.public import PACKAGES
+from stepweave.graph.public import PACKAGES, doc
 
 
 def packages() -> str:
@@ -20,18 +18,17 @@ def packages() -> str:
 def _package(package: str) -> str:
     module = import_module(package)
     rows = [
-        (f"`{name}`", first_sentence(inspect.getdoc(thing)), code(*raised(thing)))
+        (f"`{name}`", first_sentence(said), code(*raised(said)))
         for name in module.__all__
-        for thing in [getattr(module, name)]
+        for said in [doc(package, name)]
     ]
     heading = f"## {package}\n\n{PACKAGES[package]}"
     return f"{heading}\n\n{table(('name', 'what it promises', 'raises'), rows)}"
 
 
-def raised(thing: Any) -> list[str]:
-    """The errors that its docstring says it raises, in the order of the docstring."""
-    doc = inspect.getdoc(thing) or ""
-    listed = re.findall(r"(?m)^    (\w+): ", doc.partition("Raises:\n")[2])
-    sentences = re.findall(r"[Rr]aises?\s[^.]*(?:\.\w[^.]*)*", doc)
+def raised(said: str) -> list[str]:
+    """The errors that a docstring says are raised, in the order of the docstring."""
+    listed = re.findall(r"(?m)^    (\w+): ", said.partition("Raises:\n")[2])
+    sentences = re.findall(r"[Rr]aises?\s[^.]*(?:\.\w[^.]*)*", said)
     named = [name for each in sentences for name in re.findall(r"`([A-Z]\w+)`", each)]
     return list(dict.fromkeys([*listed, *named]))

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from stepweave.graph.errors import GraphError
 from stepweave.graph.public import PACKAGES
 from stepweave.graph.public import doc as promised
 from tests.installed import ROOT
@@ -189,3 +190,26 @@ def test_examples_and_pages_import_public_packages_only() -> None:
         if inside := set(imports(source)) - PACKAGES.keys():
             found.setdefault(name, set()).update(inside)
     assert {name: found[name] for name in found if name != BREAKS} == INSIDE
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("stepweave.between", "stepweave.difference", "stepweave.explain_wait"),
+        *("stepweave.ops_named", "stepweave.sensitivities", "stepweave.with_costs"),
+        *("stepweave.dot", "stepweave.lanes", "stepweave.plan_page", "stepweave.perfetto"),
+        *("stepweave.testing.campaign", "stepweave.testing.explore", "stepweave.testing.replay"),
+        *("stepweave.testing.explore_exhaustively", "stepweave.testing.with_faults"),
+        *("stepweave.testing.recording", "stepweave.testing.recorded_states"),
+    ],
+)
+def test_what_is_no_plan_or_graph_is_refused_by_the_name_of_the_argument(name: str) -> None:
+    package, _, called = name.rpartition(".")
+    function = getattr(import_module(package), called)
+    needed = [
+        each
+        for each in inspect.signature(function).parameters.values()
+        if each.default is each.empty
+    ]
+    with pytest.raises(GraphError, match=rf"^{called}: {needed[0].name} must be a .*, not 'x'"):
+        function(*("x" for _ in needed))

@@ -83,6 +83,10 @@ class _Use:
         yield from (read.name for read in self.reads.values())
         yield from self.states.values()
 
+    def sources(self) -> set[str]:
+        """What its bound reads declare, whatever a pipeline has them read."""
+        return {self.op.parameters[parameter].name for parameter in self.reads}
+
 
 class Binder:
     """All op functions of a graph, and which of their accesses are bound."""
@@ -108,35 +112,36 @@ class Binder:
 
     def values(self) -> list[Value[Any, Any]]:
         """The typed values that are written or must be, in the order of the listing."""
-        found: dict[str, Value[Any, Any]] = {}
+        found: dict[str, tuple[Any, Declared]] = {}
         for use in self._uses.values():
             for name, write in use.writes.items():
-                _same(found, name, write.of_value)
+                _same(found, name, write.of_value, use.node)
         for use in self._uses.values():
             for parameter, read in use.reads.items():
                 declared = use.op.parameters[parameter].of
                 if parameter not in use.node.wiring and isinstance(declared, Value):
-                    _same(found, read.name, declared)
-        return list(found.values())
+                    _same(found, read.name, declared, use.node)
+        return [value for value, _ in found.values()]
 
     def states(self) -> list[State[Any]]:
         """The typed states that are touched, in the order of the listing."""
-        found: dict[str, State[Any]] = {}
+        found: dict[str, tuple[Any, Declared]] = {}
         for use in self._uses.values():
             for parameter, name in use.states.items():
                 declared = use.op.parameters[parameter].of
                 if isinstance(declared, State):
-                    _same(found, name, declared)
-        return list(found.values())
+                    _same(found, name, declared, use.node)
+        return [state for state, _ in found.values()]
 
-    def owner_of(self, name: str) -> Declared:
+    def owner_of(self, name: str) -> Declared | None:
         """The node that writes the value, or reads it where nobody does; the first with the state.
 
-        What the value or state says of itself may be made from this node's options.
+        What the value or state says of itself may be made from this node's options. None for a
+        state that no function touches.
         """
         uses = self._uses.values()
         writers = [use.node for use in uses if name in use.writes]
-        return [*writers, *(use.node for use in uses if name in use.touches())][0]
+        return next(iter([*writers, *(use.node for use in uses if name in use.touches())]), None)
 
     def nodes(self, *, bodies: bool) -> list[Node]:
         """The nodes with the ops that their functions declare; without `bodies` for a look only."""
@@ -241,8 +246,7 @@ class Binder:
                     dropped = True
             for name in [n for n, write in use.writes.items() if write.optional]:
                 of = use.writes[name].of
-                gone = of is not None and of not in {each.name for each in use.reads.values()}
-                if name not in read or gone:
+                if name not in read or (of is not None and of not in use.sources()):
                     del use.writes[name]
                     dropped = True
             if self._idle(use) and (use.reads or use.states):
@@ -254,12 +258,16 @@ class Binder:
     def _made_for_nobody(use: _Use, parameter: str) -> bool:
         """Whether a read serves only a wanted write that is not bound."""
         name = use.op.parameters[parameter].name
-        return any(w.of == name and w.name not in use.writes for w in use.op.writes)
+        made = [write.name for write in use.op.writes if write.of == name]
+        return bool(made) and not any(each in use.writes for each in made)
 
     def _shared(self, mine: _Use, state: str, role: str) -> bool:
         others = [use for use in self._uses.values() if use is not mine]
+        if any(state in op.writes for op in self._raw):
+            return True
         if role == "update":
-            return any(state in use.states.values() for use in others)
+            looked_at = any(state == read.name for op in self._raw for read in op.reads)
+            return looked_at or any(state in use.states.values() for use in others)
         return any(state in use.updates for use in others)
 
     @staticmethod
@@ -268,13 +276,18 @@ class Binder:
         return bool(use.op.writes) and not use.writes and not use.updates
 
 
-def _same(found: dict[str, Any], name: str, declared: object) -> None:
+def _same(
+    found: dict[str, tuple[Any, Declared]], name: str, declared: object, node: Declared
+) -> None:
     if isinstance(declared, str):
         return
-    if found.setdefault(name, declared) is not declared:
+    first, by = found.setdefault(name, (declared, node))
+    if first is not declared:
         raise GraphError(
-            f"{name!r} is declared twice, by two different objects. Share one, or rename one.",
+            f"node {node.template.name!r}: {name!r} is declared twice, by two different objects: "
+            f"here and for node {by.template.name!r}. Share one, or rename one.",
             code="SW-DUPLICATE",
+            line=node.template.line,
         )
 
 
@@ -321,29 +334,34 @@ def _body(use: _Use, resources: Resources) -> Run:
     return run
 
 
-def passed(resources: Resources, function: Callable[..., R], node: Declared) -> Callable[..., R]:
+def passed(
+    resources: Resources, function: Callable[..., R], node: Declared | None
+) -> Callable[..., R]:
     """`function` with resources and options passed; what fails in making them names the node."""
-    return _telling(node, lambda: resources.call(function, node.settings))
+    options = None if node is None else node.settings
+    return _telling(node, lambda: resources.call(function, options))
 
 
-def called(resources: Resources, function: Callable[..., R], node: Declared) -> R:
+def called(resources: Resources, function: Callable[..., R], node: Declared | None) -> R:
     """What `function` returns; what fails in it, or in making its resources, names the node."""
     return _telling(node, passed(resources, function, node))
 
 
-def _telling(node: Declared, make: Callable[[], R]) -> R:
+def _telling(node: Declared | None, make: Callable[[], R]) -> R:
+    template = None if node is None else node.template
+    line = None if template is None else template.line
     try:
         return make()
     except StepweaveError as error:
         if error.line is None:
-            error.line = node.template.line
+            error.line = line
         raise
     except (Exception, SystemExit) as error:  # the boundary: code that is not ours
+        what = "a state that no node function touches"
+        if template is not None:
+            what = f"node {template.name!r}: what its kind {template.kind!r} needs"
         raise GraphError(
-            f"node {node.template.name!r}: what its kind {node.template.kind!r} needs cannot be "
-            f"made: {type(error).__name__}: {error}",
-            code="SW-KIND",
-            line=node.template.line,
+            f"{what} cannot be made: {type(error).__name__}: {error}", code="SW-KIND", line=line
         ) from error
 
 

@@ -370,7 +370,7 @@ def step_graph(
     )
 
 
-def _sized(found: Value, resources: Resources, owner: Declared, bodies: bool) -> Value:
+def _sized(found: Value, resources: Resources, owner: Declared | None, bodies: bool) -> Value:
     """The value with what its functions need passed to them."""
     if found.size is not None:
         found = replace(found, nbytes=called(resources, found.size, owner))
@@ -383,7 +383,7 @@ def _sized(found: Value, resources: Resources, owner: Declared, bodies: bool) ->
     return found
 
 
-def _made(found: State, resources: Resources, owner: Declared) -> State:
+def _made(found: State, resources: Resources, owner: Declared | None) -> State:
     """The state with a `make` that finds its resources when it is called."""
     make = found.make
     assert make is not None, "only such states are made"

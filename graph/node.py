@@ -1,6 +1,6 @@
 """Nodes and what they declare: ops, accesses, values, states.
 
-This file owns the vocabulary. It says nothing about order: that is derived (`compile.py`).
+This file owns the vocabulary. It says nothing about order: that is derived (`planner/compile.py`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class OpContext(Protocol):
 Run = Callable[[OpContext], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: with them, `Value[int](…)` fails
 class Value(Generic[T, B]):
     """A named datum of type T that one node writes anew in each step.
 
@@ -87,7 +87,7 @@ class Value(Generic[T, B]):
         return "fresh" if place == "host" and slots is None else "slots"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: with them, `State[int](…)` fails
 class State(Generic[T]):
     """A named datum of type T changed in place across steps: request table, KV cache, matchers.
 

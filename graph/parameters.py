@@ -28,7 +28,7 @@ B = TypeVar("B")
 Role = Literal["read", "state", "update", "buffer", "resource", "options", "context"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Resource(Generic[T]):
     """Something of type T that does not change during a run: a model, sizes, a rule.
 
@@ -121,7 +121,7 @@ def context() -> OpContext:
     return cast(OpContext, Parameter("context"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wanted(Generic[T]):
     """A write that is made where some node reads the value, and where `of` is written, if given."""
 
@@ -146,6 +146,8 @@ def parameters(function: Callable[..., Any]) -> Mapping[str, Parameter | None]:
     one called `ctx` gets the context.
     Raises `GraphError` for a signature that hides what is read.
     """
+    if _without_signature(function):
+        return {}
     name = getattr(function, "__name__", "node")
     found: dict[str, Parameter | None] = {}
     for each in inspect.signature(function).parameters.values():
@@ -170,11 +172,19 @@ def parameters(function: Callable[..., Any]) -> Mapping[str, Parameter | None]:
     return found
 
 
+def _without_signature(function: Callable[..., Any]) -> bool:
+    """Whether it is written in C, as `list` is, which cannot declare a parameter."""
+    if isinstance(function, type):
+        return not inspect.isfunction(function.__init__)  # type: ignore[misc]
+    return inspect.isbuiltin(function)
+
+
 class Resources:
     """What a graph is built with. Each resource is made when it is first asked for, once."""
 
     def __init__(self, brought: Mapping[Resource[Any], object] | None = None) -> None:
         self._found: dict[tuple[str, object], object] = {}
+        self._settings: list[object] = []  # kept, since they are known by their identity
         for resource, what in (brought or {}).items():
             self.bring(resource, what)
 
@@ -199,6 +209,7 @@ class Resources:
         made = self.call(resource.make, settings)()
         by_settings = _needs_settings(resource.make)
         self._found[resource.name, _key(settings) if by_settings else None] = made
+        self._settings.append(settings)
         return made
 
     def get(self, resource: Resource[T]) -> T | None:

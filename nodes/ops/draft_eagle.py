@@ -9,8 +9,6 @@ after the accepted ones are masked, and their keys are overwritten by the next w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -18,7 +16,6 @@ from ...models.attention import AttentionBatch
 from ...models.eagle import EagleHead
 from ...models.paged_cache import PagedCache
 from ...policies.acceptance import Acceptance
-from ...requests.batch import StepBatch
 from ..data import Inputs, Kept, Proposal, Sampled
 from .proposal import FirstPass, chain
 from .transfer import upload
@@ -93,15 +90,3 @@ def propose(
         following,
         input_is_ahead=1,
     )
-
-
-def settled_lines(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]]:
-    """The tokens of each row whose next token is known: a window's accepted ones."""
-    spans: list[tuple[int, int]] = []
-    at = sampled = 0
-    for row in batch.rows:
-        kept = min(counts[sampled], row.queries) if row.decodes else row.queries
-        spans.append((at, kept))
-        at += row.queries
-        sampled += row.samples
-    return spans

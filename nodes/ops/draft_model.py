@@ -7,8 +7,6 @@ proposals one by one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -16,7 +14,6 @@ from ...models.attention import AttentionBatch
 from ...models.causal_lm import CausalLM
 from ...models.paged_cache import PagedCache
 from ...policies.acceptance import Acceptance
-from ...requests.batch import StepBatch
 from ..data import Inputs, Kept, Proposal, Sampled
 from .inputs import slots_of
 from .proposal import FirstPass, chain
@@ -94,11 +91,3 @@ def propose(
         following,
         input_is_ahead=0,
     )
-
-
-def not_fed_yet(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Of a row's last two tokens, the first is new to the drafter only if all drafts were kept."""
-    return [
-        (2 * index, 2) if row.decodes and counts[index] == row.queries else (2 * index + 1, 1)
-        for index, row in enumerate(batch.sampling)
-    ]

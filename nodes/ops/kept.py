@@ -7,14 +7,15 @@ when it knows the counts, in an op that the plan makes wait for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ...requests.batch import StepBatch
 from ..data import Kept
 
-Spans = Callable[[StepBatch, Sequence[int]], list[tuple[int, int]]]
+if TYPE_CHECKING:
+    from ..drafter import Spans
 
 
 def keep_lines(spans: Spans, batch: StepBatch, host_counts: Tensor | None, buffer: Tensor) -> Kept:

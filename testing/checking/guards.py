@@ -77,7 +77,7 @@ class Guards:
 
     def _look(self, state: str) -> None:
         parts = reached(self._states[state])
-        now = {id(part): part for part in parts if _can_be_guarded(written_class(type(part)))}
+        now = {id(part): part for part in parts if _can_be_guarded(type(part))}
         before = self._reached.get(state, {})
         self._reached[state] = now
         for key in now.keys() - before.keys():
@@ -117,8 +117,9 @@ _FROZEN = (tuple, frozenset, int, float, complex, str, bytes)
 
 
 @cache
-def _can_be_guarded(kind: type) -> bool:
+def _can_be_guarded(kind: Any) -> bool:
     """Whether objects of a class can change, and can be of another class meanwhile."""
+    kind = written_class(kind)
     of_a_class_statement = bool(kind.__flags__ & 1 << 9)
     makes = next(base for base in kind.__mro__ if "__init_subclass__" in base.__dict__)
     told_of_subclasses = makes is not object and makes.__module__ != "typing"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -43,6 +43,7 @@ def written_class(kind: type) -> type:
 
 def reached(datum: object, through: tuple[type, ...] = (object,)) -> Iterator[Any]:
     """Every object and container that `datum` reaches through such, itself first, each once."""
+    everything = through == (object,)
     seen: set[int] = set()
     left: list[Any] = [datum]
     while left and len(seen) < MOST:
@@ -52,8 +53,8 @@ def reached(datum: object, through: tuple[type, ...] = (object,)) -> Iterator[An
             continue
         seen.add(id(part))
         yield part
-        if issubclass(way.kind, through):
-            left.extend(each for each in _held(part, way) if type(each) not in SCALARS)
+        if everything or issubclass(way.kind, through):
+            _enter(part, way, left)
 
 
 def contents(datum: object) -> list[tuple[Any, Hashable]]:
@@ -83,7 +84,7 @@ class _Way:
     entered: bool
     maps: bool = False
     holds: bool = False
-    slots: tuple[Any, ...] = ()  # their descriptors
+    slots: tuple[Callable[[Any], Any], ...] = ()  # what gets each
     has_dict: bool = False
 
 
@@ -93,7 +94,7 @@ _ways: dict[type, _Way] = {}
 def _learn(given: type) -> _Way:
     kind = written_class(given)
     slots = tuple(
-        base.__dict__[name]
+        base.__dict__[name].__get__
         for base in kind.__mro__
         for name in _names(base.__dict__.get("__slots__", ()))
         if name in base.__dict__ and name not in ("__dict__", "__weakref__")
@@ -121,18 +122,24 @@ def _is_entered(kind: type) -> bool:
     return kind.__module__.partition(".")[0] not in EQUIPMENT
 
 
-def _held(part: Any, way: _Way) -> Iterator[Any]:
+def _enter(part: Any, way: _Way, left: list[Any]) -> None:
+    """Add what `part` holds to what is left to look at, but for scalars."""
     if way.holds:
-        yield from (
-            _unless_scalars(part.values(), LONG_MAPPING) if way.maps else _unless_scalars(part)
-        )
+        held = _unless_scalars(part.values(), LONG_MAPPING) if way.maps else _unless_scalars(part)
+        left += [each for each in held if type(each) not in SCALARS]
     for slot in way.slots:
         try:
-            yield slot.__get__(part)
+            each = slot(part)
         except AttributeError:  # not set yet
             continue
+        if type(each) not in SCALARS:
+            left.append(each)
     if way.has_dict:
-        yield from tuple(object.__getattribute__(part, "__dict__").values())
+        held = tuple(_get(part, "__dict__").values())
+        left += [each for each in held if type(each) not in SCALARS]
+
+
+_get = object.__getattribute__
 
 
 def _unless_scalars(held: Any, least: int = LONG) -> Iterable[Any]:

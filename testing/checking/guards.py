@@ -76,8 +76,11 @@ class Guards:
                 self._look(other)
 
     def _look(self, state: str) -> None:
-        parts = reached(self._states[state])
-        now = {id(part): part for part in parts if _can_be_guarded(type(part))}
+        now: dict[int, Any] = {}
+        for part in reached(self._states[state]):
+            kind: type = type(part)
+            if _can_be_guarded(kind):
+                now[id(part)] = part
         before = self._reached.get(state, {})
         self._reached[state] = now
         for key in now.keys() - before.keys():
@@ -117,7 +120,7 @@ _FROZEN = (tuple, frozenset, int, float, complex, str, bytes)
 
 
 @cache
-def _can_be_guarded(kind: Any) -> bool:
+def _can_be_guarded(kind: type) -> bool:
     """Whether objects of a class can change, and can be of another class meanwhile."""
     kind = written_class(kind)
     of_a_class_statement = bool(kind.__flags__ & 1 << 9)

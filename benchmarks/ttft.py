@@ -30,7 +30,6 @@ from typing import Any
 
 from stepweave import LLM
 from stepweave.graph.answers.delay import delayable
-from stepweave.graph.examples import decode_step
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.models.tokenizer import StreamDecoder
@@ -39,6 +38,7 @@ from stepweave.requests.pacer import Pacer
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.requests.stopping import StopChecker
 from stepweave.requests.table import RequestTable
+from stepweave.testing.example_step import decode_step
 from stepweave.testing.models import save_tiny
 from stepweave.timelines.simulated import Turn, simulate
 from stepweave.timelines.timeline import Timeline

@@ -95,7 +95,7 @@ def _draft(drafter: Drafter) -> OpFunction[..., Any]:
         """The drafts of every row; those that the step did not sample keep theirs."""
         from .ops.proposal import published
 
-        ours = {"inputs": inputs, "sampled": sampled}
+        ours = dict(inputs=inputs, sampled=sampled)
         theirs |= {name: datum for name, datum in ours.items() if name in asked}
 
         def propose() -> Proposal | None:
@@ -107,7 +107,8 @@ def _draft(drafter: Drafter) -> OpFunction[..., Any]:
     mine = [
         each
         for each in inspect.signature(draft).parameters.values()
-        if each.kind is not each.VAR_KEYWORD and (drafter.draws or each.name != "draft_probs")
+        if each.kind is not each.VAR_KEYWORD
+        and (drafter.draws or each.default.of is not DRAFT_PROBS)
     ]
     own = {each.name: each.default for each in mine}
     for name, parameter in asked.items():

@@ -22,12 +22,12 @@ from ..executors.run_arguments import RunArguments
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
 from ..graph.planner.compile import plan_for
+from ..nodes.values import BATCH
 from ..requests.batch import StepBatch
 from ..timelines.profile import Spread, op_times, spreads, step_times
 from .llm import LLM
 
 REQUESTS_PER_ROW = 6  # in a round: rows come and go, and most steps have all of them
-BATCH = "batch"  # the value that says which rows a step has
 
 OnRound = Callable[[int, int, int], None]  # (rows, round, steps that count so far)
 
@@ -66,7 +66,7 @@ class _Recording:
     reports: list[RunReport] = field(default_factory=list)
 
     def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
-        report = self.executor(plan, replace(given, trace=True, keep=(*given.keep, BATCH)))
+        report = self.executor(plan, replace(given, trace=True, keep=(*given.keep, BATCH.name)))
         self.reports.append(report)
         return report
 
@@ -135,7 +135,7 @@ class _Size:
     def count(self, reports: Sequence[RunReport], tokens: int) -> None:
         self.tokens += tokens
         for report in reports:
-            batches: Sequence[StepBatch] = report.kept[BATCH]
+            batches: Sequence[StepBatch] = report.kept[BATCH.name]
             self.row_steps += sum(row.decodes for batch in batches for row in batch.rows)
             full = {
                 step

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     __all__: list[str]
 
-    from ..graph.examples import decode_step as decode_step
     from .checking.mode import Strict as Strict
     from .contract import backend_faults as backend_faults
     from .devices.delayed_kernels import DelayedKernels as DelayedKernels
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from .engines import serve as serve
     from .engines import tiny_engine as tiny_engine
     from .engines import tiny_requests as tiny_requests
+    from .example_step import decode_step as decode_step
     from .exploring.campaign import campaign as campaign
     from .exploring.explorer import InterleavingFailed as InterleavingFailed
     from .exploring.explorer import explore as explore

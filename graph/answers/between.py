@@ -146,7 +146,7 @@ def order(plan: Plan, orderings: Orderings, first: str, then: str) -> Order:
 
 
 def ops_named(plan: Plan, name: str) -> tuple[str, ...]:
-    """The ops of `forward`, of `commit.host`, or just `commit.host.advance`, in listing order.
+    """The ops of a node, of `node.host`, or just `node.host.phase`, in listing order.
 
     Raises `GraphError` with the nearest right name, or if `plan` is not a plan.
     """

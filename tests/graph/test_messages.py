@@ -13,13 +13,13 @@ import pytest
 
 from stepweave.cli.planned import planned
 from stepweave.graph.errors import DeadlockError, UnsoundPlan
-from stepweave.graph.examples import decode_step
 from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.planner.bounds import is_bound
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify, violations
 from stepweave.graph.violation import RACE_CODES, Violation
+from stepweave.testing.example_step import decode_step
 from stepweave.testing.graphs import random_step_graph
 from tests.graph.pipelines import decode, device_node, reads
 from tests.installed import ROOT

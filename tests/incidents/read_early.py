@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepweave.cli.planned import planned
-from stepweave.graph.examples import decode_step
+from stepweave.testing.example_step import decode_step
 from tests.graph.pipelines import decode
 from tests.incidents.incident import (
     Derived,

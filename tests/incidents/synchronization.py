@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from stepweave.graph.answers.delay import delayable
-from stepweave.graph.examples import decode_step
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.planner.compile import compile_plan
@@ -19,6 +18,7 @@ from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify, violations
 from stepweave.policies.admission import Eager, JustInTime
 from stepweave.requests.pacer import Pacer
+from stepweave.testing.example_step import decode_step
 from tests.graph.build import host, op, value
 from tests.graph.pipelines import decode
 from tests.incidents.incident import Derived, Incident, Mistake, Refusal, Told, strictly

@@ -15,7 +15,6 @@ import pytest
 from stepweave.executors import run
 from stepweave.graph.answers.delay import delayable
 from stepweave.graph.declare import op, step_graph, value
-from stepweave.graph.examples import decode_step
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.parameters import context, read
 from stepweave.graph.plan import Plan
@@ -25,6 +24,7 @@ from stepweave.nodes.kind import NodeKind, NodeSpec
 from stepweave.policies.admission import Eager, JustInTime, latest_start
 from stepweave.policies.registry import policy
 from stepweave.requests.pacer import Pacer
+from stepweave.testing.example_step import decode_step
 from stepweave.timelines.simulated import Turn, simulate
 
 US = 1e-6

@@ -1,5 +1,5 @@
-from stepweave.graph.examples import decode_step
 from stepweave.graph.planner.compile import compile_plan
+from stepweave.testing.example_step import decode_step
 from stepweave.timelines.simulated import simulate
 from stepweave.views.timeline_lanes import timeline_lanes
 

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from stepweave.graph.errors import DeadlockError, GraphError
-from stepweave.graph.examples import decode_step
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.verifier.verify import verify
+from stepweave.testing.example_step import decode_step
 from stepweave.testing.graphs import random_step_graph
 from tests.graph.build import staged
 

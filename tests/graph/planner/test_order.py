@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from stepweave.graph.errors import DeadlockError
-from stepweave.graph.examples import decode_step
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner import compile as compiler
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify
+from stepweave.testing.example_step import decode_step
 from stepweave.testing.graphs import random_step_graph
 from stepweave.testing.large_graphs import chain, woven
 from tests.graph.build import device, host, op, value

@@ -8,12 +8,12 @@ import networkx as nx
 import pytest
 
 from stepweave.graph.errors import DeadlockError
-from stepweave.graph.examples import decode_step
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.events import Precedence, event_graph
 from stepweave.graph.planner.period import DEVICE_US, HOST_US, delays, op_costs, period
 from stepweave.graph.step_graph import StepGraph
+from stepweave.testing.example_step import decode_step
 from stepweave.testing.graphs import random_step_graph
 from tests.graph.build import device, host, op, staged, value
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from stepweave.graph.errors import GraphError
-from stepweave.graph.examples import decode_step
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.pools import reuse_distance
 from stepweave.graph.step_graph import StepGraph
+from stepweave.testing.example_step import decode_step
 from tests.graph.build import device, host, op, value
 
 

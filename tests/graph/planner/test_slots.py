@@ -9,10 +9,10 @@ from itertools import product
 import pytest
 
 from stepweave.graph.errors import DeadlockError, GraphError
-from stepweave.graph.examples import decode_step
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
+from stepweave.testing.example_step import decode_step
 from stepweave.testing.graphs import random_step_graph
 from tests.graph.build import device, host, op, staged, value, waits
 

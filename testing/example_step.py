@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from . import arguments
-from .node import Node, Op, Place, Read, Value
-from .step_graph import StepGraph
+from ..graph import arguments
+from ..graph.node import Node, Op, Place, Read, Value
+from ..graph.step_graph import StepGraph
 
 
 def decode_step(

@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, cast
 from typing_extensions import TypeVar
 
 from . import arguments
-from .errors import GraphError, StepweaveError, did_you_mean
+from .errors import GraphError, did_you_mean
 from .node import OpContext, State, Value
 
 T = TypeVar("T")
@@ -106,9 +106,10 @@ def buffer(value: Value[Any, B] | str) -> B:
     return cast(B, _parameter("buffer", value, Value))
 
 
-def given(resource: Resource[T] | str) -> T:
+def given(resource: Resource[T]) -> T:
     """A resource: fixed for the run. Raises `GraphError` for what is no resource."""
-    return cast(T, _parameter("resource", resource, Resource))
+    arguments.a("given", "its argument", resource, Resource, "a Resource")
+    return cast(T, Parameter("resource", resource))
 
 
 def settings(model: type[T]) -> T:
@@ -185,32 +186,51 @@ class Resources:
     def __init__(self, brought: Mapping[Resource[Any], object] | None = None) -> None:
         self._found: dict[tuple[str, object], object] = {}
         self._settings: list[object] = []  # kept, since they are known by their identity
+        self._known: dict[str, Resource[Any]] = {}
+        self._being_made: list[str] = []
         for resource, what in (brought or {}).items():
             self.bring(resource, what)
 
     def bring(self, resource: Resource[T], what: T) -> None:
-        """From now on, `resource` is `what`."""
+        """From now on, `resource` is `what`. Raises `GraphError` for two of one name."""
+        self._check(resource)
         self._found[resource.name, None] = what
 
     def of(self, resource: Resource[T], settings: object = None) -> T:
         """The resource; `settings` are the options of the node that asks, for those made of them.
 
-        Raises `StepweaveError` for one that nobody brought or can make.
+        Raises `GraphError` for one that nobody brought or can make, that needs itself, or that
+        another of the same name is known beside.
         """
+        self._check(resource)
         for key in ((resource.name, None), (resource.name, _key(settings))):
             if key in self._found:
                 return cast(T, self._found[key])
         if resource.make is None:
             known = [name for name, _ in self._found]
-            raise StepweaveError(
+            raise GraphError(
                 f"there is no resource {resource.name!r} here{did_you_mean(resource.name, known)}",
                 code="SW-RESOURCE",
             )
-        made = self.call(resource.make, settings)()
+        if resource.name in self._being_made:
+            way = " → ".join([*self._being_made, resource.name])
+            raise GraphError(f"a resource is made from itself: {way}", code="SW-RESOURCE")
+        self._being_made.append(resource.name)
+        try:
+            made = self.call(resource.make, settings)()
+        finally:
+            self._being_made.pop()
         by_settings = _needs_settings(resource.make)
         self._found[resource.name, _key(settings) if by_settings else None] = made
         self._settings.append(settings)
         return made
+
+    def _check(self, resource: Resource[Any]) -> None:
+        if self._known.setdefault(resource.name, resource) is not resource:
+            raise GraphError(
+                f"two resources are called {resource.name!r}. Share one, or rename one.",
+                code="SW-DUPLICATE",
+            )
 
     def get(self, resource: Resource[T]) -> T | None:
         """The resource, if it was brought or made."""

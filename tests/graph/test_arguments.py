@@ -92,7 +92,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: node(stream=5)(lambda: 1), "stream must be a name, not 5."),  # type: ignore[call-overload]
     (lambda: read(5), "read: its first argument must be a Value, or the name of one, not 5."),  # type: ignore[arg-type]
     (lambda: update(""), "update: its first argument must be a State, or the name of one"),
-    (lambda: resource(None), "resource: its first argument must be a Resource, or the name of one"),  # type: ignore[arg-type]
+    (lambda: resource(None), "given: its argument must be a Resource"),  # type: ignore[arg-type]
     (lambda: value(5), "value: its name must be a name, not 5."),  # type: ignore[arg-type]
     (lambda: value("x", slots=0), "value 'x': slots must be a whole number from 1 to"),
     (lambda: value("x", place="gpu"), "value 'x': place must be 'host' or 'pinned' or 'device'"),  # type: ignore[arg-type]

@@ -105,7 +105,7 @@ def _any(thing: object) -> Any:
             "its first argument must be a State, or the name of one",
         ),
         (lambda: optional_update(_any(COUNT)), "its first argument must be a State"),
-        (lambda: given(_any(COUNT)), "its first argument must be a Resource, or the name of one"),
+        (lambda: given(_any(COUNT)), "its argument must be a Resource"),
         (lambda: read(COUNT, _any(1.5)), "read: carry"),
         (lambda: optional(COUNT, True), "optional: carry"),
     ],
@@ -237,3 +237,19 @@ def test_call_passes_resources_and_options_and_leaves_the_rest_to_the_caller() -
     call = Resources({SIZE: 3}).call(work, Named("a"))
     assert call(count=5) == (5, 3, "a")
     assert Resources().call(len) is len
+
+
+def test_two_resources_of_a_name_and_one_made_from_itself_are_refused() -> None:
+    first: Resource[int] = Resource("size")
+    found = Resources({first: 3})
+    assert found.of(first) == 3
+    with pytest.raises(GraphError, match="two resources are called 'size'"):
+        found.of(Resource("size", lambda: 4))
+
+    def make(again: int = 0) -> int:
+        return again + 1
+
+    itself: Resource[int] = Resource("itself", make)
+    make.__defaults__ = (given(itself),)
+    with pytest.raises(GraphError, match="made from itself: itself → itself"):
+        Resources().of(itself)

@@ -1,11 +1,12 @@
 """Kinds of devices: what differs between them, each in a file of its own. Names load when used.
 
-backend.py       what a backend brings
-streams.py       its streams, events and captured work
-registry.py      the backends there are, by name and by device
-kernels.py       which kernels run on a device: the one switch
-shipped/         a file for each backend that comes with Stepweave
-cuda_streams.py  the streams of CUDA devices
+backend.py         what a backend brings
+streams.py         its streams, events and captured work
+registry.py        the backends there are, by name and by device
+executor_names.py  the executors there are, by name: on host threads, or on a backend's streams
+kernels.py         which kernels run on a device: the one switch
+shipped/           a file for each backend that comes with Stepweave
+cuda_streams.py    the streams of CUDA devices
 """
 
 from typing import TYPE_CHECKING

@@ -47,7 +47,7 @@ def _checked_read(text: Any) -> Any:
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 ReadText = Annotated[

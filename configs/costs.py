@@ -32,7 +32,7 @@ Text = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Point(_Part):

@@ -19,7 +19,7 @@ from .errors import ConfigError, Problem
 from .place import Line
 from .policies import by_kind
 from .retired import without_retired
-from .schema import NodeConfig, PipelineConfig, PolicyConfig, node_model, policy_model
+from .schema import NodeConfig, PipelineConfig, PolicyConfig, policy_model, reading_model
 from .validated import validated
 from .yaml_source import Located, Location
 
@@ -103,7 +103,7 @@ def _node(name: str, part: Located) -> NodeConfig:
     if not isinstance(given.value, str):
         raise ConfigError.at(given.mark, f"nodes.{name}.kind must be text")
     try:
-        model = node_model(kind(given.value))
+        model = reading_model(kind(given.value))
     except GraphError as error:
         if given.value in known_kinds():  # a package's, which is wrong itself
             raise ConfigError.at(part.key or part.mark, error.message, error.code) from error

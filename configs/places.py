@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from ..backends.errors import NoDevice
+from ..backends.executor_names import executor_names, streams_behind
 from ..backends.registry import backend_of_name, known_backends
-from ..executors.names import executor_names, streams_behind
 from ..graph.errors import StepweaveError, did_you_mean
 
 

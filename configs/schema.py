@@ -19,8 +19,8 @@ from pydantic import (
     model_validator,
 )
 
+from ..backends.executor_names import streams_behind
 from ..backends.registry import HOST, backend_of_name
-from ..executors.names import streams_behind
 from ..graph.arguments import MAX_DISTANCE
 from ..graph.errors import GraphError
 from ..nodes.bitmask import GrammarOptions
@@ -42,7 +42,7 @@ OptionsModel = TypeVar("OptionsModel", bound=Options)
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class ModelConfig(_Part):
@@ -249,8 +249,7 @@ PLACEMENT = frozenset(NodeConfig.model_fields)
 """The keys of every node; any other is an option of its kind."""
 
 
-@cache
-def node_model(kind: NodeKind) -> type[NodeConfig]:
+def reading_model(kind: NodeKind) -> type[NodeConfig]:
     """What a node of that kind may say: the keys of every node, and the options of the kind.
 
     Raises `GraphError` for a kind whose options have the name of a key that every node has.
@@ -262,10 +261,21 @@ def node_model(kind: NodeKind) -> type[NodeConfig]:
             "kind has to rename it",
             code="SW-KIND",
         )
+    return _with_options(kind.options)
+
+
+@cache
+def _with_options(options: type[Options]) -> type[NodeConfig]:
+    """Kinds without options share one: the first use of a model builds it, which takes time."""
+    bases: Any = (NodeConfig, options)
+    return create_model(_named(options.__name__, "node"), __base__=bases)
+
+
+@cache
+def node_model(kind: NodeKind) -> type[NodeConfig]:
+    """The same, with the name and summary of the kind, for the schema and the reference."""
     said = f"A node of kind {kind.name}: {kind.summary}."
-    bases: Any = (NodeConfig, kind.options)
-    model: type[NodeConfig] = create_model(_named(kind.name, "node"), __base__=bases, __doc__=said)
-    return model
+    return create_model(_named(kind.name, "node"), __base__=reading_model(kind), __doc__=said)
 
 
 EMBEDDED_DRAFTERS = tuple(
@@ -356,7 +366,7 @@ class PipelineConfig(_Part):
         for name, node in found.items():
             if isinstance(node, Mapping):
                 try:
-                    model = node_model(kind(node.get("kind") or name))
+                    model = reading_model(kind(node.get("kind") or name))
                 except GraphError as error:
                     raise ValueError(error.message) from error
                 found[name] = model.model_validate({**node, "kind": node.get("kind") or name})

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..backends import backend_of
+from ..backends.executor_names import streams_behind
 from ..graph.node import Op, OpContext
 from ..graph.plan import Plan
 from ..graph.step_graph import Vertex
-from .names import streams_behind
 from .on_streams import OnStreams
 from .report import RunReport
 from .run import Executor, executor_named

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
+from ..backends.executor_names import executor_names, streams_behind
 from ..graph import arguments
 from ..graph.plan import Plan
 from ..graph.verifier.verified import verified
-from .names import executor_names, streams_behind
 from .report import RunReport
 from .run_arguments import RunArguments
 from .serial import run_serial

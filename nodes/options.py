@@ -17,7 +17,7 @@ ModelName = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x0
 class Options(BaseModel):
     """The options of a kind that has none, and the base of those that have some."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class DrafterOptions(Options):

@@ -14,4 +14,4 @@ class Policy(BaseModel):
     `stepweave list`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

@@ -75,7 +75,7 @@ Biases = Annotated[
 class Keys(BaseModel):
     """Base of what a request says: no other keys, and nothing changes later."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
 
 class StructuredOutputs(Keys):

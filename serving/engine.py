@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from ..backends import backend_of
+from ..backends.executor_names import streams_behind
 from ..executors.blocking import executor_on
 from ..executors.capture import Captures
 from ..executors.errors import NodeFailure, UndeclaredAccess
-from ..executors.names import streams_behind
 from ..executors.report import RunReport
 from ..executors.run import Executor, run
 from ..graph.errors import GraphError, StepweaveError, shortly

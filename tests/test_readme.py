@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from stepweave.backends.executor_names import executor_names
 from stepweave.configs.abstract import AbstractGraph
 from stepweave.configs.load import load_config, shipped
 from stepweave.configs.schema import PipelineConfig
-from stepweave.executors.names import executor_names
 from stepweave.serving.pipeline import compiled
 from stepweave.testing.exploring.campaign import campaign
 from tests.graph.shipped_plans import shipped_plan

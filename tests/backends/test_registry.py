@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from stepweave.backends import NoDevice, backend_named, backend_of, device_called
+from stepweave.backends.executor_names import executor_names
 from stepweave.backends.registry import backend_of_name, known_backends, with_streams
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import json_schema
-from stepweave.executors.names import executor_names
 from tests.device.emulated import BACKEND, DEVICE
 from tests.installed import ROOT, installed
 

@@ -5,9 +5,9 @@ An executor of a backend's name runs plans on the streams of that backend's devi
 
 from __future__ import annotations
 
-from ..backends.backend import Backend
-from ..backends.registry import backend_named, with_streams
 from ..graph.errors import StepweaveError, did_you_mean
+from .backend import Backend
+from .registry import backend_named, with_streams
 
 ON_HOST_THREADS = ("serial", "threads")
 

@@ -268,7 +268,8 @@ def reading_model(kind: NodeKind) -> type[NodeConfig]:
 def _with_options(options: type[Options]) -> type[NodeConfig]:
     """Kinds without options share one: the first use of a model builds it, which takes time."""
     bases: Any = (NodeConfig, options)
-    return create_model(_named(options.__name__, "node"), __base__=bases)
+    model: type[NodeConfig] = create_model(_named(options.__name__, "node"), __base__=bases)
+    return model
 
 
 @cache

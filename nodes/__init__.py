@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from .values import MASK_HOST as MASK_HOST
     from .values import MATCHERS as MATCHERS
     from .values import PROMPT_LOGITS as PROMPT_LOGITS
+    from .values import REQUEST_SLOTS as REQUEST_SLOTS
     from .values import REQUESTS as REQUESTS
-    from .values import ROWS as ROWS
     from .values import SAMPLED as SAMPLED
     from .values import SETTLED as SETTLED
     from .values import SIZES as SIZES

@@ -1,7 +1,7 @@
 """The data that travel between nodes, field by field: meaning, shape, unit.
 
-Sizes: T tokens and N rows of the step, S of them sampling; W places of the widest draft window, the
-last token and up to k drafts; R rows of the tables by device row, which a request keeps while it
+Sizes: T tokens and N rows of the step, S of them sampling; W positions of the widest draft window,
+the last token and up to k drafts; R request slots, of which a request keeps one while it
 runs; P prompt tokens whose log-probabilities are asked for; V the vocabulary. Tensors of integers
 are int64 unless said otherwise. Everything is immutable once it is published.
 """
@@ -31,7 +31,7 @@ class StagedStep:
     width: int  # W
     draft_width: int  # the most drafts that a sampling row may be offered for its next window
     decodes: int  # rows that decode; they lie before the prefill rows
-    prefix: int  # lines in use of the buffer of that name, and so the next ones
+    prefix: int  # entries in use of the buffer of that name, and so the next ones
     prompt: int
     biases: int
     bans: int
@@ -65,22 +65,22 @@ class Edits:
 class SampleRows:
     """The sampling rows of a step with their windows, on the device."""
 
-    lines: Tensor  # [S] their lines in the batch
-    rows: Tensor  # [S] their device rows
-    base: Tensor  # [S] position of the window's first input
+    batch_index: Tensor  # [S] which rows of the batch they are
+    request_slot: Tensor  # [S] where the tables keep their requests
+    window_start: Tensor  # [S] position of the window's first input
     first: Tensor  # [S] that input
     drafts: Tensor  # [S, W − 1], −1 where there is none
     valid: Tensor  # [S] how many of them may be considered
     forced: Tensor | None  # [S] a known next token, or −1; None if no row has one
     draft_limit: Tensor  # [S] drafts that the row may be offered for its next window
-    logit_index: Tensor  # [S, W] the tokens whose logits are those of each place
+    logit_index: Tensor  # [S, W] the tokens whose logits are those of each window position
     seeds: Tensor  # [S]
     prompt: Tensor  # [S] tokens of the prompt: an absolute position less these is one of output
     top_k: Tensor  # [S], 0: none
     temperature: Tensor  # [S] float64, 0: greedy
     top_p: Tensor  # [S] float64
     min_p: Tensor  # [S] float64
-    generation: Tensor  # [S] of the device row
+    generation: Tensor  # [S] of the request slot
     step: Tensor  # [S] the number of the step
     edits: Edits
     draft_width: int  # no row may be offered more drafts
@@ -92,10 +92,10 @@ class SampleRows:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptLines:
+class PromptTargets:
     """The prompt tokens whose log-probabilities are asked for."""
 
-    lines: Tensor  # [P] the tokens of the step that predict them
+    token_index: Tensor  # [P] the tokens of the step that predict them
     targets: Tensor  # [P] the tokens
     top: int  # alternatives beside each
 
@@ -109,15 +109,15 @@ class Inputs:
 
     ids: Tensor  # [T]
     positions: Tensor  # [T], −1 for a masked token, whose keys go to the scratch block
-    slots: Tensor  # [T] places in the KV cache
+    cache_slots: Tensor  # [T] where the KV caches keep its keys and values
     blocks: Tensor  # [N, B] block tables
     following: Tensor  # [T] the token after each, −1 where it is yet to be sampled: then it is
-    column: Tensor  # [T] that of this place in the window of
-    sample_line: Tensor  # [T] this sampling row, −1 for none
+    window_position: Tensor  # [T] the token sampled at this position of the window of
+    sample_index: Tensor  # [T] this sampling row, −1 for none
     query_lens: tuple[int, ...]  # [N]
     decodes: int  # rows that decode; they lie first
     sample: SampleRows | None  # None: no row samples
-    prompt: PromptLines | None
+    prompt: PromptTargets | None
     long: Tensor | None = None  # [T] bool: rows beyond the model's original context, if it has one
 
     @property
@@ -151,7 +151,7 @@ class Sampled:
     tokens: Tensor  # [S, W], −1 after the first `counts`
     counts: Tensor  # [S] tokens, at least 1
     drafted: Tensor  # [S] drafts considered
-    logprobs: Logprobs | None = None  # of all S · W places, in order; None: nobody wants any
+    logprobs: Logprobs | None = None  # of all S · W positions, in order; None: nobody wants any
     prompt: Logprobs | None = None  # of the P prompt tokens
 
 
@@ -208,7 +208,7 @@ class Proposal:
 class Kept:
     """`kept`: the tokens of a drafter's padded first pass that are real."""
 
-    lines: Tensor  # [L] pinned: their places in the pass
+    token_index: Tensor  # [L] pinned: which tokens of the pass they are
     query_lens: tuple[int, ...]  # how many of each row
 
 
@@ -226,10 +226,10 @@ class HostLogprobs:
 class HostSampled:
     """`host_sampled`: `Sampled` on the host, pinned; log-probabilities where asked for."""
 
-    tokens: Tensor  # [S, k + 1], packed in lines of W
+    tokens: Tensor  # [S, k + 1], packed, W to a row
     counts: Tensor  # [S]
     drafted: Tensor  # [S]
-    logprobs: HostLogprobs  # of place j of sampling row s in line s · W + j
+    logprobs: HostLogprobs  # of position j of sampling row s at index s · W + j
     prompt: HostLogprobs  # of the prompt tokens, in the order of the batch
 
 

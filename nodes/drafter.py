@@ -135,8 +135,8 @@ def _keep(spans: Spans) -> OpFunction[..., Any]:
         kept: Tensor = buffer(KEPT),
     ) -> Kept | None:
         """Which tokens are real, once the host knows how many each row got."""
-        from .ops.kept import keep_lines
+        from .ops.kept import keep_tokens
 
-        return keep_lines(spans, batch, host_counts, kept) if batch else None
+        return keep_tokens(spans, batch, host_counts, kept) if batch else None
 
     return keep

@@ -3,7 +3,7 @@
 The head at position p takes the target's feature of token p and the token at p + 1, and predicts
 the token at p + 2 (Li et al. 2024, arXiv:2401.15077; EAGLE-3: 2025, arXiv:2503.01840). So its
 first pass runs over the very tokens of the step, shifted by one: prompt chunks and draft windows
-alike, on the target's slots. What follows a window's tokens are the tokens just sampled; places
+alike, on the target's slots. What follows a window's tokens are the tokens just sampled; positions
 after the accepted ones are masked, and their keys are overwritten by the next window.
 """
 
@@ -110,7 +110,7 @@ def propose(
     )
 
 
-def settled_lines(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]]:
+def settled_spans(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]]:
     """The tokens of each row whose next token is known: a window's accepted ones."""
     spans: list[tuple[int, int]] = []
     at = sampled = 0
@@ -128,5 +128,5 @@ KIND = Drafter(
     propose,
     options=EagleOptions,
     draws=True,
-    spans=settled_lines,
+    spans=settled_spans,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from .drafter import Drafter
-from .eagle import HeadOptions, propose, settled_lines
+from .eagle import HeadOptions, propose, settled_spans
 from .options import ModelName
 
 
@@ -27,5 +27,5 @@ KIND = Drafter(
     propose,
     options=Eagle3Options,
     draws=True,
-    spans=settled_lines,
+    spans=settled_spans,
 )

@@ -55,8 +55,8 @@ def propose(
         return None
     reach = sample.longest + sampled.tokens.shape[1]
     tokens, valid = look_up(
-        history.tokens[sample.rows, :reach].long(),
-        sample.base + sampled.counts + 1,
+        history.tokens[sample.request_slot, :reach].long(),
+        sample.window_start + sampled.counts + 1,
         sample.draft_width,
         chosen.longest,
         chosen.shortest,

@@ -45,7 +45,7 @@ def rounded(batch: StepBatch, buckets: tuple[int, ...], token_budget: int) -> St
 
 KIND = NodeKind(
     "schedule",
-    "choose the rows of a step; grant device rows and KV blocks, or preempt",
+    "choose the rows of a step; grant request slots and KV blocks, or preempt",
     host=(schedule,),
     runs_ahead=True,
 )

@@ -19,6 +19,6 @@ class Sizes:
         return self.draft_tokens + 1
 
     @property
-    def table_rows(self) -> int:
+    def request_slots(self) -> int:
         """Rows of device tables: the last is for lines of a step that stand for no request."""
         return self.max_rows + 1

@@ -71,8 +71,8 @@ DEVICE: Resource[torch.device] = Resource("device", _device)
 VOCAB_SIZE: Resource[int] = Resource("vocab_size", _vocab_size)
 """Tokens of the target's output layer."""
 
-ROWS = "rows"
-"""The pool of request rows, as `keys` of a state that has a part for each."""
+REQUEST_SLOTS = "request_slots"
+"""The pool of request slots, as `keys` of a state that has a part for each."""
 BLOCKS = "blocks"
 """The pool of blocks of the KV caches, as `keys` of a state that has a part for each."""
 
@@ -94,13 +94,13 @@ def _new_history(
 ) -> History:
     from .ops.history import new_history
 
-    return new_history(sizes.table_rows, limits.context_length, device)
+    return new_history(sizes.request_slots, limits.context_length, device)
 
 
 def _new_draft_probs(sizes: Sizes = given(SIZES), target: CausalLM = given(TARGET)) -> Tensor:
     from .ops.history import new_draft_probs
 
-    return new_draft_probs(sizes.table_rows, sizes.draft_tokens, target)
+    return new_draft_probs(sizes.request_slots, sizes.draft_tokens, target)
 
 
 def _requests(table: RequestTable = given(TABLE)) -> RequestTable:
@@ -117,10 +117,10 @@ REQUESTS: State[RequestTable] = State("requests", make=_requests, per_run=True)
 """Who waits, who runs, on which row and blocks."""
 KV: State[PagedCache] = State("kv", make=_new_kv, keys=BLOCKS)
 """Keys and values of the target."""
-HISTORY: State[History] = State("history", make=_new_history, keys=ROWS)
+HISTORY: State[History] = State("history", make=_new_history, keys=REQUEST_SLOTS)
 """The tokens of every live row, on the device."""
-DRAFT_PROBS: State[Tensor] = State("draft_probs", make=_new_draft_probs, keys=ROWS)
-"""`[R, k, V]` by row: the log-probabilities that its pending drafts were drawn from."""
+DRAFT_PROBS: State[Tensor] = State("draft_probs", make=_new_draft_probs, keys=REQUEST_SLOTS)
+"""`[R, k, V]` by request slot: the log-probabilities that its pending drafts were drawn from."""
 MATCHERS: State[MatcherTable] = State("matchers", make=_new_matchers, per_run=True)
 """One grammar matcher for each structured request."""
 
@@ -179,17 +179,17 @@ def _tails_bytes(sizes: Sizes = given(SIZES)) -> int:
 def _first_tails(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)) -> Tails:
     from .data import Tails
 
-    return Tails.empty(sizes.table_rows, device)
+    return Tails.empty(sizes.request_slots, device)
 
 
 def _drafts_bytes(sizes: Sizes = given(SIZES)) -> int:
-    return 8 * sizes.table_rows * (sizes.draft_tokens + 2)
+    return 8 * sizes.request_slots * (sizes.draft_tokens + 2)
 
 
 def _no_drafts(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)) -> DraftTable:
     from .data import DraftTable
 
-    return DraftTable.empty(sizes.table_rows, sizes.draft_tokens, device)
+    return DraftTable.empty(sizes.request_slots, sizes.draft_tokens, device)
 
 
 def _host_sampled_bytes(sizes: Sizes = given(SIZES)) -> int:
@@ -250,7 +250,7 @@ STAGING: Value[StagedStep, Staging] = Value(
 INPUTS: Value[Inputs] = Value("inputs", "device", "slots", size=_inputs_bytes)
 """What the models compute on."""
 LOGITS: Value[Tensor] = Value("logits", "device", "slots", size=_logits_bytes)
-"""`[S, W, V]` of the sampling rows, place by place of their windows."""
+"""`[S, W, V]` of the sampling rows, position by position of their windows."""
 PROMPT_LOGITS: Value[Tensor] = Value("prompt_logits", "device", "slots", size=_prompt_logits_bytes)
 """`[P, V]` of the prompt tokens whose log-probabilities are asked for."""
 HIDDEN: Value[Tensor] = Value("hidden", "device", "slots", size=_hidden_bytes)

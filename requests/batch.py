@@ -37,7 +37,7 @@ class RequestSpec:
 class ScheduledRow(
     NamedTuple
 ):  # one per row and step: a frozen dataclass takes three times as long
-    """One row of a step, named by (step, row, generation).
+    """One row of a step, named by (step, request slot, generation).
 
     A decode row has no `tokens`: they are on the device. A prefill row computes `tokens` from
     position `start` on. `samples`: a window of logits is wanted. `forced` ≥ 0 is the token that
@@ -55,7 +55,7 @@ class ScheduledRow(
     """
 
     request: RequestSpec
-    row: int
+    request_slot: int
     generation: int
     blocks: tuple[int, ...]
     start: int = -1
@@ -89,7 +89,7 @@ class ScheduledRow(
 class StepBatch:
     """The rows of one step in the order in which their tokens lie in the model's input.
 
-    `padding`: with how many lines of no request the step is rounded up to a size that comes up
+    `padding`: with how many rows of no request the step is rounded up to a size that comes up
     again and again, for captured graphs; then every row has the widest window and the longest
     block table too. None: sizes are as they are.
     """
@@ -107,7 +107,7 @@ class StepBatch:
         return tuple(row for row in self.rows if row.samples)
 
     @property
-    def lines(self) -> int:
+    def padded_size(self) -> int:
         """Rows, with those of no request."""
         return len(self.rows) + (self.padding or 0)
 

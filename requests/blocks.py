@@ -150,7 +150,7 @@ class BlockManager:
 
     def settle(self, request: Request, row: ScheduledRow) -> None:
         """A scheduled row is committed: its chunk, if it has one, is in place."""
-        same_life = (row.row, row.generation) == (request.row, request.generation)
+        same_life = (row.request_slot, row.generation) == (request.request_slot, request.generation)
         if same_life and not row.decodes:
             self._record(request).computed = row.start + len(row.tokens)
 

@@ -72,7 +72,7 @@ class Request:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # from the second token on
 
-    row: int = -1
+    request_slot: int = -1
     generation: int = -1
     blocks: list[int] = field(default_factory=list)
     prefilled: int = 0  # tokens whose chunk has been scheduled since the last admission

@@ -53,7 +53,7 @@ class RequestTable:
         self,
         limits: Limits,
         *,
-        row_reuse: int = 1,
+        slot_reuse: int = 1,
         block_reuse: int = 1,
         prefix_cache: bool = False,
         cache_tail: int = 0,
@@ -73,7 +73,7 @@ class RequestTable:
         self._census: Census | None = None  # None: a phase has changed since
         self.ended: dict[int, Request] = {}  # done, but perhaps still in steps in flight
         self._untold: list[Request] = []  # done, and their listeners not told yet
-        self.rows = KeyPool(range(limits.max_rows), row_reuse)
+        self.request_slots = KeyPool(range(limits.max_rows), slot_reuse)
         self.blocks = BlockManager(
             limits,
             reuse=block_reuse,
@@ -86,7 +86,7 @@ class RequestTable:
         self.finished = 0  # requests that have ended, however
         self._turn = 0
         self._step = -1
-        self._rest = max(row_reuse, block_reuse)
+        self._rest = max(slot_reuse, block_reuse)
         self._past = 0  # steps of earlier runs, and the rest after them
         self._generations = [0] * limits.max_rows
         # Who was in the last steps of this run.
@@ -360,19 +360,19 @@ class RequestTable:
             left -= self._chunk(request, step, most, rows)
 
     def _admit(self, request: Request, step: int) -> bool:
-        if not self.rows.available(step) or not self.blocks.admit(request, step):
+        if not self.request_slots.available(step) or not self.blocks.admit(request, step):
             return False
-        row = self.rows.grant(1, step)
-        assert row is not None, "available() said so"
-        request.row = row[0]
-        self._generations[request.row] += 1
-        request.generation = self._generations[request.row]
+        slot = self.request_slots.grant(1, step)
+        assert slot is not None, "available() said so"
+        request.request_slot = slot[0]
+        self._generations[request.request_slot] += 1
+        request.generation = self._generations[request.request_slot]
         request.phase = "running"
         self._census = None
         return True
 
     def _fits_without(self, request: Request, victims: list[Request], step: int) -> bool:
-        rows = self.rows.available(step) + self.rows.resting() + len(victims)
+        rows = self.request_slots.available(step) + self.request_slots.resting() + len(victims)
         return rows > 0 and self.blocks.fits_without(request, victims, step)
 
     def _chunk(self, request: Request, step: int, most: int, rows: list[ScheduledRow]) -> int:
@@ -427,7 +427,7 @@ class RequestTable:
         request.turn = self._turn
         return ScheduledRow(
             request=request.spec,
-            row=request.row,
+            request_slot=request.request_slot,
             generation=request.generation,
             blocks=tuple(request.blocks),
             start=start,
@@ -474,7 +474,7 @@ class RequestTable:
 
         All others are as they were when `finish` last settled something, and wait to be computed
         again from that by the next run. Only when no op of the failed run is at work any more.
-        Raises `PoolError` if a row or block is lost.
+        Raises `PoolError` if a request slot or block is lost.
         """
         self._give_up(next((hit for at, hit in self._batches if at == step), ()), error)
 
@@ -505,7 +505,7 @@ class RequestTable:
     # -- settling --------------------------------------------------------------------------
 
     def preempt(self, request: Request) -> None:
-        """Take row and blocks back; the request waits, and recomputes from settled tokens."""
+        """Take slot and blocks back; the request waits, and recomputes from settled tokens."""
         self._release(request)
         request.phase = "preempted"
         self._census = None
@@ -587,17 +587,19 @@ class RequestTable:
         return self.blocks.freed_by_window
 
     def check_conservation(self) -> None:
-        """Every row and block is in one place, and it is the one we think.
+        """Every request slot and block is in one place, and it is the one we think.
 
         Raises `PoolError`.
         """
-        self.rows.check_conservation()
+        self.request_slots.check_conservation()
         running = self._phases.running
         assert running == Census.of(self.requests.values()).running, "a phase changed unnoticed"
-        assert self.rows.held == {r.row for r in running}, "rows held by nobody who runs"
+        assert self.request_slots.held == {r.request_slot for r in running}, (
+            "request slots held by nobody who runs"
+        )
         self.blocks.check_conservation(running)
 
     def _release(self, request: Request) -> None:
-        self.rows.release([request.row], request.last_step)
+        self.request_slots.release([request.request_slot], request.last_step)
         self.blocks.release(request)
-        request.row = request.generation = -1
+        request.request_slot = request.generation = -1

@@ -28,11 +28,11 @@ def coupled(windows: Windows) -> Verified:
     A drafter that draws with the same noise (`Purpose.TARGET`, same seed and position) gets most of
     it back: at least (1 - TV) / (1 + TV).
 
-    `draft_log_probs` is not needed. Noise for all k + 1 places is computed.
+    `draft_log_probs` is not needed. Noise for all k + 1 positions is computed.
     """
     target, greedy = windows.target, windows.greedy
     seeds, positions = windows.seeds, windows.positions
-    rows, places, vocab = target.shape
+    rows, width, vocab = target.shape
     if runs_on(target):
         from .kernels import verify
 
@@ -48,14 +48,14 @@ def coupled(windows: Windows) -> Verified:
             )
         )
     if windows.any_random:
-        offsets = torch.arange(places, device=target.device)
+        offsets = torch.arange(width, device=target.device)
         chosen = draw(
-            target.reshape(rows * places, vocab),
-            seeds.repeat_interleave(places, output_size=rows * places),
+            target.reshape(rows * width, vocab),
+            seeds.repeat_interleave(width, output_size=rows * width),
             (positions[:, None] + offsets).reshape(-1),
-            greedy.repeat_interleave(places, output_size=rows * places),
+            greedy.repeat_interleave(width, output_size=rows * width),
             Purpose.TARGET,
-        ).view(rows, places)
+        ).view(rows, width)
     else:
         chosen = target.argmax(dim=-1)
     return keep_equal(chosen, windows.drafts, windows.valid, vocab)
@@ -77,8 +77,8 @@ def rejection(windows: Windows) -> Verified:
     rows keep the drafts that equal the best token. One row of noise per request is computed.
     """
     target, drafts, greedy = windows.target, windows.drafts, windows.greedy
-    rows, places, vocab = target.shape
-    k = places - 1
+    rows, width, vocab = target.shape
+    k = width - 1
     judged = usable(drafts, windows.valid, vocab)
     index = drafts.clamp(0, vocab - 1)[..., None]  # a placeholder is never an index
     best = target[:, :k].argmax(dim=-1)
@@ -96,7 +96,7 @@ def rejection(windows: Windows) -> Verified:
         passes = drafts == best
     kept = prefix(judged & passes)
 
-    # The place after the kept drafts: a draft was refused there, or there was none to judge.
+    # The position after the kept drafts: a draft was refused there, or there was none to judge.
     last = at(target, kept)
     refused = kept < judged.sum(dim=-1)
     if k == 0 or not windows.any_random:
@@ -120,17 +120,19 @@ def rejection(windows: Windows) -> Verified:
 def synthetic(windows: Windows, rates: Sequence[float]) -> Verified:
     """Drafts kept at fixed rates, whatever they are.
 
-    The draft at place j is kept with probability `rates[j]`, given that those before it were; the
-    last rate also holds for all further places, and greedy rows are treated alike. So the mean
-    number of kept drafts is r0 + r0 r1 + r0 r1 r2 … Noise is keyed by (seed, output position).
-    Drafts past `valid` or after a -1 are not kept, and the token after the kept ones is drawn from
-    the target.
+    The draft at window position j is kept with probability `rates[j]`, given that those before it
+    were; the last rate also holds for all further positions, and greedy rows are treated alike. So
+    the mean number of kept drafts is r0 + r0 r1 + r0 r1 r2 … Noise is keyed by (seed, output
+    position). Drafts past `valid` or after a -1 are not kept, and the token after the kept ones is
+    drawn from the target.
     """
     drafts, positions = windows.drafts, windows.positions
     passes = torch.ones_like(drafts, dtype=torch.bool)
-    for place in range(drafts.shape[1]):
-        rate = rates[min(place, len(rates) - 1)]
-        passes[:, place] = uniform(windows.seeds, positions + place, Purpose.SYNTHETIC) < rate
+    for window_position in range(drafts.shape[1]):
+        rate = rates[min(window_position, len(rates) - 1)]
+        passes[:, window_position] = (
+            uniform(windows.seeds, positions + window_position, Purpose.SYNTHETIC) < rate
+        )
     kept = prefix(usable(drafts, windows.valid, windows.target.shape[-1]) & passes)
     return then_drawn(windows, kept)
 
@@ -154,14 +156,14 @@ def then_drawn(windows: Windows, kept: Tensor) -> Verified:
 
 
 def _residual(
-    target: Tensor, place: Tensor, index: Tensor, draft_log_probs: Tensor | None
+    target: Tensor, window_position: Tensor, index: Tensor, draft_log_probs: Tensor | None
 ) -> Tensor:
-    """log max(0, p - q) `[R, V]` at one place per row, not normalized."""
+    """log max(0, p - q) `[R, V]` at one window position per row, not normalized."""
     if draft_log_probs is None:
-        refused = index.gather(1, place[:, None, None])[:, 0]
+        refused = index.gather(1, window_position[:, None, None])[:, 0]
         rest = target.scatter(-1, refused, float("-inf"))
     else:
-        q = at(draft_log_probs, place).exp()
+        q = at(draft_log_probs, window_position).exp()
         rest = (target.exp() - q).clamp_(min=0.0).log()
     # Where p and q agree to the last bit nothing is left, though rounding of the test may have
     # refused the draft. Then p itself is right, and never a token that p does not allow.
@@ -169,9 +171,9 @@ def _residual(
     return torch.where(empty, target, rest)
 
 
-def at(rows: Tensor, place: Tensor) -> Tensor:
-    """`[R, V]`: of `rows [R, W, V]` the place `[R]` of each."""
-    every = place[:, None, None].expand(-1, 1, rows.shape[-1])
+def at(rows: Tensor, window_position: Tensor) -> Tensor:
+    """`[R, V]`: of `rows [R, W, V]` the window position `[R]` of each."""
+    every = window_position[:, None, None].expand(-1, 1, rows.shape[-1])
     return rows.gather(1, every)[:, 0]
 
 
@@ -182,7 +184,7 @@ def followed_by(token: Tensor, drafts: Tensor, kept: Tensor) -> Verified:
 
 
 def keep_equal(chosen: Tensor, drafts: Tensor, valid: Tensor, vocab: int) -> Verified:
-    """The drafts `[R, k]` that are the token `chosen[R, k + 1]` at their place, and one more.
+    """The drafts `[R, k]` that are the token `chosen[R, k + 1]` at their position, and one more.
 
     `valid[R]` drafts may be kept, of a vocabulary of `vocab` tokens. Raises nothing of its own.
     """
@@ -196,8 +198,8 @@ def usable(drafts: Tensor, valid: Tensor, vocab: int) -> Tensor:
 
     Of `drafts[R, k]` the first `valid[R]`, as long as they are tokens. Raises nothing of its own.
     """
-    places = torch.arange(drafts.shape[1], device=drafts.device)
-    real = (drafts >= 0) & (drafts < vocab) & (places < valid[:, None])
+    window_positions = torch.arange(drafts.shape[1], device=drafts.device)
+    real = (drafts >= 0) & (drafts < vocab) & (window_positions < valid[:, None])
     return real.cumprod(dim=-1).bool()
 
 
@@ -211,5 +213,5 @@ def prefix(passes: Tensor) -> Tensor:
 
 def up_to(tokens: Tensor, kept: Tensor) -> Verified:
     """The first `kept [R] + 1` of `tokens [R, k + 1]`, then -1."""
-    places = torch.arange(tokens.shape[1], device=tokens.device)
-    return Verified(tokens.masked_fill(places > kept[:, None], -1), kept + 1)
+    window_positions = torch.arange(tokens.shape[1], device=tokens.device)
+    return Verified(tokens.masked_fill(window_positions > kept[:, None], -1), kept + 1)

@@ -1,7 +1,8 @@
 """Draft windows that a step verifies, and what came of them.
 
-R rows, each with k places for drafts and one place after them: k + 1 places, V tokens. Shapes are
-padded: a row has -1 where it has no draft, and what of its window may be used is data.
+R rows, each with a position for each of k drafts and one after them: k + 1 positions, V
+tokens. Shapes are padded: a row has -1 where it has no draft, and what of its window may be used
+is data.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 class Windows:
     """One draft window per row, with what a rule needs to verify it.
 
-    target: `[R, k + 1, V]` log-probabilities, masked and filtered, one row per place. Not
+    target: `[R, k + 1, V]` log-probabilities, masked and filtered, one for each position. Not
         normalized where the rule is `exact`.
     drafts: `[R, k]` int64, -1 where there is none.
     valid: `[R]` int64: drafts that may be considered, grammar and hand-off already applied. The
         first -1 ends the window too.
     seeds: `[R]` int64, one per request.
-    positions: `[R]` int64: the output position (0 for a request's first token) of place 0.
+    positions: `[R]` int64: the output position of window position 0; a request's first token has
+        output position 0.
     greedy: `[R]` bool: take the best token. `target` may then be plain scores, or have probability
         1 at that token, by what the other rows are: nothing else of it may be used.
     draft_log_probs: `[R, k, V]`: the distributions that the drafts were drawn from. None for drafts

@@ -25,7 +25,16 @@ from ..graph.verifier.verified import verified
 from ..models.causal_lm import CausalLM
 from ..models.loading import Loading
 from ..nodes.decode_step import may_be_delayed
-from ..nodes.values import ACCEPTANCE, BLOCKS, BUCKETS, LIMITS, LOADING, ROWS, TABLE, TARGET
+from ..nodes.values import (
+    ACCEPTANCE,
+    BLOCKS,
+    BUCKETS,
+    LIMITS,
+    LOADING,
+    REQUEST_SLOTS,
+    TABLE,
+    TARGET,
+)
 from ..policies.admission import Eager
 from ..policies.chosen import Policies
 from ..policies.errors import PolicyError
@@ -121,7 +130,7 @@ class Engine:
             policies = replace(policies, admission=Eager())
         return RequestTable(
             self.limits,
-            row_reuse=self._reuse(ROWS),
+            slot_reuse=self._reuse(REQUEST_SLOTS),
             block_reuse=self._reuse(BLOCKS),
             prefix_cache=self.prefix_cache,
             cache_tail=max((getattr(cache, "tail", 0) for cache in caches), default=0),

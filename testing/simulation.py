@@ -400,7 +400,7 @@ class World:
         assert not self.to_come, "a request never arrived"
         assert self.table.idle, "the engine stopped before all had ended"
         self.table.check_conservation()
-        assert not self.table.rows.held, "rows leaked"
+        assert not self.table.request_slots.held, "rows leaked"
         assert not self.table.blocks.pool.held, "blocks leaked"
         reasons: Counter[str] = Counter()
         untouched = 0

@@ -125,7 +125,7 @@ def steer(
         return None
     sample = inputs.sample
     with torch.inference_mode():
-        wanted = tables.at(tables.tokens, sample, sample.base + 1, logits.shape[1])
+        wanted = tables.at(tables.tokens, sample, sample.window_start + 1, logits.shape[1])
         added = torch.full_like(wanted, chosen.bias, dtype=logits.dtype)[..., None]
         return logits.scatter_add(-1, wanted[..., None], added)
 
@@ -149,7 +149,7 @@ def propose(
 
 def _replaced(tables: Tables, sample: SampleRows, sampled: Sampled, found: Proposal) -> Proposal:
     rows, places = found.tokens.shape
-    first = sample.base + sampled.counts + 1
+    first = sample.window_start + sampled.counts + 1
     tokens, wrong, right = (
         tables.at(table, sample, first, places)
         for table in (tables.tokens, tables.wrong, tables.right)

@@ -3,7 +3,7 @@
 The head at position p takes the target's feature of token p and the token at p + 1, and predicts
 the token at p + 2 (Li et al. 2024, arXiv:2401.15077; EAGLE-3: 2025, arXiv:2503.01840). So its
 first pass runs over the very tokens of the step, shifted by one: prompt chunks and draft windows
-alike, on the target's slots. What follows a window's tokens are the tokens just sampled; places
+alike, on the target's slots. What follows a window's tokens are the tokens just sampled; positions
 after the accepted ones are masked, and their keys are overwritten by the next window.
 """
 
@@ -31,12 +31,12 @@ def shifted(inputs: Inputs, sampled: Sampled | None) -> tuple[Tensor, Tensor]:
         return inputs.following.clamp_min(0), torch.where(
             inputs.following < 0, -1, inputs.positions
         )
-    row = inputs.sample_line.clamp_min(0)
-    of_window = (inputs.sample_line >= 0) & (inputs.following < 0)
-    fresh = sampled.tokens[row, inputs.column]
+    sample_index = inputs.sample_index.clamp_min(0)
+    of_window = (inputs.sample_index >= 0) & (inputs.following < 0)
+    fresh = sampled.tokens[sample_index, inputs.window_position]
     ids = torch.where(of_window, fresh, inputs.following)
-    settled = ~of_window | (inputs.column < sampled.counts[row])
-    wanted = (inputs.sample_line < 0) | (sample.draft_limit[row] > 0)
+    settled = ~of_window | (inputs.window_position < sampled.counts[sample_index])
+    wanted = (inputs.sample_index < 0) | (sample.draft_limit[sample_index] > 0)
     known = (ids >= 0) & settled & wanted
     return ids.clamp_min(0), torch.where(known, inputs.positions, -1)
 
@@ -61,22 +61,22 @@ def propose(
     if sample is not None and sampled is not None:
         last = sample.logit_index.gather(1, sampled.counts[:, None] - 1)[:, 0]
     first = FirstPass(
-        ids, masked, torch.where(masked < 0, 0, inputs.slots), inputs.query_lens, last
+        ids, masked, torch.where(masked < 0, 0, inputs.cache_slots), inputs.query_lens, last
     )
     if kept is not None:
-        lines = upload(kept.lines, ids.device)
-        first, features = first.without_padding(lines, kept.query_lens), features[lines]
+        token_index = upload(kept.token_index, ids.device)
+        first, features = first.without_padding(token_index, kept.query_lens), features[token_index]
     logits, hidden = head.forward(
         first.ids, head.fuse(features), first.batch(inputs.blocks, cache), first.last
     )
     if sample is None or sampled is None or sample.draft_width == 0:
         return None
     state = hidden[first.last]
-    rows = torch.arange(len(last), device=last.device)
+    every_row = torch.arange(len(last), device=last.device)
 
     def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:
         nonlocal state
-        logits, state = head.forward(tokens, state, batch, rows)
+        logits, state = head.forward(tokens, state, batch, every_row)
         return logits
 
     return chain(
@@ -84,7 +84,7 @@ def propose(
         vocab_size,
         inputs,
         logits,
-        sample.base + sampled.counts - 1,
+        sample.window_start + sampled.counts - 1,
         reach,
         cache,
         following,

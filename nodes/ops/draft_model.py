@@ -15,7 +15,7 @@ from ...models.causal_lm import CausalLM
 from ...models.paged_cache import PagedCache
 from ...policies.acceptance import Acceptance
 from ..data import Inputs, Kept, Proposal, Sampled
-from .inputs import slots_of
+from .inputs import cache_slots_of
 from .proposal import FirstPass, chain
 from .transfer import upload
 
@@ -32,7 +32,7 @@ def follow_prompts(drafter: CausalLM, inputs: Inputs, cache: PagedCache) -> None
         query_lens=lens,
         block_tables=inputs.blocks[inputs.decodes :],
         positions=torch.where(beyond, -1, positions),
-        slots=torch.where(beyond, 0, inputs.slots[first:]),
+        slots=torch.where(beyond, 0, inputs.cache_slots[first:]),
         cache=cache,
         long=None if inputs.long is None else inputs.long[first:],
     )
@@ -54,31 +54,31 @@ def propose(
     assert sample is not None, "tokens were sampled for these rows"
     if sample.draft_width == 0:
         return None
-    rows = len(sample.base)
+    rows = len(sample.window_start)
     # The row's tokens from the window's first input on; `counts` of them were settled now.
     sequence = torch.cat([sample.first[:, None], sampled.tokens], dim=1)
     ends = torch.stack([sampled.counts - 1, sampled.counts], dim=1)
     ids = sequence.gather(1, ends).clamp_min(0)
-    positions = sample.base[:, None] + ends
+    positions = sample.window_start[:, None] + ends
     reach = min(context_length, drafter.context_length)
     wanted = (sample.draft_limit > 0)[:, None]
     masked = torch.where((positions < reach) & wanted, positions, -1).flatten()
-    lines = torch.arange(rows, device=ids.device)
-    blocks = inputs.blocks[sample.lines]
-    slots = slots_of(
+    batch_order = torch.arange(rows, device=ids.device)
+    blocks = inputs.blocks[sample.batch_index]
+    slots = cache_slots_of(
         blocks,
-        lines.repeat_interleave(2, output_size=2 * rows),
+        batch_order.repeat_interleave(2, output_size=2 * rows),
         masked,
         cache.block_size,
     )
     long = None if inputs.long_rows is None else inputs.long_rows.repeat_interleave(2)
-    first = FirstPass(ids.flatten(), masked, slots, (2,) * rows, 2 * lines + 1, long)
+    first = FirstPass(ids.flatten(), masked, slots, (2,) * rows, 2 * batch_order + 1, long)
     if kept is not None:
-        first = first.without_padding(upload(kept.lines, ids.device), kept.query_lens)
+        first = first.without_padding(upload(kept.token_index, ids.device), kept.query_lens)
     logits, _ = drafter.forward(first.ids, first.batch(blocks, cache), first.last)
 
     def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:
-        return drafter.forward(tokens, batch, lines)[0]
+        return drafter.forward(tokens, batch, batch_order)[0]
 
     return chain(
         rule,

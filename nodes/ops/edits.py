@@ -1,7 +1,7 @@
-"""What requests change about their logits, place by place of a draft window, on the device.
+"""What requests change about their logits, position by position of a draft window, on the device.
 
-Place j of a window is judged as if the drafts before it were accepted, so penalties and bad words
-count them; what was settled is read from the device's own history. A placeholder is never an
+Position j of a window is judged as if the drafts before it were accepted, so penalties and bad
+words count them; what was settled is read from the device's own history. A placeholder is never an
 index. The order is that of `SamplingParams`; a grammar's mask closes tokens before bans do, so that
 a ban can give way where the grammar leaves nothing else.
 """
@@ -16,13 +16,13 @@ from ...sampling.penalties import apply_penalties
 from ...structured.bitmask import apply_bitmask
 from ..data import Edits, StagedStep
 from .staging import (
-    B_LINE,
     B_MINIMUM,
+    B_SAMPLE_INDEX,
     B_TOKEN,
     W_FREQUENCY,
     W_REPETITION,
     WORD_LENGTH,
-    WORD_LINE,
+    WORD_SAMPLE_INDEX,
     WORD_TOKENS,
 )
 from .transfer import upload
@@ -49,13 +49,13 @@ def apply_edits(
     logits: Tensor,
     drafts: Tensor,
     history: Tensor,
-    base: Tensor,
+    window_start: Tensor,
     prompt: Tensor,
     mask: Tensor | None,
 ) -> Tensor:
     """`logits[S, W, V]` as the requests and their grammars want them.
 
-    `drafts[S, W − 1]`, `history[S, C]` right up to `base[S]`, `prompt[S]` its part that is
+    `drafts[S, W − 1]`, `history[S, C]` right up to `window_start[S]`, `prompt[S]` its part that is
     prompt; `mask[S, W, V / 32]` from the grammars, None where no row has one.
     """
     if edits.biases is not None and edits.bias_values is not None:
@@ -63,7 +63,7 @@ def apply_edits(
     if edits.penalties is not None:
         repetition, presence, frequency = edits.penalties.unbind(dim=1)
         logits = apply_penalties(
-            logits, drafts, history, base, prompt, repetition, presence, frequency
+            logits, drafts, history, window_start, prompt, repetition, presence, frequency
         )
     rows, width, vocab = logits.shape
     if mask is not None:
@@ -75,16 +75,16 @@ def apply_edits(
             banned,
             drafts,
             history,
-            base,
-            edits.words[:, WORD_LINE],
+            window_start,
+            edits.words[:, WORD_SAMPLE_INDEX],
             edits.words[:, WORD_LENGTH],
             edits.words[:, WORD_TOKENS:],
         )
     if edits.bans is not None:
         banned = ban_until(
             banned,
-            base + 1 - prompt,
-            edits.bans[:, B_LINE],
+            window_start + 1 - prompt,
+            edits.bans[:, B_SAMPLE_INDEX],
             edits.bans[:, B_TOKEN],
             edits.bans[:, B_MINIMUM],
         )

@@ -1,7 +1,8 @@
 """The tokens of every live row, on the device: what penalties, bad words and look-up drafts read.
 
 The host learns a token only when it is copied back, steps later; whatever depends on the text so
-far must therefore find it here. Rows are stable, so an entry is written once and never moves.
+far must therefore find it here. A request keeps its slot, so an entry is written
+once and never moves.
 """
 
 from __future__ import annotations
@@ -23,35 +24,47 @@ FEWER = "lower scheduler.max_rows"
 class History:
     """`tokens[R, C + 1]` int32, by position; the last column takes what is not to be kept.
 
-    A row is right up to its last settled token. Behind that may stand refused drafts, or an
+    A slot is right up to its last settled token. Behind that may stand refused drafts, or an
     earlier owner's tokens: readers bring the length.
     """
 
-    def __init__(self, rows: int, context_length: int, device: torch.device | str = "cpu") -> None:
-        self.tokens = torch.zeros(rows, context_length + 1, dtype=torch.int32, device=device)
+    def __init__(
+        self, request_slots: int, context_length: int, device: torch.device | str = "cpu"
+    ) -> None:
+        self.tokens = torch.zeros(
+            request_slots, context_length + 1, dtype=torch.int32, device=device
+        )
         self._scratch = context_length
 
-    def write(self, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
-        """Store `tokens[N]` at `positions[N]` of `rows[N]`.
+    def write(self, request_slot: Tensor, positions: Tensor, tokens: Tensor) -> None:
+        """Store `tokens[N]` at `positions[N]` of request slots `request_slot[N]`.
 
         A position outside the context is not kept: −1 is masked, and a row that has ended goes
         on past the end in the steps that were in flight.
         """
         outside = (positions < 0) | (positions >= self._scratch)
         columns = torch.where(outside, self._scratch, positions)
-        self.tokens.index_put_((rows, columns), tokens.to(torch.int32))
+        self.tokens.index_put_((request_slot, columns), tokens.to(torch.int32))
 
 
-def new_history(rows: int, context_length: int, device: torch.device) -> History:
+def new_history(request_slots: int, context_length: int, device: torch.device) -> History:
     """An empty history. Raises `NoMemory`."""
-    with room_for(f"the text of {rows - 1} rows", rows * (context_length + 1) * 4, device, FEWER):
-        return History(rows, context_length, device)
+    with room_for(
+        f"the text of {request_slots - 1} rows",
+        request_slots * (context_length + 1) * 4,
+        device,
+        FEWER,
+    ):
+        return History(request_slots, context_length, device)
 
 
-def new_draft_probs(rows: int, k: int, target: CausalLM) -> Tensor:
+def new_draft_probs(request_slots: int, k: int, target: CausalLM) -> Tensor:
     """`[R, k, V]` zeros, in the target's precision but float32 at least. Raises `NoMemory`."""
-    shape = (rows, k, target.vocab_size)
+    shape = (request_slots, k, target.vocab_size)
     dtype = torch.promote_types(target.dtype, torch.float32)
-    nbytes, what = math.prod(shape) * dtype.itemsize, f"what {rows - 1} rows drew drafts from"
+    nbytes, what = (
+        math.prod(shape) * dtype.itemsize,
+        f"what {request_slots - 1} rows drew drafts from",
+    )
     with room_for(what, nbytes, target.device, FEWER):
         return torch.zeros(shape, dtype=dtype, device=target.device)

@@ -13,12 +13,12 @@ from ..sizes import Sizes
 from .transfer import CPU, download, packed, pinned
 
 
-def _new_logprobs(lines: int, device: torch.device) -> HostLogprobs:
+def _new_logprobs(count: int, device: torch.device) -> HostLogprobs:
     return HostLogprobs(
-        pinned(lines, dtype=torch.float32, device=device),
-        pinned(lines, device=device),
-        pinned(lines, MAX_LOGPROBS, device=device),
-        pinned(lines, MAX_LOGPROBS, dtype=torch.float32, device=device),
+        pinned(count, dtype=torch.float32, device=device),
+        pinned(count, device=device),
+        pinned(count, MAX_LOGPROBS, device=device),
+        pinned(count, MAX_LOGPROBS, dtype=torch.float32, device=device),
     )
 
 
@@ -37,8 +37,8 @@ def new_sampled(sizes: Sizes, device: torch.device = CPU) -> HostSampled:
 def new_drafts(sizes: Sizes, device: torch.device = CPU) -> HostDrafts:
     """A draft table without drafts."""
     return HostDrafts(
-        pinned(sizes.table_rows, sizes.draft_tokens, fill=-1, device=device),
-        pinned(sizes.table_rows, 2, fill=-1, device=device),
+        pinned(sizes.request_slots, sizes.draft_tokens, fill=-1, device=device),
+        pinned(sizes.request_slots, 2, fill=-1, device=device),
     )
 
 
@@ -55,11 +55,11 @@ def copy_sampled(sampled: Sampled, host: HostSampled) -> None:
 
 
 def _copy_logprobs(found: Logprobs, host: HostLogprobs) -> None:
-    lines, top = found.top_tokens.shape
-    download(found.logprob, host.logprob[:lines])
-    download(found.rank, host.rank[:lines])
-    download(found.top_tokens, packed(host.top_tokens, lines, top))
-    download(found.top_logprobs, packed(host.top_logprobs, lines, top))
+    count, top = found.top_tokens.shape
+    download(found.logprob, host.logprob[:count])
+    download(found.rank, host.rank[:count])
+    download(found.top_tokens, packed(host.top_tokens, count, top))
+    download(found.top_logprobs, packed(host.top_logprobs, count, top))
 
 
 @torch.inference_mode()
@@ -76,14 +76,14 @@ def copy_counts(sampled: Sampled, host: Tensor) -> Tensor:
     return host
 
 
-def logprob_of(host: HostLogprobs, line: int, token: int, top: int, computed: int) -> TokenLogprob:
-    """What one line says of `token`, with `top` of the `computed` alternatives."""
-    at = line * computed
+def logprob_of(host: HostLogprobs, index: int, token: int, top: int, computed: int) -> TokenLogprob:
+    """What entry `index` says of `token`, with `top` of the `computed` alternatives."""
+    at = index * computed
     tokens = host.top_tokens.view(-1)[at : at + top]
     logprobs = host.top_logprobs.view(-1)[at : at + top]
     return TokenLogprob(
         token,
-        float(host.logprob[line]),
-        int(host.rank[line]),
+        float(host.logprob[index]),
+        int(host.rank[index]),
         tuple(zip(tokens.tolist(), logprobs.tolist(), strict=True)),
     )

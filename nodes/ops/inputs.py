@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...models.paged_cache import SCRATCH_BLOCK
 from ...requests.limits import Limits
-from ..data import DraftTable, Inputs, PromptLines, SampleRows, StagedStep, Tails
+from ..data import DraftTable, Inputs, PromptTargets, SampleRows, StagedStep, Tails
 from .edits import edits_of
 from .history import History
 from .staging import (
@@ -15,19 +15,24 @@ from .staging import (
     LIMIT,
     P_ID,
     P_POSITION,
-    P_ROW,
-    ROW,
+    P_REQUEST_SLOT,
+    REQUEST_SLOT,
     SAMPLE,
 )
 from .transfer import packed, upload
 
 
-def slots_of(blocks: Tensor, lines: Tensor, positions: Tensor, block_size: int) -> Tensor:
-    """Cache slots of `positions` (−1: a slot of the scratch block) in the rows' block tables."""
+def cache_slots_of(
+    blocks: Tensor, batch_index: Tensor, positions: Tensor, block_size: int
+) -> Tensor:
+    """Cache slots of `positions` in the block tables of the rows `batch_index`.
+
+    A position of −1 gets a slot of the scratch block.
+    """
     masked = positions < 0
     safe = positions.clamp_min(0)
-    column = (safe // block_size).clamp_max(blocks.shape[1] - 1)
-    block = torch.where(masked, SCRATCH_BLOCK, blocks[lines, column])
+    block_index = (safe // block_size).clamp_max(blocks.shape[1] - 1)
+    block = torch.where(masked, SCRATCH_BLOCK, blocks[batch_index, block_index])
     return block * block_size + safe % block_size
 
 
@@ -45,52 +50,54 @@ def prepare(
     A draft outside the vocabulary counts as none: it must never be an index.
     """
     staging, device = staged.staging, tails.last.device
-    lines_in_batch = len(staged.query_lens)
+    batch_size = len(staged.query_lens)
     tokens = upload(staging.tokens[: staged.tokens], device)
-    rows = upload(staging.rows[:lines_in_batch], device)
-    blocks = upload(packed(staging.blocks, lines_in_batch, staged.blocks), device)
+    rows = upload(staging.rows[:batch_size], device)
+    blocks = upload(packed(staging.blocks, batch_size, staged.blocks), device)
 
-    row = rows[:, ROW]
-    last = tails.last[row]
-    pending = drafts.tokens[row] if drafts is not None else last.new_empty(len(row), 0)
+    request_slot = rows[:, REQUEST_SLOT]
+    last = tails.last[request_slot]
+    pending = (
+        drafts.tokens[request_slot] if drafts is not None else last.new_empty(len(request_slot), 0)
+    )
     pending = torch.where((pending >= 0) & (pending < vocab_size), pending, -1)
     window = torch.cat([last[:, None], pending], dim=1)  # [N, k + 1]
 
-    given, place, line, column, following = tokens.unbind(dim=1)
-    row_of = row[line]
-    decodes = rows[line, DECODES].bool()
-    ids = torch.where(decodes, window[line, column], given)
-    positions = torch.where(decodes, tails.computed[row_of] + column, place)
+    given, start, batch_index, window_position, following = tokens.unbind(dim=1)
+    slot_of_token = request_slot[batch_index]
+    decodes = rows[batch_index, DECODES].bool()
+    ids = torch.where(decodes, window[batch_index, window_position], given)
+    positions = torch.where(decodes, tails.computed[slot_of_token] + window_position, start)
     # The token after the last input must still fit: its position is at most context − 1.
     row_limit: Tensor | int = limits.context_length
     limit: Tensor | int = limits.context_length
     long: Tensor | None = None
     if limits.rope_switch is not None:
         row_limit = rows[:, LIMIT]
-        limit = row_limit[line]
+        limit = row_limit[batch_index]
         long = limit > limits.rope_switch + 1
     masked = (ids < 0) | (positions > limit - 2)
     positions = torch.where(masked, -1, positions)
     ids = ids.clamp_min(0)
-    history.write(row_of, positions, ids)
+    history.write(slot_of_token, positions, ids)
     if staged.prefix:
         prefix = upload(staging.prefix[: staged.prefix], device)
-        history.write(prefix[:, P_ROW], prefix[:, P_POSITION], prefix[:, P_ID])
+        history.write(prefix[:, P_REQUEST_SLOT], prefix[:, P_POSITION], prefix[:, P_ID])
 
     return Inputs(
         ids=ids,
         positions=positions,
-        slots=slots_of(blocks, line, positions, limits.block_size),
+        cache_slots=cache_slots_of(blocks, batch_index, positions, limits.block_size),
         blocks=blocks,
         following=following,
-        column=column,
-        sample_line=rows[line, SAMPLE],
+        window_position=window_position,
+        sample_index=rows[batch_index, SAMPLE],
         query_lens=staged.query_lens,
         decodes=staged.decodes,
         sample=_sample_rows(staged, rows, tails, ids, pending, row_limit)
         if staged.samples
         else None,
-        prompt=_prompt_lines(staged, device) if staged.prompt else None,
+        prompt=_prompt_targets(staged, device) if staged.prompt else None,
         long=long,
     )
 
@@ -107,19 +114,19 @@ def _sample_rows(
     fields = upload(staging.samples[: staged.samples], device)
     logit_index = upload(packed(staging.logit_index, staged.samples, staged.width), device)
     warp = upload(staging.warp[: staged.samples], device)
-    line, start, forced, seeds, prompt, top_k, generation, limit, step = fields.unbind(dim=1)
+    batch_index, start, forced, seeds, prompt, top_k, generation, limit, step = fields.unbind(dim=1)
     temperature, top_p, min_p, *_ = warp.unbind(dim=1)
-    row = rows[line, ROW]
-    decodes = rows[line, DECODES].bool()
-    base = torch.where(decodes, tails.computed[row], start)
-    drafts = torch.where(decodes[:, None], pending[line, : staged.width - 1], -1)
-    ahead = base[:, None] + torch.arange(1, drafts.shape[1] + 1, device=base.device)
-    most = row_limit if isinstance(row_limit, int) else row_limit[line, None]
+    request_slot = rows[batch_index, REQUEST_SLOT]
+    decodes = rows[batch_index, DECODES].bool()
+    window_start = torch.where(decodes, tails.computed[request_slot], start)
+    drafts = torch.where(decodes[:, None], pending[batch_index, : staged.width - 1], -1)
+    ahead = window_start[:, None] + torch.arange(1, drafts.shape[1] + 1, device=window_start.device)
+    most = row_limit if isinstance(row_limit, int) else row_limit[batch_index, None]
     usable = (drafts >= 0) & (ahead <= most - 2)
     return SampleRows(
-        lines=line,
-        rows=row,
-        base=base,
+        batch_index=batch_index,
+        request_slot=request_slot,
+        window_start=window_start,
         first=ids[logit_index[:, 0]],
         drafts=drafts,
         valid=usable.long().cumprod(dim=1).sum(dim=1),
@@ -144,6 +151,6 @@ def _sample_rows(
     )
 
 
-def _prompt_lines(staged: StagedStep, device: torch.device) -> PromptLines:
+def _prompt_targets(staged: StagedStep, device: torch.device) -> PromptTargets:
     asked = upload(staged.staging.prompt[: staged.prompt], device)
-    return PromptLines(asked[:, 0], asked[:, 1], staged.prompt_logprobs)
+    return PromptTargets(asked[:, 0], asked[:, 1], staged.prompt_logprobs)

@@ -1,7 +1,7 @@
-"""Which lines of a drafter's first pass are real, where its batches are not padded.
+"""Which token_index of a drafter's first pass are real, where its batches are not padded.
 
 A padded first pass has the shape of the target's windows and masks what was refused; nothing waits
-for the host to learn how much that is. An unpadded one leaves those lines out. The host picks them
+for the host to learn how much that is. An unpadded one leaves those tokens out. The host picks them
 when it knows the counts, in an op that the plan makes wait for them.
 """
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from ..drafter import Spans
 
 
-def keep_lines(spans: Spans, batch: StepBatch, host_counts: Tensor | None, buffer: Tensor) -> Kept:
+def keep_tokens(spans: Spans, batch: StepBatch, host_counts: Tensor | None, buffer: Tensor) -> Kept:
     """The real tokens of each row's span (first, count). `host_counts[S]`: tokens of each row."""
     known = [] if host_counts is None else host_counts.numpy()[: len(batch.sampling)].tolist()
     found = spans(batch, known)
-    lines = [line for first, count in found for line in range(first, first + count)]
-    buffer.numpy()[: len(lines)] = lines
-    return Kept(buffer[: len(lines)], tuple(count for _, count in found))
+    token_index = [index for first, count in found for index in range(first, first + count)]
+    buffer.numpy()[: len(token_index)] = token_index
+    return Kept(buffer[: len(token_index)], tuple(count for _, count in found))

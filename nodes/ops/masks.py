@@ -64,18 +64,18 @@ class MaskBuffer:
         valid = self.valid.numpy()
         valid[: batch.samples] = width - 1
         items: list[tuple[Matcher, list[int], int]] = []
-        for index, row in enumerate(rows):
+        for sample_index, row in enumerate(rows):
             if not row.yields:
                 continue  # a resumed row's token is known; it was masked when it was sampled
             try:
                 matcher = table.of(row)
             except Exception as error:  # the boundary: one request's grammar, one request's error
                 table.failures[row.request.uid] = f"{type(error).__name__}: {error}"
-                bits[index] = 0
-                valid[index] = 0
+                bits[sample_index] = 0
+                valid[sample_index] = 0
                 continue
             if matcher is not None:
-                items.append((matcher, self._drafts_of(row, table, drafts), index))
+                items.append((matcher, self._drafts_of(row, table, drafts), sample_index))
         counts, failures = fill_batch(items, bits)
         for (_, _, index), count in zip(items, counts, strict=True):
             valid[index] = count
@@ -87,13 +87,13 @@ class MaskBuffer:
     def _drafts_of(row: ScheduledRow, table: MatcherTable, drafts: HostDrafts | None) -> list[int]:
         if drafts is None or not row.decodes:
             return []
-        if int(drafts.tags[row.row, GENERATION]) != row.generation:
+        if int(drafts.tags[row.request_slot, GENERATION]) != row.generation:
             table.failures[row.request.uid] = (
-                f"row {row.row} holds drafts of generation "
-                f"{int(drafts.tags[row.row, GENERATION])}, not {row.generation}"
+                f"request slot {row.request_slot} holds drafts of generation "
+                f"{int(drafts.tags[row.request_slot, GENERATION])}, not {row.generation}"
             )
             return []
-        found: list[int] = drafts.tokens[row.row, : row.request.window - 1].tolist()
+        found: list[int] = drafts.tokens[row.request_slot, : row.request.window - 1].tolist()
         return found
 
 

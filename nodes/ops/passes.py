@@ -23,20 +23,20 @@ def target_pass(
         query_lens=inputs.query_lens,
         block_tables=inputs.blocks,
         positions=inputs.positions,
-        slots=inputs.slots,
+        slots=inputs.cache_slots,
         cache=cache,
         long=inputs.long,
     )
     sample, prompt = inputs.sample, inputs.prompt
     asked = [] if sample is None else [sample.logit_index.flatten()]
     if prompt is not None:
-        asked.append(prompt.lines)
-    lines = torch.cat(asked) if asked else inputs.ids.new_empty(0)
-    logits, hidden = target.forward(inputs.ids, batch, lines)
+        asked.append(prompt.token_index)
+    logit_index = torch.cat(asked) if asked else inputs.ids.new_empty(0)
+    logits, hidden = target.forward(inputs.ids, batch, logit_index)
     windows = of_prompt = None
     if sample is not None:
         index = sample.logit_index
         windows = logits[: index.numel()].view(*index.shape, -1)
     if prompt is not None:
-        of_prompt = logits[len(logits) - len(prompt.lines) :]
+        of_prompt = logits[len(logits) - len(prompt.token_index) :]
     return windows, of_prompt, hidden

@@ -19,7 +19,7 @@ from ...policies.acceptance import Acceptance
 from ...sampling.draw import draw, filtered_log_probs
 from ...sampling.noise import Purpose
 from ..data import DraftTable, Inputs, Proposal, SampleRows
-from .inputs import slots_of
+from .inputs import cache_slots_of
 
 Propose = Callable[[], Proposal | None]
 
@@ -37,23 +37,23 @@ def published(
         return before
     if proposal is not None and proposal.log_probs is not None and draft_probs is not None:
         n = proposal.tokens.shape[1]
-        draft_probs[:, :n].index_copy_(0, sample.rows, proposal.log_probs)
+        draft_probs[:, :n].index_copy_(0, sample.request_slot, proposal.log_probs)
     return publish(before, sample, proposal)
 
 
 def publish(before: DraftTable, sample: SampleRows, proposal: Proposal | None) -> DraftTable:
     """The table with the rows of `sample` renewed: −1 where a draft is not valid or not wanted."""
-    rows, k = len(sample.rows), before.tokens.shape[1]
+    rows, k = len(sample.request_slot), before.tokens.shape[1]
     fresh = before.tokens.new_full((rows, k), -1)
     if proposal is not None:
         n = proposal.tokens.shape[1]
-        places = torch.arange(n, device=fresh.device)
-        meant = places < torch.minimum(proposal.valid, sample.draft_limit)[:, None]
+        draft_index = torch.arange(n, device=fresh.device)
+        meant = draft_index < torch.minimum(proposal.valid, sample.draft_limit)[:, None]
         fresh[:, :n] = torch.where(meant, proposal.tokens, -1)
     tags = torch.stack([sample.generation, sample.step], dim=1)
     return DraftTable(
-        tokens=before.tokens.index_copy(0, sample.rows, fresh),
-        tags=before.tags.index_copy(0, sample.rows, tags),
+        tokens=before.tokens.index_copy(0, sample.request_slot, fresh),
+        tags=before.tags.index_copy(0, sample.request_slot, tags),
     )
 
 
@@ -61,29 +61,29 @@ def publish(before: DraftTable, sample: SampleRows, proposal: Proposal | None) -
 class FirstPass:
     """What a drafter computes before its first draft: L tokens of its rows, in order.
 
-    `ids`, `positions`, `slots`: `[L]`; a position of −1 is masked. `last[S]`: the line of each
-    sampling row whose logits give the first draft. `long[L]` as in `Inputs`.
+    `ids`, `positions`, `cache_slots`: `[L]`; a position of −1 is masked. `last[S]`: the token
+    of each sampling row whose logits give the first draft. `long[L]` as in `Inputs`.
     """
 
     ids: Tensor
     positions: Tensor
-    slots: Tensor
+    cache_slots: Tensor
     query_lens: tuple[int, ...]
     last: Tensor
     long: Tensor | None = None
 
-    def without_padding(self, lines: Tensor, query_lens: tuple[int, ...]) -> FirstPass:
-        """The same pass over `lines[L]` only, so many of each row: see `Kept`."""
+    def without_padding(self, token_index: Tensor, query_lens: tuple[int, ...]) -> FirstPass:
+        """The same pass over the tokens `token_index[L]` only, so many of each row: see `Kept`."""
         moved = torch.zeros_like(self.ids).index_copy_(
-            0, lines, torch.arange(len(lines), device=lines.device)
+            0, token_index, torch.arange(len(token_index), device=token_index.device)
         )
         return FirstPass(
-            self.ids[lines],
-            self.positions[lines],
-            self.slots[lines],
+            self.ids[token_index],
+            self.positions[token_index],
+            self.cache_slots[token_index],
             query_lens,
             moved[self.last],
-            None if self.long is None else self.long[lines],
+            None if self.long is None else self.long[token_index],
         )
 
     def batch(self, blocks: Tensor, cache: PagedCache) -> AttentionBatch:
@@ -91,7 +91,7 @@ class FirstPass:
             query_lens=self.query_lens,
             block_tables=blocks,
             positions=self.positions,
-            slots=self.slots,
+            slots=self.cache_slots,
             cache=cache,
             long=self.long,
         )
@@ -121,20 +121,20 @@ def chain(
     """
     sample = inputs.sample
     assert sample is not None, "tokens were sampled for these rows"
-    rows, width = len(sample.base), sample.draft_width
-    blocks = inputs.blocks[sample.lines]
-    lines = torch.arange(rows, device=positions.device)
-    places = torch.arange(width, device=positions.device)
-    every = positions[:, None] + places  # [S, n]
+    rows, width = len(sample.window_start), sample.draft_width
+    blocks = inputs.blocks[sample.batch_index]
+    batch_order = torch.arange(rows, device=positions.device)
+    draft_index = torch.arange(width, device=positions.device)
+    every = positions[:, None] + draft_index  # [S, n]
     alive = every < reach
-    masked = torch.where(alive & (sample.draft_limit[:, None] > places), every, -1)
-    slots = slots_of(blocks, lines[:, None], masked, cache.block_size)
+    masked = torch.where(alive & (sample.draft_limit[:, None] > draft_index), every, -1)
+    slots = cache_slots_of(blocks, batch_order[:, None], masked, cache.block_size)
     tokens: list[Tensor] = []
     log_probs: list[Tensor] = []
     batch: AttentionBatch | None = None
-    for place in range(width):
-        if place:
-            at, slot = masked[:, place], slots[:, place]
+    for draft in range(width):
+        if draft:
+            at, slot = masked[:, draft], slots[:, draft]
             if batch is None:
                 long = inputs.long_rows
                 batch = AttentionBatch((1,) * rows, blocks, at, slot, cache, long)
@@ -142,7 +142,7 @@ def chain(
                 batch = batch.then(at, slot)
             logits = following(tokens[-1], batch)
         logits = logits[:, :vocab_size]
-        token, drawn_from = _choose(rule, sample, logits, every[:, place] + input_is_ahead + 1)
+        token, drawn_from = _choose(rule, sample, logits, every[:, draft] + input_is_ahead + 1)
         tokens.append(token)
         if drawn_from is not None:
             log_probs.append(drawn_from)

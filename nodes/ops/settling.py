@@ -40,12 +40,12 @@ def settle_tokens(
     tokens = packed(sampled.tokens, count, batch.width).tolist()
     counts = sampled.counts[:count].tolist()
     drafted = sampled.drafted[:count].tolist()
-    for index, row in enumerate(batch.sampling):
+    for sample_index, row in enumerate(batch.sampling):
         request = table.requests.get(row.request.uid)
         if not row.yields or request is None or request.settled >= row.limit:
             continue  # it ended while this step was in flight: its work is not counted
         error = None if matchers is None else matchers.failures.get(request.uid)
-        kept = () if error else tuple(cut(request, tokens[index][: counts[index]]))
+        kept = () if error else tuple(cut(request, tokens[sample_index][: counts[sample_index]]))
         if error is None and matchers is not None:
             matcher = matchers.of(row)
             try:
@@ -55,26 +55,28 @@ def settle_tokens(
                 error, kept = f"{type(failure).__name__}: {failure}", ()
         request.output_ids.extend(kept)
         if (top := request.params.logprobs) is not None:
-            first = index * batch.width
+            first = sample_index * batch.width
             request.logprobs += (
-                logprob_of(sampled.logprobs, first + place, token, top, batch.logprobs)
-                for place, token in enumerate(kept)
+                logprob_of(sampled.logprobs, first + window_position, token, top, batch.logprobs)
+                for window_position, token in enumerate(kept)
             )
-        settled.append(SettledRow(request.uid, kept, drafted[index], counts[index] - 1, error))
+        settled.append(
+            SettledRow(request.uid, kept, drafted[sample_index], counts[sample_index] - 1, error)
+        )
     return tuple(settled)
 
 
 def _prompt_logprobs(table: RequestTable, batch: StepBatch, sampled: HostSampled) -> None:
     """Add what this step's chunks say of the prompts; a chunk computed again says it once."""
-    line = 0
+    predicted = 0
     for row in batch.rows:
         request, top = table.requests.get(row.request.uid), row.request.params.prompt_logprobs or 0
         for position, token in enumerate(row.prompt_targets, start=row.start):
             if request is not None and position == len(request.prompt_logprobs):
                 request.prompt_logprobs.append(
-                    logprob_of(sampled.prompt, line, token, top, batch.prompt_logprobs)
+                    logprob_of(sampled.prompt, predicted, token, top, batch.prompt_logprobs)
                 )
-            line += 1
+            predicted += 1
 
 
 def finish(table: RequestTable, settled: SettledRows) -> None:

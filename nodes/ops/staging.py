@@ -26,36 +26,36 @@ from ...requests.limits import (
 from ..data import StagedStep
 from .transfer import CPU, packed, pinned
 
-# Columns of `rows`: one line for each row of the batch.
-ROW, DECODES, SAMPLE, LIMIT, ROW_FIELDS = 0, 1, 2, 3, 4
-# Columns of `samples`: one line for each sampling row.
-S_LINE, S_BASE, S_FORCED, S_SEED, S_PROMPT, S_TOP_K, S_GENERATION, S_DRAFTS, S_STEP = range(9)
-S_FIELDS = 9
+# Columns of `rows`: one entry for each row of the batch.
+REQUEST_SLOT, DECODES, SAMPLE, LIMIT, ROW_FIELDS = 0, 1, 2, 3, 4
+# Columns of `samples`: one entry for each sampling row.
+S_BATCH_INDEX, S_START, S_FORCED, S_SEED, S_PROMPT = 0, 1, 2, 3, 4
+S_TOP_K, S_GENERATION, S_DRAFTS, S_STEP, S_FIELDS = 5, 6, 7, 8, 9
 # Columns of `warp`, beside it: the settings that are not integers.
 W_TEMPERATURE, W_TOP_P, W_MIN_P, W_REPETITION, W_PRESENCE, W_FREQUENCY = range(6)
 W_FIELDS = 6
-# Columns of `tokens`: one line for each query token.
-T_ID, T_POSITION, T_LINE, T_COLUMN, T_NEXT, T_FIELDS = 0, 1, 2, 3, 4, 5
-# Columns of `prefix`: one line for each token that came from the prefix cache.
-P_ROW, P_POSITION, P_ID, P_FIELDS = 0, 1, 2, 3
+# Columns of `tokens`: one entry for each query token.
+T_ID, T_POSITION, T_BATCH_INDEX, T_WINDOW_POSITION, T_NEXT, T_FIELDS = 0, 1, 2, 3, 4, 5
+# Columns of `prefix`: one entry for each token that came from the prefix cache.
+P_REQUEST_SLOT, P_POSITION, P_ID, P_FIELDS = 0, 1, 2, 3
 # Columns of `bans`: a token that may not come before an output position; of `words`: a sequence.
-B_LINE, B_TOKEN, B_MINIMUM, B_FIELDS = 0, 1, 2, 3
-WORD_LINE, WORD_LENGTH, WORD_TOKENS = 0, 1, 2
+B_SAMPLE_INDEX, B_TOKEN, B_MINIMUM, B_FIELDS = 0, 1, 2, 3
+WORD_SAMPLE_INDEX, WORD_LENGTH, WORD_TOKENS = 0, 1, 2
 
 
-Lines = npt.NDArray[np.int64]
+IntArray = npt.NDArray[np.int64]
 
 
 class Staging:
     """Buffers for the largest step that the limits allow.
 
-    `tokens[T, 5]`: token id and position (prefill) or −1 (decode: the device knows), the line of
-    its row, its column in the draft window, the token after it (−1: yet to be sampled).
-    `rows[N, 4]`, `blocks[N, B]`, `samples[S, 9]`, `warp[S, 6]`, `logit_index[S, k + 1]` (token
-    lines whose logits are wanted), `prefix[C, 3]`, `prompt[T, 2]` (token lines whose prediction of
-    a known next token is asked for, and that token). What few requests use is sparse, each entry
-    with its line among the sampling rows: `biases[·, 2]` and `bias_values[·]`, `bans[·, 3]`,
-    `words[·, 2 + L]`.
+    `tokens[T, 5]`: token id and position (prefill) or −1 (decode: the device knows), the batch
+    index of its row, its position in the draft window, the token after it (−1: yet to be sampled).
+    `rows[N, 4]`, `blocks[N, B]`, `samples[S, 9]`, `warp[S, 6]`, `logit_index[S, k + 1]` (indices
+    of tokens whose logits are wanted), `prefix[C, 3]`, `prompt[T, 2]` (indices of tokens whose
+    prediction of a known next token is asked for, and that token). What few requests use is
+    sparse, each entry with its index among the sampling rows: `biases[·, 2]` and
+    `bias_values[·]`, `bans[·, 3]`, `words[·, 2 + L]`.
     """
 
     fixed = True
@@ -80,41 +80,41 @@ class Staging:
 
     def fill(self, batch: StepBatch) -> StagedStep:
         """Write the batch into the buffers; the sizes that shape the device work."""
-        columns, rounded = np.arange(batch.width), batch.padding is not None
-        token_lines, row_lines = self.tokens.numpy(), self.rows.numpy()
+        window_positions, rounded = np.arange(batch.width), batch.padding is not None
+        token_fields, row_fields = self.tokens.numpy(), self.rows.numpy()
         widest = self.blocks.shape[1] if rounded else max(len(row.blocks) for row in batch.rows)
-        blocks = packed(self.blocks, batch.lines, widest).numpy()
+        blocks = packed(self.blocks, batch.padded_size, widest).numpy()
         logit_index = packed(self.logit_index, batch.samples, batch.width).numpy()
         at = sampled = prefixed = prompted = 0
-        for line, row in enumerate(batch.rows):
+        for batch_index, row in enumerate(batch.rows):
             count = batch.width if rounded else row.queries
-            tokens = token_lines[at : at + count]
-            tokens[:, T_LINE] = line
+            tokens = token_fields[at : at + count]
+            tokens[:, T_BATCH_INDEX] = batch_index
             if row.decodes:
                 tokens[:, T_ID] = tokens[:, T_POSITION] = tokens[:, T_NEXT] = -1
-                tokens[:, T_COLUMN] = columns[:count]
+                tokens[:, T_WINDOW_POSITION] = window_positions[:count]
             else:
                 tokens[:, T_ID] = row.tokens
                 tokens[:, T_POSITION] = np.arange(row.start, row.start + count)
-                tokens[:, T_COLUMN] = 0
+                tokens[:, T_WINDOW_POSITION] = 0
                 tokens[:-1, T_NEXT] = row.tokens[1:]
                 tokens[-1, T_NEXT] = row.following
                 prompted += self._ask_for_prompt(row, at, prompted)
-            row_lines[line] = (
-                row.row,
+            row_fields[batch_index] = (
+                row.request_slot,
                 row.decodes,
                 sampled if row.samples else -1,
                 row.limit,
             )
-            blocks[line, : len(row.blocks)] = row.blocks
-            blocks[line, len(row.blocks) :] = 0  # the scratch block
+            blocks[batch_index, : len(row.blocks)] = row.blocks
+            blocks[batch_index, len(row.blocks) :] = 0  # the scratch block
             prefixed += self._prefix(row, prefixed)
             if row.samples:
-                # A row with a smaller window repeats its last line of logits.
+                # A row with a smaller window repeats the index of its last token.
                 last = row.queries - 1
-                lines = at + np.minimum(columns, last) if row.decodes else at + last
-                logit_index[sampled] = lines
-                self._sample(row, line, sampled, batch.step)
+                offsets = np.minimum(window_positions, last) if row.decodes else last
+                logit_index[sampled] = at + offsets
+                self._sample(row, batch_index, sampled, batch.step)
                 sampled += 1
             at += count
         if batch.padding:
@@ -123,14 +123,14 @@ class Staging:
         return StagedStep(
             staging=self,
             tokens=at,
-            query_lens=(batch.width,) * batch.lines
+            query_lens=(batch.width,) * batch.padded_size
             if rounded
             else tuple(row.queries for row in batch.rows),
             blocks=widest,
             samples=batch.samples,
             width=batch.width,
             draft_width=batch.draft_width,
-            decodes=batch.lines if rounded else sum(row.decodes for row in batch.rows),
+            decodes=batch.padded_size if rounded else sum(row.decodes for row in batch.rows),
             prefix=prefixed,
             prompt=prompted,
             biases=self._biases(batch.sampling),
@@ -147,37 +147,37 @@ class Staging:
             one_off=not rounded,
         )
 
-    def _pad(self, batch: StepBatch, blocks: Lines, logit_index: Lines) -> None:
-        """Lines of no request, after the others: masked tokens of a row that nobody owns."""
+    def _pad(self, batch: StepBatch, blocks: IntArray, logit_index: IntArray) -> None:
+        """Rows of no request, after the others: masked tokens of a row that nobody owns."""
         rows, width, count = len(batch.rows), batch.width, batch.padding or 0
-        lines, at = np.arange(rows, rows + count), rows * width
+        added, at = np.arange(rows, rows + count), rows * width
         tokens = self.tokens.numpy()[at : at + count * width]
         tokens[:, T_ID] = tokens[:, T_POSITION] = tokens[:, T_NEXT] = -1
-        tokens[:, T_LINE] = lines.repeat(width)
-        tokens[:, T_COLUMN] = np.tile(np.arange(width), count)
-        self.rows.numpy()[lines] = np.stack(
+        tokens[:, T_BATCH_INDEX] = added.repeat(width)
+        tokens[:, T_WINDOW_POSITION] = np.tile(np.arange(width), count)
+        self.rows.numpy()[added] = np.stack(
             [
                 np.full(count, self.limits.max_rows),
                 np.zeros(count, dtype=np.int64),
-                lines,
+                added,
                 np.full(count, self.limits.context_length),
             ],
             axis=1,
         )
-        blocks[lines] = 0
-        logit_index[lines] = lines[:, None] * width + np.arange(width)
+        blocks[added] = 0
+        logit_index[added] = added[:, None] * width + np.arange(width)
         samples = self.samples.numpy()[rows : rows + count]
         samples[:] = 0
-        samples[:, S_LINE] = lines
-        samples[:, S_BASE] = samples[:, S_FORCED] = samples[:, S_GENERATION] = -1
+        samples[:, S_BATCH_INDEX] = added
+        samples[:, S_START] = samples[:, S_FORCED] = samples[:, S_GENERATION] = -1
         warp = self.warp.numpy()[rows : rows + count]
         warp[:] = 0
         warp[:, W_TOP_P] = warp[:, W_REPETITION] = 1
 
-    def _sample(self, row: ScheduledRow, line: int, index: int, step: int) -> None:
+    def _sample(self, row: ScheduledRow, batch_index: int, sample_index: int, step: int) -> None:
         request, params = row.request, row.request.params
-        self.samples.numpy()[index] = (
-            line,
+        self.samples.numpy()[sample_index] = (
+            batch_index,
             -1 if row.decodes else row.start + len(row.tokens) - 1,
             row.forced,
             params.seed,
@@ -187,7 +187,7 @@ class Staging:
             request.window - 1,
             step,
         )
-        self.warp.numpy()[index] = (
+        self.warp.numpy()[sample_index] = (
             params.temperature,
             params.top_p,
             params.min_p,
@@ -199,30 +199,30 @@ class Staging:
     def _prefix(self, row: ScheduledRow, at: int) -> int:
         count = len(row.prefix)
         if count:
-            lines = self.prefix.numpy()[at : at + count]
-            lines[:, P_ROW] = row.row
-            lines[:, P_POSITION] = np.arange(count)
-            lines[:, P_ID] = row.prefix
+            entries = self.prefix.numpy()[at : at + count]
+            entries[:, P_REQUEST_SLOT] = row.request_slot
+            entries[:, P_POSITION] = np.arange(count)
+            entries[:, P_ID] = row.prefix
         return count
 
     def _ask_for_prompt(self, row: ScheduledRow, at: int, asked: int) -> int:
-        """Lines of this chunk that predict a token of the prompt, if the request wants them."""
+        """Tokens of this chunk that predict a token of the prompt, if the request wants them."""
         targets = row.prompt_targets
         if targets:
-            lines = self.prompt.numpy()[asked : asked + len(targets)]
-            lines[:, 0] = np.arange(at, at + len(targets))
-            lines[:, 1] = targets
+            entries = self.prompt.numpy()[asked : asked + len(targets)]
+            entries[:, 0] = np.arange(at, at + len(targets))
+            entries[:, 1] = targets
         return len(targets)
 
     def _biases(self, rows: Sequence[ScheduledRow]) -> int:
         entries = [
-            (index, token, value)
-            for index, row in enumerate(rows)
+            (sample_index, token, value)
+            for sample_index, row in enumerate(rows)
             for token, value in row.request.params.biases
         ]
         if entries:
-            lines, tokens, values = zip(*entries, strict=True)
-            self.biases.numpy()[: len(entries), 0] = lines
+            sample_indices, tokens, values = zip(*entries, strict=True)
+            self.biases.numpy()[: len(entries), 0] = sample_indices
             self.biases.numpy()[: len(entries), 1] = tokens
             self.bias_values.numpy()[: len(entries)] = values
         return len(entries)
@@ -232,8 +232,8 @@ class Staging:
         return _put(
             self.bans,
             (
-                (index, token, row.request.params.min_tokens)
-                for index, row in enumerate(rows)
+                (sample_index, token, row.request.params.min_tokens)
+                for sample_index, row in enumerate(rows)
                 if row.too_short
                 for token in row.request.stop_tokens
             ),
@@ -243,8 +243,8 @@ class Staging:
         return _put(
             self.words,
             (
-                (index, len(word), *(-1,) * (MAX_BAD_WORD_TOKENS - len(word)), *word)
-                for index, row in enumerate(rows)
+                (sample_index, len(word), *(-1,) * (MAX_BAD_WORD_TOKENS - len(word)), *word)
+                for sample_index, row in enumerate(rows)
                 for word in row.request.bad_words
             ),
         )

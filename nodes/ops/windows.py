@@ -13,7 +13,7 @@ from ...policies.acceptance import Acceptance
 from ...sampling.draw import filtered_log_probs
 from ...sampling.logprobs import Logprobs, token_logprobs
 from ...sampling.windows import Verified, Windows
-from ..data import Inputs, Mask, PromptLines, Sampled, SampleRows, Tails
+from ..data import Inputs, Mask, PromptTargets, Sampled, SampleRows, Tails
 from .edits import apply_edits
 from .history import History
 
@@ -34,7 +34,7 @@ def draw(
 ) -> Sampled:
     """Tokens of each row's window. `logits[S, W, V]`; `mask` as published.
 
-    `draft_log_probs[R, k, V]`: by device row, what pending drafts were drawn from, if they were.
+    `draft_log_probs[R, k, V]`: by request slot, what pending drafts were drawn from, if they were.
 
     Raises `MissingMask` where a row has a grammar and the step has no masks, or not as many.
     """
@@ -53,15 +53,15 @@ def draw(
         rows.edits,
         logits,
         rows.drafts,
-        history.tokens[rows.rows, : rows.longest],
-        rows.base,
+        history.tokens[rows.request_slot, : rows.longest],
+        rows.window_start,
         rows.prompt,
         None if late else bits,
     )
     bits = bits if late else None
     judged = valid
     if draft_log_probs is not None:
-        draft_log_probs = draft_log_probs[rows.rows, : width - 1]
+        draft_log_probs = draft_log_probs[rows.request_slot, : width - 1]
         if mask is not None:
             # Where a grammar cuts depends on what was drawn. To judge that draft too, which has
             # no probability left, draws its successor from the residual, as it must be.
@@ -90,7 +90,7 @@ def _straight(rows: SampleRows, logits: Tensor, bits: Tensor | None, judged: Ten
         rows.drafts,
         judged,
         rows.seeds,
-        rows.base + 1 - rows.prompt,
+        rows.window_start + 1 - rows.prompt,
         rows.temperature,
         min_p=rows.min_p,
         forced=rows.forced,
@@ -116,15 +116,15 @@ def _filtered(rule: Acceptance, rows: SampleRows, logits: Tensor) -> Tensor:
     """
     count, width, vocab = logits.shape
 
-    def each_place(setting: Tensor) -> Tensor:
+    def each_position(setting: Tensor) -> Tensor:
         return setting.repeat_interleave(width, output_size=count * width)
 
     return filtered_log_probs(
         logits.reshape(-1, vocab),
-        each_place(rows.temperature),
-        each_place(rows.top_k),
-        each_place(rows.top_p),
-        min_p=each_place(rows.min_p),
+        each_position(rows.temperature),
+        each_position(rows.top_k),
+        each_position(rows.top_p),
+        min_p=each_position(rows.min_p),
         any_top_k=rows.ranked,
         any_top_p=rows.ranked,
         normalized=not rule.exact,
@@ -144,7 +144,7 @@ def _verified(
             drafts=rows.drafts,
             valid=judged,
             seeds=rows.seeds,
-            positions=rows.base + 1 - rows.prompt,
+            positions=rows.window_start + 1 - rows.prompt,
             greedy=rows.temperature == 0,
             draft_log_probs=draft_log_probs,
             any_random=not rows.greedy,
@@ -163,36 +163,40 @@ def _forced(rows: SampleRows, verified: Verified) -> Verified:
     )
 
 
-def of_prompt(prompt: PromptLines, logits: Tensor) -> Logprobs:
+def of_prompt(prompt: PromptTargets, logits: Tensor) -> Logprobs:
     """Log-probabilities of the prompt tokens asked for, from `logits[P, V]`."""
     return token_logprobs(logits, prompt.targets, prompt.top)
 
 
 def hand_on(tails: Tails, rows: SampleRows, sampled: Sampled, history: History) -> Tails:
     """The tails after this step: rows that did not sample keep theirs."""
-    if active(rows.base.device):
+    if active(rows.window_start.device):
         from ...sampling.kernels import hand_on as kernel
 
         return Tails(
             *kernel.hand_on(
                 sampled.tokens,
                 sampled.counts,
-                rows.base,
-                rows.rows,
+                rows.window_start,
+                rows.request_slot,
                 history.tokens,
                 tails.last,
                 tails.computed,
             )
         )
-    places = torch.arange(1, sampled.tokens.shape[1] + 1, device=rows.base.device)
+    window_positions = torch.arange(1, sampled.tokens.shape[1] + 1, device=rows.window_start.device)
     positions = torch.where(
-        places <= sampled.counts[:, None], rows.base[:, None] + places, -1
+        window_positions <= sampled.counts[:, None],
+        rows.window_start[:, None] + window_positions,
+        -1,
     )  # [S, W]
-    history.write(rows.rows[:, None].expand_as(positions), positions, sampled.tokens)
+    history.write(rows.request_slot[:, None].expand_as(positions), positions, sampled.tokens)
     last = sampled.tokens.gather(1, sampled.counts[:, None] - 1)[:, 0]
     return Tails(
-        last=tails.last.index_copy(0, rows.rows, last),
-        computed=tails.computed.index_copy(0, rows.rows, rows.base + sampled.counts),
+        last=tails.last.index_copy(0, rows.request_slot, last),
+        computed=tails.computed.index_copy(
+            0, rows.request_slot, rows.window_start + sampled.counts
+        ),
     )
 
 

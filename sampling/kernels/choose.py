@@ -5,8 +5,8 @@ needs the tokens takes the best of these. A draw is the best of log-probabilitie
 Gumbel-max trick, Gumbel 1954); its noise never leaves the registers, and is not computed for a tile
 that no noise could lift to the first place: closed by a mask or a filter, or too improbable.
 
-Shapes: L lines of logits, V tokens, P splits of a line, R rows of as many places each, so that
-line l is place l % places of row l // places. Nothing asks the device for a value.
+Shapes: L lines of logits, V tokens, P splits of a line, R rows of as many positions each, so that
+line l is position l % width of row l // width. Nothing asks the device for a value.
 """
 
 import torch
@@ -66,7 +66,7 @@ def sample(
     purpose: int | Tensor,
     bits: Tensor | None = None,
 ) -> Tensor:
-    """Tokens `[L]` int64 that `sample_keys` draws, of one place per row."""
+    """Tokens `[L]` int64 that `sample_keys` draws, of one position per row."""
     with current(logits.device):
         return tokens_of(sample_keys(logits, bits, temperature, min_p, seeds, positions, purpose))
 
@@ -97,16 +97,16 @@ def draw_keys(
     positions: Tensor,
     greedy: Tensor,
     purpose: int | Tensor,
-    places: int = 1,
+    width: int = 1,
 ) -> Tensor:
-    """Keys `[L, P]` of what `draw` gives; `seeds`, `positions` (of place 0), `greedy` are `[R]`.
+    """Keys `[L, P]` of what `draw` gives; `seeds`, `positions`, `greedy` are `[R]`.
 
-    A `purpose` that differs is `[R]` too.
+    `positions` are those of window position 0. A `purpose` that differs is `[R]` too.
     """
     lines, vocab = log_probs.shape
     log_probs = contiguous_lines(log_probs)
     keys = log_probs.new_empty(lines, splits_for(lines, vocab, log_probs.device), dtype=torch.int64)
-    _launch(log_probs, None, keys, keys, seeds, positions, greedy, purpose, None, places)
+    _launch(log_probs, None, keys, keys, seeds, positions, greedy, purpose, None, width)
     return keys
 
 
@@ -118,7 +118,7 @@ def sample_keys(
     seeds: Tensor,
     positions: Tensor,
     purpose: int | Tensor,
-    places: int = 1,
+    width: int = 1,
 ) -> Tensor:
     """Keys `[L, P]` of a draw straight from `logits[L, V]`: two reads of them, and nothing else.
 
@@ -132,7 +132,7 @@ def sample_keys(
     keys = torch.empty_like(first)
     # A library logarithm, for the bits of the reference, which takes the same.
     cut = None if min_p is None else min_p.to(torch.float32).log()
-    _launch(logits, bits, first, keys, seeds, positions, temperature, purpose, cut, places)
+    _launch(logits, bits, first, keys, seeds, positions, temperature, purpose, cut, width)
     return keys
 
 
@@ -146,13 +146,13 @@ def _launch(
     setting: Tensor,
     purpose: int | Tensor,
     log_min_p: Tensor | None,
-    places: int,
+    width: int,
 ) -> None:
     lines, vocab = scores.shape
-    if lines % places:
-        raise ValueError(f"{lines} lines are not rows of {places} places")
+    if lines % width:
+        raise ValueError(f"{lines} lines are not rows of {width} positions")
     check_shapes(
-        (lines // places,),
+        (lines // width,),
         seeds=seeds,
         positions=positions,
         setting=setting,
@@ -172,7 +172,7 @@ def _launch(
         setting if log_min_p is None else log_min_p,
         vocab,
         keys.shape[1],
-        places,
+        width,
         0 if isinstance(purpose, Tensor) else int(purpose),
         scores.stride(0),
         0 if bits is None else bits.stride(0),
@@ -220,7 +220,7 @@ def _best(
 @triton.jit(
     do_not_specialize=[
         "splits",
-        "places",
+        "width",
         "purpose",
         "bits_stride",
         "seed_stride",
@@ -243,7 +243,7 @@ def _draw(
     log_min_p,
     vocab,
     splits,
-    places,
+    width,
     purpose,
     line_stride,
     bits_stride,
@@ -262,9 +262,9 @@ def _draw(
     """Program (line, split), as in `_best`."""
     line = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
-    row = line // places
+    row = line // width
     seed = tl.load(seeds + row * seed_stride).to(tl.int64)
-    position = tl.load(positions + row * position_stride).to(tl.int64) + line % places
+    position = tl.load(positions + row * position_stride).to(tl.int64) + line % width
     why = tl.full([], 0, tl.int64) + purpose
     if HAS_PURPOSES:
         why = tl.load(purposes + row * purpose_stride).to(tl.int64)

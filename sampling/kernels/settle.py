@@ -2,7 +2,7 @@
 
 In torch it is ten launches of a few hundred numbers each, whose time is that of launching.
 
-Shapes: S rows, windows of W = k + 1 places, P splits of the keys (`keys.py`).
+Shapes: S rows, windows of W = k + 1 positions, P splits of the keys (`keys.py`).
 """
 
 import triton
@@ -74,19 +74,19 @@ def _keep_equal(
     HAS_FORCED: tl.constexpr,
     MOST: tl.constexpr,
 ):
-    """Program (row): a window is short, and each place depends on those before it."""
+    """Program (row): a window is short, and each window position depends on those before it."""
     row = tl.program_id(0).to(tl.int64)
     usable = tl.load(valid + row * valid_stride).to(tl.int64)
     line = row * (drafted + 1)
     kept = tl.full([], 0, tl.int64)
     open_ = tl.full([], 1, tl.int32)
-    for place in range(drafted + 1):
-        token = token_of(best_key(keys, line + place, splits, MOST))
-        tl.store(tokens + line + place, tl.where(open_ == 1, token, -1))
-        if place < drafted:
+    for window_position in range(drafted + 1):
+        token = token_of(best_key(keys, line + window_position, splits, MOST))
+        tl.store(tokens + line + window_position, tl.where(open_ == 1, token, -1))
+        if window_position < drafted:
             # A token is in the vocabulary, so a draft that is none equals no token.
-            draft = tl.load(drafts + row * draft_row_stride + place * draft_stride)
-            keeps = (open_ == 1) & (place < usable) & (draft == token)
+            draft = tl.load(drafts + row * draft_row_stride + window_position * draft_stride)
+            keeps = (open_ == 1) & (window_position < usable) & (draft == token)
             open_ = keeps.to(tl.int32)
             kept += open_
     count = kept + 1

@@ -4,7 +4,7 @@ The whole of `policies.acceptance.coupled`, and the mask, the temperature and mi
 two launches if all rows are greedy and three if some draw; each but the last reads the logits once
 and writes a few keys per line. Nothing of the size of the logits is written.
 
-Shapes: S rows, windows of W = k + 1 places, V tokens.
+Shapes: S rows, windows of W = k + 1 positions, V tokens.
 """
 
 from torch import Tensor
@@ -26,12 +26,12 @@ def coupled_scores(
     any_random: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Tokens `[S, W]` and counts `[S]` of `acceptance.coupled` for `target[S, W, V]`."""
-    rows, places, vocab = target.shape
-    check_shapes((rows, places - 1), drafts=drafts)
-    flat = target.reshape(rows * places, vocab)
+    rows, width, vocab = target.shape
+    check_shapes((rows, width - 1), drafts=drafts)
+    flat = target.reshape(rows * width, vocab)
     with current(target.device):
         if any_random:
-            keys = choose.draw_keys(flat, seeds, positions, greedy, Purpose.TARGET, places)
+            keys = choose.draw_keys(flat, seeds, positions, greedy, Purpose.TARGET, width)
         else:
             keys = choose.best(flat)
         return settle.keep_equal(keys, drafts, valid)
@@ -56,13 +56,13 @@ def coupled(
     `bits[S, W, V / 32]` int32, None for no mask; `temperature[S]`; `min_p[S]`, None if no row uses
     it. A row whose `forced[S]` is not negative gives that token alone. See `Acceptance`.
     """
-    rows, places, vocab = logits.shape
-    check_shapes((rows, places - 1), drafts=drafts)
-    flat = logits.reshape(rows * places, vocab)
+    rows, width, vocab = logits.shape
+    check_shapes((rows, width - 1), drafts=drafts)
+    flat = logits.reshape(rows * width, vocab)
     masks = None
     if bits is not None:
-        check_shapes((rows, places, bits.shape[-1]), bits=bits)
-        masks = bits.reshape(rows * places, -1)
+        check_shapes((rows, width, bits.shape[-1]), bits=bits)
+        masks = bits.reshape(rows * width, -1)
     with current(logits.device):
         if any_random:
             keys = choose.sample_keys(
@@ -73,7 +73,7 @@ def coupled(
                 seeds,
                 positions,
                 Purpose.TARGET,
-                places,
+                width,
             )
         else:
             keys = choose.best(flat, masks)

@@ -60,9 +60,9 @@ def sample_rows(count: int, drafts: int) -> SampleRows:
     one = torch.ones(count, dtype=torch.int64)
     real = torch.ones(count, dtype=torch.float64)
     return SampleRows(
-        lines=torch.arange(count),
-        rows=torch.arange(count),
-        base=one,
+        batch_index=torch.arange(count),
+        request_slot=torch.arange(count),
+        window_start=one,
         first=one,
         drafts=torch.zeros(count, drafts, dtype=torch.int64),
         valid=one * drafts,
@@ -115,7 +115,7 @@ def a_row_is_another_in_its_next_life() -> None:
     lives = []
     for step in range(6):
         batch = table.schedule(step)
-        lives += [(row.request.uid, row.row, row.generation) for row in batch.rows]
+        lives += [(row.request.uid, row.request_slot, row.generation) for row in batch.rows]
         settle(table, batch)
     assert lives == [(0, 0, 1), (1, 0, 2)]
 
@@ -155,7 +155,7 @@ def rows_stay_where_they_are() -> None:
     for step in range(12):
         batch = table.schedule(step)
         for row in batch.rows:
-            places[row.request.uid].add(row.row)
+            places[row.request.uid].add(row.request_slot)
         settle(table, batch)
     assert places == {0: {0}, 1: {1}, 2: {2}}
 
@@ -241,7 +241,7 @@ INCIDENTS = [
                 "drafts of another generation",
                 drafts_of_another_batch,
                 "the request's own error",
-                ("row 0 holds drafts of generation 1, not 2",),
+                ("request slot 0 holds drafts of generation 1, not 2",),
             ),
             Refusal(
                 "a structured row without a mask",
@@ -270,7 +270,7 @@ INCIDENTS = [
         "C3",
         "vLLM #29355, #42492",
         "a request with a used id met a late result of the old one",
-        "each life of a row has a generation; results of an ended request are dropped",
+        "each life of a request slot has a generation; results of an ended request are dropped",
         safe=a_row_is_another_in_its_next_life,
         refusals=(
             Refusal(
@@ -285,7 +285,7 @@ INCIDENTS = [
         "C4",
         "vLLM #45100, #53919, #51571",
         "accepted counts were gathered after rows had been condensed",
-        "a row stays where it is for the life of its request; where rows do move, the move is a "
+        "a request keeps its slot for life; where rows do move, the move is a "
         "write that waits for the gather",
         Derived(accepted, ("gather.device → schedule.host +1",)),
         (

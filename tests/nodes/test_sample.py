@@ -27,9 +27,9 @@ def sample_rows(drafts: Tensor, *, structured: bool, temperature: float = 1.0) -
     one = torch.ones(rows, dtype=torch.int64)
     real = torch.ones(rows, dtype=torch.float64)
     return SampleRows(
-        lines=torch.arange(rows),
-        rows=torch.arange(rows),
-        base=one,
+        batch_index=torch.arange(rows),
+        request_slot=torch.arange(rows),
+        window_start=one,
         first=one,
         drafts=drafts,
         valid=one * k,

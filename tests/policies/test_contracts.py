@@ -87,7 +87,7 @@ def test_everybody_ends_although_others_keep_arriving_and_nothing_is_lost(
         assert waited < 700, "a request starves"
     world.drain()
     assert all(each.finish_reason == "length" for each in asked)
-    assert table.rows.held == table.blocks.pool.held == frozenset()
+    assert table.request_slots.held == table.blocks.pool.held == frozenset()
 
 
 @cache

@@ -215,7 +215,7 @@ class Simulation:
         assert sum(len(row.prefix) for row in batch.rows) <= self.device.limits.context_length
         for row in batch.rows:
             owner = self.table.find(row.request.uid)
-            life = (owner.uid, row.row, row.generation)
+            life = (owner.uid, row.request_slot, row.generation)
             assert row.tokens or row.decodes, "a row that computes nothing"
             assert owner.phase == "running", "chosen, and then preempted"
             assert len(row.prefix) in (0, row.start)

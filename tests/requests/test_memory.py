@@ -91,7 +91,7 @@ def test_whatever_happens_every_read_finds_its_own_tokens(seed: int, depth: int)
         assert world.steps < 3000, "it does not end"
     world.drain()
     assert all(each.phase == "done" for each in requests)
-    assert table.rows.held == table.blocks.pool.held == frozenset()
+    assert table.request_slots.held == table.blocks.pool.held == frozenset()
     assert not table.blocks._records, "of requests that have ended"
     assert table.preemptions > 0
     if table.blocks.cache is not None:
@@ -314,7 +314,7 @@ def test_what_the_window_left_behind_can_still_be_found() -> None:
 
 
 def test_steps_may_begin_anew_and_what_is_known_is_kept() -> None:
-    table = RequestTable(limits(max_rows=1), row_reuse=2, block_reuse=3, prefix_cache=True)
+    table = RequestTable(limits(max_rows=1), slot_reuse=2, block_reuse=3, prefix_cache=True)
     table.submit(request(0, PROMPT, 3, window=1))
     for step in range(40, 60):
         settle(table, table.schedule(step))
@@ -322,7 +322,7 @@ def test_steps_may_begin_anew_and_what_is_known_is_kept() -> None:
     table.submit(request(1, PROMPT, 3, window=1))
     batch = table.schedule(0)
     assert [row.start for row in batch.rows] == [8]
-    assert table.rows.available(10_000) == 0
+    assert table.request_slots.available(10_000) == 0
     table.check_conservation()
 
 

@@ -82,7 +82,7 @@ def test_rows_keep_their_place_for_life_and_a_new_life_has_a_new_generation() ->
     for step in range(20):
         batch = table.schedule(step)
         for row in batch.rows:
-            seen[row.request.uid].add((row.row, row.generation))
+            seen[row.request.uid].add((row.request_slot, row.generation))
         settle(table, batch)
     assert seen == {0: {(0, 1)}, 1: {(0, 2)}}
 
@@ -174,7 +174,7 @@ def test_every_request_ends_and_every_block_comes_back(depth: int, seed: int) ->
     while flying:
         settle(table, flying.pop(0))
     assert all(each.phase == "done" for each in requests)
-    assert table.rows.held == table.blocks.pool.held == frozenset()
+    assert table.request_slots.held == table.blocks.pool.held == frozenset()
     assert sorted(table.take_ended()) == list(range(8))
 
 

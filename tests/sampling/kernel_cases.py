@@ -104,9 +104,9 @@ def sampled(
     fields = torch.stack([EXTREMES[:rows], torch.randint(0, 4, (rows,), generator=g)], dim=1)
     one = torch.ones(rows, dtype=torch.int64)
     sample = SampleRows(
-        lines=torch.arange(rows),
-        rows=torch.tensor([3, 0, 4, 5, 1]),
-        base=base,
+        batch_index=torch.arange(rows),
+        request_slot=torch.tensor([3, 0, 4, 5, 1]),
+        window_start=base,
         first=one,
         drafts=drafts,
         valid=torch.tensor([2, 2, 2, 0, 2]),

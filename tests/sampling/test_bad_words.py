@@ -27,8 +27,8 @@ def ban(window: Window, words: Words, longest: int, padding: int = -1) -> Tensor
         window.logits,
         window.drafts,
         window.history,
-        window.base,
-        torch.tensor([line for line, _ in words], dtype=torch.int64),
+        window.window_start,
+        torch.tensor([sample_index for sample_index, _ in words], dtype=torch.int64),
         torch.tensor([len(word) for _, word in words], dtype=torch.int64),
         tokens,
     )
@@ -44,17 +44,19 @@ def words(rows: int) -> st.SearchStrategy[list[tuple[int, list[int]]]]:
 def test_each_place_bans_what_would_complete_a_word(
     window: Window, data: st.DataObject, longest: int
 ) -> None:
-    chosen = data.draw(words(len(window.base)))
+    chosen = data.draw(words(len(window.window_start)))
     ours = ban(window, chosen, longest)
     for row in window.rows:
-        own = [list(word) for line, word in chosen if line == row]
+        own = [list(word) for sample_index, word in chosen if sample_index == row]
         if not own:
             assert torch.equal(ours[row], window.logits[row])
             continue
         processor = NoBadWordsLogitsProcessor(own)
-        for place, context in enumerate(window.contexts(row)):
-            expected = processor(torch.tensor([context]), window.logits[row, place][None])[0]
-            assert torch.equal(ours[row, place], expected)
+        for window_position, context in enumerate(window.contexts(row)):
+            expected = processor(
+                torch.tensor([context]), window.logits[row, window_position][None]
+            )[0]
+            assert torch.equal(ours[row, window_position], expected)
 
 
 def test_a_word_over_prompt_history_and_drafts_by_hand() -> None:
@@ -62,7 +64,7 @@ def test_a_word_over_prompt_history_and_drafts_by_hand() -> None:
         logits=torch.zeros(1, 3, 4),
         drafts=torch.tensor([[2, 3]]),
         history=torch.tensor([[0, 1, 9, 9]], dtype=torch.int32),
-        base=torch.tensor([1]),
+        window_start=torch.tensor([1]),
         prompt=torch.tensor([1]),
     )
     chosen = [(0, [0, 1, 2, 3]), (0, [3, 0]), (0, [2, 1, 2, 3, 1])]
@@ -78,7 +80,7 @@ def test_a_word_over_prompt_history_and_drafts_by_hand() -> None:
 def test_what_is_no_token_has_no_influence(
     window: Window, data: st.DataObject, filler: int, padding: int
 ) -> None:
-    chosen = data.draw(words(len(window.base)))
+    chosen = data.draw(words(len(window.window_start)))
     clean = ban(window, chosen, 5)
     assert torch.equal(clean, ban(window.spoiled(filler), chosen, 5, padding))
 
@@ -86,10 +88,10 @@ def test_what_is_no_token_has_no_influence(
 @tried
 @given(windows(VOCAB), st.data())
 def test_a_row_comes_out_the_same_alone(window: Window, data: st.DataObject) -> None:
-    chosen = data.draw(words(len(window.base)))
+    chosen = data.draw(words(len(window.window_start)))
     whole = ban(window, chosen, 4)
     for row in window.rows:
-        own = [(0 if line == row else -1, word) for line, word in chosen]
+        own = [(0 if sample_index == row else -1, word) for sample_index, word in chosen]
         assert torch.equal(ban(window.only(row), own, 4), whole[row : row + 1])
 
 
@@ -98,7 +100,7 @@ def test_a_draft_after_none_completes_nothing() -> None:
         logits=torch.zeros(1, 3, 3),
         drafts=torch.tensor([[-1, 2]]),
         history=torch.zeros(1, 1, dtype=torch.int64),
-        base=torch.tensor([0]),
+        window_start=torch.tensor([0]),
         prompt=torch.tensor([1]),
     )
     assert torch.equal(ban(window, [(0, [2, 1])], 2), window.logits)
@@ -109,7 +111,7 @@ def test_single_tokens_are_banned_everywhere_even_without_room_for_a_context() -
         logits=torch.zeros(2, 2, 3),
         drafts=torch.tensor([[-1], [0]]),
         history=torch.zeros(2, 1, dtype=torch.int64),
-        base=torch.zeros(2, dtype=torch.int64),
+        window_start=torch.zeros(2, dtype=torch.int64),
         prompt=torch.ones(2, dtype=torch.int64),
     )
     result = ban(window, [(1, [2]), (-1, [0])], 1)

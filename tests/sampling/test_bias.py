@@ -35,21 +35,23 @@ def test_a_bias_is_added_at_every_place_of_its_row(
     entries = {key: value for key, value in entries.items() if key[0] in (-1, *window.rows)}
     ours = apply_bias(
         window.logits,
-        ids(*(line for line, _ in entries)),
+        ids(*(sample_index for sample_index, _ in entries)),
         ids(*(token for _, token in entries)),
         torch.tensor(list(entries.values()), dtype=torch.float32),
     )
     for row in window.rows:
         own: list[list[list[int] | float]] = [
-            [[token], value] for (line, token), value in entries.items() if line == row
+            [[token], value]
+            for (sample_index, token), value in entries.items()
+            if sample_index == row
         ]
         if not own:
             assert torch.equal(ours[row], window.logits[row])
             continue
         processor = SequenceBiasLogitsProcessor(own)
-        for place in range(ours.shape[1]):
-            expected = processor(ids(0)[None], window.logits[row, place][None])[0]
-            torch.testing.assert_close(ours[row, place], expected)
+        for window_position in range(ours.shape[1]):
+            expected = processor(ids(0)[None], window.logits[row, window_position][None])[0]
+            torch.testing.assert_close(ours[row, window_position], expected)
 
 
 def test_entries_for_one_token_add_up_and_what_is_no_entry_does_nothing() -> None:
@@ -72,11 +74,11 @@ def test_stop_tokens_come_no_sooner_than_transformers_lets_them(
     window: Window, minimum: list[int]
 ) -> None:
     stops = [1, 4]
-    line = ids(*(row for row in window.rows for _ in stops), -1)
+    sample_index = ids(*(row for row in window.rows for _ in stops), -1)
     ours = ban_until(
         window.logits,
-        window.base + 1 - window.prompt,
-        line,
+        window.window_start + 1 - window.prompt,
+        sample_index,
         ids(*(stop for _ in window.rows for stop in stops), 2),
         ids(*(minimum[row] for row in window.rows for _ in stops), 99),
     )
@@ -84,10 +86,10 @@ def test_stop_tokens_come_no_sooner_than_transformers_lets_them(
         processor = MinNewTokensLengthLogitsProcessor(
             int(window.prompt[row]), minimum[row], stops, "cpu"
         )
-        for place, context in enumerate(window.contexts(row)):
-            assert len(context) - int(window.prompt[row]) == window.output(row, place)
-            expected = processor(ids(*context)[None], window.logits[row, place][None])[0]
-            assert torch.equal(ours[row, place], expected)
+        for window_position, context in enumerate(window.contexts(row)):
+            assert len(context) - int(window.prompt[row]) == window.output(row, window_position)
+            expected = processor(ids(*context)[None], window.logits[row, window_position][None])[0]
+            assert torch.equal(ours[row, window_position], expected)
 
 
 def test_a_row_is_banned_by_its_own_position() -> None:

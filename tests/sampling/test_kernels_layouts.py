@@ -72,8 +72,8 @@ def after_a_step() -> dict[str, Tensor]:
     return {
         "tokens": whole(50, ROWS, PLACES) + 5,
         "counts": torch.tensor([1, 2, 2]),
-        "base": torch.tensor([4, 0, 7]),
-        "rows": torch.tensor([3, 0, 4]),
+        "window_start": torch.tensor([4, 0, 7]),
+        "request_slot": torch.tensor([3, 0, 4]),
         "history": torch.zeros(6, 12, dtype=torch.int32),
         "last": whole(50, 6),
         "computed": whole(50, 6),

@@ -27,10 +27,10 @@ def penalties(window: Window, repetition: float, presence: float, frequency: flo
         window.logits,
         window.drafts,
         window.history,
-        window.base,
+        window.window_start,
         window.prompt,
         *(
-            torch.full((len(window.base),), value, dtype=torch.float64)
+            torch.full((len(window.window_start),), value, dtype=torch.float64)
             for value in (repetition, presence, frequency)
         ),
     )
@@ -44,13 +44,13 @@ def test_each_place_is_penalized_for_what_comes_before_it(
     ours = penalties(window, repetition, presence, frequency)
     for row in window.rows:
         prompt = int(window.prompt[row])
-        for place, context in enumerate(window.contexts(row)):
+        for window_position, context in enumerate(window.contexts(row)):
             expected = RepetitionPenaltyLogitsProcessor(repetition)(
-                torch.tensor([context]), window.logits[row, place][None].clone()
+                torch.tensor([context]), window.logits[row, window_position][None].clone()
             )[0]
             for token, count in Counter(context[prompt:]).items():
                 expected[token] -= frequency * count + presence
-            torch.testing.assert_close(ours[row, place], expected)
+            torch.testing.assert_close(ours[row, window_position], expected)
 
 
 def test_small_cases_by_hand() -> None:
@@ -58,7 +58,7 @@ def test_small_cases_by_hand() -> None:
         logits=torch.tensor([[[2.0, -2.0, 1.0, 4.0]] * 3]),
         drafts=torch.tensor([[2, 2]]),
         history=torch.tensor([[0, 1, 1, 3]]),  # the prompt is 0 1; 3 is garbage
-        base=torch.tensor([2]),
+        window_start=torch.tensor([2]),
         prompt=torch.tensor([2]),
     )
     ours = penalties(window, repetition=2.0, presence=0.5, frequency=0.25)[0]
@@ -95,13 +95,13 @@ def test_a_row_comes_out_the_same_alone(
 def test_neutral_rows_keep_their_bits_next_to_others(window: Window, dtype: torch.dtype) -> None:
     logits = window.logits.to(dtype)
     logits[:, :, 0] = float("-inf")
-    rows = torch.arange(len(window.base))
+    rows = torch.arange(len(window.window_start))
     neutral = rows != 0
     result = apply_penalties(
         logits,
         window.drafts,
         window.history,
-        window.base,
+        window.window_start,
         window.prompt,
         torch.where(neutral, 1.0, 1.7),
         torch.where(neutral, 0.0, 0.3),

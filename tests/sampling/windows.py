@@ -18,12 +18,12 @@ GARBAGE = (-1, -7, 2**31 - 1)
 
 @dataclass(frozen=True)
 class Window:
-    """`logits[S, W, V]`, `drafts[S, k]`, `history[S, C]`, `base[S]`, `prompt[S]`."""
+    """`logits[S, W, V]`, `drafts[S, k]`, `history[S, C]`, `window_start[S]`, `prompt[S]`."""
 
     logits: Tensor
     drafts: Tensor
     history: Tensor
-    base: Tensor
+    window_start: Tensor
     prompt: Tensor
 
     @property
@@ -35,8 +35,8 @@ class Window:
         return self.logits.shape[2]
 
     def contexts(self, row: int) -> list[list[int]]:
-        """The tokens before each place that can be reached, as plain lists."""
-        tokens: list[int] = self.history[row, : int(self.base[row]) + 1].tolist()
+        """The tokens before each window position that can be reached, as plain lists."""
+        tokens: list[int] = self.history[row, : int(self.window_start[row]) + 1].tolist()
         contexts = [list(tokens)]
         for draft in self.drafts[row].tolist():
             if draft < 0:
@@ -45,20 +45,24 @@ class Window:
             contexts.append(list(tokens))
         return contexts
 
-    def output(self, row: int, place: int) -> int:
-        """The output position of the token at a place."""
-        return int(self.base[row] + 1 + place - self.prompt[row])
+    def output(self, row: int, window_position: int) -> int:
+        """The output position of the token at a window position."""
+        return int(self.window_start[row] + 1 + window_position - self.prompt[row])
 
     def only(self, row: int) -> Window:
         """That row alone."""
         at = slice(row, row + 1)
         return Window(
-            self.logits[at], self.drafts[at], self.history[at], self.base[at], self.prompt[at]
+            self.logits[at],
+            self.drafts[at],
+            self.history[at],
+            self.window_start[at],
+            self.prompt[at],
         )
 
     def spoiled(self, filler: int) -> Window:
         """The same window with `filler` wherever nothing may be read."""
-        behind = torch.arange(self.history.shape[1]) > self.base[:, None]
+        behind = torch.arange(self.history.shape[1]) > self.window_start[:, None]
         ended = (self.drafts < 0).cumsum(dim=1) > 0
         after = ended & (torch.cumsum(ended, dim=1) > 1)  # the first -1 itself must stay one
         return replace(
@@ -79,13 +83,13 @@ def windows(draw: st.DrawFn, vocab: int = 5) -> Window:
     def integers(low: int, high: int, *shape: int) -> Tensor:
         return torch.randint(low, high, shape, generator=generator)
 
-    base = integers(0, capacity, rows)
-    prompt = 1 + (torch.rand(rows, generator=generator) * (base + 1)).floor().long()
+    window_start = integers(0, capacity, rows)
+    prompt = 1 + (torch.rand(rows, generator=generator) * (window_start + 1)).floor().long()
     wide = draw(st.sampled_from([torch.int32, torch.int64]))
     return Window(
         logits=torch.randn(rows, k + 1, vocab, generator=generator, dtype=torch.float64) * 3,
         drafts=integers(-1 if draw(st.booleans()) else 0, vocab, rows, k),
         history=integers(0, vocab, rows, capacity).to(wide),
-        base=base,
-        prompt=prompt.clamp_max(base + 1),
+        window_start=window_start,
+        prompt=prompt.clamp_max(window_start + 1),
     )

@@ -54,7 +54,7 @@ def with_live_requests(look: Callable[[OldBatch], object]) -> Plan:
     def schedule(ctx: OpContext) -> None:
         table: RequestTable = ctx.state("requests")
         rows = table.schedule(ctx.step).rows
-        live = tuple(OldRow(table.find(row.request.uid), row.row) for row in rows)
+        live = tuple(OldRow(table.find(row.request.uid), row.request_slot) for row in rows)
         ctx.write("batch", OldBatch(ctx.step, live))
 
     def commit(ctx: OpContext) -> None:

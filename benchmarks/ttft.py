@@ -38,7 +38,7 @@ from stepweave.requests.pacer import Pacer
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.requests.stopping import StopChecker
 from stepweave.requests.table import RequestTable
-from stepweave.testing.example_step import decode_step
+from stepweave.testing import decode_step
 from stepweave.testing.models import save_tiny
 from stepweave.timelines.simulated import Turn, simulate
 from stepweave.timelines.timeline import Timeline

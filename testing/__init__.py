@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from .checking.mode import Strict as Strict
     from .contract import backend_faults as backend_faults
+    from .decode import decode_step as decode_step
     from .devices.delayed_kernels import DelayedKernels as DelayedKernels
     from .devices.virtual_streams import Deferred as Deferred
     from .engines import TinyConfig as TinyConfig
     from .engines import serve as serve
     from .engines import tiny_engine as tiny_engine
     from .engines import tiny_requests as tiny_requests
-    from .example_step import decode_step as decode_step
     from .exploring.campaign import campaign as campaign
     from .exploring.explorer import InterleavingFailed as InterleavingFailed
     from .exploring.explorer import explore as explore

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepweave.cli.planned import planned
-from stepweave.testing.example_step import decode_step
+from stepweave.testing import decode_step
 from tests.graph.pipelines import decode
 from tests.incidents.incident import (
     Derived,
@@ -85,14 +85,17 @@ INCIDENTS = [
                 "draft.device → d2h_copy.device +0",
                 "d2h_copy.device → commit.host.advance +0",
             ),
-            orders=("RAW advanced: commit.host.advance → bitmask.host +1",),
+            orders=("RAW matchers: commit.host.advance → bitmask.host +1",),
         ),
         (
             Mistake(
                 "masks filled before the commit",
                 moved("driver", "bitmask.host", "commit.host.advance"),
-                "SW-RAW-HOST-HOST",
-                ("bitmask.host of step i+1 may read it before commit.host.advance of step i",),
+                "SW-WAR-HOST-HOST",
+                (
+                    "bitmask.host of step i+1 may write it before commit.host.advance of step i",
+                    "RAW matchers: commit.host.advance(i) before bitmask.host(i+1)",
+                ),
             ),
             Mistake(
                 "commit takes the copy of a step before",

@@ -18,7 +18,7 @@ from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify, violations
 from stepweave.policies.admission import Eager, JustInTime
 from stepweave.requests.pacer import Pacer
-from stepweave.testing.example_step import decode_step
+from stepweave.testing import decode_step
 from tests.graph.build import host, op, value
 from tests.graph.pipelines import decode
 from tests.incidents.incident import Derived, Incident, Mistake, Refusal, Told, strictly

@@ -24,7 +24,7 @@ from stepweave.nodes.kind import NodeKind, NodeSpec
 from stepweave.policies.admission import Eager, JustInTime, latest_start
 from stepweave.policies.registry import policy
 from stepweave.requests.pacer import Pacer
-from stepweave.testing.example_step import decode_step
+from stepweave.testing import decode_step
 from stepweave.timelines.simulated import Turn, simulate
 
 US = 1e-6

@@ -1,5 +1,5 @@
 from stepweave.graph.planner.compile import compile_plan
-from stepweave.testing.example_step import decode_step
+from stepweave.testing import decode_step
 from stepweave.timelines.simulated import simulate
 from stepweave.views.timeline_lanes import timeline_lanes
 
@@ -43,7 +43,7 @@ def test_neighbouring_steps_are_drawn_where_they_reach_into_the_time_shown() -> 
     lane = timeline_lanes(TIMELINE, range(5, 6), width=200).splitlines()[0]
     commit = next(op for op in PLAN.graph.vertices if op.startswith("commit.host.finish"))
     assert TIMELINE.span(commit, 4).start_us > TIMELINE.span("schedule.host", 5).start_us
-    assert "n────┤o────────┤" in lane, "commit, of step 4"
+    assert "n──────┤o──────┤" in lane, "commit, of step 4"
 
 
 def test_steps_that_were_not_run_draw_nothing() -> None:

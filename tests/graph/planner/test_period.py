@@ -13,7 +13,7 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.events import Precedence, event_graph
 from stepweave.graph.planner.period import DEVICE_US, HOST_US, delays, op_costs, period
 from stepweave.graph.step_graph import StepGraph
-from stepweave.testing.example_step import decode_step
+from stepweave.testing import decode_step
 from stepweave.testing.graphs import random_step_graph
 from tests.graph.build import device, host, op, staged, value
 
@@ -27,8 +27,8 @@ def test_the_synchronous_step_takes_the_sum_of_host_and_device() -> None:
     assert plan.period_us == 6050.0
     assert sides(plan) == {"host", "device"}
     ops = [name for name, _ in plan.critical_cycle]
-    assert ops[0] == "commit.host.advance"
-    assert ops[-1] == "d2h_copy.device"
+    assert ops[0] == "schedule.host"
+    assert ops[-1] == "commit.host.finish"
 
 
 @pytest.mark.parametrize("depth", [2, 3])

@@ -8,7 +8,7 @@ from stepweave.graph.errors import GraphError
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.pools import reuse_distance
 from stepweave.graph.step_graph import StepGraph
-from stepweave.testing.example_step import decode_step
+from stepweave.testing import decode_step
 from tests.graph.build import device, host, op, value
 
 
@@ -16,7 +16,7 @@ from tests.graph.build import device, host, op, value
 def test_on_one_stream_a_key_may_be_granted_in_the_next_step(depth: int) -> None:
     plan = compile_plan(decode_step(depth))
     assert reuse_distance(plan, "kv") == 1
-    assert reuse_distance(plan, "drafter_kv") == 1
+    assert reuse_distance(plan, "draft_kv") == 1
 
 
 def test_across_streams_it_takes_the_longest_of_the_shortest_paths() -> None:

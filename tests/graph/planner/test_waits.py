@@ -10,7 +10,7 @@ from stepweave.graph.planner.bounds import without_bounds
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.events import event_graph, to_networkx
 from stepweave.graph.step_graph import StepGraph
-from stepweave.testing.example_step import decode_step
+from stepweave.testing import decode_step
 from tests.graph.build import device, host, op, staged, value, waits
 
 

@@ -74,7 +74,11 @@ VOCAB_SIZE: Resource[int] = Resource("vocab_size", _vocab_size)
 REQUEST_SLOTS = "request_slots"
 """The pool of request slots, as `keys` of a state that has a part for each."""
 BLOCKS = "blocks"
-"""The pool of blocks of the KV caches, as `keys` of a state that has a part for each."""
+"""The pool of blocks of the KV caches, as `keys` of a state that has a part for each.
+
+Such a state may say `lookback`, how many tokens back its readers look (without it: to the start),
+and `tail`, how many tokens after a block its contents depend on. See `PagedCache`.
+"""
 
 VOCAB_GUESS = 131_072
 """Vocabulary for sizes in bytes that are needed before a model is loaded."""

@@ -104,9 +104,8 @@ class Engine:
 
     def __post_init__(self) -> None:
         self._refuse_other_devices()
-        self.model.record_features(
-            None
-        )  # whoever wants other hidden states says so when it is made
+        # Whoever wants other hidden states than the last says so when it is made.
+        self.model.record_features(None)
         self.buckets = powers_of_two(self.limits.max_rows) if self.graphs else ()
         brought: dict[Resource[Any], object] = {
             TARGET: self.model,

@@ -46,7 +46,8 @@ class CausalLM:
     invariant mode its linear layers, are replaced in place. Do not share it between two
     `CausalLM`s of different modes.
 
-    A forward pass must not run in two threads at once.
+    A forward pass must not run in two threads at once. Raises `UnsupportedModel`, or another
+    `ModelError`, for a model that cannot be served exactly.
     """
 
     def __init__(
@@ -233,9 +234,9 @@ class CausalLM:
 
         `logit_rows[L]` are indices into the T tokens, on the device; None means all of them.
         Hidden states are those the head sees (after the last norm), for every token, unless
-        `watch` asked for others. Logits are float32, or float64 in a float64 model. Masked
-        tokens may hold any id: they are computed as token 0. Of a compiled model, results are
-        tensors of inference mode.
+        `record_features` asked for others. Logits are float32, or float64 in a float64 model.
+        Masked tokens may hold any id: they are computed as token 0. Of a compiled model, results
+        are tensors of inference mode.
         """
         with torch.no_grad() if self._compiled is None else torch.inference_mode():
             return self._forward(input_ids, batch, logit_rows)

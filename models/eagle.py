@@ -24,6 +24,7 @@ from .compiled import LEAST, Compile, CompiledLayers
 from .eagle_checkpoint import build, read
 from .eagle_network import EagleNetwork, Style
 from .errors import ModelError, NotInvariant
+from .heads import output_head
 from .invariant import make_invariant, whole_tiles
 from .merging import merge as merged
 from .paged_cache import LayerShape, PagedCache
@@ -80,7 +81,7 @@ class EagleHead:
         self._angles = (cos[0], sin[0])
         self._output: nn.Module | None = None
         if self.config.style == "eagle":
-            self._output = _output_head(target, self.dtype)
+            self._output = output_head(target, self.dtype)
         self.notes = tuple(f"head: {note}" for note in merged(network).notes()) if merge else ()
         self._compiled: CompiledLayers | None = None
         if compile == "layer":
@@ -287,25 +288,3 @@ class _Attend:
             module, query, key, value, None, paged=self.paged, paged_invariant=self.invariant
         )
         return mixed
-
-
-def _output_head(target: CausalLM, dtype: torch.dtype) -> nn.Linear:
-    """The target's output head in a module of our own, since invariance replaces modules' code."""
-    hf: Any = target.hf
-    head = hf.get_output_embeddings()
-    weight = getattr(head, "weight", None)
-    if not isinstance(weight, Tensor) or tuple(weight.shape) != (
-        target.vocab_size,
-        target.hidden_size,
-    ):
-        raise ModelError(
-            f"{target.name}: its output head is no matrix {(target.vocab_size, target.hidden_size)}"
-            ", which an EAGLE head has to read its hidden states with"
-        )
-    bias = getattr(head, "bias", None)
-    linear = nn.Linear(1, 1, bias=bias is not None, device="meta")
-    linear.in_features, linear.out_features = target.hidden_size, target.vocab_size
-    linear.weight = nn.Parameter(weight.detach().to(dtype), requires_grad=False)
-    if bias is not None:
-        linear.bias = nn.Parameter(bias.detach().to(dtype), requires_grad=False)
-    return linear

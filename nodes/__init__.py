@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from ..graph.parameters import state as state
     from ..graph.parameters import update as update
     from ..graph.parameters import wanted as wanted
+    from ..models.causal_lm import CausalLM as CausalLM
+    from ..models.heads import fitted as fitted
+    from ..models.heads import output_head as output_head
+    from ..models.loading import Loading as Loading
+    from ..requests.batch import StepBatch as StepBatch
+    from ..requests.limits import Limits as Limits
     from .data import DraftTable as DraftTable
     from .data import HostDrafts as HostDrafts
     from .data import HostSampled as HostSampled
@@ -36,9 +42,11 @@ if TYPE_CHECKING:
     from .drafter import Drafter as Drafter
     from .kind import NodeKind as NodeKind
     from .kind import NodeSpec as NodeSpec
+    from .ops.history import History as History
     from .options import DrafterOptions as DrafterOptions
     from .options import ModelName as ModelName
     from .options import Options as Options
+    from .sizes import Sizes as Sizes
     from .values import ACCEPTANCE as ACCEPTANCE
     from .values import BATCH as BATCH
     from .values import BLOCKS as BLOCKS

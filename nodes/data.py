@@ -31,11 +31,11 @@ class StagedStep:
     width: int  # W
     draft_width: int  # the most drafts that a sampling row may be offered for its next window
     decodes: int  # rows that decode; they lie before the prefill rows
-    prefix: int  # entries in use of the buffer of that name, and so the next ones
-    prompt: int
-    biases: int
-    bans: int
-    words: int
+    prefix: int  # entries in use of the buffer `prefix`
+    prompt: int  # … of `prompt`
+    biases: int  # … of `biases`
+    bans: int  # … of `bans`
+    words: int  # … of `words`
     longest: int  # tokens: no row has more
     forced: bool  # some row's next token is known
     greedy: bool  # no sampling row draws at random
@@ -67,22 +67,22 @@ class SampleRows:
 
     batch_index: Tensor  # [S] which rows of the batch they are
     request_slot: Tensor  # [S] where the tables keep their requests
-    window_start: Tensor  # [S] position of the window's first input
-    first: Tensor  # [S] that input
+    window_start: Tensor  # [S] position in the text of the window's first token
+    first: Tensor  # [S] that token
     drafts: Tensor  # [S, W − 1], −1 where there is none
     valid: Tensor  # [S] how many of them may be considered
     forced: Tensor | None  # [S] a known next token, or −1; None if no row has one
     draft_limit: Tensor  # [S] drafts that the row may be offered for its next window
-    logit_index: Tensor  # [S, W] the tokens whose logits are those of each window position
-    seeds: Tensor  # [S]
+    logit_index: Tensor  # [S, W] which of the T tokens stands at each window position
+    seeds: Tensor  # [S] of the requests
     prompt: Tensor  # [S] tokens of the prompt: an absolute position less these is one of output
     top_k: Tensor  # [S], 0: none
     temperature: Tensor  # [S] float64, 0: greedy
     top_p: Tensor  # [S] float64
     min_p: Tensor  # [S] float64
-    generation: Tensor  # [S] of the request slot
+    generation: Tensor  # [S] of the request slot: a new number for each owner
     step: Tensor  # [S] the number of the step
-    edits: Edits
+    edits: Edits  # what the requests change about their logits
     draft_width: int  # no row may be offered more drafts
     longest: int  # no row has more tokens
     greedy: bool  # the host knows that nothing is drawn at random
@@ -107,17 +107,17 @@ class Inputs:
     `query_lens`, `decodes` and the shapes are all that the host knows.
     """
 
-    ids: Tensor  # [T]
+    ids: Tensor  # [T] the tokens
     positions: Tensor  # [T], −1 for a masked token, whose keys go to the scratch block
     cache_slots: Tensor  # [T] where the KV caches keep its keys and values
     blocks: Tensor  # [N, B] block tables
-    following: Tensor  # [T] the token after each, −1 where it is yet to be sampled: then it is
-    window_position: Tensor  # [T] the token sampled at this position of the window of
-    sample_index: Tensor  # [T] this sampling row, −1 for none
-    query_lens: tuple[int, ...]  # [N]
+    following: Tensor  # [T] the token after each, −1 where it is yet to be sampled
+    window_position: Tensor  # [T] such a token's position in its window
+    sample_index: Tensor  # [T] and its sampling row, one of S; −1 for none
+    query_lens: tuple[int, ...]  # [N] tokens of each row
     decodes: int  # rows that decode; they lie first
     sample: SampleRows | None  # None: no row samples
-    prompt: PromptTargets | None
+    prompt: PromptTargets | None  # None: nobody asks for log-probabilities of a prompt
     long: Tensor | None = None  # [T] bool: rows beyond the model's original context, if it has one
 
     @property
@@ -245,11 +245,11 @@ class HostDrafts:
 class SettledRow:
     """What one request got from one step: its tokens, or the error that ends it."""
 
-    uid: int
-    tokens: tuple[int, ...] = ()
-    drafted: int = 0
+    uid: int  # the request's number
+    tokens: tuple[int, ...] = ()  # what it got, in order
+    drafted: int = 0  # drafts of this step's window
     accepted: int = 0  # of the drafts in this step's window, before a stop cuts the tokens
-    error: str | None = None
+    error: str | None = None  # why the request ends
 
 
 SettledRows = tuple[SettledRow, ...]

@@ -258,7 +258,10 @@ LOGITS: Value[Tensor] = Value("logits", "device", "slots", size=_logits_bytes)
 PROMPT_LOGITS: Value[Tensor] = Value("prompt_logits", "device", "slots", size=_prompt_logits_bytes)
 """`[P, V]` of the prompt tokens whose log-probabilities are asked for."""
 HIDDEN: Value[Tensor] = Value("hidden", "device", "slots", size=_hidden_bytes)
-"""`[T, F]`: the target's hidden states, of the layers that `CausalLM.record_features` was told."""
+"""`[T, F]`: the target's hidden states, after its last norm, where F is its `hidden_size`.
+
+A drafter can have those of other layers: see `CausalLM.record_features`.
+"""
 MASK_HOST: Value[FilledMask, MaskBuffer] = Value(
     "mask_host", "pinned", "slots", size=_mask_bytes, allocate=_new_mask_buffer
 )

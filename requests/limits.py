@@ -24,13 +24,13 @@ MAX_BAD_WORD_TOKENS = 16
 class Limits:
     """Sizes that the scheduler works within; tokens and blocks are counts, not bytes."""
 
-    max_rows: int
-    token_budget: int
-    block_size: int
+    max_rows: int  # requests in one step, at most
+    token_budget: int  # tokens in one step, at most
+    block_size: int  # tokens of a KV block
     num_blocks: int  # without the scratch block
-    context_length: int
+    context_length: int  # tokens of a request's prompt and output, at most
     draft_tokens: int  # k; 0 without a drafter
-    max_queue: int
+    max_queue: int  # requests that may wait, at most
     rope_switch: int | None = None  # tokens of a text before its model computes all of it anew
 
     @property

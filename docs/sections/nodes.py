@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations, product
 
+from sections.data import described
 from sections.keys import keys as keys_of
 from sections.markdown import code, table
 
@@ -117,7 +118,10 @@ def condition(has: set[Settings], among: set[Settings]) -> str:
 
 def page() -> str:
     """The whole page."""
-    built = (*_kinds(), "## Values and states", _values(), _states(), *_derived())
+    built = (
+        *(*_kinds(), "## Values and states", _values(), _states()),
+        *(described(), *_derived()),
+    )
     return "\n".join([INTRODUCTION, *(f"{part}\n" for part in built)])
 
 

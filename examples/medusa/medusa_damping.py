@@ -16,7 +16,7 @@ from stepweave.nodes import (
     HISTORY,
     INPUTS,
     LOGITS,
-    ROWS,
+    REQUEST_SLOTS,
     SIZES,
     VOCAB_SIZE,
     NodeKind,
@@ -48,11 +48,11 @@ class Damping(Options):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """By device row, of which there are R: the output of the request that has it."""
+    """By request slot, of which there are R: the output of the request that has it."""
 
     counts: Tensor  # [R, V] float32: how often each token is in the first tokens of its text
     end: Tensor  # [R]: that many tokens of the text are counted
-    generation: Tensor  # [R]: which owner of the row they are of, −1 for none
+    generation: Tensor  # [R]: which owner of the slot they are of, −1 for none
 
 
 def new_counts(
@@ -63,15 +63,15 @@ def new_counts(
     """Nothing counted, of nobody."""
     import torch
 
-    rows = sizes.table_rows
+    slots = sizes.request_slots
     return Counts(
-        counts=torch.zeros(rows, vocab_size, device=device),
-        end=torch.zeros(rows, dtype=torch.int64, device=device),
-        generation=torch.full((rows,), -1, device=device),
+        counts=torch.zeros(slots, vocab_size, device=device),
+        end=torch.zeros(slots, dtype=torch.int64, device=device),
+        generation=torch.full((slots,), -1, device=device),
     )
 
 
-COUNTS: State[Counts] = State("repeat_counts", make=new_counts, keys=ROWS)
+COUNTS: State[Counts] = State("repeat_counts", make=new_counts, keys=REQUEST_SLOTS)
 DAMPED: Value[Tensor] = Value("damped", "device", "slots")
 """`[S, W, V]`: the logits of the sampling rows, damped."""
 
@@ -90,14 +90,14 @@ def damp_repeats(
     if logits is None or inputs is None or inputs.sample is None:
         return None
     with torch.inference_mode():
-        sample, places = inputs.sample, logits.shape[1]
+        sample, width = inputs.sample, logits.shape[1]
         # A row that decodes has at most a window of new tokens, a new one may have its whole text.
         all_decode = inputs.decodes == len(inputs.query_lens)
-        repeats = _count(sample, history, counted, places if all_decode else sample.longest)
-        every = repeats[:, None].repeat(1, places, 1)  # [S, W, V]
-        # A place is judged as if the drafts before it were accepted.
+        repeats = _count(sample, history, counted, width if all_decode else sample.longest)
+        every = repeats[:, None].repeat(1, width, 1)  # [S, W, V]
+        # A window position is judged as if the drafts before it were accepted.
         drafted = torch.zeros_like(every[:, 1:])
-        drafts = sample.drafts[:, : places - 1, None]
+        drafts = sample.drafts[:, : width - 1, None]
         drafted.scatter_(2, drafts.clamp(min=0), (drafts >= 0).to(drafted.dtype))
         every[:, 1:] += drafted.cumsum(dim=1)
         return logits - chosen.strength * every.clamp(max=chosen.most).to(logits.dtype)
@@ -107,18 +107,18 @@ def _count(sample: SampleRows, history: History, counted: Counts, most: int) -> 
     """Count the tokens of the rows that are settled since the last time: all counts, `[S, V]`."""
     import torch
 
-    rows = sample.rows
-    # A row changes hands: what its last owner left there counts for nothing.
-    same = counted.generation[rows] == sample.generation
-    start = torch.where(same, counted.end[rows], sample.prompt)
-    places = start[:, None] + torch.arange(most, device=start.device)  # [S, most]
-    settled = (places <= sample.base[:, None]).to(counted.counts.dtype)
+    slot = sample.request_slot
+    # A slot changes hands: what its last owner left there counts for nothing.
+    same = counted.generation[slot] == sample.generation
+    start = torch.where(same, counted.end[slot], sample.prompt)
+    positions = start[:, None] + torch.arange(most, device=start.device)  # [S, most]
+    settled = (positions <= sample.window_start[:, None]).to(counted.counts.dtype)
     longest = history.tokens.shape[1] - 1
-    tokens = history.tokens[rows[:, None], places.clamp(max=longest)].long()
-    counts = torch.where(same[:, None], counted.counts[rows], 0.0).scatter_add(1, tokens, settled)
-    counted.counts.index_copy_(0, rows, counts)
-    counted.end.index_copy_(0, rows, torch.maximum(start, sample.base + 1))
-    counted.generation.index_copy_(0, rows, sample.generation)
+    tokens = history.tokens[slot[:, None], positions.clamp(max=longest)].long()
+    counts = torch.where(same[:, None], counted.counts[slot], 0.0).scatter_add(1, tokens, settled)
+    counted.counts.index_copy_(0, slot, counts)
+    counted.end.index_copy_(0, slot, torch.maximum(start, sample.window_start + 1))
+    counted.generation.index_copy_(0, slot, sample.generation)
     return counts
 
 

@@ -91,7 +91,7 @@ def propose(
     sample = inputs.sample
     if sample is None or sampled is None or sample.draft_width == 0:
         return None
-    newest = sampled.counts[:, None] - 1  # the place whose logits gave the newest token
+    newest = sampled.counts[:, None] - 1  # the position whose logits gave the newest token
     states = hidden[sample.logit_index.gather(1, newest)[:, 0]]  # [S, H]
     wanted = list(heads)[: sample.draft_width]
     tokens = torch.stack([head(states).argmax(dim=-1) for head in wanted], dim=1)

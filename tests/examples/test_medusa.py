@@ -132,7 +132,7 @@ def test_tokens_and_counts_are_those_of_the_serial_loop_everywhere(
 def test_checking_mode_finds_no_access_that_was_not_declared(
     tmp_path: Path, heads: Path, name: str, executor: str, depth: int
 ) -> None:
-    changed = {"executor": executor, "depth": depth}
+    changed: dict[str, Any] = {"executor": executor, "depth": depth}
     checked = pipeline(tmp_path, name, heads, check="strict")
     found = said(checked, **changed)
     assert found == said(pipeline(tmp_path, name, heads), **changed)
@@ -147,14 +147,16 @@ MANY: list[dict[str, Any]] = [
 ]
 
 
-STRONG = {"nodes.damp.strength": 3.0}  # such that a token that is counted wrong shows
+STRONG: dict[str, Any] = {
+    "nodes.damp.strength": 3.0
+}  # such that a token that is counted wrong shows
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, heads: Path) -> Said:
     """What each prompt comes to on an engine of its own."""
     path = pipeline(tmp_path_factory.mktemp("alone"), "async", heads)
-    serial = {"executor": "serial", "depth": 1, **STRONG}
+    serial: dict[str, Any] = {"executor": "serial", "depth": 1, **STRONG}
     return [said(path, [each], 24, **serial)[0] for each in MANY]
 
 

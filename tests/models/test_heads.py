@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 import torch
 from torch import nn
@@ -42,12 +44,12 @@ def test_it_keeps_its_own_arithmetic_where_the_target_does(module: nn.Module) ->
 
 def test_the_output_head_is_the_targets_without_a_copy() -> None:
     model = target()
-    head = output_head(model)
-    assert head.weight.data_ptr() == model.hf.get_output_embeddings().weight.data_ptr()
+    head, hf = output_head(model), cast(Any, model.hf)
+    assert head.weight.data_ptr() == hf.get_output_embeddings().weight.data_ptr()
     assert head(torch.zeros(2, model.hidden_size)).shape == (2, model.vocab_size)
     assert output_head(model, torch.float64).weight.dtype == torch.float64
 
 
 def test_weights_take_the_targets_precision(module: nn.Module) -> None:
-    half = CausalLM.wrap(tiny_model("llama").to(torch.bfloat16), invariant=False)
+    half = CausalLM.wrap(tiny_model("llama", dtype=torch.bfloat16), invariant=False)
     assert {each.dtype for each in fitted(module, half).parameters()} == {torch.bfloat16}

@@ -189,17 +189,17 @@ def test_damping_acts_and_is_the_same_with_drafts_and_without(tmp_path: Path, he
     assert undamped == [tokens for tokens, *_ in said("async", MANY, 24)]
 
 
-def test_a_place_is_damped_as_if_the_drafts_before_it_were_accepted() -> None:
+def test_a_window_position_is_damped_as_if_the_drafts_before_it_were_accepted() -> None:
     damping = importlib.import_module("medusa_damping")
     history = SimpleNamespace(tokens=torch.tensor([[9, 9, 9, 9], [1, 2, 2, 0]], dtype=torch.int32))
     counted = damping.Counts(
         counts=torch.full((2, 4), 7.0), end=torch.tensor([0, 9]), generation=torch.tensor([0, 3])
     )
 
-    def damped(drafts: list[int], base: int, generation: int, decodes: int) -> list[list[float]]:
+    def damped(drafts: list[int], start: int, generation: int, decodes: int) -> list[list[float]]:
         sample = SimpleNamespace(
-            rows=torch.tensor([1]),
-            base=torch.tensor([base]),
+            request_slot=torch.tensor([1]),
+            window_start=torch.tensor([start]),
             prompt=torch.tensor([1]),
             drafts=torch.tensor([drafts]),
             generation=torch.tensor([generation]),
@@ -210,17 +210,17 @@ def test_a_place_is_damped_as_if_the_drafts_before_it_were_accepted() -> None:
         zeros = torch.zeros(1, 3, 4)
         found = -damping.damp_repeats(zeros, inputs, history, counted, chosen)[0]
         assert counted.generation.tolist() == [0, generation]
-        assert counted.end.tolist() == [0, base + 1]
-        return [[float(number) for number in place] for place in found]
+        assert counted.end.tolist() == [0, start + 1]
+        return [[float(number) for number in each] for each in found]
 
-    # A new owner: its output is the token 2 so far, of places 1 to `base`.
-    assert damped([3, 2], base=1, generation=4, decodes=0) == [
+    # A new owner: its output is the token 2 so far, of positions 1 to `start`.
+    assert damped([3, 2], start=1, generation=4, decodes=0) == [
         [0, 0, 1, 0],
         [0, 0, 1, 1],
         [0, 0, 2, 1],
     ]
     # The same owner: one token more is settled. −1 is no draft.
-    assert damped([2, -1], base=2, generation=4, decodes=1) == [
+    assert damped([2, -1], start=2, generation=4, decodes=1) == [
         [0, 0, 2, 0],
         [0, 0, 3, 0],
         [0, 0, 3, 0],
@@ -235,7 +235,7 @@ def test_leaving_a_part_out_is_a_change_of_the_file_alone(tmp_path: Path, heads:
     assert [node.name for node in graph(path, **without).nodes] == [
         name for name in names if name not in ("draft", "damp")
     ]
-    assert graph(path).states["repeat_counts"].keys == "rows"
+    assert graph(path).states["repeat_counts"].keys == "request_slots"
 
 
 def graph(path: Path, **changed: Any) -> StepGraph:

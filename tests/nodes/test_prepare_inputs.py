@@ -1,0 +1,287 @@
+"""prepare_inputs: a batch in pinned buffers, and what the device makes of it, token by token."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stepweave.nodes.ops.staging import Staging
+from stepweave.nodes.prepare_inputs import prepare_inputs, stage
+from stepweave.requests.batch import StepBatch
+from tests.nodes.steps import (
+    LIMITS,
+    SIZES,
+    VOCAB,
+    blocks_of,
+    chunk,
+    decoding,
+    drafts_of,
+    history,
+    inputs_of,
+    tails_of,
+)
+
+TOKEN = ("ids", "positions", "slots", "column", "following", "sample_line")
+NOBODY = (0, -1, 0)  # a masked token's id, position and slot, which lies in the scratch block
+
+
+def tokens_of(inputs: object) -> list[tuple[int, ...]]:
+    """One tuple for each token, of the fields in `TOKEN`."""
+    return list(zip(*(getattr(inputs, name).tolist() for name in TOKEN), strict=True))
+
+
+def slot(row: int, position: int) -> int:
+    return blocks_of(row)[position // 4] * 4 + position % 4
+
+
+# --- by hand
+
+
+def test_an_empty_batch_is_nothing_to_stage_and_nothing_to_prepare() -> None:
+    assert stage(batch=StepBatch(3), staging=Staging(LIMITS)) is None
+    nothing = prepare_inputs(
+        staging=None,
+        tails=tails_of({}),
+        history=history(),
+        drafts=None,
+        limits=LIMITS,
+        vocab_size=VOCAB,
+    )
+    assert nothing is None
+
+
+def test_a_window_is_the_last_token_and_the_drafts_and_a_chunk_is_what_the_host_gives() -> None:
+    batch = StepBatch(7, (decoding(2), chunk(0, [11, 12, 13], start=4, following=14)))
+    inputs = inputs_of(batch, tails_of({2: (9, 6)}), drafts_of({2: [21, 22]}))
+    assert tokens_of(inputs) == [
+        (9, 6, slot(2, 6), 0, -1, 0),
+        (21, 7, slot(2, 7), 1, -1, 0),
+        (22, 8, slot(2, 8), 2, -1, 0),
+        (11, 4, slot(0, 4), 0, 12, 1),
+        (12, 5, slot(0, 5), 0, 13, 1),
+        (13, 6, slot(0, 6), 0, 14, 1),
+    ]
+    assert (inputs.query_lens, inputs.decodes) == ((3, 3), 1)
+    sample = inputs.sample
+    assert sample is not None
+    assert sample.rows.tolist() == [2, 0]
+    assert sample.base.tolist() == [6, 6], "of the last token of window and chunk"
+    assert sample.first.tolist() == [9, 13]
+    assert sample.drafts.tolist() == [[21, 22], [-1, -1]]
+    assert sample.valid.tolist() == [2, 0]
+    assert sample.logit_index.tolist() == [[0, 1, 2], [5, 5, 5]]
+    assert sample.step.tolist() == [7, 7]
+    assert sample.forced is None
+
+
+def test_without_a_drafter_a_row_has_its_last_token_alone() -> None:
+    batch = StepBatch(7, (decoding(1, window=1), decoding(3, window=1)))
+    inputs = inputs_of(batch, tails_of({1: (9, 6), 3: (8, 2)}))
+    assert inputs.ids.tolist() == [9, 8]
+    assert inputs.positions.tolist() == [6, 2]
+    assert inputs.sample is not None
+    assert inputs.sample.drafts.shape == (2, 0)
+
+
+@pytest.mark.parametrize("draft", [-1, VOCAB, VOCAB + 7, 1 << 40])
+def test_a_draft_outside_the_vocabulary_is_none_and_ends_the_window(draft: int) -> None:
+    inputs = inputs_of(
+        StepBatch(7, (decoding(0),)), tails_of({0: (9, 6)}), drafts_of({0: [draft, 22]})
+    )
+    assert [each[:3] for each in tokens_of(inputs)][1] == NOBODY
+    assert inputs.sample is not None
+    assert inputs.sample.drafts.tolist() == [[-1, 22]]
+    assert inputs.sample.valid.tolist() == [0], "nor is the draft behind it considered"
+
+
+def test_drafts_past_the_context_are_masked_and_not_considered() -> None:
+    """The token after an input must fit too: the last position of an input is 30 of 32."""
+    inputs = inputs_of(
+        StepBatch(7, (decoding(0),)), tails_of({0: (9, 29)}), drafts_of({0: [21, 22]})
+    )
+    assert inputs.positions.tolist() == [29, 30, -1]
+    assert inputs.slots.tolist() == [slot(0, 29), slot(0, 30), 0]
+    assert inputs.sample is not None
+    assert inputs.sample.valid.tolist() == [1]
+
+
+def test_a_row_that_sits_out_is_in_nothing_that_the_models_see() -> None:
+    batch = StepBatch(7, (decoding(0),))
+    out = drafts_of({0: [21, 22], 1: [31, 32]})
+    inputs = inputs_of(batch, tails_of({0: (9, 6), 1: (8, 3)}), out)
+    assert inputs.ids.tolist() == [9, 21, 22]
+    assert inputs.blocks.tolist() == [list(blocks_of(0))]
+
+
+def test_a_resumed_row_hands_on_the_token_that_it_has() -> None:
+    batch = StepBatch(7, (decoding(1), chunk(0, [11, 12], start=4, forced=33)))
+    inputs = inputs_of(batch, tails_of({1: (9, 6)}), drafts_of({}))
+    assert inputs.sample is not None
+    assert inputs.sample.forced is not None
+    assert inputs.sample.forced.tolist() == [-1, 33]
+
+
+def test_a_chunk_that_does_not_end_its_prompt_samples_nothing() -> None:
+    inputs = inputs_of(
+        StepBatch(7, (chunk(0, [11, 12], samples=False, following=13),)), tails_of({})
+    )
+    assert inputs.sample is None
+    assert inputs.sample_line.tolist() == [-1, -1]
+    assert inputs.following.tolist() == [12, 13]
+
+
+def test_padding_is_masked_tokens_of_a_row_that_nobody_owns() -> None:
+    batch = StepBatch(7, (decoding(2),), padding=2)
+    inputs = inputs_of(batch, tails_of({2: (9, 6)}), drafts_of({2: [21]}))
+    assert [each[:3] for each in tokens_of(inputs)] == [
+        (9, 6, slot(2, 6)),
+        (21, 7, slot(2, 7)),
+        *[NOBODY] * 7,
+    ]
+    assert inputs.query_lens == (3, 3, 3)
+    assert inputs.blocks[1:].count_nonzero() == 0
+    sample = inputs.sample
+    assert sample is not None
+    assert sample.rows.tolist() == [2, SIZES.max_rows, SIZES.max_rows]
+    assert sample.valid.tolist() == [1, 0, 0]
+    assert sample.draft_limit.tolist() == [2, 0, 0], "and is offered no drafts"
+    assert sample.generation.tolist() == [1, -1, -1], "so that no tag of a request matches"
+
+
+def test_known_tokens_go_into_the_history_and_those_of_a_cached_prefix_too() -> None:
+    past = history()
+    rows = (decoding(2), chunk(0, [11, 12], start=4, prefix=(1, 2, 3, 4)))
+    inputs_of(StepBatch(7, rows), tails_of({2: (9, 6)}), drafts_of({2: [21, -1]}), past)
+    assert past.tokens[2, :9].tolist() == [0] * 6 + [9, 21, 0], "a masked token is not kept"
+    assert past.tokens[0, :7].tolist() == [1, 2, 3, 4, 11, 12, 0]
+
+
+def test_prompt_tokens_are_asked_for_by_the_token_before_them() -> None:
+    rows = (
+        decoding(1),
+        chunk(0, [11, 12], following=13, prompt_targets=(12, 13), params={"prompt_logprobs": 2}),
+    )
+    inputs = inputs_of(StepBatch(7, rows), tails_of({1: (9, 6)}), drafts_of({}))
+    assert inputs.prompt is not None
+    assert (inputs.prompt.lines.tolist(), inputs.prompt.targets.tolist()) == ([3, 4], [12, 13])
+    assert inputs.prompt.top == 2
+
+
+def test_what_a_request_asks_for_is_beside_its_row() -> None:
+    asked: dict[str, Any] = {
+        "temperature": 0.5,
+        "top_k": 4,
+        "top_p": 0.75,
+        "min_p": 0.125,
+        "seed": 77,
+    }
+    rows = (decoding(1, **asked, seed=77, logprobs=3), decoding(0, generation=4))
+    sample = inputs_of(StepBatch(7, rows), tails_of({}), drafts_of({})).sample
+    assert sample is not None
+    assert sample.temperature.tolist() == [0.5, 0]
+    assert sample.top_k.tolist() == [4, 0]
+    assert sample.top_p.tolist() == [0.75, 1]
+    assert sample.min_p.tolist() == [0.125, 0]
+    assert sample.seeds.tolist() == [77, 0]
+    assert sample.generation.tolist() == [1, 4]
+    assert (sample.greedy, sample.ranked, sample.logprobs) == (False, True, 3)
+
+
+def test_a_model_with_two_ropes_ends_short_rows_at_its_first_context() -> None:
+    limits = replace(LIMITS, rope_switch=15)
+    short, long = decoding(0)._replace(limit=16), decoding(1)._replace(limit=32)
+    staged = stage(batch=StepBatch(7, (short, long)), staging=Staging(limits))
+    inputs = prepare_inputs(
+        staging=staged,
+        tails=tails_of({0: (9, 13), 1: (8, 13)}),
+        history=history(),
+        drafts=drafts_of({0: [21, 22], 1: [31, 32]}),
+        limits=limits,
+        vocab_size=VOCAB,
+    )
+    assert inputs is not None
+    assert inputs.long is not None
+    assert inputs.long.tolist() == [False] * 3 + [True] * 3
+    assert inputs.positions.tolist() == [13, 14, -1, 13, 14, 15]
+    assert inputs.sample is not None
+    assert inputs.sample.valid.tolist() == [1, 2]
+
+
+# --- many steps, against a plain program
+
+
+def expected(
+    batch: StepBatch, tails: Mapping[int, tuple[int, int]], drafts: Mapping[int, Sequence[int]]
+) -> Iterator[tuple[int, ...]]:
+    """The tokens of a step, one by one, from what `Inputs` promises."""
+    sampling = 0
+    for row in batch.rows:
+        line = sampling if row.samples else -1
+        sampling += row.samples
+        if row.decodes:
+            last, computed = tails[row.row]
+            window = [last, *drafts[row.row], -1, -1]
+            width = batch.width if batch.padding is not None else row.queries
+            given = [(window[at], computed + at, at, -1) for at in range(width)]
+        else:
+            after = [*row.tokens[1:], row.following]
+            given = [(token, row.start + at, 0, after[at]) for at, token in enumerate(row.tokens)]
+        for token, position, column, following in given:
+            known = 0 <= token < VOCAB
+            if known and position <= LIMITS.context_length - 2:
+                yield token, position, slot(row.row, position), column, following, line
+            else:
+                yield token if known else 0, -1, 0, column, following, line
+    for at in range(batch.padding or 0):
+        for column in range(batch.width):
+            yield 0, -1, 0, column, -1, sampling + at
+
+
+def valid_drafts(computed: int, drafts: Sequence[int]) -> int:
+    count = 0
+    for at, token in enumerate(drafts, start=1):
+        if not 0 <= token < VOCAB or computed + at > LIMITS.context_length - 2:
+            break
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_steps_are_those_of_a_plain_program(seed: int) -> None:
+    rnd = random.Random(seed)
+    tails = {row: (rnd.randrange(VOCAB), rnd.randrange(1, 31)) for row in range(4)}
+    drafts = {
+        row: [rnd.choice([-1, 3, 17, 49, VOCAB, VOCAB + 3]) for _ in range(2)] for row in range(4)
+    }
+    order = rnd.sample(range(4), rnd.randrange(1, 5))
+    decodes = rnd.randrange(len(order) + 1)
+    rows = [decoding(row, window=rnd.choice([1, 3, 3])) for row in order[:decodes]]
+    for row in order[decodes:]:
+        tokens = [rnd.randrange(VOCAB) for _ in range(rnd.randrange(1, 6))]
+        last = rnd.random() < 0.6
+        rows.append(
+            chunk(row, tokens, rnd.randrange(20), samples=last, following=-1 if last else 4)
+        )
+    padding = (
+        rnd.randrange(5 - len(order)) if decodes == len(order) and rnd.random() < 0.7 else None
+    )
+    if padding is not None:
+        # A row of a rounded step that takes no drafts has none.
+        drafts |= {row.row: [-1, -1] for row in rows if row.request.window == 1}
+    batch = StepBatch(7, tuple(rows), padding=padding)
+    inputs = inputs_of(batch, tails_of(tails), drafts_of(drafts))
+    assert tokens_of(inputs) == list(expected(batch, tails, drafts))
+    if inputs.sample is None:
+        assert not batch.samples
+        return
+    wanted = [
+        valid_drafts(tails[row.row][1], drafts[row.row][: batch.width - 1]) if row.decodes else 0
+        for row in batch.sampling
+    ]
+    assert inputs.sample.valid.tolist() == wanted + [0] * (padding or 0)
+    bases = [tails[r.row][1] if r.decodes else r.start + len(r.tokens) - 1 for r in batch.sampling]
+    assert inputs.sample.base.tolist()[: len(bases)] == bases

@@ -179,7 +179,7 @@ def test_what_a_request_asks_for_is_beside_its_row() -> None:
         "min_p": 0.125,
         "seed": 77,
     }
-    rows = (decoding(1, **asked, seed=77, logprobs=3), decoding(0, generation=4))
+    rows = (decoding(1, **asked, logprobs=3), decoding(0, generation=4))
     sample = inputs_of(StepBatch(7, rows), tails_of({}), drafts_of({})).sample
     assert sample is not None
     assert sample.temperature.tolist() == [0.5, 0]

@@ -95,7 +95,7 @@ def chunk(
 
 def tails_of(rows: Mapping[int, tuple[int, int]]) -> Tails:
     """By row: its last token, and how many of its tokens are computed."""
-    tails = Tails.empty(SIZES.table_rows)
+    tails = Tails.empty(SIZES.request_slots)
     for row, (last, computed) in rows.items():
         tails.last[row], tails.computed[row] = last, computed
     return tails
@@ -103,7 +103,7 @@ def tails_of(rows: Mapping[int, tuple[int, int]]) -> Tails:
 
 def drafts_of(rows: Mapping[int, Sequence[int]], k: int = 2) -> DraftTable:
     """By row: its pending drafts, of its first generation."""
-    table = DraftTable.empty(SIZES.table_rows, k)
+    table = DraftTable.empty(SIZES.request_slots, k)
     for row, tokens in rows.items():
         table.tokens[row, : len(tokens)] = torch.tensor(tokens)
         table.tags[row] = torch.tensor([1, 3])
@@ -111,7 +111,7 @@ def drafts_of(rows: Mapping[int, Sequence[int]], k: int = 2) -> DraftTable:
 
 
 def history() -> History:
-    return History(SIZES.table_rows, LIMITS.context_length)
+    return History(SIZES.request_slots, LIMITS.context_length)
 
 
 def inputs_of(
@@ -130,9 +130,11 @@ def inputs_of(
     return found
 
 
-def sampled_of(rows: Sequence[Sequence[int]], drafted: Sequence[int] | None = None) -> Sampled:
-    """What a step sampled: the tokens of each sampling row."""
-    width = max(map(len, rows))
+def sampled_of(
+    rows: Sequence[Sequence[int]], drafted: Sequence[int] | None = None, width: int = 0
+) -> Sampled:
+    """What a step sampled: the tokens of each sampling row, in windows of `width` at least."""
+    width = max(width, *map(len, rows))
     return Sampled(
         tokens=torch.tensor([[*row, *[-1] * (width - len(row))] for row in rows]),
         counts=torch.tensor([len(row) for row in rows]),

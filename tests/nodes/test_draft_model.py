@@ -39,7 +39,7 @@ def proposed(
     fake: Any = model
     return propose(
         inputs=inputs_of(batch, tails_of(tails), drafts_of({})),
-        sampled=None if sampled is None else sampled_of(sampled),
+        sampled=None if sampled is None else sampled_of(sampled, width=batch.width),
         draft_kv=CACHE,
         model=fake,
         limits=LIMITS,

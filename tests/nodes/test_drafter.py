@@ -193,7 +193,7 @@ def keeping(batch: StepBatch, counts: Tensor | None) -> Any:
 
 def test_the_real_tokens_of_a_first_pass_are_listed_row_by_row() -> None:
     found = keeping(BATCH, torch.tensor([3, 1, 99, 99]))
-    assert found.lines.tolist() == [0, 1, 2, 3]
+    assert found.token_index.tolist() == [0, 1, 2, 3]
     assert found.query_lens == (3, 1), "counts of rows that the step has not got are not read"
 
 
@@ -203,4 +203,4 @@ def test_an_empty_step_has_no_first_pass() -> None:
 
 def test_a_step_that_sampled_nothing_has_no_counts_to_go_by() -> None:
     found = keeping(StepBatch(9, (chunk(0, [3, 4], samples=False),)), None)
-    assert (found.lines.tolist(), found.query_lens) == ([], ())
+    assert (found.token_index.tolist(), found.query_lens) == ([], ())

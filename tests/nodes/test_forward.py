@@ -43,7 +43,7 @@ def test_logits_are_those_of_each_place_of_each_window() -> None:
     assert of_prompt is None
     assert hidden.tolist() == [[-9, -6], [-21, -7], [-22, -8], [-11, -4], [-12, -5], [-13, -6]]
     assert target.batch.query_lens == (3, 3)
-    assert target.batch.slots.tolist() == inputs.slots.tolist()
+    assert target.batch.slots.tolist() == inputs.cache_slots.tolist()
     assert target.batch.cache is CACHE
 
 

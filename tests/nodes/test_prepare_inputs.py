@@ -25,7 +25,7 @@ from tests.nodes.steps import (
     tails_of,
 )
 
-TOKEN = ("ids", "positions", "slots", "column", "following", "sample_line")
+TOKEN = ("ids", "positions", "cache_slots", "window_position", "following", "sample_index")
 NOBODY = (0, -1, 0)  # a masked token's id, position and slot, which lies in the scratch block
 
 
@@ -68,8 +68,8 @@ def test_a_window_is_the_last_token_and_the_drafts_and_a_chunk_is_what_the_host_
     assert (inputs.query_lens, inputs.decodes) == ((3, 3), 1)
     sample = inputs.sample
     assert sample is not None
-    assert sample.rows.tolist() == [2, 0]
-    assert sample.base.tolist() == [6, 6], "of the last token of window and chunk"
+    assert sample.request_slot.tolist() == [2, 0]
+    assert sample.window_start.tolist() == [6, 6], "of the last token of window and chunk"
     assert sample.first.tolist() == [9, 13]
     assert sample.drafts.tolist() == [[21, 22], [-1, -1]]
     assert sample.valid.tolist() == [2, 0]
@@ -104,7 +104,7 @@ def test_drafts_past_the_context_are_masked_and_not_considered() -> None:
         StepBatch(7, (decoding(0),)), tails_of({0: (9, 29)}), drafts_of({0: [21, 22]})
     )
     assert inputs.positions.tolist() == [29, 30, -1]
-    assert inputs.slots.tolist() == [slot(0, 29), slot(0, 30), 0]
+    assert inputs.cache_slots.tolist() == [slot(0, 29), slot(0, 30), 0]
     assert inputs.sample is not None
     assert inputs.sample.valid.tolist() == [1]
 
@@ -130,7 +130,7 @@ def test_a_chunk_that_does_not_end_its_prompt_samples_nothing() -> None:
         StepBatch(7, (chunk(0, [11, 12], samples=False, following=13),)), tails_of({})
     )
     assert inputs.sample is None
-    assert inputs.sample_line.tolist() == [-1, -1]
+    assert inputs.sample_index.tolist() == [-1, -1]
     assert inputs.following.tolist() == [12, 13]
 
 
@@ -146,7 +146,7 @@ def test_padding_is_masked_tokens_of_a_row_that_nobody_owns() -> None:
     assert inputs.blocks[1:].count_nonzero() == 0
     sample = inputs.sample
     assert sample is not None
-    assert sample.rows.tolist() == [2, SIZES.max_rows, SIZES.max_rows]
+    assert sample.request_slot.tolist() == [2, SIZES.max_rows, SIZES.max_rows]
     assert sample.valid.tolist() == [1, 0, 0]
     assert sample.draft_limit.tolist() == [2, 0, 0], "and is offered no drafts"
     assert sample.generation.tolist() == [1, -1, -1], "so that no tag of a request matches"
@@ -167,7 +167,10 @@ def test_prompt_tokens_are_asked_for_by_the_token_before_them() -> None:
     )
     inputs = inputs_of(StepBatch(7, rows), tails_of({1: (9, 6)}), drafts_of({}))
     assert inputs.prompt is not None
-    assert (inputs.prompt.lines.tolist(), inputs.prompt.targets.tolist()) == ([3, 4], [12, 13])
+    assert (inputs.prompt.token_index.tolist(), inputs.prompt.targets.tolist()) == (
+        [3, 4],
+        [12, 13],
+    )
     assert inputs.prompt.top == 2
 
 
@@ -223,8 +226,8 @@ def expected(
         line = sampling if row.samples else -1
         sampling += row.samples
         if row.decodes:
-            last, computed = tails[row.row]
-            window = [last, *drafts[row.row], -1, -1]
+            last, computed = tails[row.request_slot]
+            window = [last, *drafts[row.request_slot], -1, -1]
             width = batch.width if batch.padding is not None else row.queries
             given = [(window[at], computed + at, at, -1) for at in range(width)]
         else:
@@ -233,7 +236,7 @@ def expected(
         for token, position, column, following in given:
             known = 0 <= token < VOCAB
             if known and position <= LIMITS.context_length - 2:
-                yield token, position, slot(row.row, position), column, following, line
+                yield token, position, slot(row.request_slot, position), column, following, line
             else:
                 yield token if known else 0, -1, 0, column, following, line
     for at in range(batch.padding or 0):
@@ -271,17 +274,18 @@ def test_random_steps_are_those_of_a_plain_program(seed: int) -> None:
     )
     if padding is not None:
         # A row of a rounded step that takes no drafts has none.
-        drafts |= {row.row: [-1, -1] for row in rows if row.request.window == 1}
+        drafts |= {row.request_slot: [-1, -1] for row in rows if row.request.window == 1}
     batch = StepBatch(7, tuple(rows), padding=padding)
     inputs = inputs_of(batch, tails_of(tails), drafts_of(drafts))
     assert tokens_of(inputs) == list(expected(batch, tails, drafts))
     if inputs.sample is None:
         assert not batch.samples
         return
-    wanted = [
-        valid_drafts(tails[row.row][1], drafts[row.row][: batch.width - 1]) if row.decodes else 0
-        for row in batch.sampling
-    ]
+    wanted, starts = [], []
+    for each in batch.sampling:
+        computed, pending = tails[each.request_slot][1], drafts[each.request_slot]
+        drafted = valid_drafts(computed, pending[: batch.width - 1])
+        wanted.append(drafted if each.decodes else 0)
+        starts.append(computed if each.decodes else each.start + len(each.tokens) - 1)
     assert inputs.sample.valid.tolist() == wanted + [0] * (padding or 0)
-    bases = [tails[r.row][1] if r.decodes else r.start + len(r.tokens) - 1 for r in batch.sampling]
-    assert inputs.sample.base.tolist()[: len(bases)] == bases
+    assert inputs.sample.window_start.tolist()[: len(starts)] == starts

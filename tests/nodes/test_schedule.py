@@ -35,7 +35,7 @@ def test_requests_that_wait_are_rows_of_the_step_with_their_prompts() -> None:
         (1, (8,), 0),
     ]
     assert all(row.samples for row in batch.rows)
-    assert len({row.row for row in batch.rows}) == 2
+    assert len({row.request_slot for row in batch.rows}) == 2
     assert not set(batch.rows[0].blocks) & set(batch.rows[1].blocks)
     assert (batch.step, batch.padding, ctx.stopped) == (0, None, False)
 
@@ -98,4 +98,4 @@ def test_the_rounding_is_part_of_the_node() -> None:
         table.submit(tiny_request(uid, [5, 6, 7], params, context=32))
     prompts = scheduled(table, Context(0), (1, 2, 4), LIMITS)
     decodes = scheduled(table, Context(1), (1, 2, 4), LIMITS)
-    assert (prompts.padding, decodes.padding, decodes.lines) == (None, 1, 4)
+    assert (prompts.padding, decodes.padding, decodes.padded_size) == (None, 1, 4)

@@ -36,7 +36,7 @@ def proposed(
     **more: Any,
 ) -> Proposal | None:
     """The hidden state of the step's token number t is t."""
-    inputs = inputs_of(batch, tails_of(tails), drafts_of({}))
+    inputs = inputs_of(batch, tails_of(tails), drafts_of(more.pop("pending", {})))
     asked: dict[str, Any] = {"rule": Coupled(), "kept": None, **more}
     fake: Any = head
     return propose(
@@ -54,7 +54,8 @@ def proposed(
 def test_the_first_pass_is_over_the_steps_tokens_with_the_token_after_each() -> None:
     head = ByHand()
     batch = StepBatch(9, (decoding(2), chunk(0, [11, 12, 13], start=4)))
-    found = some(proposed(batch, {2: (9, 6)}, [[21, 22], [31]], head))
+    tails, pending = {2: (9, 6)}, {2: [21, 49]}
+    found = some(proposed(batch, tails, [[21, 22], [31]], head, pending=pending))
     first = head.passes[0]
     # Row 2 computed 9 at 6 and a draft at 7; the third place was refused. Row 0: 11, 12, 13 at 4.
     assert first["ids"][:2] == [21, 22]
@@ -118,7 +119,8 @@ def test_without_padding_refused_places_are_left_out() -> None:
     head = ByHand()
     batch = StepBatch(9, (decoding(2), decoding(0)))
     kept = Kept(torch.tensor([0, 1, 3]), (2, 1))
-    found = some(proposed(batch, {2: (9, 6), 0: (8, 3)}, [[21, 22], [31]], head, kept=kept))
+    more = {"kept": kept, "pending": {2: [21, 49], 0: [48, 47]}}
+    found = some(proposed(batch, {2: (9, 6), 0: (8, 3)}, [[21, 22], [31]], head, **more))
     first = head.passes[0]
     assert (first["ids"], first["positions"]) == ([21, 22, 31], [6, 7, 3])
     assert (first["query_lens"], first["lines"]) == ((2, 1), [1, 2])

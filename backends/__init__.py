@@ -24,15 +24,7 @@ if TYPE_CHECKING:
     from .streams import Recording as Recording
     from .streams import Stream as Stream
     from .streams import Streams as Streams
+else:
+    from ..graph.public import door
 
-
-def __getattr__(name: str) -> object:
-    from ..graph.public import load
-
-    return load(__name__, name)
-
-
-def __dir__() -> list[str]:
-    from ..graph.public import names
-
-    return sorted({*globals(), *names(__name__)})
+    __getattr__, __dir__ = door(__name__)

@@ -37,16 +37,10 @@ class Change:
     def of(asked: WhatIfOptions) -> Change:
         """What the command line says. Raises `ConfigError`."""
 
-        def read(
-            option: str, texts: Sequence[str] | None, kind: Callable[[Mark, str], T]
-        ) -> dict[str, T]:
-            found = pairs(option, texts)
-            return {key: kind(Mark(f"{option} {key}={text}"), text) for key, text in found.items()}
-
         return Change(
-            read("--scale", asked.scale, number),
-            read("--cost", asked.cost, number),
-            read("--slots", asked.slots, whole),
+            _read("--scale", asked.scale, number),
+            _read("--cost", asked.cost, number),
+            _read("--slots", asked.slots, whole),
             overrides(asked.settings),
         )
 

@@ -12,6 +12,7 @@ from ..graph.answers.difference import Difference, difference
 from ..graph.errors import StepweaveError
 from ..graph.node import Node
 from ..graph.plan import Wait
+from ..views.words import slots_text
 from .planned import Planned, plan_of
 
 
@@ -93,13 +94,9 @@ def _wait(wait: Wait) -> str:
 
 
 def _slots(found: Difference) -> Iterator[str]:
-    some = [f"{name} {_count(a)} → {_count(b)}" for name, (a, b) in found.slots.items()]
+    some = [f"{name} {slots_text(a)} → {slots_text(b)}" for name, (a, b) in found.slots.items()]
     if some:
         yield f"slots: {', '.join(some)}"
-
-
-def _count(slots: int | None) -> str:
-    return "fresh" if slots is None else str(slots)
 
 
 def _numbers(found: Difference) -> Iterator[str]:

@@ -12,6 +12,7 @@ from ..graph.answers.whatif import bound_by, speedup
 from ..graph.plan import Placed, Wait
 from ..graph.verifier.words import ago, counted, instant, later
 from ..views.diff_page import diff_page
+from ..views.words import slots_text
 from .output import check_writable, save
 from .planned import planned
 from .reporting import say
@@ -131,12 +132,10 @@ def _wait_words(wait: Wait) -> str:
 def _slot_lines(found: Difference, width: int) -> list[str]:
     if not found.slots:
         return ["slots      unchanged"]
-    rows = [(f"~ {name}", f"{_count(a)} → {_count(b)}") for name, (a, b) in found.slots.items()]
+    rows = [
+        (f"~ {name}", f"{slots_text(a)} → {slots_text(b)}") for name, (a, b) in found.slots.items()
+    ]
     return ["slots", *table(rows, width)]
-
-
-def _count(slots: int | None) -> str:
-    return "fresh" if slots is None else str(slots)
 
 
 def _program_lines(found: Difference, width: int) -> list[str]:

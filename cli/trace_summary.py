@@ -8,6 +8,7 @@ from ..executors.trace import overhead_us
 from ..timelines.critical import Cycle
 from ..views.timeline_page import signed
 from ..views.traced import Trace
+from ..views.words import us
 from .wrapping import paragraph, path, table
 
 _CAUSES = 6
@@ -26,7 +27,7 @@ def summary(found: Trace, name: str, width: int) -> Iterator[str]:
     yield ""
     rows = [["actor", "busy", "busy µs", "idle µs", "hand-over µs"]]
     for a in found.analysis.actors:
-        rows.append([a.actor, f"{a.busy:.1%}", _us(a.busy_us), _us(a.idle_us), _us(a.late_us)])
+        rows.append([a.actor, f"{a.busy:.1%}", us(a.busy_us), us(a.idle_us), us(a.late_us)])
     yield from table(rows, width, right=(1, 2, 3, 4))
     yield from _idle(found, width)
     yield ""
@@ -42,10 +43,6 @@ def summary(found: Trace, name: str, width: int) -> Iterator[str]:
     yield f"tracing itself took about {ops * overhead_us():.1f} µs of each step"
 
 
-def _us(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
-
-
 def _label(text: str) -> str:
     return text.ljust(_LABEL)
 
@@ -53,13 +50,13 @@ def _label(text: str) -> str:
 def _period(found: Trace, width: int) -> Iterator[str]:
     what = "simulated" if found.simulated else "measured"
     said = (
-        f"{what} {_us(found.run.period_us)} µs, predicted {_us(found.predicted_us)} µs "
+        f"{what} {us(found.run.period_us)} µs, predicted {us(found.predicted_us)} µs "
         f"({signed(found.error)})"
     )
     yield from paragraph(said, width, label=_label("period"))
     if found.replayed_us is not None:
         said = (
-            f"{_us(found.analysis.mean_us)} µs; {_us(found.replayed_us)} µs if handing over "
+            f"{us(found.analysis.mean_us)} µs; {us(found.replayed_us)} µs if handing over "
             "between threads took no time"
         )
         yield from paragraph(said, width, label=_label("mean step"))
@@ -81,12 +78,12 @@ def _idle(found: Trace, width: int) -> Iterator[str]:
     yield ""
     yield "idle, by cause"
     shown, rest = causes[:_CAUSES], causes[_CAUSES:]
-    wide = max(len(_us(cause.us)) for cause in shown)
+    wide = max(len(us(cause.us)) for cause in shown)
     for cause in shown:
         said = f"{cause.actor}, before {cause.op}: {found.why(cause)}"
-        yield from paragraph(said, width, indent=2, label=f"{_us(cause.us).rjust(wide)} µs  ")
+        yield from paragraph(said, width, indent=2, label=f"{us(cause.us).rjust(wide)} µs  ")
     if rest:
-        yield f"  {_us(sum(cause.us for cause in rest)).rjust(wide)} µs  {len(rest)} more causes"
+        yield f"  {us(sum(cause.us for cause in rest)).rjust(wide)} µs  {len(rest)} more causes"
 
 
 def _cycle(what: str, found: Cycle | None, width: int) -> Iterator[str]:
@@ -97,7 +94,7 @@ def _cycle(what: str, found: Cycle | None, width: int) -> Iterator[str]:
         return
     yield from path(f"{found}", width, label=_label(what))
     said = (
-        f"{_us(found.us)} µs in its ops, {_us(found.late_us)} µs in hand-overs, over "
+        f"{us(found.us)} µs in its ops, {us(found.late_us)} µs in hand-overs, over "
         f"{found.share:.0%} of the time"
     )
     yield from paragraph(said, width, label=_label(""))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
@@ -59,6 +59,14 @@ def load(package: str, name: str) -> object:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     module, attribute = known[name]
     return getattr(import_module(module, package), attribute)
+
+
+def door(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """The `__getattr__` and the `__dir__` of a package whose public names load when first used."""
+    return (
+        lambda name: load(package, name),
+        lambda: sorted({*vars(sys.modules[package]), *names(package)}),
+    )
 
 
 def doc(package: str, name: str) -> str:

@@ -77,15 +77,7 @@ if TYPE_CHECKING:
     from .values import TAILS as TAILS
     from .values import TARGET as TARGET
     from .values import VOCAB_SIZE as VOCAB_SIZE
+else:
+    from ..graph.public import door
 
-
-def __getattr__(name: str) -> object:
-    from ..graph.public import load
-
-    return load(__name__, name)
-
-
-def __dir__() -> list[str]:
-    from ..graph.public import names
-
-    return sorted({*globals(), *names(__name__)})
+    __getattr__, __dir__ = door(__name__)

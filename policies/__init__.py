@@ -40,15 +40,7 @@ if TYPE_CHECKING:
     from .stopping import OutputView as OutputView
     from .stopping import Repetition as Repetition
     from .stopping import Stopping as Stopping
+else:
+    from ..graph.public import door
 
-
-def __getattr__(name: str) -> object:
-    from ..graph.public import load
-
-    return load(__name__, name)
-
-
-def __dir__() -> list[str]:
-    from ..graph.public import names
-
-    return sorted({*globals(), *names(__name__)})
+    __getattr__, __dir__ = door(__name__)

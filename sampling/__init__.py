@@ -12,15 +12,7 @@ if TYPE_CHECKING:
     from .verification import usable as usable
     from .windows import Verified as Verified
     from .windows import Windows as Windows
+else:
+    from ..graph.public import door
 
-
-def __getattr__(name: str) -> object:
-    from ..graph.public import load
-
-    return load(__name__, name)
-
-
-def __dir__() -> list[str]:
-    from ..graph.public import names
-
-    return sorted({*globals(), *names(__name__)})
+    __getattr__, __dir__ = door(__name__)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ..graph.immutable import immutable
-from .backend import Window, WindowFiller
+from .backend import Window
 from .bitmask import Words, allows_any
 from .grammar import GrammarSpec, MatcherFailure
 from .job import Job
@@ -124,17 +124,9 @@ class LLGuidanceMatcher(LibraryMatcher):
     """
 
     def __init__(self, grammar: LLGrammar) -> None:
-        super().__init__(grammar.spec.kind, grammar.shape)
-        self._filler = grammar.filler
+        super().__init__(grammar.spec.kind, grammar.shape, grammar.filler)
         self._prototype = grammar.prototype
         self._inner = grammar.prototype.deep_copy()
-
-    def open_window(self, window: Window, flat: Words) -> int | tuple[WindowFiller, Window]:
-        """See `BatchedMatcher`."""
-        if self._failure or self._terminated or window.places <= len(window.drafts):
-            rows = flat[window.start : window.start + window.places]
-            return self.fill_window(window.drafts, rows)
-        return self._filler, window
 
     def _take(self, token: int) -> bool:
         if token in self._shape.stop_tokens:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .backend import Window, WindowFiller
 from .bitmask import Words, row_allowing
 from .grammar import GrammarError, MatcherFailure
 from .refusal import is_library_error, reason
@@ -53,11 +54,13 @@ class LibraryMatcher(ABC):
     Args:
         kind: of the grammar, for messages.
         shape: of the mask rows.
+        filler: fills the windows of many requests at once.
     """
 
-    def __init__(self, kind: str, shape: MaskShape) -> None:
+    def __init__(self, kind: str, shape: MaskShape, filler: WindowFiller) -> None:
         self.kind = kind
         self._shape = shape
+        self._filler = filler
         self._accepted: list[int] = []  # what the library's matcher stands behind
         self._after_end = 0  # stop tokens after the one that ended the grammar
         self._terminated = False
@@ -105,6 +108,13 @@ class LibraryMatcher(ABC):
                 if not self._accept(token):
                     self._rollback(index)
                     raise refused_token(self.kind, token, index, len(tokens))
+
+    def open_window(self, window: Window, flat: Words) -> int | tuple[WindowFiller, Window]:
+        """See `BatchedMatcher`."""
+        if self._failure or self._terminated or window.places <= len(window.drafts):
+            rows = flat[window.start : window.start + window.places]
+            return self.fill_window(window.drafts, rows)
+        return self._filler, window
 
     def fill_window(self, drafts: Sequence[int], rows: Words) -> int:
         with self._boundary():

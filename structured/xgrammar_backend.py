@@ -10,7 +10,7 @@ import numpy as np
 import xgrammar as xgr
 
 from ..graph.immutable import immutable
-from .backend import Window, WindowFiller
+from .backend import Window
 from .bitmask import Words, allows_any, row_allowing, words
 from .grammar import GrammarSpec, MatcherFailure
 from .job import Job
@@ -113,20 +113,12 @@ class XGrammarMatcher(LibraryMatcher):
     """Follows one request; see `Matcher` for what each call promises."""
 
     def __init__(self, grammar: XGrammar) -> None:
-        super().__init__(grammar.spec.kind, grammar.shape)
-        self._filler = grammar.filler
+        super().__init__(grammar.spec.kind, grammar.shape, grammar.filler)
         self._allowed = grammar.allowed
         self._surrogates = grammar.filler.surrogates
         self._inner = xgr.GrammarMatcher(
             grammar.handle, override_stop_tokens=sorted(grammar.shape.stop_tokens)
         )
-
-    def open_window(self, window: Window, flat: Words) -> int | tuple[WindowFiller, Window]:
-        """See `BatchedMatcher`."""
-        if self._failure or self._terminated or window.places <= len(window.drafts):
-            rows = flat[window.start : window.start + window.places]
-            return self.fill_window(window.drafts, rows)
-        return self._filler, window
 
     def allows(self, token: int, drafts: Sequence[int] = ()) -> bool:
         """Whether a token may come after drafts, by what the library does not check."""

@@ -36,15 +36,7 @@ if TYPE_CHECKING:
     from .models import tiny_tokenizer as tiny_tokenizer
     from .unverified import Unverified as Unverified
     from .unverified import run_unverified as run_unverified
+else:
+    from ..graph.public import door
 
-
-def __getattr__(name: str) -> object:
-    from ..graph.public import load
-
-    return load(__name__, name)
-
-
-def __dir__() -> list[str]:
-    from ..graph.public import names
-
-    return sorted({*globals(), *names(__name__)})
+    __getattr__, __dir__ = door(__name__)

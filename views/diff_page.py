@@ -15,7 +15,7 @@ from ..graph.plan import Edge, Placed, Plan, Wait
 from .drawn import critical_cycle, summary
 from .html import asset, palette, policy
 from .svg_lanes import lanes_svg
-from .words import across, count, later
+from .words import across, count, later, slots_text
 
 _WIDTH = 900  # of each drawing: two fit beside each other on a screen
 
@@ -94,7 +94,7 @@ def _sections(found: Difference) -> Iterator[str]:
     yield _table("Ops", ["change"], _names(found.ops))
     yield _table("Values and states", ["change"], _names(found.data))
     yield _table("Waits", ["change", "across", "protects"], _waits(found))
-    slots = ([escape(n), _slots(a), _slots(b)] for n, (a, b) in found.slots.items())
+    slots = ([escape(n), slots_text(a), slots_text(b)] for n, (a, b) in found.slots.items())
     yield _table("Slots", ["value", "before", "after"], slots)
     yield _table("Order of ops", ["actor", "before", "after"], _programs(found))
     yield _table("Requirements", ["change", "before", "after", "met by"], _requirements(found))
@@ -141,10 +141,6 @@ def _waits(found: Difference) -> Iterator[list[str]]:
     for moved in found.waits_moved:
         words = f"{moved.target} waits for {moved.source}, distance {moved.before:+d}"
         yield [f"{escape(words)} → {moved.after:+d}", "", ""]
-
-
-def _slots(slots: int | None) -> str:
-    return "fresh" if slots is None else str(slots)
 
 
 def _programs(found: Difference) -> Iterator[list[str]]:

@@ -1,4 +1,4 @@
-"""Plans and declared data flow for Graphviz."""
+"""Plans for Graphviz."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 from ..graph import arguments
 from ..graph.plan import Plan
 from ..graph.planner.events import plan_edges
-from ..graph.step_graph import StepGraph
 from .words import carried, ghosts, later, placed, protected
 
 
@@ -39,43 +38,6 @@ def dot(plan: Plan) -> str:
         label = ", ".join(dict.fromkeys(f"{edge.hazard} {carried(edge)}" for edge in edges))
         style = "color=gray80, fontcolor=gray60, style=dotted, constraint=false"
         lines.append(_dot_arc(source, target, style, f"{label} {later(distance)}".strip()))
-    return "\n".join([*lines, "}"]) + "\n"
-
-
-def dot_graph(graph: StepGraph) -> str:
-    """The declared data flow for Graphviz, before anything is ordered: who reads what from whom."""
-    lines = [
-        f"digraph {_quoted(graph.name)} {{",
-        "  rankdir=LR;",
-        '  node [shape=box, style=rounded, fontname="Helvetica", fontsize=10];',
-        '  edge [fontname="Helvetica", fontsize=9];',
-    ]
-    actors: dict[str, list[str]] = {}
-    for op in graph.vertices.values():
-        actors.setdefault(op.actor, []).append(op.name)
-    for index, (actor, ops) in enumerate(actors.items()):
-        lines += [f"  subgraph cluster_{index} {{", f"    label={_quoted(actor)};"]
-        lines += [f"    {_quoted(op)};" for op in ops]
-        lines.append("  }")
-    for state in graph.states:
-        lines.append(f"  {_quoted('state ' + state)} [shape=cylinder, label={_quoted(state)}];")
-    writers = {name: op.name for op in graph.vertices.values() for name in op.op.writes}
-    for name, value in graph.values.items():
-        if value.external:
-            lines.append(f"  {_quoted('value ' + name)} [shape=ellipse, label={_quoted(name)}];")
-    for op in graph.vertices.values():
-        if op.launch is not None:
-            lines.append(_dot_arc(op.launch, op.name, "color=gray50, style=dashed", "launch"))
-        for read in op.op.reads:
-            if read.name in graph.states:
-                lines.append(_dot_arc("state " + read.name, op.name, "color=gray50", ""))
-                continue
-            source = writers.get(read.name, "value " + read.name)
-            style = "style=dashed, constraint=false" if read.carry else "color=black"
-            lines.append(_dot_arc(source, op.name, style, str(read)))
-        for name in op.op.writes:
-            if name in graph.states:
-                lines.append(_dot_arc(op.name, "state " + name, "color=gray50", ""))
     return "\n".join([*lines, "}"]) + "\n"
 
 

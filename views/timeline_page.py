@@ -18,7 +18,7 @@ from ..timelines.timeline import Span, Timeline
 from .html import asset, embedded, palette, policy
 from .svg import STEP_COLOURS
 from .traced import Trace
-from .words import later, protected
+from .words import later, protected, us
 
 SCRIPTS = (  # one, in this order
     "timeline_state.js",
@@ -58,10 +58,6 @@ def timeline_page(trace: Trace, *, title: str | None = None, steps: int | None =
 # --- numbers ----------------------------------------------------------------------------------
 
 
-def _us(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
-
-
 def signed(share: float) -> str:
     """`+1.2%`; nothing that rounds to zero has a sign."""
     return f"{share:+.1%}" if abs(share) >= 0.0005 else "0.0%"
@@ -80,16 +76,16 @@ def _facts(trace: Trace) -> str:
     overlap = trace.analysis.overlap
     real = not trace.simulated
     facts = [
-        ("period, measured" if real else "period, simulated", f"{_us(trace.run.period_us)} µs", ""),
-        ("period, predicted", f"{_us(trace.predicted_us)} µs", _predicted_note(trace)),
+        ("period, measured" if real else "period, simulated", f"{us(trace.run.period_us)} µs", ""),
+        ("period, predicted", f"{us(trace.predicted_us)} µs", _predicted_note(trace)),
         ("prediction error", signed(trace.error), "of the measured period" if real else ""),
         ("host work hidden", f"{overlap.hidden:.0%}", "a device is busy meanwhile"),
         ("device time overlapped", f"{overlap.of_device:.1%}", "a host thread is busy meanwhile"),
     ]
     if trace.replayed_us is not None:
         over = trace.analysis.mean_us - trace.replayed_us
-        note = f"of the mean step, {_us(trace.analysis.mean_us)} µs"
-        facts.insert(3, ("hand-overs cost", f"{_us(max(over, 0.0))} µs", note))
+        note = f"of the mean step, {us(trace.analysis.mean_us)} µs"
+        facts.insert(3, ("hand-overs cost", f"{us(max(over, 0.0))} µs", note))
     return "".join(
         f"<div><dt>{label}</dt><dd>{value}<small>{escape(note)}</small></dd></div>"
         for label, value, note in facts
@@ -137,8 +133,8 @@ def _cycles(trace: Trace) -> str:
             for op, d in found.ops
         )
         return (
-            f"<ol class=cycle>{ops}</ol><p>{_us(found.us)} µs in its ops and "
-            f"{_us(found.late_us)} µs in hand-overs, over {found.share:.0%} of the time.</p>"
+            f"<ol class=cycle>{ops}</ol><p>{us(found.us)} µs in its ops and "
+            f"{us(found.late_us)} µs in hand-overs, over {found.share:.0%} of the time.</p>"
         )
 
     if trace.simulated:
@@ -171,13 +167,13 @@ def _waits(trace: Trace) -> str:
 def _idle(trace: Trace) -> str:
     causes = [cause for cause in trace.analysis.causes if cause.us >= 0.05]
     rest = causes[_MOST_CAUSES:]
-    more = f" {len(rest)} smaller causes: {_us(sum(c.us for c in rest))} µs." if rest else ""
+    more = f" {len(rest)} smaller causes: {us(sum(c.us for c in rest))} µs." if rest else ""
     return _table(
         "Idle time by cause",
         "Hand-over: all that the op comes after was over, but it had not started yet." + more,
         ["actor", "before", "why", "count", "idle µs", "hand-over µs"],
         (
-            [c.actor, c.op, trace.why(c), str(c.times), _us(c.us), _us(c.late_us)]
+            [c.actor, c.op, trace.why(c), str(c.times), us(c.us), us(c.late_us)]
             for c in causes[:_MOST_CAUSES]
         ),
     )
@@ -189,7 +185,7 @@ def _actors(trace: Trace) -> str:
         "",
         ["actor", "busy %", "busy µs", "idle µs", "hand-over µs"],
         (
-            [a.actor, f"{a.busy:.1%}", _us(a.busy_us), _us(a.idle_us), _us(a.late_us)]
+            [a.actor, f"{a.busy:.1%}", us(a.busy_us), us(a.idle_us), us(a.late_us)]
             for a in trace.analysis.actors
         ),
     )
@@ -205,9 +201,9 @@ def _ops(trace: Trace) -> str:
                 o.op,
                 o.actor,
                 str(o.runs),
-                _us(o.median_us),
-                _us(o.p90_us),
-                _us(o.mean_us),
+                us(o.median_us),
+                us(o.p90_us),
+                us(o.mean_us),
                 f"{o.share:.1%}",
             ]
             for o in trace.analysis.ops

@@ -30,6 +30,14 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def slots_text(count: int | None) -> str:
+    return "fresh" if count is None else str(count)
+
+
+def us(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
+
+
 def per_step(plan: Plan) -> str:
     """`500 µs a step (costs: hints, not measured)`: no period stands alone."""
     return f"{plan.period_us:,.0f} µs a step (costs: {plan.costs_from})"

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from ..plan import Plan, Wait
 from .paths import HOP, Weights, reachable, with_empty
@@ -24,7 +23,6 @@ from .waits import Frame, Synchronization, synchronize
 
 BOUND = 64  # steps that one op may be ahead of another where nothing else limits it
 MOST = 1 << 14  # where even such a distance costs time, it is only the time of a launch
-Reach = npt.NDArray[np.bool_]
 
 
 def bounded(

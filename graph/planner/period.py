@@ -31,7 +31,6 @@ HOST_US = 10.0  # what an op takes where neither a profile nor the declaration s
 DEVICE_US = 100.0
 
 _LARGEST = 1 << 36  # of a scaled duration: leaves room for sums of ratios in 64 bits
-NEVER = -(1 << 62)
 _TURNS = 12  # of Newton's iteration, before policy iteration is asked
 
 

@@ -148,7 +148,7 @@ def test_small_batches_are_filled_row_by_row(xgrammar: XGrammarBackend, rows: in
     counting = Counting()
     matchers = [compiled.matcher() for _ in range(rows)]
     for matcher in matchers:
-        matcher._filler = counting  # type: ignore[assignment]
+        matcher._filler = counting
     bitmask = np.full((rows, 1, words(VOCAB)), ALL_ALLOWED, dtype=np.int32)
     fill_batch([(matcher, [], row) for row, matcher in enumerate(matchers)], bitmask)
     assert calls == ([3] if rows == 3 else [])

@@ -15,7 +15,7 @@ from stepweave.graph.node import Node, Op
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.views.dot import dot, dot_graph
+from stepweave.views.dot import dot
 from stepweave.views.lanes import lanes
 from stepweave.views.mermaid import mermaid
 from tests.graph.pipelines import decode
@@ -46,10 +46,6 @@ def test_wide_lanes_of_the_decode_step(plan: Plan) -> None:
 
 def test_dot_of_the_decode_step(plan: Plan) -> None:
     matches_golden("decode.dot", dot(plan))
-
-
-def test_dot_of_the_declared_graph(plan: Plan) -> None:
-    matches_golden("decode_graph.dot", dot_graph(plan.graph))
 
 
 def test_mermaid_of_the_decode_step(plan: Plan) -> None:

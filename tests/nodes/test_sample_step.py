@@ -1,0 +1,216 @@
+"""sample: the tokens of a step and what it hands on, against a plain program."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from stepweave.nodes.data import Inputs, Mask, Sampled, Tails
+from stepweave.nodes.ops.history import History
+from stepweave.nodes.sample import compares, sample
+from stepweave.policies.acceptance import Coupled, Rejection, Synthetic
+from stepweave.requests.batch import StepBatch
+from stepweave.structured.bitmask import row_allowing
+from tests.nodes.steps import (
+    VOCAB,
+    chunk,
+    decoding,
+    drafts_of,
+    history,
+    inputs_of,
+    some,
+    tails_of,
+)
+
+TAILS = {0: (40, 3), 1: (41, 6), 2: (42, 6), 3: (43, 9)}
+
+
+def best(tokens: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Logits `[S, W, V]` whose best token at each window position is this one."""
+    logits = torch.zeros(len(tokens), len(tokens[0]), VOCAB)
+    for row, window in enumerate(tokens):
+        for at, token in enumerate(window):
+            logits[row, at, token] = 5.0
+    return logits
+
+
+def sampled(
+    inputs: Inputs | None, logits: torch.Tensor | None, past: History | None = None, **more: Any
+) -> tuple[Sampled | None, Tails]:
+    asked: dict[str, Any] = {"prompt_logits": None, "mask": None, "tails": tails_of(TAILS)}
+    found, tails = some(
+        sample(
+            inputs=inputs,
+            logits=logits,
+            history=past or history(),
+            draft_probs=None,
+            rule=Coupled(),
+            **{**asked, **more},
+        )
+    )
+    return found, some(tails)
+
+
+def made(rows: StepBatch, drafts: dict[int, list[int]]) -> Inputs:
+    return inputs_of(rows, tails_of(TAILS), drafts_of(drafts))
+
+
+def test_drafts_are_kept_up_to_the_first_that_differs_and_one_token_follows() -> None:
+    batch = StepBatch(9, (decoding(2), decoding(0), decoding(1)))
+    inputs = made(batch, {2: [21, 22], 0: [31, 32], 1: [11, 12]})
+    found, tails = sampled(inputs, best([[21, 22, 23], [31, 33, 34], [14, 12, 13]]))
+    assert some(found).tokens.tolist() == [[21, 22, 23], [31, 33, -1], [14, -1, -1]]
+    assert some(found).counts.tolist() == [3, 2, 1]
+    assert some(found).drafted.tolist() == [2, 2, 2]
+    assert some(found).logprobs is None
+    assert tails.last.tolist()[:4] == [33, 14, 23, 43], "row 3 sat out and keeps its own"
+    assert tails.computed.tolist()[:4] == [3 + 2, 6 + 1, 6 + 3, 9]
+
+
+def test_the_tails_of_the_step_before_do_not_change() -> None:
+    before = tails_of(TAILS)
+    sampled(made(StepBatch(9, (decoding(2),)), {2: [21]}), best([[21, 22, 23]]), tails=before)
+    assert before.last.tolist()[:4] == [40, 41, 42, 43]
+
+
+def test_the_history_gets_the_settled_tokens_at_their_positions_and_no_others() -> None:
+    past = history()
+    batch = StepBatch(9, (decoding(2), decoding(0)))
+    sampled(made(batch, {2: [21, 22]}), best([[21, 24, 25], [33, 1, 1]]), past)
+    assert past.tokens[2, :12].tolist() == [0] * 7 + [21, 24, 0, 0, 0]
+    assert past.tokens[0, :12].tolist() == [0] * 4 + [33] + [0] * 7
+    assert past.tokens[[1, 3]].count_nonzero() == 0
+
+
+def test_a_step_without_inputs_hands_on_the_same_tails() -> None:
+    tails = tails_of(TAILS)
+    found, after = sampled(None, None, tails=tails)
+    assert found is None
+    assert after is tails
+
+
+def test_a_step_that_samples_nothing_hands_on_the_same_tails() -> None:
+    tails = tails_of(TAILS)
+    inputs = made(StepBatch(9, (chunk(0, [3, 4], samples=False),)), {})
+    found, after = sampled(inputs, None, tails=tails)
+    assert found is None
+    assert after is tails
+
+
+def test_a_chunk_that_ends_a_prompt_gets_its_first_token() -> None:
+    inputs = made(StepBatch(9, (chunk(0, [3, 4, 5], start=4),)), {})
+    found, tails = sampled(inputs, best([[17]]))
+    assert some(found).tokens.tolist() == [[17]]
+    assert some(found).drafted.tolist() == [0]
+    assert (int(tails.last[0]), int(tails.computed[0])) == (17, 7)
+
+
+def test_a_forced_token_is_handed_on_and_the_draw_beside_it_is_not_changed() -> None:
+    batch = StepBatch(9, (decoding(1), chunk(0, [3, 4], start=4, forced=33)))
+    found, tails = sampled(made(batch, {1: [11]}), best([[11, 12, 13], [17, 17, 17]]))
+    assert some(found).tokens.tolist() == [[11, 12, -1], [33, -1, -1]]
+    assert some(found).counts.tolist() == [2, 1]
+    assert (int(tails.last[0]), int(tails.computed[0])) == (33, 6)
+
+
+def test_padding_changes_no_row_of_a_request() -> None:
+    past, batch = history(), StepBatch(9, (decoding(2),))
+    padded = StepBatch(9, batch.rows, padding=2)
+    plain_found, plain = sampled(made(batch, {2: [21]}), best([[21, 22, 23]]))
+    found, tails = sampled(
+        made(padded, {2: [21]}), best([[21, 22, 23], [1, 1, 1], [2, 2, 2]]), past
+    )
+    assert some(found).tokens[0].tolist() == some(plain_found).tokens[0].tolist() == [21, 22, -1]
+    assert tails.last[:4].tolist() == plain.last[:4].tolist()
+    assert tails.computed[:4].tolist() == plain.computed[:4].tolist()
+    assert past.tokens[[0, 1, 3]].count_nonzero() == 0
+
+
+def test_a_draft_outside_the_vocabulary_is_not_considered() -> None:
+    found, _ = sampled(made(StepBatch(9, (decoding(2),)), {2: [VOCAB, 22]}), best([[21, 22, 23]]))
+    assert some(found).tokens.tolist() == [[21, -1, -1]]
+    assert some(found).drafted.tolist() == [0]
+
+
+def test_a_mask_decides_the_token_and_cuts_the_drafts_behind_the_first_it_refuses() -> None:
+    row = decoding(2, structured=True)
+    only = torch.stack(
+        [torch.tensor(row_allowing(allowed, VOCAB)) for allowed in ([21, 5], [6, 7], [0])]
+    )
+    mask = Mask(only[None], torch.tensor([1]))
+    logits = best([[21, 22, 23]])
+    logits[0, 1, 7] = 1.0  # the best of what the grammar leaves
+    found, tails = sampled(made(StepBatch(9, (row,)), {2: [21, 22]}), logits, mask=mask)
+    assert some(found).tokens.tolist() == [[21, 7, -1]]
+    assert some(found).drafted.tolist() == [1], "what the grammar cut is not counted"
+    assert (int(tails.last[2]), int(tails.computed[2])) == (7, 8)
+
+
+def test_log_probabilities_are_the_models_own_whatever_the_request_changes() -> None:
+    row = decoding(2, logprobs=2, logit_bias={17: 50.0})
+    logits = torch.randn(1, 3, VOCAB, generator=torch.Generator().manual_seed(3))
+    found, _ = sampled(made(StepBatch(9, (row,)), {}), logits)
+    assert some(found).tokens[0, 0] == 17, "by its bias"
+    told = some(some(found).logprobs)
+    plain = [float(x) for x in logits[0, 0]]
+    total = math.log(sum(math.exp(x) for x in plain))
+    ranked = sorted(range(VOCAB), key=lambda token: -plain[token])
+    assert float(told.logprob[0]) == pytest.approx(plain[17] - total, abs=1e-5)
+    assert int(told.rank[0]) == 1 + ranked.index(17)
+    assert told.top_tokens[0].tolist() == ranked[:2]
+    assert told.top_logprobs[0].tolist() == pytest.approx(
+        [plain[token] - total for token in ranked[:2]], abs=1e-5
+    )
+    assert told.logprob[1:].isnan().all(), "no token, no log-probability"
+
+
+def test_prompt_tokens_are_told_though_nothing_is_sampled() -> None:
+    tails = tails_of(TAILS)
+    asked: dict[str, Any] = {"params": {"prompt_logprobs": 1}, "prompt_targets": (4, 5)}
+    inputs = made(StepBatch(9, (chunk(0, [3, 4], samples=False, following=5, **asked),)), {})
+    logits = best([[4, 9]])[0]
+    found, after = sampled(inputs, None, prompt_logits=logits, tails=tails)
+    assert after is tails
+    assert some(found).tokens.shape == (0, 1)
+    told = some(some(found).prompt)
+    hit = 5 - math.log(math.exp(5) + VOCAB - 1)
+    assert told.logprob.tolist() == pytest.approx([hit, hit - 5], abs=1e-5)
+    assert told.rank.tolist() == [1, 2]
+    assert told.top_tokens.tolist() == [[4], [9]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "needs"), [(Coupled(), False), (Rejection(), True), (Synthetic(rates=(0.5,)), False)]
+)
+def test_what_drafts_were_drawn_from_is_read_where_the_rule_compares(
+    rule: Any, needs: bool
+) -> None:
+    assert compares(rule) is needs
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_greedy_steps_are_those_of_a_plain_program(seed: int) -> None:
+    rnd = random.Random(seed)
+    slots = rnd.sample(range(4), rnd.randrange(1, 5))
+    batch = StepBatch(9, tuple(decoding(slot) for slot in slots))
+    wanted = [[rnd.randrange(3) for _ in range(3)] for _ in slots]
+    drafts = {slot: [rnd.choice([-1, 0, 1, 2, VOCAB]) for _ in range(2)] for slot in slots}
+    past, before = history(), tails_of(TAILS)
+    found, tails = sampled(made(batch, drafts), best(wanted), past, tails=before)
+    for index, slot in enumerate(slots):
+        tokens: list[int] = []
+        for at in range(3):
+            tokens.append(wanted[index][at])
+            if at == 2 or drafts[slot][at] != wanted[index][at]:
+                break
+        computed = TAILS[slot][1]
+        assert some(found).tokens[index].tolist() == tokens + [-1] * (3 - len(tokens))
+        assert int(tails.last[slot]) == tokens[-1]
+        assert int(tails.computed[slot]) == computed + len(tokens)
+        written = past.tokens[slot, computed + 1 : computed + 1 + len(tokens)]
+        assert written.tolist() == tokens

@@ -24,7 +24,7 @@ from .kind import NodeKind, NodeSpec
 from .options import DrafterOptions
 from .registry import kind
 from .sizes import Sizes
-from .values import ACCEPTANCE, BATCH, HOST_SAMPLED, SIZES
+from .values import ACCEPTANCE, BATCH, HOST_SAMPLED, REQUESTS, SIZES
 
 
 def offset(kind: NodeKind, depth: int) -> int:
@@ -73,7 +73,7 @@ def decode_step(
         each.declare(replace(spec, offset=offset(each, depth), options=chosen), captured=captured)
         for spec, each, chosen in zip(specs, kinds, settings, strict=True)
     ]
-    return step_graph(
+    graph = step_graph(
         *declared,
         order=order,
         name=name,
@@ -81,6 +81,19 @@ def decode_step(
         resources=found,
         bodies=resources is not None,
     )
+    _check_that_requests_end(graph)
+    return graph
+
+
+def _check_that_requests_end(graph: StepGraph) -> None:
+    """Without a node that settles what a step gave its requests, a run would never end."""
+    changes = [vertex.op for vertex in graph.vertices.values() if REQUESTS.name in vertex.op.writes]
+    if changes and all(BATCH.name in op.writes for op in changes):
+        raise GraphError(
+            f"no node settles what a step gives its requests, so none would ever end: list one "
+            f"that changes the state {REQUESTS.name!r} after the step, as kind 'commit' does",
+            code="SW-NODE",
+        )
 
 
 def may_be_delayed(plan: Plan) -> bool:

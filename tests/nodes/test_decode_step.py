@@ -123,6 +123,14 @@ def test_a_depth_below_one_is_refused() -> None:
         decode_step([NodeSpec("schedule", "schedule")], depth=0, acceptance=Coupled())
 
 
+def test_a_step_that_settles_nothing_is_refused_since_no_request_would_end() -> None:
+    config = load_config("async", {"nodes.commit": None})
+    assert isinstance(config, PipelineConfig)
+    with pytest.raises(GraphError, match="kind 'commit'") as caught:
+        step_graph(config)
+    assert caught.value.code == "SW-NODE"
+
+
 def test_sampled_tokens_do_not_pass_through_the_host() -> None:
     graph = step()
     host_values = {name for name, value in graph.values.items() if value.place != "device"}

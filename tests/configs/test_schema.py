@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from typing import Any
 
 import jsonschema
@@ -41,3 +43,20 @@ def test_the_schema_refuses_what_the_loader_refuses(schema: Any, data: Any) -> N
 def test_every_part_of_a_config_is_described(schema: Any) -> None:
     for name, definition in schema["$defs"].items():
         assert definition.get("description"), name
+
+
+def test_reading_a_pipeline_loads_no_executor_and_builds_no_model_that_it_does_not_use() -> None:
+    """In a process of its own, where nothing else has loaded or used anything."""
+    program = (
+        "import sys\n"
+        "from stepweave.configs.load import load_config\n"
+        "from stepweave.configs.abstract import AbstractGraph\n"
+        "from stepweave.nodes.eagle import EagleOptions\n"
+        "load_config('async')\n"
+        "print([name for name in sys.modules if name.startswith('stepweave.executors')])\n"
+        "print(AbstractGraph.__pydantic_complete__, EagleOptions.__pydantic_complete__)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines() == ["[]", "False False"]

@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from ..graph.arguments import MAX_DISTANCE
 from ..graph.errors import did_you_mean
 from ..graph.node import Node, Op, Read, State, Value
 from ..graph.step_graph import StepGraph
 from .errors import ConfigError, Problem
+from .part import Part
 from .validated import validated
 from .yaml_source import Located, Location
 
@@ -46,10 +47,6 @@ def _checked_read(text: Any) -> Any:
     return text
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-
-
 ReadText = Annotated[
     str,
     BeforeValidator(_checked_read),
@@ -59,7 +56,7 @@ ReadText = Annotated[
 ]
 
 
-class AbstractPhase(_Part):
+class AbstractPhase(Part):
     """A part of an op, so that an access can end before the op does."""
 
     name: Name = Field(description="Name of the phase; its op is called `node.host.name`.")
@@ -72,7 +69,7 @@ class AbstractPhase(_Part):
     cost_us: Microseconds | None = Field(default=None, description="Duration in µs.")
 
 
-class AbstractOp(_Part):
+class AbstractOp(Part):
     """What a node does on one actor: one op, or consecutive phases."""
 
     reads: tuple[ReadText, ...] = Field(
@@ -107,7 +104,7 @@ def _op(
     return Op(tuple(parse_read(text) for text in reads), tuple(writes), phase, cost_us)
 
 
-class AbstractNode(_Part):
+class AbstractNode(Part):
     """A unit of work in a step."""
 
     name: Name = Field(
@@ -151,7 +148,7 @@ class AbstractNode(_Part):
         )
 
 
-class AbstractValue(_Part):
+class AbstractValue(Part):
     """A datum written anew in each step."""
 
     place: Literal["host", "pinned", "device"] = Field(
@@ -187,7 +184,7 @@ class AbstractValue(_Part):
         )
 
 
-class AbstractState(_Part):
+class AbstractState(Part):
     """A datum changed in place across steps."""
 
     name: Name = Field(description="Name of the state. `- kv` is short for `- {name: kv}`.")
@@ -202,7 +199,7 @@ def _mapping_or_nothing(value: Any) -> Any:
     return {} if value is None else value  # `batch:` alone declares a value with every default
 
 
-class AbstractGraph(_Part):
+class AbstractGraph(Part):
     """A decode step declared without an implementation."""
 
     version: Literal[1] = Field(default=1, description="Version of this format.")

@@ -16,12 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ..graph.errors import did_you_mean
 from ..graph.step_graph import StepGraph, Vertex
 from .abstract import Microseconds, Name
 from .errors import ConfigError, Mark
+from .part import Part
 from .validated import validated
 from .yaml_source import read_yaml
 
@@ -31,11 +32,7 @@ MAX_ROWS = 1 << 20
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-
-
-class Point(_Part):
+class Point(Part):
     """How long an op took at one batch size, in µs; the median is what plans are made with."""
 
     p50: Microseconds
@@ -62,7 +59,7 @@ Curve = dict[
 """µs at some batch sizes; straight lines between them."""
 
 
-class OpCosts(_Part):
+class OpCosts(Part):
     """How long one op takes: the sum of what it takes by rows and by query tokens."""
 
     us: Microseconds | None = Field(default=None, description="µs at every batch size.")
@@ -117,7 +114,7 @@ NumberOrCosts = Annotated[
 ]
 
 
-class CostsFile(_Part):
+class CostsFile(Part):
     """What a costs file says."""
 
     version: Literal[1] = Field(default=1, description="Version of this format.")

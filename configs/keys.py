@@ -11,7 +11,8 @@ from pydantic import BaseModel
 
 from ..nodes.registry import kind, known_kinds
 from ..policies.registry import loadable
-from .schema import PipelineConfig, PolicyConfig, node_model
+from .node_keys import node_model
+from .schema import PipelineConfig, PolicyConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..graph.errors import did_you_mean
 from .errors import ConfigError, Problem
-from .schema import PLACEMENT
+from .node_keys import PLACEMENT
 from .yaml_source import Located
 
 ANCHORS = ("after", "before")

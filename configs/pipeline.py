@@ -16,10 +16,11 @@ from ..nodes.registry import kind, known_kinds
 from ..policies.errors import PolicyError
 from ..policies.registry import DECISIONS, default
 from .errors import ConfigError, Problem
+from .node_keys import NodeConfig, reading_model
 from .place import Line
 from .policies import by_kind
 from .retired import without_retired
-from .schema import NodeConfig, PipelineConfig, PolicyConfig, policy_model, reading_model
+from .schema import PipelineConfig, PolicyConfig, policy_model
 from .validated import validated
 from .yaml_source import Located, Location
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
-    PrivateAttr,
     SerializeAsAny,
     ValidationInfo,
     create_model,
@@ -28,12 +25,13 @@ from ..nodes.d2h_counts import KIND as COUNTS
 from ..nodes.draft_model import DraftModelOptions
 from ..nodes.eagle import EagleOptions
 from ..nodes.eagle3 import Eagle3Options
-from ..nodes.kind import NodeKind
 from ..nodes.options import DrafterOptions, ModelName, Options
 from ..nodes.registry import kind, known_kinds
 from ..policies.errors import PolicyError
 from ..policies.registry import DECISIONS, default, loadable, policy_class
-from .abstract import MAX_NODES, AbstractGraph, Microseconds, Name, ReadText
+from .abstract import MAX_NODES, AbstractGraph, Microseconds, Name
+from .node_keys import NodeConfig, node_model, reading_model
+from .part import Part, model_name
 from .places import Device, Executor
 from .prompts import PromptLine
 
@@ -41,11 +39,7 @@ Order = Literal["keep", "search"]
 OptionsModel = TypeVar("OptionsModel", bound=Options)
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-
-
-class ModelConfig(_Part):
+class ModelConfig(Part):
     """The model that decodes."""
 
     name: ModelName = Field(
@@ -100,7 +94,7 @@ class ModelConfig(_Part):
         return self
 
 
-class SchedulerConfig(_Part):
+class SchedulerConfig(Part):
     """How many requests run at once, and with how much memory."""
 
     max_rows: int = Field(default=16, ge=1, le=1024, description="Requests in one step, at most.")
@@ -117,7 +111,7 @@ class SchedulerConfig(_Part):
     )
 
 
-class PolicyConfig(_Part):
+class PolicyConfig(Part):
     """A policy by its name; its options stand beside. The name alone is short for `{kind: name}`.
 
     A policy that was read is also an instance of the policy's own class.
@@ -126,18 +120,13 @@ class PolicyConfig(_Part):
     kind: Name = Field(description="Name of the policy.")
 
 
-def _named(*words: str) -> str:
-    """`draft_model`, `node` as DraftModelNode."""
-    return "".join(map(str.title, re.findall("[A-Za-z0-9]+", " ".join(words))))
-
-
 @cache
 def policy_model(decision: str, name: str) -> type[PolicyConfig]:
     """What a file may say of that policy: `kind`, and its options. Raises `PolicyError`."""
     made = policy_class(decision, name)
     bases: Any = (PolicyConfig, made)
     model: type[PolicyConfig] = create_model(
-        _named(name, decision), __base__=bases, __doc__=made.__doc__
+        model_name(name, decision), __base__=bases, __doc__=made.__doc__
     )
     return model
 
@@ -160,7 +149,7 @@ def _chosen(decision: str, description: str) -> Any:
     )
 
 
-class PoliciesConfig(_Part):
+class PoliciesConfig(Part):
     """Decisions that the engine leaves to a policy."""
 
     admission: SerializeAsAny[PolicyConfig] = _chosen(
@@ -196,89 +185,6 @@ class PoliciesConfig(_Part):
         return _read_policy(str(info.field_name), chosen)
 
 
-class NodeConfig(_Part):
-    """A node of the decode step; the options of its kind stand beside these keys.
-
-    A node that was read is also an instance of its kind's model of options.
-    """
-
-    kind: Name | None = Field(
-        default=None, description="A registered node kind. null: the kind with the node's name."
-    )
-    after: Name | None = Field(
-        default=None,
-        description="In a file that extends another: the node after which this one is listed.",
-    )
-    before: Name | None = Field(
-        default=None,
-        description="In a file that extends another: the node before which this one is listed.",
-    )
-    actor: Name = Field(
-        default="driver", description="The host thread that runs it, or launches its device op."
-    )
-    stream: Name | None = Field(
-        default=None, description="The stream that runs its device op. null: the kind's."
-    )
-    reads: dict[Name, ReadText] = Field(
-        default_factory=dict,
-        max_length=256,
-        description="By parameter of the kind: the value it reads in this pipeline, as "
-        "`value` or `value@-1`.",
-    )
-    host_cost_us: Microseconds | None = Field(
-        default=None, description="Assumed duration of its host ops in µs."
-    )
-    device_cost_us: Microseconds | None = Field(
-        default=None, description="Assumed duration of its device ops in µs."
-    )
-    launch_latency_us: Microseconds | None = Field(
-        default=None, description="µs from the start of the launch until the device op can start."
-    )
-    allow_sync: bool = Field(
-        default=False, description="true: its host ops may wait for the device."
-    )
-    _line: int | None = PrivateAttr(default=None)
-
-    @property
-    def line(self) -> int | None:
-        """Where the file mentions this node."""
-        return self._line
-
-
-PLACEMENT = frozenset(NodeConfig.model_fields)
-"""The keys of every node; any other is an option of its kind."""
-
-
-def reading_model(kind: NodeKind) -> type[NodeConfig]:
-    """What a node of that kind may say: the keys of every node, and the options of the kind.
-
-    Raises `GraphError` for a kind whose options have the name of a key that every node has.
-    """
-    taken = sorted(PLACEMENT & kind.options.model_fields.keys())
-    if taken:
-        raise GraphError(
-            f"kind {kind.name!r} has an option {taken[0]!r}, which is a key of every node; the "
-            "kind has to rename it",
-            code="SW-KIND",
-        )
-    return _with_options(kind.options)
-
-
-@cache
-def _with_options(options: type[Options]) -> type[NodeConfig]:
-    """Kinds without options share one: the first use of a model builds it, which takes time."""
-    bases: Any = (NodeConfig, options)
-    model: type[NodeConfig] = create_model(_named(options.__name__, "node"), __base__=bases)
-    return model
-
-
-@cache
-def node_model(kind: NodeKind) -> type[NodeConfig]:
-    """The same, with the name and summary of the kind, for the schema and the reference."""
-    said = f"A node of kind {kind.name}: {kind.summary}."
-    return create_model(_named(kind.name, "node"), __base__=reading_model(kind), __doc__=said)
-
-
 EMBEDDED_DRAFTERS = tuple(
     options.model_fields["model"].default
     for options in (DraftModelOptions, EagleOptions, Eagle3Options)
@@ -286,7 +192,7 @@ EMBEDDED_DRAFTERS = tuple(
 """Names of the drafters that were made for the embedded model."""
 
 
-class PipelineConfig(_Part):
+class PipelineConfig(Part):
     """A decode pipeline: model, features, placement."""
 
     version: Literal[2] = Field(default=2, description="Version of this format.")

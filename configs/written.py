@@ -15,7 +15,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from ..nodes.registry import kind
-from .schema import NodeConfig, PipelineConfig, PolicyConfig
+from .node_keys import NodeConfig
+from .schema import PipelineConfig, PolicyConfig
 
 WIDTH = 100
 BESIDE = 36  # the column of a comment that fits beside its key

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..configs.schema import NodeConfig, PipelineConfig
+from ..configs.node_keys import NodeConfig
+from ..configs.schema import PipelineConfig
 from ..graph.parameters import Resources
 from ..graph.plan import Plan
 from ..graph.planner.compile import compile_plan

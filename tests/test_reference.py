@@ -18,7 +18,8 @@ import typer
 
 import stepweave.nodes
 from stepweave.cli.main import app
-from stepweave.configs.schema import json_schema, node_model, policy_model
+from stepweave.configs.node_keys import node_model
+from stepweave.configs.schema import json_schema, policy_model
 from stepweave.graph.public import PACKAGES
 from stepweave.nodes.registry import kind, known_kinds
 from stepweave.policies.registry import DECISIONS, known

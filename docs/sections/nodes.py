@@ -12,7 +12,8 @@ from sections.keys import keys as keys_of
 from sections.markdown import code, table
 
 from stepweave.configs.load import load_config, shipped
-from stepweave.configs.schema import PipelineConfig, node_model
+from stepweave.configs.node_keys import node_model
+from stepweave.configs.schema import PipelineConfig
 from stepweave.graph.node import Node, Value
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph

@@ -7,18 +7,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ..configs.place import Line
+from ..graph.errors import StepweaveError
+from .planned import Refused
+
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
     from ..serving.llm import LLM
 
 
 def loaded(config: PipelineConfig) -> LLM:
-    """The engine of a config. Raises what `LLM` raises."""
+    """The engine of a config. Raises what `LLM` raises, and `Refused` with a node's place."""
     with _said("importing torch and transformers"):
         from ..serving.llm import LLM
     drafter = getattr(config.drafter, "model", None)
     with _said(f"loading {config.model.name}" + (f" and {drafter}" if drafter else "")):
-        return LLM(pipeline=config)
+        try:
+            return LLM(pipeline=config)
+        except StepweaveError as error:
+            if isinstance(error.line, Line):
+                raise Refused(error, error.line.mark) from error
+            raise
 
 
 @contextmanager

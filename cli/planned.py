@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Refused(StepweaveError):
     """The graph of a config was refused, or its plan; `mark` is the place in the file."""
 
-    def __init__(self, error: GraphError | UnsoundPlan, mark: Mark) -> None:
+    def __init__(self, error: StepweaveError, mark: Mark) -> None:
         super().__init__(
             f"{mark}: {error.message}", code=error.code, line=mark.line, column=mark.column
         )

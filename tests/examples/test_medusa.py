@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
 from stepweave import LLM, RequestOutput, load_config
+from stepweave.cli.main import app
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import shipped
 from stepweave.configs.schema import PipelineConfig
@@ -271,6 +273,13 @@ def test_weights_that_are_missing_or_do_not_fit_are_refused(tmp_path: Path, head
     said = refused(tmp_path, tmp_path / "narrow.safetensors")
     assert "heads.1.weight of" in said
     assert "shape (128, 64), but (128, 128) fits the target" in said
+
+
+def test_the_command_line_names_the_file_and_the_line(tmp_path: Path) -> None:
+    path = pipeline(tmp_path, "async", tmp_path / "none.safetensors")
+    done = CliRunner().invoke(app, ["run", str(path), "--prompt", "x"])
+    assert done.exit_code != 0
+    assert "with_async.yaml:7:3: node 'draft'" in done.output.replace("\n", "")
 
 
 @pytest.mark.parametrize(

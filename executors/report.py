@@ -31,7 +31,7 @@ class Unused(NamedTuple):
 
     node: str
     op: str
-    value: str  # as declared, such as `tails@-1`; or a state
+    value: str  # as declared, such as `progress@-1`; or a state
     access: Literal["read", "write"]
 
 

@@ -139,7 +139,7 @@ class EagleHead:
 
     @property
     def feature_layers(self) -> tuple[int, ...] | None:
-        """What the target must `watch`; None: its last hidden state."""
+        """What the target must record; None: its last hidden state."""
         return self.config.feature_layers
 
     @property

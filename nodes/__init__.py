@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from .data import HostSampled as HostSampled
     from .data import Inputs as Inputs
     from .data import Mask as Mask
+    from .data import Progress as Progress
     from .data import Proposal as Proposal
     from .data import Sampled as Sampled
     from .data import SampleRows as SampleRows
-    from .data import Tails as Tails
     from .drafter import Drafter as Drafter
     from .kind import NodeKind as NodeKind
     from .kind import NodeSpec as NodeSpec
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from .values import MASK as MASK
     from .values import MASK_HOST as MASK_HOST
     from .values import MATCHERS as MATCHERS
+    from .values import PROGRESS as PROGRESS
     from .values import PROMPT_LOGITS as PROMPT_LOGITS
     from .values import REQUEST_SLOTS as REQUEST_SLOTS
     from .values import REQUESTS as REQUESTS
@@ -74,7 +75,6 @@ if TYPE_CHECKING:
     from .values import SETTLED as SETTLED
     from .values import SIZES as SIZES
     from .values import STAGING as STAGING
-    from .values import TAILS as TAILS
     from .values import TARGET as TARGET
     from .values import VOCAB_SIZE as VOCAB_SIZE
 else:

@@ -156,19 +156,19 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class Tails:
-    """`tails`: what one step hands to the next for every live row, never through the host.
+class Progress:
+    """`progress`: how far each live request is; one step hands it to the next on the device.
 
-    A row may sit out any number of steps, so every row is carried forward.
+    A request may sit out any number of steps, so every slot is carried forward.
     """
 
-    last: Tensor  # [R] the last token
+    last_token: Tensor  # [R]
     computed: Tensor  # [R] tokens whose keys and values are in place
 
     @staticmethod
-    def empty(rows: int, device: torch.device | str = "cpu") -> Tails:
-        return Tails(
-            last=torch.zeros(rows, dtype=torch.int64, device=device),
+    def empty(rows: int, device: torch.device | str = "cpu") -> Progress:
+        return Progress(
+            last_token=torch.zeros(rows, dtype=torch.int64, device=device),
             computed=torch.zeros(rows, dtype=torch.int64, device=device),
         )
 

@@ -14,10 +14,10 @@ from ..graph.parameters import buffer, given, optional, read, update
 from ..requests.batch import StepBatch
 from ..requests.limits import Limits
 from .kind import NodeKind
-from .values import BATCH, DRAFTS, HISTORY, INPUTS, LIMITS, STAGING, TAILS, VOCAB_SIZE
+from .values import BATCH, DRAFTS, HISTORY, INPUTS, LIMITS, PROGRESS, STAGING, VOCAB_SIZE
 
 if TYPE_CHECKING:
-    from .data import DraftTable, Inputs, StagedStep, Tails
+    from .data import DraftTable, Inputs, Progress, StagedStep
     from .ops.history import History
     from .ops.staging import Staging
 
@@ -31,7 +31,7 @@ def stage(batch: StepBatch = read(BATCH), staging: Staging = buffer(STAGING)) ->
 @op(writes=INPUTS)
 def prepare_inputs(
     staging: StagedStep | None = read(STAGING),
-    tails: Tails = read(TAILS, 1),
+    progress: Progress = read(PROGRESS, 1),
     history: History = update(HISTORY),
     drafts: DraftTable | None = optional(DRAFTS, 1),
     limits: Limits = given(LIMITS),
@@ -42,7 +42,7 @@ def prepare_inputs(
 
     if staging is None:
         return None
-    return prepare(staging, tails, drafts, history, limits, vocab_size)
+    return prepare(staging, progress, drafts, history, limits, vocab_size)
 
 
 KIND = NodeKind(

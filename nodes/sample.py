@@ -20,15 +20,15 @@ from .values import (
     INPUTS,
     LOGITS,
     MASK,
+    PROGRESS,
     PROMPT_LOGITS,
     SAMPLED,
-    TAILS,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .data import Inputs, Mask, Sampled, Tails
+    from .data import Inputs, Mask, Progress, Sampled
     from .ops.history import History
 
 
@@ -37,17 +37,17 @@ def compares(rule: Acceptance = given(ACCEPTANCE)) -> bool:
     return rule.compares
 
 
-@op(writes=(SAMPLED, TAILS))
+@op(writes=(SAMPLED, PROGRESS))
 def sample(
     inputs: Inputs | None = read(INPUTS),
     logits: Tensor | None = read(LOGITS),
     prompt_logits: Tensor | None = read(PROMPT_LOGITS),
-    tails: Tails = read(TAILS, 1),
+    progress: Progress = read(PROGRESS, 1),
     history: History = update(HISTORY),
     mask: Mask | None = optional(MASK),
     draft_probs: Tensor | None = optional_state(DRAFT_PROBS, when=compares),
     rule: Acceptance = given(ACCEPTANCE),
-) -> tuple[Sampled | None, Tails]:
+) -> tuple[Sampled | None, Progress]:
     """The tokens of the step, and the hand-off to the next. It adds the tokens to the history.
 
     Raises `MissingMask` where a row with a grammar has no mask.
@@ -55,8 +55,8 @@ def sample(
     from .ops.windows import sample_step
 
     if inputs is None:
-        return None, tails
-    return sample_step(rule, inputs, logits, prompt_logits, tails, history, mask, draft_probs)
+        return None, progress
+    return sample_step(rule, inputs, logits, prompt_logits, progress, history, mask, draft_probs)
 
 
 KIND = NodeKind("sample", "mask, verify the draft window, draw the next token", device=(sample,))

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
         Inputs,
         Kept,
         Mask,
+        Progress,
         Sampled,
         SettledRows,
         StagedStep,
-        Tails,
     )
     from .ops.history import History
     from .ops.masks import MaskBuffer, MatcherTable
@@ -176,14 +176,14 @@ def _sampled_bytes(sizes: Sizes = given(SIZES)) -> int:
     return 8 * sizes.max_rows * (sizes.draft_tokens + 3)
 
 
-def _tails_bytes(sizes: Sizes = given(SIZES)) -> int:
+def _progress_bytes(sizes: Sizes = given(SIZES)) -> int:
     return 16 * sizes.max_rows
 
 
-def _first_tails(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)) -> Tails:
-    from .data import Tails
+def _first_progress(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)) -> Progress:
+    from .data import Progress
 
-    return Tails.empty(sizes.request_slots, device)
+    return Progress.empty(sizes.request_slots, device)
 
 
 def _drafts_bytes(sizes: Sizes = given(SIZES)) -> int:
@@ -270,8 +270,10 @@ MASK: Value[Mask] = Value("mask", "device", "slots", size=_mask_bytes)
 """The same on the device."""
 SAMPLED: Value[Sampled] = Value("sampled", "device", "slots", size=_sampled_bytes)
 """The tokens of the step, and how many of each row were accepted."""
-TAILS: Value[Tails] = Value("tails", "device", "slots", size=_tails_bytes, first=_first_tails)
-"""What the next step needs of every live row: its last token, its number of computed tokens."""
+PROGRESS: Value[Progress] = Value(
+    "progress", "device", "slots", size=_progress_bytes, first=_first_progress
+)
+"""How far each live request is: its last token, its number of computed tokens."""
 DRAFTS: Value[DraftTable] = Value("drafts", "device", "slots", size=_drafts_bytes, first=_no_drafts)
 """The pending drafts of every live row."""
 HOST_SAMPLED: Value[HostSampled, HostSampled] = Value(

@@ -3,7 +3,7 @@
 *Settled* is what the device has confirmed and the host has read. *Optimistic* is what the host
 assumes of steps still in flight: every draft accepted, no request ended. Freeing, stopping,
 metrics and grammars read settled counts only; reservations read optimistic ones. mypy holds the
-line: a function that wants `Settled` does not take `Optimistic`, nor a plain int.
+line: a function that wants `SettledCount` does not take `OptimisticCount`, nor a plain int.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NewType
 
-Settled = NewType("Settled", int)
-Optimistic = NewType("Optimistic", int)
+SettledCount = NewType("SettledCount", int)
+OptimisticCount = NewType("OptimisticCount", int)
 
 
 @dataclass(slots=True)
@@ -31,10 +31,10 @@ class InFlight:
     def steps(self) -> int:
         return self.windows + self.firsts + self.silent
 
-    def upper_bound(self, settled: Settled, window: int) -> Optimistic:
+    def upper_bound(self, settled: SettledCount, window: int) -> OptimisticCount:
         """Upper bound of the tokens there will be: all drafts accepted in every step."""
-        return Optimistic(settled + self.firsts + self.windows * window)
+        return OptimisticCount(settled + self.firsts + self.windows * window)
 
-    def lower_bound(self, settled: Settled) -> Settled:
+    def lower_bound(self, settled: SettledCount) -> SettledCount:
         """Lower bound, as certain as a settled count: every sampling step yields one token."""
-        return Settled(settled + self.firsts + self.windows)
+        return SettledCount(settled + self.firsts + self.windows)

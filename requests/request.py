@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from ..structured.backend import CompiledGrammar
 from .batch import RequestSpec
-from .counts import InFlight, Optimistic, Settled
+from .counts import InFlight, OptimisticCount, SettledCount
 from .moments import Moments, RequestTimings
 from .params import RequestError as RequestError
 from .params import SamplingParams as SamplingParams
@@ -32,7 +32,7 @@ class TokenLogprob:
 
 
 class TextStream(Protocol):
-    """Settled token ids in, pieces of text out; a character split over tokens is held back."""
+    """SettledCount token ids in, pieces of text out; a character split over tokens is held back."""
 
     def push(self, ids: Sequence[int]) -> str: ...
 
@@ -104,15 +104,15 @@ class Request:
         self.earlier_output = tuple(self.output_ids)
 
     @property
-    def settled(self) -> Settled:
+    def settled(self) -> SettledCount:
         """Tokens of prompt and output that the host has seen."""
-        return Settled(len(self.prompt_ids) + len(self.output_ids))
+        return SettledCount(len(self.prompt_ids) + len(self.output_ids))
 
     @property
     def speculates(self) -> bool:
         return self.window > 1
 
-    def upper_bound(self) -> Optimistic:
+    def upper_bound(self) -> OptimisticCount:
         """Tokens there will be if every draft in flight is accepted."""
         return self.in_flight.upper_bound(self.settled, self.window)
 

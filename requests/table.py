@@ -216,7 +216,7 @@ class RequestTable:
         return not self.requests and self.inbox.over
 
     def _begin_run(self) -> None:
-        """Steps count from 0 again: none of the run before is in flight, nor are its rows' tails.
+        """Steps count from 0 again: none of the run before is in flight, and no progress is known.
 
         The caches are as they were, so the prefix cache lives on.
         """

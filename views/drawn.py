@@ -64,7 +64,7 @@ def ghost_edges(plan: Plan) -> dict[tuple[str, str, int], list[int]]:
 
 
 def carries(edges: list[Edge]) -> str:
-    """`tails@-1, drafts@-1`: the values among these that are read in a later step."""
+    """`progress@-1, drafts@-1`: the values among these that are read in a later step."""
     return ", ".join(
         dict.fromkeys(carried(edge) for edge in edges if edge.hazard == "RAW" and edge.carry)
     )

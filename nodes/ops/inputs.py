@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...models.paged_cache import SCRATCH_BLOCK
 from ...requests.limits import Limits
-from ..data import DraftTable, Inputs, PromptTargets, SampleRows, StagedStep, Tails
+from ..data import DraftTable, Inputs, Progress, PromptTargets, SampleRows, StagedStep
 from .edits import edits_of
 from .history import History
 from .staging import (
@@ -39,7 +39,7 @@ def cache_slots_of(
 @torch.inference_mode()
 def prepare(
     staged: StagedStep,
-    tails: Tails,
+    progress: Progress,
     drafts: DraftTable | None,
     history: History,
     limits: Limits,
@@ -49,14 +49,14 @@ def prepare(
 
     A draft outside the vocabulary counts as none: it must never be an index.
     """
-    staging, device = staged.staging, tails.last.device
+    staging, device = staged.staging, progress.last_token.device
     batch_size = len(staged.query_lens)
     tokens = upload(staging.tokens[: staged.tokens], device)
     rows = upload(staging.rows[:batch_size], device)
     blocks = upload(packed(staging.blocks, batch_size, staged.blocks), device)
 
     request_slot = rows[:, REQUEST_SLOT]
-    last = tails.last[request_slot]
+    last = progress.last_token[request_slot]
     pending = (
         drafts.tokens[request_slot] if drafts is not None else last.new_empty(len(request_slot), 0)
     )
@@ -67,7 +67,7 @@ def prepare(
     slot_of_token = request_slot[batch_index]
     decodes = rows[batch_index, DECODES].bool()
     ids = torch.where(decodes, window[batch_index, window_position], given)
-    positions = torch.where(decodes, tails.computed[slot_of_token] + window_position, start)
+    positions = torch.where(decodes, progress.computed[slot_of_token] + window_position, start)
     # The token after the last input must still fit: its position is at most context − 1.
     row_limit: Tensor | int = limits.context_length
     limit: Tensor | int = limits.context_length
@@ -94,7 +94,7 @@ def prepare(
         sample_index=rows[batch_index, SAMPLE],
         query_lens=staged.query_lens,
         decodes=staged.decodes,
-        sample=_sample_rows(staged, rows, tails, ids, pending, row_limit)
+        sample=_sample_rows(staged, rows, progress, ids, pending, row_limit)
         if staged.samples
         else None,
         prompt=_prompt_targets(staged, device) if staged.prompt else None,
@@ -105,7 +105,7 @@ def prepare(
 def _sample_rows(
     staged: StagedStep,
     rows: Tensor,
-    tails: Tails,
+    progress: Progress,
     ids: Tensor,
     pending: Tensor,
     row_limit: Tensor | int,
@@ -118,7 +118,7 @@ def _sample_rows(
     temperature, top_p, min_p, *_ = warp.unbind(dim=1)
     request_slot = rows[batch_index, REQUEST_SLOT]
     decodes = rows[batch_index, DECODES].bool()
-    window_start = torch.where(decodes, tails.computed[request_slot], start)
+    window_start = torch.where(decodes, progress.computed[request_slot], start)
     drafts = torch.where(decodes[:, None], pending[batch_index, : staged.width - 1], -1)
     ahead = window_start[:, None] + torch.arange(1, drafts.shape[1] + 1, device=window_start.device)
     most = row_limit if isinstance(row_limit, int) else row_limit[batch_index, None]

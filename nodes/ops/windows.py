@@ -13,7 +13,7 @@ from ...policies.acceptance import Acceptance
 from ...sampling.draw import filtered_log_probs
 from ...sampling.logprobs import Logprobs, token_logprobs
 from ...sampling.windows import Verified, Windows
-from ..data import Inputs, Mask, PromptTargets, Sampled, SampleRows, Tails
+from ..data import Inputs, Mask, Progress, PromptTargets, Sampled, SampleRows
 from .edits import apply_edits
 from .history import History
 
@@ -48,7 +48,7 @@ def draw(
     by_kernel = runs_on(logits)
     bits = None if mask is None else mask.bits
     # Kernels mask on their way. But bans give way to a mask, so they must see what it leaves.
-    late = by_kernel and rows.edits.bans is None and rows.edits.words is None
+    kernel_masks = by_kernel and rows.edits.bans is None and rows.edits.words is None
     edited = apply_edits(
         rows.edits,
         logits,
@@ -56,9 +56,9 @@ def draw(
         history.tokens[rows.request_slot, : rows.longest],
         rows.window_start,
         rows.prompt,
-        None if late else bits,
+        None if kernel_masks else bits,
     )
-    bits = bits if late else None
+    bits = bits if kernel_masks else None
     judged = valid
     if draft_log_probs is not None:
         draft_log_probs = draft_log_probs[rows.request_slot, : width - 1]
@@ -67,7 +67,7 @@ def draw(
             # no probability left, draws its successor from the residual, as it must be.
             judged = torch.minimum(rows.valid, mask.valid + 1)
     if by_kernel and rule.exact and (rows.greedy or not rows.ranked):
-        verified = _straight(rows, edited, bits, judged)
+        verified = _verified_by_kernels(rows, edited, bits, judged)
     else:
         if bits is not None:
             edited = _masked(edited, bits, in_place=edited is not logits)
@@ -80,7 +80,9 @@ def draw(
     return Sampled(tokens, counts, valid, logprobs)
 
 
-def _straight(rows: SampleRows, logits: Tensor, bits: Tensor | None, judged: Tensor) -> Verified:
+def _verified_by_kernels(
+    rows: SampleRows, logits: Tensor, bits: Tensor | None, judged: Tensor
+) -> Verified:
     """Windows verified by kernels, without scores of the size of the logits in between."""
     from ...sampling.kernels import verify
 
@@ -168,20 +170,20 @@ def of_prompt(prompt: PromptTargets, logits: Tensor) -> Logprobs:
     return token_logprobs(logits, prompt.targets, prompt.top)
 
 
-def hand_on(tails: Tails, rows: SampleRows, sampled: Sampled, history: History) -> Tails:
-    """The tails after this step: rows that did not sample keep theirs."""
+def hand_on(progress: Progress, rows: SampleRows, sampled: Sampled, history: History) -> Progress:
+    """The progress after this step: requests that did not sample keep theirs."""
     if active(rows.window_start.device):
         from ...sampling.kernels import hand_on as kernel
 
-        return Tails(
+        return Progress(
             *kernel.hand_on(
                 sampled.tokens,
                 sampled.counts,
                 rows.window_start,
                 rows.request_slot,
                 history.tokens,
-                tails.last,
-                tails.computed,
+                progress.last_token,
+                progress.computed,
             )
         )
     window_positions = torch.arange(1, sampled.tokens.shape[1] + 1, device=rows.window_start.device)
@@ -192,9 +194,9 @@ def hand_on(tails: Tails, rows: SampleRows, sampled: Sampled, history: History) 
     )  # [S, W]
     history.write(rows.request_slot[:, None].expand_as(positions), positions, sampled.tokens)
     last = sampled.tokens.gather(1, sampled.counts[:, None] - 1)[:, 0]
-    return Tails(
-        last=tails.last.index_copy(0, rows.request_slot, last),
-        computed=tails.computed.index_copy(
+    return Progress(
+        last_token=progress.last_token.index_copy(0, rows.request_slot, last),
+        computed=progress.computed.index_copy(
             0, rows.request_slot, rows.window_start + sampled.counts
         ),
     )
@@ -206,12 +208,12 @@ def sample_step(
     inputs: Inputs,
     logits: Tensor | None,
     prompt_logits: Tensor | None,
-    tails: Tails,
+    progress: Progress,
     history: History,
     mask: Mask | None,
     draft_log_probs: Tensor | None,
-) -> tuple[Sampled | None, Tails]:
-    """What a step sampled, and the tails after it; None where nothing is asked for.
+) -> tuple[Sampled | None, Progress]:
+    """What a step sampled, and the progress after it; None where nothing is asked for.
 
     `logits[S, W, V]`, `prompt_logits[P, V]`, `draft_log_probs[R, k, V]`. Raises `MissingMask`.
     """
@@ -220,8 +222,8 @@ def sample_step(
         prompt = of_prompt(inputs.prompt, prompt_logits)
     if inputs.sample is None or logits is None:
         if prompt is None:
-            return None, tails
+            return None, progress
         none = inputs.ids.new_empty(0)
-        return Sampled(none[:, None], none, none, prompt=prompt), tails
+        return Sampled(none[:, None], none, none, prompt=prompt), progress
     sampled = draw(rule, inputs.sample, logits, mask, history, draft_log_probs)
-    return replace(sampled, prompt=prompt), hand_on(tails, inputs.sample, sampled, history)
+    return replace(sampled, prompt=prompt), hand_on(progress, inputs.sample, sampled, history)

@@ -269,18 +269,18 @@ def test_a_wait_tells_its_hazards_and_what_would_break(at: Callable[..., Any]) -
 
 def test_a_value_tells_its_slots_and_lifetime(at: Callable[..., Any]) -> None:
     driver = at("view=slots")
-    click(driver, "#sheet-slots g.version[data-value='tails'][data-step='1']")
+    click(driver, "#sheet-slots g.version[data-value='progress'][data-step='1']")
     text = details(driver)
     assert "value on device, 2 slots" in text
     assert "Version i lives in slot i mod 2" in text
     assert "prepare_inputs.device, 1 step later" in text
-    assert drawn(driver, "g.version:not(.dim)", "value") == {"tails"}
+    assert drawn(driver, "g.version:not(.dim)", "value") == {"progress"}
     press(driver, "1")
     plan = plan_of("quickstart")
     users = {
         name
         for name, vertex in plan.graph.vertices.items()
-        if "tails" in vertex.op.writes or "tails" in [read.name for read in vertex.op.reads]
+        if "progress" in vertex.op.writes or "progress" in [read.name for read in vertex.op.reads]
     }
     assert drawn(driver, "g.op:not(.dim)") == users
 

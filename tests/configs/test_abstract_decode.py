@@ -38,5 +38,5 @@ def test_their_data_flow_differs_only_where_the_abstract_one_says_that_it_is_sim
     assert flow(ABSTRACT) - flow(SHIPPED) == launches | through_rows | drafts
     assert flow(SHIPPED) - flow(ABSTRACT) == {
         ("draft", "prepare_inputs", 1),
-        ("sample", "prepare_inputs", 1),  # `tails`: last tokens and numbers computed
+        ("sample", "prepare_inputs", 1),  # `progress`: last tokens and numbers computed
     }

@@ -96,11 +96,11 @@ def test_what_lives_across_steps_lies_on_the_device() -> None:
     config = replace(DRAFTERS["eagle3, rejection"], depth=2, structured=True)
     engine = tiny_on(DEVICE, config, "serial")
     values = engine.plan.graph.values
-    tails: Any = values["tails"].initial
+    progress: Any = values["progress"].initial
     drafts: Any = values["drafts"].initial
     states: dict[str, Any] = dict(engine._states)
     for tensor in (
-        tails.last,
+        progress.last_token,
         drafts.tokens,
         states["kv"].keys[0],
         states["draft_kv"].values[0],

@@ -120,18 +120,18 @@ def came_back(tokens: Sequence[int], count: int, drafted: int) -> HostSampled:
 def type_errors() -> dict[str, str]:
     """What mypy says of each misuse of counts, by the line it is in."""
     misuses = {
-        "free": "free(InFlight(windows=1).upper_bound(Settled(4), 3))",
-        "resume": "resume(InFlight(windows=1).upper_bound(Settled(4), 3))",
-        "rate": "rate(InFlight(windows=2).steps, Settled(4))",
-        "right": "free(InFlight(windows=1).lower_bound(Settled(4)))",
+        "free": "free(InFlight(windows=1).upper_bound(SettledCount(4), 3))",
+        "resume": "resume(InFlight(windows=1).upper_bound(SettledCount(4), 3))",
+        "rate": "rate(InFlight(windows=2).steps, SettledCount(4))",
+        "right": "free(InFlight(windows=1).lower_bound(SettledCount(4)))",
     }
     api: Any = pytest.importorskip("mypy.api", reason="it is about what mypy says")
     source = Path(counts.__file__).read_text(encoding="utf-8")
     program = [
         *source.splitlines(),
-        "def free(up_to: Settled) -> None: ...",
-        "def resume(at: Settled) -> None: ...",
-        "def rate(accepted: Settled, drafted: Settled) -> None: ...",
+        "def free(up_to: SettledCount) -> None: ...",
+        "def resume(at: SettledCount) -> None: ...",
+        "def rate(accepted: SettledCount, drafted: SettledCount) -> None: ...",
         *misuses.values(),
     ]
     said, _, _ = api.run(["--no-error-summary", "--config-file=", "-c", "\n".join(program)])

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from stepweave.nodes.data import DraftTable, Inputs, Sampled, Tails
+from stepweave.nodes.data import DraftTable, Inputs, Progress, Sampled
 from stepweave.nodes.ops.history import History
 from stepweave.nodes.ops.staging import Staging
 from stepweave.nodes.prepare_inputs import prepare_inputs, stage
@@ -93,12 +93,12 @@ def chunk(
     )
 
 
-def tails_of(rows: Mapping[int, tuple[int, int]]) -> Tails:
+def progress_of(rows: Mapping[int, tuple[int, int]]) -> Progress:
     """By row: its last token, and how many of its tokens are computed."""
-    tails = Tails.empty(SIZES.request_slots)
+    progress = Progress.empty(SIZES.request_slots)
     for row, (last, computed) in rows.items():
-        tails.last[row], tails.computed[row] = last, computed
-    return tails
+        progress.last_token[row], progress.computed[row] = last, computed
+    return progress
 
 
 def drafts_of(rows: Mapping[int, Sequence[int]], k: int = 2) -> DraftTable:
@@ -115,12 +115,15 @@ def history() -> History:
 
 
 def inputs_of(
-    batch: StepBatch, tails: Tails, drafts: DraftTable | None = None, past: History | None = None
+    batch: StepBatch,
+    progress: Progress,
+    drafts: DraftTable | None = None,
+    past: History | None = None,
 ) -> Inputs:
     """The inputs of a step, as its first nodes make them."""
     found = prepare_inputs(
         staging=stage(batch=batch, staging=Staging(LIMITS)),
-        tails=tails,
+        progress=progress,
         history=past or history(),
         drafts=drafts,
         limits=LIMITS,

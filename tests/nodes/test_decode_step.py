@@ -137,14 +137,14 @@ def test_sampled_tokens_do_not_pass_through_the_host() -> None:
     prepare = graph.vertices["prepare_inputs.device"].op
     assert {str(read) for read in prepare.reads} == {
         "staging",
-        "tails@-1",
+        "progress@-1",
         "drafts@-1",
         "history",
     }
-    assert "tails" not in host_values
+    assert "progress" not in host_values
     assert "drafts" not in host_values
     host_ops = [v for v in graph.vertices.values() if v.side == "host"]
-    on_device = {"tails", "history"}
+    on_device = {"progress", "history"}
     assert not any(read.name in on_device for v in host_ops for read in v.op.reads)
 
 
@@ -173,7 +173,7 @@ def test_an_unknown_kind_gets_the_nearest_right_name_and_foreign_options_are_ref
 
 @pytest.mark.parametrize(
     ("text", "name", "carry"),
-    [("logits", "logits", 0), ("sample.tails@-1", "tails", 1), ("drafts@-2", "drafts", 2)],
+    [("logits", "logits", 0), ("sample.progress@-1", "progress", 1), ("drafts@-2", "drafts", 2)],
 )
 def test_a_read_is_written_as_value_or_node_dot_value(text: str, name: str, carry: int) -> None:
     assert (parse_read(text).name, parse_read(text).carry) == (name, carry)

@@ -22,15 +22,15 @@ from tests.nodes.steps import (
     decoding,
     drafts_of,
     inputs_of,
+    progress_of,
     sampled_of,
     some,
-    tails_of,
 )
 
 
 def proposed(
     batch: StepBatch,
-    tails: dict[int, tuple[int, int]],
+    progress: dict[int, tuple[int, int]],
     sampled: list[list[int]] | None,
     model: ByHand,
     **more: Any,
@@ -38,7 +38,7 @@ def proposed(
     asked: dict[str, Any] = {"rule": Coupled(), "kept": None, "vocab_size": VOCAB, **more}
     fake: Any = model
     return propose(
-        inputs=inputs_of(batch, tails_of(tails), drafts_of({})),
+        inputs=inputs_of(batch, progress_of(progress), drafts_of({})),
         sampled=None if sampled is None else sampled_of(sampled, width=batch.width),
         draft_kv=CACHE,
         model=fake,
@@ -119,8 +119,8 @@ def test_without_padding_only_the_tokens_that_are_new_to_the_drafter_are_fed() -
     model = ByHand()
     batch = StepBatch(9, (decoding(2, window=2), decoding(0)))
     kept = Kept(torch.tensor([0, 1, 3]), (2, 1))
-    tails = {2: (9, 6), 0: (8, 3)}
-    found = some(proposed(batch, tails, [[21, 22], [31]], model, kept=kept))
+    progress = {2: (9, 6), 0: (8, 3)}
+    found = some(proposed(batch, progress, [[21, 22], [31]], model, kept=kept))
     first = model.passes[0]
     assert (first["ids"], first["positions"]) == ([21, 22, 31], [7, 8, 4])
     assert (first["query_lens"], first["lines"]) == ((2, 1), [1, 2])
@@ -152,8 +152,8 @@ def test_a_vocabulary_beyond_the_targets_is_not_offered() -> None:
 
 def test_where_distributions_are_compared_the_proposal_says_what_was_drawn_from() -> None:
     batch = StepBatch(9, (decoding(0, temperature=1.0), decoding(1, temperature=0.5)))
-    tails = {0: (8, 3), 1: (9, 6)}
-    found = some(proposed(batch, tails, [[31], [21]], ByHand(), rule=Rejection()))
+    progress = {0: (8, 3), 1: (9, 6)}
+    found = some(proposed(batch, progress, [[31], [21]], ByHand(), rule=Rejection()))
     assert found.log_probs is not None
     assert found.log_probs.shape == (2, 2, VOCAB)
     # One token has logit 1 and all others 0; at half the temperature the ratio is squared.
@@ -162,4 +162,4 @@ def test_where_distributions_are_compared_the_proposal_says_what_was_drawn_from(
         probs = found.log_probs[row, 0].exp()
         assert float(probs[best]) == pytest.approx(ratio / (ratio + VOCAB - 1), rel=1e-5)
         assert float(probs.sum()) == pytest.approx(1, rel=1e-5)
-    assert some(proposed(batch, tails, [[31], [21]], ByHand())).log_probs is None
+    assert some(proposed(batch, progress, [[31], [21]], ByHand())).log_probs is None

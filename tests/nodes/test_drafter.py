@@ -17,7 +17,7 @@ from stepweave.nodes.drafter import Drafter
 from stepweave.nodes.options import DrafterOptions, Options
 from stepweave.nodes.values import INPUTS, SAMPLED, SIZES
 from stepweave.requests.batch import StepBatch
-from tests.nodes.steps import chunk, decoding, drafts_of, inputs_of, sampled_of, tails_of
+from tests.nodes.steps import chunk, decoding, drafts_of, inputs_of, progress_of, sampled_of
 
 OWN: State[list[int]] = State("own", make=list)
 K = 2
@@ -43,9 +43,9 @@ BEFORE = drafts_of({0: [11, 12], 1: [13, 14], 2: [15, 16]})
 
 
 def step(batch: StepBatch = BATCH) -> dict[str, Any]:
-    tails = tails_of({0: (3, 6), 1: (4, 6), 2: (5, 6)})
+    progress = progress_of({0: (3, 6), 1: (4, 6), 2: (5, 6)})
     return {
-        "inputs": inputs_of(batch, tails, BEFORE),
+        "inputs": inputs_of(batch, progress, BEFORE),
         "sampled": sampled_of([[7]] * len(batch.sampling)),
         "drafts": BEFORE,
     }
@@ -108,7 +108,7 @@ def test_a_step_that_samples_nothing_is_shown_to_the_drafter_and_changes_no_draf
         return None
 
     batch = StepBatch(9, (chunk(0, [3, 4], samples=False),))
-    given_inputs = inputs_of(batch, tails_of({}), BEFORE)
+    given_inputs = inputs_of(batch, progress_of({}), BEFORE)
     found = proposing(propose)(inputs=given_inputs, sampled=None, drafts=BEFORE)
     assert found is BEFORE
     assert seen == [None]

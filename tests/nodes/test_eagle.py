@@ -22,21 +22,21 @@ from tests.nodes.steps import (
     decoding,
     drafts_of,
     inputs_of,
+    progress_of,
     sampled_of,
     some,
-    tails_of,
 )
 
 
 def proposed(
     batch: StepBatch,
-    tails: dict[int, tuple[int, int]],
+    progress: dict[int, tuple[int, int]],
     sampled: list[list[int]] | None,
     head: ByHand,
     **more: Any,
 ) -> Proposal | None:
     """The hidden state of the step's token number t is t."""
-    inputs = inputs_of(batch, tails_of(tails), drafts_of(more.pop("pending", {})))
+    inputs = inputs_of(batch, progress_of(progress), drafts_of(more.pop("pending", {})))
     asked: dict[str, Any] = {"rule": Coupled(), "kept": None, **more}
     fake: Any = head
     return propose(
@@ -54,8 +54,8 @@ def proposed(
 def test_the_first_pass_is_over_the_steps_tokens_with_the_token_after_each() -> None:
     head = ByHand()
     batch = StepBatch(9, (decoding(2), chunk(0, [11, 12, 13], start=4)))
-    tails, pending = {2: (9, 6)}, {2: [21, 49]}
-    found = some(proposed(batch, tails, [[21, 22], [31]], head, pending=pending))
+    progress, pending = {2: (9, 6)}, {2: [21, 49]}
+    found = some(proposed(batch, progress, [[21, 22], [31]], head, pending=pending))
     first = head.passes[0]
     # Row 2 computed 9 at 6 and a draft at 7; the third place was refused. Row 0: 11, 12, 13 at 4.
     assert first["ids"][:2] == [21, 22]
@@ -108,8 +108,8 @@ def test_a_row_that_is_not_drafted_for_is_masked_beside_those_that_are() -> None
 def test_past_the_heads_own_context_a_row_is_offered_no_more() -> None:
     head = ByHand(context_length=8)
     batch = StepBatch(9, (decoding(2), decoding(0), decoding(1)))
-    tails = {2: (9, 6), 0: (8, 7), 1: (7, 20)}
-    found = some(proposed(batch, tails, [[21], [31], [41]], head))
+    progress = {2: (9, 6), 0: (8, 7), 1: (7, 20)}
+    found = some(proposed(batch, progress, [[21], [31], [41]], head))
     assert found.valid.tolist() == [2, 1, 0], "their last inputs are at 6, 7 and 20, of 8"
     assert head.passes[0]["positions"] == [6, -1, -1, 7, -1, -1, -1, -1, -1]
     assert head.passes[1]["positions"] == [7, -1, -1]

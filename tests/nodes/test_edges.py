@@ -15,11 +15,11 @@ BEGIN = """\
 from stepweave.graph.declare import node, op
 from stepweave.graph.parameters import buffer, given, optional, read, state, update, wanted
 from stepweave.models.paged_cache import PagedCache
-from stepweave.nodes.data import DraftTable, HostDrafts, HostSampled, Sampled, Tails
+from stepweave.nodes.data import DraftTable, HostDrafts, HostSampled, Sampled, Progress
 from stepweave.nodes.ops.history import History
 from stepweave.nodes.sizes import Sizes
 from stepweave.nodes.values import DRAFTS, HISTORY, HOST_DRAFTS, HOST_SAMPLED, KV, LIMITS
-from stepweave.nodes.values import SAMPLED, SIZES, TAILS
+from stepweave.nodes.values import SAMPLED, SIZES, PROGRESS
 """
 
 RIGHT = """\
@@ -32,7 +32,7 @@ def first(before: Sampled | None = read(SAMPLED, 1)) -> Sampled | None:
 def second(
     sampled: Sampled | None = read(SAMPLED),
     drafts: DraftTable | None = optional(DRAFTS, 1),
-    tails: Tails = read(TAILS, 1),
+    progress: Progress = read(PROGRESS, 1),
     history: History = state(HISTORY),
     cache: PagedCache = update(KV),
     sizes: Sizes = given(SIZES),
@@ -47,28 +47,28 @@ second(None, None)
 
 WRONG = {
     "reads another type": (
-        "def wrong(sampled: Tails = read(SAMPLED)) -> None: ...",
-        '(default has type "Sampled", parameter has type "Tails")',
+        "def wrong(sampled: Progress = read(SAMPLED)) -> None: ...",
+        '(default has type "Sampled", parameter has type "Progress")',
     ),
     "reads a value of another's type": (
-        "def wrong(sampled: Sampled = read(TAILS)) -> None: ...",
-        '(default has type "Tails", parameter has type "Sampled")',
+        "def wrong(sampled: Sampled = read(PROGRESS)) -> None: ...",
+        '(default has type "Progress", parameter has type "Sampled")',
     ),
     "takes what is optional for granted": (
         "def wrong(drafts: DraftTable = optional(DRAFTS)) -> None: ...",
         '(default has type "DraftTable | None", parameter has type "DraftTable")',
     ),
     "writes another type": (
-        "def wrong() -> Tails: return Tails.empty(1)\nop(writes=SAMPLED)(wrong)",
+        "def wrong() -> Progress: return Progress.empty(1)\nop(writes=SAMPLED)(wrong)",
         'expected "Callable[[], Sampled | None]"',
     ),
     "writes two in the wrong order": (
-        "def wrong(s: Sampled, t: Tails) -> tuple[Tails, Sampled]: return t, s\n"
-        "op(writes=(SAMPLED, TAILS))(wrong)",
-        'expected "Callable[[Sampled, Tails], tuple[Sampled | None, Tails | None] | None]"',
+        "def wrong(s: Sampled, t: Progress) -> tuple[Progress, Sampled]: return t, s\n"
+        "op(writes=(SAMPLED, PROGRESS))(wrong)",
+        'expected "Callable[[Sampled, Progress], tuple[Sampled | None, Progress | None] | None]"',
     ),
     "writes a wanted value of another type": (
-        "def wrong(s: Sampled, t: Tails) -> tuple[Sampled, Tails]: return s, t\n"
+        "def wrong(s: Sampled, t: Progress) -> tuple[Sampled, Progress]: return s, t\n"
         "node(writes=(SAMPLED, wanted(DRAFTS)))(wrong)",
         "tuple[Sampled | None, DraftTable | None]",
     ),
@@ -88,7 +88,7 @@ WRONG = {
         "def wrong(history: History = read(HISTORY)) -> None: ...",
         'Argument 1 to "read" has incompatible type "State[History]"',
     ),
-    "is called with another type": ("first(Tails.empty(1))", 'expected "Sampled | None"'),
+    "is called with another type": ("first(Progress.empty(1))", 'expected "Sampled | None"'),
 }
 
 SETTINGS = f"""\

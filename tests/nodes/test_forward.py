@@ -9,7 +9,7 @@ from torch import Tensor
 
 from stepweave.nodes.forward import forward
 from stepweave.requests.batch import StepBatch
-from tests.nodes.steps import CACHE, chunk, decoding, drafts_of, inputs_of, some, tails_of
+from tests.nodes.steps import CACHE, chunk, decoding, drafts_of, inputs_of, progress_of, some
 
 
 class Target:
@@ -37,7 +37,7 @@ def test_without_inputs_there_is_no_pass() -> None:
 
 def test_logits_are_those_of_each_place_of_each_window() -> None:
     rows = (decoding(2), chunk(0, [11, 12, 13], start=4))
-    inputs = inputs_of(StepBatch(7, rows), tails_of({2: (9, 6)}), drafts_of({2: [21, 22]}))
+    inputs = inputs_of(StepBatch(7, rows), progress_of({2: (9, 6)}), drafts_of({2: [21, 22]}))
     logits, of_prompt, hidden, target = passed(inputs)
     assert logits.tolist() == [[[9, 6], [21, 7], [22, 8]], [[13, 6]] * 3]
     assert of_prompt is None
@@ -48,7 +48,7 @@ def test_logits_are_those_of_each_place_of_each_window() -> None:
 
 
 def test_a_step_that_samples_nothing_has_hidden_states_and_no_logits() -> None:
-    inputs = inputs_of(StepBatch(7, (chunk(0, [11, 12], samples=False),)), tails_of({}))
+    inputs = inputs_of(StepBatch(7, (chunk(0, [11, 12], samples=False),)), progress_of({}))
     logits, of_prompt, hidden, _ = passed(inputs)
     assert logits is None
     assert of_prompt is None
@@ -62,7 +62,7 @@ def test_prompt_tokens_that_are_asked_for_get_the_logits_that_predict_them() -> 
         chunk(0, [11, 12, 13], prompt_targets=(12, 13), **asked),
         chunk(2, [14, 15], samples=False, following=16, prompt_targets=(15, 16), **asked),
     )
-    inputs = inputs_of(StepBatch(7, rows), tails_of({1: (9, 6)}))
+    inputs = inputs_of(StepBatch(7, rows), progress_of({1: (9, 6)}))
     logits, of_prompt, _, _ = passed(inputs)
     assert logits.tolist() == [[[9, 6]], [[13, 2]]]
     assert of_prompt.tolist() == [[11, 0], [12, 1], [14, 0], [15, 1]]

@@ -17,9 +17,9 @@ from tests.nodes.steps import (
     drafts_of,
     history,
     inputs_of,
+    progress_of,
     sampled_of,
     some,
-    tails_of,
 )
 
 
@@ -33,9 +33,9 @@ def proposed(
 ) -> Proposal:
     """For rows whose texts are these once the step's `counts` tokens are in the history."""
     past, window = history(), max(counts.values())
-    tails = tails_of({row: (0, len(text) - counts[row] - 1) for row, text in texts.items()})
+    progress = progress_of({row: (0, len(text) - counts[row] - 1) for row, text in texts.items()})
     batch = StepBatch(9, tuple(decoding(row) for row in texts))
-    inputs = inputs_of(batch, tails, drafts_of({}), past)
+    inputs = inputs_of(batch, progress, drafts_of({}), past)
     for row, text in texts.items():
         text_of(row, [*text, 41, 42], past)  # behind a text may stand refused drafts
     sampled: Sampled = sampled_of(
@@ -77,9 +77,9 @@ def test_what_stands_behind_a_text_is_not_looked_at() -> None:
 
 def test_there_is_no_proposal_without_sampling_rows_or_where_no_drafts_are_wanted() -> None:
     options, past = NgramOptions(), history()
-    silent = inputs_of(StepBatch(9, (chunk(0, [3, 4], samples=False),)), tails_of({}))
+    silent = inputs_of(StepBatch(9, (chunk(0, [3, 4], samples=False),)), progress_of({}))
     assert propose(inputs=silent, sampled=None, history=past, chosen=options) is None
-    narrow = inputs_of(StepBatch(9, (decoding(0, window=1),)), tails_of({0: (3, 4)}))
+    narrow = inputs_of(StepBatch(9, (decoding(0, window=1),)), progress_of({0: (3, 4)}))
     sampled = sampled_of([[5]])
     assert propose(inputs=narrow, sampled=sampled, history=past, chosen=options) is None
 

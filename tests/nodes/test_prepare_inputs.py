@@ -22,7 +22,7 @@ from tests.nodes.steps import (
     drafts_of,
     history,
     inputs_of,
-    tails_of,
+    progress_of,
 )
 
 TOKEN = ("ids", "positions", "cache_slots", "window_position", "following", "sample_index")
@@ -45,7 +45,7 @@ def test_an_empty_batch_is_nothing_to_stage_and_nothing_to_prepare() -> None:
     assert stage(batch=StepBatch(3), staging=Staging(LIMITS)) is None
     nothing = prepare_inputs(
         staging=None,
-        tails=tails_of({}),
+        progress=progress_of({}),
         history=history(),
         drafts=None,
         limits=LIMITS,
@@ -56,7 +56,7 @@ def test_an_empty_batch_is_nothing_to_stage_and_nothing_to_prepare() -> None:
 
 def test_a_window_is_the_last_token_and_the_drafts_and_a_chunk_is_what_the_host_gives() -> None:
     batch = StepBatch(7, (decoding(2), chunk(0, [11, 12, 13], start=4, following=14)))
-    inputs = inputs_of(batch, tails_of({2: (9, 6)}), drafts_of({2: [21, 22]}))
+    inputs = inputs_of(batch, progress_of({2: (9, 6)}), drafts_of({2: [21, 22]}))
     assert tokens_of(inputs) == [
         (9, 6, slot(2, 6), 0, -1, 0),
         (21, 7, slot(2, 7), 1, -1, 0),
@@ -80,7 +80,7 @@ def test_a_window_is_the_last_token_and_the_drafts_and_a_chunk_is_what_the_host_
 
 def test_without_a_drafter_a_row_has_its_last_token_alone() -> None:
     batch = StepBatch(7, (decoding(1, window=1), decoding(3, window=1)))
-    inputs = inputs_of(batch, tails_of({1: (9, 6), 3: (8, 2)}))
+    inputs = inputs_of(batch, progress_of({1: (9, 6), 3: (8, 2)}))
     assert inputs.ids.tolist() == [9, 8]
     assert inputs.positions.tolist() == [6, 2]
     assert inputs.sample is not None
@@ -90,7 +90,7 @@ def test_without_a_drafter_a_row_has_its_last_token_alone() -> None:
 @pytest.mark.parametrize("draft", [-1, VOCAB, VOCAB + 7, 1 << 40])
 def test_a_draft_outside_the_vocabulary_is_none_and_ends_the_window(draft: int) -> None:
     inputs = inputs_of(
-        StepBatch(7, (decoding(0),)), tails_of({0: (9, 6)}), drafts_of({0: [draft, 22]})
+        StepBatch(7, (decoding(0),)), progress_of({0: (9, 6)}), drafts_of({0: [draft, 22]})
     )
     assert [each[:3] for each in tokens_of(inputs)][1] == NOBODY
     assert inputs.sample is not None
@@ -101,7 +101,7 @@ def test_a_draft_outside_the_vocabulary_is_none_and_ends_the_window(draft: int) 
 def test_drafts_past_the_context_are_masked_and_not_considered() -> None:
     """The token after an input must fit too: the last position of an input is 30 of 32."""
     inputs = inputs_of(
-        StepBatch(7, (decoding(0),)), tails_of({0: (9, 29)}), drafts_of({0: [21, 22]})
+        StepBatch(7, (decoding(0),)), progress_of({0: (9, 29)}), drafts_of({0: [21, 22]})
     )
     assert inputs.positions.tolist() == [29, 30, -1]
     assert inputs.cache_slots.tolist() == [slot(0, 29), slot(0, 30), 0]
@@ -112,14 +112,14 @@ def test_drafts_past_the_context_are_masked_and_not_considered() -> None:
 def test_a_row_that_sits_out_is_in_nothing_that_the_models_see() -> None:
     batch = StepBatch(7, (decoding(0),))
     out = drafts_of({0: [21, 22], 1: [31, 32]})
-    inputs = inputs_of(batch, tails_of({0: (9, 6), 1: (8, 3)}), out)
+    inputs = inputs_of(batch, progress_of({0: (9, 6), 1: (8, 3)}), out)
     assert inputs.ids.tolist() == [9, 21, 22]
     assert inputs.blocks.tolist() == [list(blocks_of(0))]
 
 
 def test_a_resumed_row_hands_on_the_token_that_it_has() -> None:
     batch = StepBatch(7, (decoding(1), chunk(0, [11, 12], start=4, forced=33)))
-    inputs = inputs_of(batch, tails_of({1: (9, 6)}), drafts_of({}))
+    inputs = inputs_of(batch, progress_of({1: (9, 6)}), drafts_of({}))
     assert inputs.sample is not None
     assert inputs.sample.forced is not None
     assert inputs.sample.forced.tolist() == [-1, 33]
@@ -127,7 +127,7 @@ def test_a_resumed_row_hands_on_the_token_that_it_has() -> None:
 
 def test_a_chunk_that_does_not_end_its_prompt_samples_nothing() -> None:
     inputs = inputs_of(
-        StepBatch(7, (chunk(0, [11, 12], samples=False, following=13),)), tails_of({})
+        StepBatch(7, (chunk(0, [11, 12], samples=False, following=13),)), progress_of({})
     )
     assert inputs.sample is None
     assert inputs.sample_index.tolist() == [-1, -1]
@@ -136,7 +136,7 @@ def test_a_chunk_that_does_not_end_its_prompt_samples_nothing() -> None:
 
 def test_padding_is_masked_tokens_of_a_row_that_nobody_owns() -> None:
     batch = StepBatch(7, (decoding(2),), padding=2)
-    inputs = inputs_of(batch, tails_of({2: (9, 6)}), drafts_of({2: [21]}))
+    inputs = inputs_of(batch, progress_of({2: (9, 6)}), drafts_of({2: [21]}))
     assert [each[:3] for each in tokens_of(inputs)] == [
         (9, 6, slot(2, 6)),
         (21, 7, slot(2, 7)),
@@ -155,7 +155,7 @@ def test_padding_is_masked_tokens_of_a_row_that_nobody_owns() -> None:
 def test_known_tokens_go_into_the_history_and_those_of_a_cached_prefix_too() -> None:
     past = history()
     rows = (decoding(2), chunk(0, [11, 12], start=4, prefix=(1, 2, 3, 4)))
-    inputs_of(StepBatch(7, rows), tails_of({2: (9, 6)}), drafts_of({2: [21, -1]}), past)
+    inputs_of(StepBatch(7, rows), progress_of({2: (9, 6)}), drafts_of({2: [21, -1]}), past)
     assert past.tokens[2, :9].tolist() == [0] * 6 + [9, 21, 0], "a masked token is not kept"
     assert past.tokens[0, :7].tolist() == [1, 2, 3, 4, 11, 12, 0]
 
@@ -165,7 +165,7 @@ def test_prompt_tokens_are_asked_for_by_the_token_before_them() -> None:
         decoding(1),
         chunk(0, [11, 12], following=13, prompt_targets=(12, 13), params={"prompt_logprobs": 2}),
     )
-    inputs = inputs_of(StepBatch(7, rows), tails_of({1: (9, 6)}), drafts_of({}))
+    inputs = inputs_of(StepBatch(7, rows), progress_of({1: (9, 6)}), drafts_of({}))
     assert inputs.prompt is not None
     assert (inputs.prompt.token_index.tolist(), inputs.prompt.targets.tolist()) == (
         [3, 4],
@@ -183,7 +183,7 @@ def test_what_a_request_asks_for_is_beside_its_row() -> None:
         "seed": 77,
     }
     rows = (decoding(1, **asked, logprobs=3), decoding(0, generation=4))
-    sample = inputs_of(StepBatch(7, rows), tails_of({}), drafts_of({})).sample
+    sample = inputs_of(StepBatch(7, rows), progress_of({}), drafts_of({})).sample
     assert sample is not None
     assert sample.temperature.tolist() == [0.5, 0]
     assert sample.top_k.tolist() == [4, 0]
@@ -200,7 +200,7 @@ def test_a_model_with_two_ropes_ends_short_rows_at_its_first_context() -> None:
     staged = stage(batch=StepBatch(7, (short, long)), staging=Staging(limits))
     inputs = prepare_inputs(
         staging=staged,
-        tails=tails_of({0: (9, 13), 1: (8, 13)}),
+        progress=progress_of({0: (9, 13), 1: (8, 13)}),
         history=history(),
         drafts=drafts_of({0: [21, 22], 1: [31, 32]}),
         limits=limits,
@@ -218,7 +218,7 @@ def test_a_model_with_two_ropes_ends_short_rows_at_its_first_context() -> None:
 
 
 def expected(
-    batch: StepBatch, tails: Mapping[int, tuple[int, int]], drafts: Mapping[int, Sequence[int]]
+    batch: StepBatch, progress: Mapping[int, tuple[int, int]], drafts: Mapping[int, Sequence[int]]
 ) -> Iterator[tuple[int, ...]]:
     """The tokens of a step, one by one, from what `Inputs` promises."""
     sampling = 0
@@ -226,7 +226,7 @@ def expected(
         line = sampling if row.samples else -1
         sampling += row.samples
         if row.decodes:
-            last, computed = tails[row.request_slot]
+            last, computed = progress[row.request_slot]
             window = [last, *drafts[row.request_slot], -1, -1]
             width = batch.width if batch.padding is not None else row.queries
             given = [(window[at], computed + at, at, -1) for at in range(width)]
@@ -256,7 +256,7 @@ def valid_drafts(computed: int, drafts: Sequence[int]) -> int:
 @pytest.mark.parametrize("seed", range(60))
 def test_random_steps_are_those_of_a_plain_program(seed: int) -> None:
     rnd = random.Random(seed)
-    tails = {row: (rnd.randrange(VOCAB), rnd.randrange(1, 31)) for row in range(4)}
+    progress = {row: (rnd.randrange(VOCAB), rnd.randrange(1, 31)) for row in range(4)}
     drafts = {
         row: [rnd.choice([-1, 3, 17, 49, VOCAB, VOCAB + 3]) for _ in range(2)] for row in range(4)
     }
@@ -276,14 +276,14 @@ def test_random_steps_are_those_of_a_plain_program(seed: int) -> None:
         # A row of a rounded step that takes no drafts has none.
         drafts |= {row.request_slot: [-1, -1] for row in rows if row.request.window == 1}
     batch = StepBatch(7, tuple(rows), padding=padding)
-    inputs = inputs_of(batch, tails_of(tails), drafts_of(drafts))
-    assert tokens_of(inputs) == list(expected(batch, tails, drafts))
+    inputs = inputs_of(batch, progress_of(progress), drafts_of(drafts))
+    assert tokens_of(inputs) == list(expected(batch, progress, drafts))
     if inputs.sample is None:
         assert not batch.samples
         return
     wanted, starts = [], []
     for each in batch.sampling:
-        computed, pending = tails[each.request_slot][1], drafts[each.request_slot]
+        computed, pending = progress[each.request_slot][1], drafts[each.request_slot]
         drafted = valid_drafts(computed, pending[: batch.width - 1])
         wanted.append(drafted if each.decodes else 0)
         starts.append(computed if each.decodes else each.start + len(each.tokens) - 1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from stepweave.nodes.data import Inputs, Mask, Sampled, Tails
+from stepweave.nodes.data import Inputs, Mask, Progress, Sampled
 from stepweave.nodes.ops.history import History
 from stepweave.nodes.sample import compares, sample
 from stepweave.policies.acceptance import Coupled, Rejection, Synthetic
@@ -23,11 +23,11 @@ from tests.nodes.steps import (
     drafts_of,
     history,
     inputs_of,
+    progress_of,
     some,
-    tails_of,
 )
 
-TAILS = {0: (40, 3), 1: (41, 6), 2: (42, 6), 3: (43, 9)}
+PROGRESS = {0: (40, 3), 1: (41, 6), 2: (42, 6), 3: (43, 9)}
 
 
 def best(tokens: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -41,9 +41,9 @@ def best(tokens: Sequence[Sequence[int]]) -> torch.Tensor:
 
 def sampled(
     inputs: Inputs | None, logits: torch.Tensor | None, past: History | None = None, **more: Any
-) -> tuple[Sampled | None, Tails]:
-    asked: dict[str, Any] = {"prompt_logits": None, "mask": None, "tails": tails_of(TAILS)}
-    found, tails = some(
+) -> tuple[Sampled | None, Progress]:
+    asked: dict[str, Any] = {"prompt_logits": None, "mask": None, "progress": progress_of(PROGRESS)}
+    found, progress = some(
         sample(
             inputs=inputs,
             logits=logits,
@@ -53,29 +53,29 @@ def sampled(
             **{**asked, **more},
         )
     )
-    return found, some(tails)
+    return found, some(progress)
 
 
 def made(rows: StepBatch, drafts: dict[int, list[int]]) -> Inputs:
-    return inputs_of(rows, tails_of(TAILS), drafts_of(drafts))
+    return inputs_of(rows, progress_of(PROGRESS), drafts_of(drafts))
 
 
 def test_drafts_are_kept_up_to_the_first_that_differs_and_one_token_follows() -> None:
     batch = StepBatch(9, (decoding(2), decoding(0), decoding(1)))
     inputs = made(batch, {2: [21, 22], 0: [31, 32], 1: [11, 12]})
-    found, tails = sampled(inputs, best([[21, 22, 23], [31, 33, 34], [14, 12, 13]]))
+    found, progress = sampled(inputs, best([[21, 22, 23], [31, 33, 34], [14, 12, 13]]))
     assert some(found).tokens.tolist() == [[21, 22, 23], [31, 33, -1], [14, -1, -1]]
     assert some(found).counts.tolist() == [3, 2, 1]
     assert some(found).drafted.tolist() == [2, 2, 2]
     assert some(found).logprobs is None
-    assert tails.last.tolist()[:4] == [33, 14, 23, 43], "row 3 sat out and keeps its own"
-    assert tails.computed.tolist()[:4] == [3 + 2, 6 + 1, 6 + 3, 9]
+    assert progress.last_token.tolist()[:4] == [33, 14, 23, 43], "row 3 sat out and keeps its own"
+    assert progress.computed.tolist()[:4] == [3 + 2, 6 + 1, 6 + 3, 9]
 
 
 def test_the_tails_of_the_step_before_do_not_change() -> None:
-    before = tails_of(TAILS)
-    sampled(made(StepBatch(9, (decoding(2),)), {2: [21]}), best([[21, 22, 23]]), tails=before)
-    assert before.last.tolist()[:4] == [40, 41, 42, 43]
+    before = progress_of(PROGRESS)
+    sampled(made(StepBatch(9, (decoding(2),)), {2: [21]}), best([[21, 22, 23]]), progress=before)
+    assert before.last_token.tolist()[:4] == [40, 41, 42, 43]
 
 
 def test_the_history_gets_the_settled_tokens_at_their_positions_and_no_others() -> None:
@@ -88,46 +88,46 @@ def test_the_history_gets_the_settled_tokens_at_their_positions_and_no_others() 
 
 
 def test_a_step_without_inputs_hands_on_the_same_tails() -> None:
-    tails = tails_of(TAILS)
-    found, after = sampled(None, None, tails=tails)
+    progress = progress_of(PROGRESS)
+    found, after = sampled(None, None, progress=progress)
     assert found is None
-    assert after is tails
+    assert after is progress
 
 
 def test_a_step_that_samples_nothing_hands_on_the_same_tails() -> None:
-    tails = tails_of(TAILS)
+    progress = progress_of(PROGRESS)
     inputs = made(StepBatch(9, (chunk(0, [3, 4], samples=False),)), {})
-    found, after = sampled(inputs, None, tails=tails)
+    found, after = sampled(inputs, None, progress=progress)
     assert found is None
-    assert after is tails
+    assert after is progress
 
 
 def test_a_chunk_that_ends_a_prompt_gets_its_first_token() -> None:
     inputs = made(StepBatch(9, (chunk(0, [3, 4, 5], start=4),)), {})
-    found, tails = sampled(inputs, best([[17]]))
+    found, progress = sampled(inputs, best([[17]]))
     assert some(found).tokens.tolist() == [[17]]
     assert some(found).drafted.tolist() == [0]
-    assert (int(tails.last[0]), int(tails.computed[0])) == (17, 7)
+    assert (int(progress.last_token[0]), int(progress.computed[0])) == (17, 7)
 
 
 def test_a_forced_token_is_handed_on_and_the_draw_beside_it_is_not_changed() -> None:
     batch = StepBatch(9, (decoding(1), chunk(0, [3, 4], start=4, forced=33)))
-    found, tails = sampled(made(batch, {1: [11]}), best([[11, 12, 13], [17, 17, 17]]))
+    found, progress = sampled(made(batch, {1: [11]}), best([[11, 12, 13], [17, 17, 17]]))
     assert some(found).tokens.tolist() == [[11, 12, -1], [33, -1, -1]]
     assert some(found).counts.tolist() == [2, 1]
-    assert (int(tails.last[0]), int(tails.computed[0])) == (33, 6)
+    assert (int(progress.last_token[0]), int(progress.computed[0])) == (33, 6)
 
 
 def test_padding_changes_no_row_of_a_request() -> None:
     past, batch = history(), StepBatch(9, (decoding(2),))
     padded = StepBatch(9, batch.rows, padding=2)
     plain_found, plain = sampled(made(batch, {2: [21]}), best([[21, 22, 23]]))
-    found, tails = sampled(
+    found, progress = sampled(
         made(padded, {2: [21]}), best([[21, 22, 23], [1, 1, 1], [2, 2, 2]]), past
     )
     assert some(found).tokens[0].tolist() == some(plain_found).tokens[0].tolist() == [21, 22, -1]
-    assert tails.last[:4].tolist() == plain.last[:4].tolist()
-    assert tails.computed[:4].tolist() == plain.computed[:4].tolist()
+    assert progress.last_token[:4].tolist() == plain.last_token[:4].tolist()
+    assert progress.computed[:4].tolist() == plain.computed[:4].tolist()
     assert past.tokens[[0, 1, 3]].count_nonzero() == 0
 
 
@@ -145,10 +145,10 @@ def test_a_mask_decides_the_token_and_cuts_the_drafts_behind_the_first_it_refuse
     mask = Mask(only[None], torch.tensor([1]))
     logits = best([[21, 22, 23]])
     logits[0, 1, 7] = 1.0  # the best of what the grammar leaves
-    found, tails = sampled(made(StepBatch(9, (row,)), {2: [21, 22]}), logits, mask=mask)
+    found, progress = sampled(made(StepBatch(9, (row,)), {2: [21, 22]}), logits, mask=mask)
     assert some(found).tokens.tolist() == [[21, 7, -1]]
     assert some(found).drafted.tolist() == [1], "what the grammar cut is not counted"
-    assert (int(tails.last[2]), int(tails.computed[2])) == (7, 8)
+    assert (int(progress.last_token[2]), int(progress.computed[2])) == (7, 8)
 
 
 def test_log_probabilities_are_the_models_own_whatever_the_request_changes() -> None:
@@ -170,12 +170,12 @@ def test_log_probabilities_are_the_models_own_whatever_the_request_changes() -> 
 
 
 def test_prompt_tokens_are_told_though_nothing_is_sampled() -> None:
-    tails = tails_of(TAILS)
+    progress = progress_of(PROGRESS)
     asked: dict[str, Any] = {"params": {"prompt_logprobs": 1}, "prompt_targets": (4, 5)}
     inputs = made(StepBatch(9, (chunk(0, [3, 4], samples=False, following=5, **asked),)), {})
     logits = best([[4, 9]])[0]
-    found, after = sampled(inputs, None, prompt_logits=logits, tails=tails)
-    assert after is tails
+    found, after = sampled(inputs, None, prompt_logits=logits, progress=progress)
+    assert after is progress
     assert some(found).tokens.shape == (0, 1)
     told = some(some(found).prompt)
     hit = 5 - math.log(math.exp(5) + VOCAB - 1)
@@ -200,17 +200,17 @@ def test_greedy_steps_are_those_of_a_plain_program(seed: int) -> None:
     batch = StepBatch(9, tuple(decoding(slot) for slot in slots))
     wanted = [[rnd.randrange(3) for _ in range(3)] for _ in slots]
     drafts = {slot: [rnd.choice([-1, 0, 1, 2, VOCAB]) for _ in range(2)] for slot in slots}
-    past, before = history(), tails_of(TAILS)
-    found, tails = sampled(made(batch, drafts), best(wanted), past, tails=before)
+    past, before = history(), progress_of(PROGRESS)
+    found, progress = sampled(made(batch, drafts), best(wanted), past, progress=before)
     for index, slot in enumerate(slots):
         tokens: list[int] = []
         for at in range(3):
             tokens.append(wanted[index][at])
             if at == 2 or drafts[slot][at] != wanted[index][at]:
                 break
-        computed = TAILS[slot][1]
+        computed = PROGRESS[slot][1]
         assert some(found).tokens[index].tolist() == tokens + [-1] * (3 - len(tokens))
-        assert int(tails.last[slot]) == tokens[-1]
-        assert int(tails.computed[slot]) == computed + len(tokens)
+        assert int(progress.last_token[slot]) == tokens[-1]
+        assert int(progress.computed[slot]) == computed + len(tokens)
         written = past.tokens[slot, computed + 1 : computed + 1 + len(tokens)]
         assert written.tolist() == tokens

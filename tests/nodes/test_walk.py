@@ -38,8 +38,8 @@ def test_sampled_tokens_are_followed_by_references_back_to_the_next_inputs() -> 
         ("nodes/d2h_counts.py", "d2h_counts"),
     }
     beside = written_by(writers("SAMPLED")) | written_by(readers("SAMPLED"))
-    assert beside == {"SAMPLED", "TAILS", "DRAFTS", "HOST_SAMPLED", "HOST_DRAFTS", "HOST_COUNTS"}
-    assert readers("TAILS", 1) >= {("nodes/prepare_inputs.py", "prepare_inputs")}
+    assert beside == {"SAMPLED", "PROGRESS", "DRAFTS", "HOST_SAMPLED", "HOST_DRAFTS", "HOST_COUNTS"}
+    assert readers("PROGRESS", 1) >= {("nodes/prepare_inputs.py", "prepare_inputs")}
     assert readers("DRAFTS", 1) >= {("nodes/prepare_inputs.py", "prepare_inputs")}
     assert ("nodes/commit.py", "advance") in readers("HOST_SAMPLED")
 
@@ -76,17 +76,17 @@ def test_what_the_source_refers_to_is_what_the_graph_declares(name: str) -> None
 
 def test_the_walk_sees_optional_reads_wanted_writes_and_nested_functions() -> None:
     source = """
-from .values import DRAFTS, SAMPLED as S, TAILS
-@op(writes=(S, wanted(TAILS, of=DRAFTS)))
+from .values import DRAFTS, SAMPLED as S, PROGRESS
+@op(writes=(S, wanted(PROGRESS, of=DRAFTS)))
 def one(drafts = optional(DRAFTS, 1), *, again = read(S)): ...
 def outer():
-    def inner(tails = read(TAILS, 2)): ...
+    def inner(progress = read(PROGRESS, 2)): ...
     return op(writes=DRAFTS)(inner)
 def other(drafts = read("drafts")): ...
 """
     one, inner = declared("x.py", ast.parse(source))
-    assert (one.reads, one.writes) == ((("DRAFTS", 1), ("SAMPLED", 0)), ("SAMPLED", "TAILS"))
-    assert (inner.reads, inner.writes) == ((("TAILS", 2),), ("DRAFTS",))
+    assert (one.reads, one.writes) == ((("DRAFTS", 1), ("SAMPLED", 0)), ("SAMPLED", "PROGRESS"))
+    assert (inner.reads, inner.writes) == ((("PROGRESS", 2),), ("DRAFTS",))
 
 
 # --- never by a string

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stepweave.backends.kernels import runs_on
 from stepweave.graph.errors import StepweaveError
-from stepweave.nodes.data import Edits, Mask, SampleRows, Tails
+from stepweave.nodes.data import Edits, Mask, Progress, SampleRows
 from stepweave.nodes.ops.history import History
 from stepweave.nodes.ops.windows import draw, hand_on
 from stepweave.policies.registry import policy
@@ -132,7 +132,7 @@ def sampled(
     if not ranks:
         sample = replace(sample, top_k=0 * one, top_p=one.double())
     history = History(7, CONTEXT)
-    tails = Tails(torch.arange(7), torch.arange(7) * 10)
+    progress = Progress(torch.arange(7), torch.arange(7) * 10)
     mask = None
     if masked:
         bits = masks(seed, rows * (k + 1), VOCAB).view(rows, k + 1, -1)
@@ -144,11 +144,11 @@ def sampled(
     before = logits.clone()
     with torch.inference_mode():
         found = draw(judge, sample, logits, mask, history, q)
-        after = hand_on(tails, sample, found, history)
+        after = hand_on(progress, sample, found, history)
     if not torch.equal(logits, before):
         raise StepweaveError("logits were changed, which the step only reads")
     shown = [] if found.logprobs is None else [found.logprobs.rank, found.logprobs.top_tokens]
-    tables = [after.last, after.computed, history.tokens[:, :-1]]
+    tables = [after.last_token, after.computed, history.tokens[:, :-1]]
     return [found.tokens, found.counts, found.drafted, *shown, *tables]
 
 

@@ -41,7 +41,7 @@ def test_the_decode_step_doubles_only_what_two_steps_touch_at_once() -> None:
         assert set(slots.values()) <= {None, 1, 2}
         return {name for name, count in slots.items() if count == 2}
 
-    carried = {"tails", "drafts"}  # the op that writes a version reads the one before
+    carried = {"progress", "drafts"}  # the op that writes a version reads the one before
     assert doubled(1) == carried
     assert doubled(2) == {"staging", *carried}
 

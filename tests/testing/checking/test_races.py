@@ -115,10 +115,10 @@ def test_a_lucky_run_of_many_random_plans_shows_each_lost_wait() -> None:
 
 def test_an_op_that_writes_over_what_it_reads_is_told() -> None:
     plan = bare(planned("async_eagle3_grammar"))
-    assert plan.slots["tails"] == 2
-    found = race(replace(plan, slots={**plan.slots, "tails": 1}))
+    assert plan.slots["progress"] == 2
+    found = race(replace(plan, slots={**plan.slots, "progress": 1}))
     assert found is not None
-    assert (found.code, found.value) == ("SW-RACE", "tails")
+    assert (found.code, found.value) == ("SW-RACE", "progress")
 
 
 def test_a_real_pipeline_without_a_wait_is_told_in_one_serial_run() -> None:

@@ -336,7 +336,7 @@ def test_a_value_kept_from_the_same_step_is_caught() -> None:
 
 
 def test_the_version_before_is_another_value() -> None:
-    """An op that declares tails@-1 and keeps them reads tails@-2 one step later."""
+    """An op that declares progress@-1 and keeps them reads progress@-2 one step later."""
     kept: list[Tensor] = []
 
     def draft(ctx: OpContext) -> None:

@@ -123,7 +123,7 @@ def test_windows_are_verified_straight_from_the_logits_where_the_rule_says_it_is
     """What decides is what the rule says of itself, not which rule it is."""
     straight = Verified(torch.tensor([[5, -1]]), torch.tensor([1]))
     monkeypatch.setattr("stepweave.nodes.ops.windows.runs_on", lambda logits: True)
-    monkeypatch.setattr("stepweave.nodes.ops.windows._straight", lambda *given: straight)
+    monkeypatch.setattr("stepweave.nodes.ops.windows._verified_by_kernels", lambda *given: straight)
     own = Own(exact=exact)
     rows = replace(sample_rows(torch.zeros(1, 1, dtype=torch.int64), structured=False), greedy=True)
     logits = torch.zeros(1, 2, VOCAB)

@@ -353,6 +353,9 @@ def _telling(node: Declared | None, make: Callable[[], R]) -> R:
     try:
         return make()
     except StepweaveError as error:
+        if template is not None and not error.message.startswith("node "):
+            error.message = f"node {template.name!r}: {error.message}"
+            error.args = (error.message,)
         if error.line is None:
             error.line = line
         raise

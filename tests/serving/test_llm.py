@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stepweave.configs.errors import ConfigError
 from stepweave.graph.errors import GraphError
+from stepweave.models.errors import ModelError
 from stepweave.nodes.ops.masks import MaskBuffer, MatcherTable
 from stepweave.requests.request import SamplingParams
 from stepweave.serving.engine import EngineError
@@ -295,7 +296,7 @@ def test_the_summary_counts_settled_work_and_names_the_plan(model: Path) -> None
 
 def test_a_drafter_with_another_vocabulary_is_refused(model: Path, tmp_path: Path) -> None:
     other = save_tiny(tmp_path / "other", seed=2, vocab_size=64)
-    with pytest.raises(EngineError, match="they must share one vocabulary"):
+    with pytest.raises(ModelError, match=r"node 'draft': .* must share one vocabulary"):
         small(model, "async_speculation", **{"nodes.draft.model": str(other)})
 
 

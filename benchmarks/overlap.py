@@ -25,6 +25,7 @@ from stepweave.executors.report import RunReport
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.tokenizer import StreamDecoder
+from stepweave.nodes.draft_model import DRAFT_MODEL
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.requests.stopping import StopChecker
 from stepweave.requests.table import Limits
@@ -85,11 +86,11 @@ class Bench:
             max_queue=self.rows,
         )
         return Engine(
-            lambda machine: compiled(config, machine),
+            lambda resources: compiled(config, resources),
             self.model,
             limits,
-            drafter=self.drafter,
-            executor=executor,  # type: ignore[arg-type]
+            resources={} if self.drafter is None else {DRAFT_MODEL: self.drafter},
+            executor=executor,
             torch_threads=1,
         )
 

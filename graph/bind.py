@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from .errors import GraphError, StepweaveError, did_you_mean
@@ -46,7 +47,7 @@ class OpFunction(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
-    @property
+    @cached_property
     def parameters(self) -> Mapping[str, Parameter]:
         return {name: each for name, each in parameters(self.function).items() if each is not None}
 

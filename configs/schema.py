@@ -28,6 +28,7 @@ from ..nodes.eagle3 import Eagle3Options
 from ..nodes.options import DrafterOptions, ModelName, Options
 from ..nodes.registry import kind, known_kinds
 from ..policies.errors import PolicyError
+from ..policies.policy import Policy
 from ..policies.registry import DECISIONS, default, loadable, policy_class
 from .abstract import MAX_NODES, AbstractGraph, Microseconds, Name
 from .node_keys import NodeConfig, node_model, reading_model
@@ -120,10 +121,13 @@ class PolicyConfig(Part):
     kind: Name = Field(description="Name of the policy.")
 
 
-@cache
 def policy_model(decision: str, name: str) -> type[PolicyConfig]:
     """What a file may say of that policy: `kind`, and its options. Raises `PolicyError`."""
-    made = policy_class(decision, name)
+    return _policy_model(decision, name, policy_class(decision, name))
+
+
+@cache
+def _policy_model(decision: str, name: str, made: type[Policy]) -> type[PolicyConfig]:
     bases: Any = (PolicyConfig, made)
     model: type[PolicyConfig] = create_model(
         model_name(name, decision), __base__=bases, __doc__=made.__doc__

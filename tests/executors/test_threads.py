@@ -428,7 +428,26 @@ def test_an_op_that_exits_the_interpreter_is_a_failure(executor: Any) -> None:
         run(plan, executor=executor, steps=2)
 
 
-def test_ctrl_c_lets_steps_in_flight_complete() -> None:
+def told_of(
+    monkeypatch: pytest.MonkeyPatch, owner: type, method: str, *, begun: bool = False
+) -> threading.Event:
+    """Set once that method has been called, and has returned unless `begun`."""
+    called, original = threading.Event(), getattr(owner, method)
+
+    def noted(*arguments: object) -> object:
+        if begun:
+            called.set()
+        try:
+            return original(*arguments)
+        finally:
+            called.set()
+
+    monkeypatch.setattr(owner, method, noted)
+    return called
+
+
+def test_ctrl_c_lets_steps_in_flight_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = told_of(monkeypatch, ConcurrentRun, "_finish", begun=True)
     ran: dict[str, list[int]] = defaultdict(list)
     main = threading.main_thread().ident
     assert main is not None
@@ -436,6 +455,7 @@ def test_ctrl_c_lets_steps_in_flight_complete() -> None:
     def around(name: str, work: Run) -> Run:
         def interrupt(ctx: OpContext) -> None:
             if (name, ctx.step) == ("forward.device", 5):
+                assert started.wait(timeout=200)  # before, it gives up what is not yet running
                 signal.pthread_kill(main, signal.SIGINT)
             time.sleep(0.001)
             work(ctx)
@@ -449,30 +469,18 @@ def test_ctrl_c_lets_steps_in_flight_complete() -> None:
     assert all(steps == ran["schedule.host"] for steps in ran.values())
 
 
-def told_of(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> threading.Event:
-    """Set once that method has been called."""
-    called, original = threading.Event(), getattr(owner, method)
-
-    def noted(*arguments: object) -> object:
-        try:
-            return original(*arguments)
-        finally:
-            called.set()
-
-    monkeypatch.setattr(owner, method, noted)
-    return called
-
-
 def test_a_second_ctrl_c_does_not_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: dict[str, list[int]] = defaultdict(list)
     main = threading.main_thread().ident
     assert main is not None
+    started = told_of(monkeypatch, ConcurrentRun, "_finish", begun=True)
     stopping = told_of(monkeypatch, Frontier, "stop")
     giving_up = told_of(monkeypatch, ConcurrentRun, "_abort")
 
     def around(name: str, work: Run) -> Run:
         def interrupt(ctx: OpContext) -> None:
             if (name, ctx.step) == ("forward.device", 5):
+                assert started.wait(timeout=200)
                 for heard in (stopping, giving_up):  # the main thread has taken it in
                     signal.pthread_kill(main, signal.SIGINT)
                     assert heard.wait(timeout=200)

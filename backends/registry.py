@@ -7,13 +7,14 @@ torch, so a pipeline file is checked without it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..graph.entry_points import load
 from ..graph.errors import did_you_mean
 from .backend import Backend
 from .errors import NoDevice
@@ -93,7 +94,7 @@ def _load(name: str) -> Backend:
         return found
     for point in entry_points(group=GROUP):
         if point.name == name:
-            return _of_a_package(point)
+            return load(point, "backend", partial(_checked, name), NoDevice)
     known = known_backends()
     raise NoDevice(
         f"there is no device {name[:60]!r}{did_you_mean(name, known)}; there are backends for "
@@ -101,19 +102,9 @@ def _load(name: str) -> Backend:
     )
 
 
-def _of_a_package(point: EntryPoint) -> Backend:
-    """What goes wrong in the code of an installed package is told as its own fault."""
-    package = f"package {point.dist.name!r}" if point.dist else "an installed package"
-    where = f"backend {point.name!r} of {package}: entry point {point.value!r}"
-    try:
-        found = point.load()
-    except (Exception, SystemExit) as error:  # the boundary: code that is not ours
-        raise NoDevice(
-            f"{where} cannot be loaded: {type(error).__name__}: {error}. Update the package, or "
-            "uninstall it"
-        ) from error
+def _checked(name: str, found: Any) -> Backend:
     if isinstance(found, type) or not isinstance(found, Backend):
-        raise NoDevice(f"{where} must name a Backend, not {type(found).__name__} {found!r:.60}")
-    if found.name != point.name:
-        raise NoDevice(f"{where} is called {found.name!r}: entry point and backend share one name")
+        raise NoDevice(f"it must name a Backend, not {type(found).__name__} {found!r:.60}")
+    if found.name != name:
+        raise NoDevice(f"it is called {found.name!r}: entry point and backend share one name")
     return found

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from ..nodes.options import DrafterOptions
 from ..nodes.registry import kind, known_kinds
 from ..policies.registry import loadable
 from .node_keys import node_model
@@ -48,7 +49,7 @@ def _nodes() -> Mapping[str, Key]:
     found: dict[str, Key] = {}
     for name in known_kinds(installed=False):
         shipped = kind(name)
-        node = DRAFTER if shipped.drafts else name
+        node = DRAFTER if issubclass(shipped.options, DrafterOptions) else name
         for key in _keys(node_model(shipped), f"nodes.{node}."):
             found.setdefault(key.name, key)
     return found

@@ -80,7 +80,6 @@ class Drafter:
             host=() if self.spans is None else (_keep(self.spans),),
             device=(_draft(self),),
             options=self.options,
-            drafts=True,
         )
 
 

@@ -46,7 +46,6 @@ class NodeKind:
     stream: str = "compute"  # of its device ops, unless a file says otherwise
     options: type[Options] = Options
     runs_ahead: bool = False  # the node that `depth` moves: it works on steps to come
-    drafts: bool = False  # it writes drafts; its options have `tokens`
 
     def declare(self, spec: NodeSpec, *, captured: bool = False) -> Declared:
         """The node of that spec. `captured`: its launches are replayed as one with others.

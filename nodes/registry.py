@@ -7,12 +7,13 @@ import, which is how configuration loaders elsewhere came to run anything a file
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from ..graph.errors import GraphError, StepweaveError, did_you_mean
+from ..graph.entry_points import load
+from ..graph.errors import GraphError, did_you_mean
 from .drafter import Drafter
 from .kind import NodeKind
 
@@ -49,7 +50,10 @@ def kind(name: str) -> NodeKind:
         return _kind_of(import_module(f".{name}", __package__).KIND)
     for point in _installed():
         if point.name == name:
-            return _loaded(point)
+            what, must = (
+                ("drafter", Drafter) if point.group == DRAFTERS else ("node kind", NodeKind)
+            )
+            return load(point, what, partial(_checked, must), partial(GraphError, code="SW-KIND"))
     raise GraphError(
         f"unknown node kind {name!r}{did_you_mean(name, known_kinds())}", code="SW-KIND"
     )
@@ -64,27 +68,8 @@ def _kind_of(found: Any) -> NodeKind:
     return found.kind() if isinstance(found, Drafter) else found
 
 
-def _loaded(point: EntryPoint) -> NodeKind:
-    """The kind of an installed package. What goes wrong in its code is told as its own fault."""
-    what, must = ("drafter", Drafter) if point.group == DRAFTERS else ("node kind", NodeKind)
-    where = f"{what} {point.name!r} of {_package(point)}: entry point {point.value!r}"
-    try:
-        loaded = point.load()
-        if isinstance(loaded, must):
-            return _kind_of(loaded)
-    except StepweaveError as error:
-        raise GraphError(f"{where}: {error}", code=error.code) from error
-    except (Exception, SystemExit) as error:  # the boundary: code that is not ours
-        raise GraphError(
-            f"{where} cannot be loaded: {type(error).__name__}: {error}. Update the package, or "
-            "uninstall it",
-            code="SW-KIND",
-        ) from error
-    raise GraphError(
-        f"{where} must name a {must.__name__}, not an object of type {type(loaded).__name__}",
-        code="SW-KIND",
-    )
-
-
-def _package(point: EntryPoint) -> str:
-    return f"package {point.dist.name!r}" if point.dist else "an installed package"
+def _checked(must: type, found: Any) -> NodeKind:
+    if not isinstance(found, must):
+        said = f"it must name a {must.__name__}, not an object of type {type(found).__name__}"
+        raise GraphError(said, code="SW-KIND")
+    return _kind_of(found)

@@ -13,6 +13,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
+from ..graph.entry_points import load, package_of
 from ..graph.errors import did_you_mean
 from .acceptance import Acceptance, Coupled, Rejection, Synthetic
 from .admission import Admission, Eager, JustInTime
@@ -72,7 +73,7 @@ def policy_class(decision: str, name: str) -> type[Policy]:
         return found
     for registered, point in _installed(decision):
         if registered == name:
-            return _loaded(decision, point)
+            return load(point, "policy", _checked, PolicyError)
     guess = did_you_mean(name, known(decision))
     raise PolicyError(f"there is no {decision} policy {name!r}{guess}")
 
@@ -112,7 +113,7 @@ def called(decision: str, made: object) -> str:
             return f"{decision} policy {name!r}"
     for name, point in _installed(decision):
         if point.value.partition(":")[2] == type(made).__qualname__:
-            return f"{decision} policy {name!r} of {_package(point)}"
+            return f"{decision} policy {name!r} of {package_of(point)}"
     return f"{decision} policy {type(made).__name__!r}"
 
 
@@ -128,26 +129,10 @@ def _installed(decision: str) -> Iterator[tuple[str, EntryPoint]]:
             yield name, point
 
 
-def _loaded(decision: str, point: EntryPoint) -> type[Policy]:
-    """The policy of an installed package. What goes wrong in its code is told as its own fault."""
-    where = f"policy {point.name!r} of {_package(point)}: entry point {point.value!r}"
-    try:
-        loaded = point.load()
-    except (Exception, SystemExit) as error:  # the boundary: code that is not ours
-        raise PolicyError(
-            f"{where} cannot be loaded: {type(error).__name__}: {error}. Update the package, or "
-            "uninstall it"
-        ) from error
-    if not (isinstance(loaded, type) and issubclass(loaded, Policy)):
-        raise PolicyError(
-            f"{where} must name a subclass of stepweave.policies.policy.Policy, not {loaded!r:.80}"
-        )
-    if "kind" in loaded.model_fields:
-        raise PolicyError(
-            f"{where} has an option 'kind', which is the key of every policy's name: rename it"
-        )
-    return loaded
-
-
-def _package(point: EntryPoint) -> str:
-    return f"package {point.dist.name!r}" if point.dist else "an installed package"
+def _checked(found: Any) -> type[Policy]:
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        must = f"a subclass of {Policy.__module__}.{Policy.__name__}"
+        raise PolicyError(f"it must name {must}, not {found!r:.80}")
+    if "kind" in found.model_fields:
+        raise PolicyError("it has an option 'kind', the key of every policy's name: rename it")
+    return found

@@ -18,6 +18,7 @@ from stepweave.graph.node import Node, Value
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.nodes.kind import NodeKind
+from stepweave.nodes.options import DrafterOptions
 from stepweave.nodes.registry import kind, known_kinds
 from stepweave.serving.pipeline import step_graph
 
@@ -164,8 +165,9 @@ def _kinds() -> Iterator[str]:
 
 def _where(about: Seen, node: Node) -> str:
     runs = f" Runs on `{node.actor}`" + (f", then on `{node.stream}`." if node.stream else ".")
-    drafter = " A drafter." if about.kind.drafts else ""
-    only = condition(set(about.nodes), set(variants())) if not about.kind.drafts else ""
+    drafts = issubclass(about.kind.options, DrafterOptions)
+    drafter = " A drafter." if drafts else ""
+    only = "" if drafts else condition(set(about.nodes), set(variants()))
     own = only == f"`{about.kind.name}`"  # a pipeline has it where it lists it
     return runs + drafter + (f" In pipelines with {only}." if only and not own else "")
 

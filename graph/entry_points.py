@@ -1,0 +1,42 @@
+"""Objects that installed packages bring by their entry points.
+
+What goes wrong in the code of a package is told as the package's own fault, at this one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from typing import Any, TypeVar
+
+from .errors import StepweaveError
+
+T = TypeVar("T")
+
+
+def load(
+    point: EntryPoint,
+    what: str,
+    accept: Callable[[Any], T],
+    error: Callable[..., StepweaveError],
+) -> T:
+    """The object that an entry point names, as `accept` returns it.
+
+    `what`: a word for it, such as `backend`. `accept` raises a `StepweaveError` for an object that
+    is not usable. Whatever is wrong is raised as an `error`, which names the package.
+    """
+    where = f"{what} {point.name!r} of {package_of(point)}: entry point {point.value!r}"
+    try:
+        return accept(point.load())
+    except StepweaveError as refused:
+        raise error(f"{where}: {refused}", code=refused.code) from refused
+    except (Exception, SystemExit) as failed:  # the boundary: code that is not ours
+        raise error(
+            f"{where} cannot be loaded: {type(failed).__name__}: {failed}. Update the package, or "
+            "uninstall it"
+        ) from failed
+
+
+def package_of(point: EntryPoint) -> str:
+    """The package that brings an entry point, as messages name it."""
+    return f"package {point.dist.name!r}" if point.dist else "an installed package"

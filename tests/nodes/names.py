@@ -13,6 +13,7 @@ from functools import cache
 from stepweave.graph.bind import OpFunction
 from stepweave.graph.node import State, Value
 from stepweave.nodes import values
+from stepweave.nodes.options import DrafterOptions
 from stepweave.nodes.registry import kind, known_kinds
 from tests.installed import ROOT
 
@@ -30,7 +31,8 @@ def names_of_the_step() -> dict[str, str]:
         if isinstance(each, Value | State)
     }
     for name in known_kinds(installed=False):
-        found[name] = "drafter" if kind(name).drafts else "node"
+        drafts = issubclass(kind(name).options, DrafterOptions)
+        found[name] = "drafter" if drafts else "node"
         for op in (*kind(name).host, *kind(name).device):
             if op.phase is not None:
                 found[op.phase] = "phase"

@@ -155,7 +155,7 @@ def test_what_a_drafter_asks_for_is_asked_for_by_its_node_and_passed_on() -> Non
     own: list[int] = []
     draft(**step(), own=own, sizes=30, chosen=Mine(bias=4))
     assert own == [34]
-    assert (kind.drafts, kind.options, kind.host) == (True, Mine, ())
+    assert (kind.options, kind.host) == (Mine, ())
 
 
 def test_only_a_drafter_that_draws_keeps_what_it_drew_from() -> None:

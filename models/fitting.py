@@ -1,4 +1,4 @@
-"""Whether a drafter fits its target: one vocabulary, one original context, one device."""
+"""A drafter and its target fit: one vocabulary, one original context, one device."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from .eagle import EagleHead
 from .errors import ModelError
 
 
-def check_drafter(drafter: CausalLM | EagleHead, target: CausalLM) -> None:
-    """Raises `ModelError` where the drafter's tokens or positions mean something else."""
+def fit_drafter(drafter: CausalLM | EagleHead, target: CausalLM) -> None:
+    """Let the target give the hidden states that its drafter reads.
+
+    Raises `ModelError` where the drafter's tokens or positions mean something else.
+    """
     advice = "set the drafter's `model` to one made for this model, or leave the drafting node out"
     if drafter.vocab_size < target.vocab_size:
         raise ModelError(
@@ -26,3 +29,5 @@ def check_drafter(drafter: CausalLM | EagleHead, target: CausalLM) -> None:
             f"the drafter is on {drafter.device}, the target on {target.device}: they must "
             "be on the same device"
         )
+    if isinstance(drafter, EagleHead):
+        target.record_features(drafter.feature_layers)

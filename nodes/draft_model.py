@@ -1,8 +1,7 @@
 """draft_model: offer each row tokens for its next window, with a smaller causal LM on its cache.
 
-The LM shares the target's block tables, so blocks are granted once for both. Each round feeds the
-last two tokens (the one before last was never fed if every draft was accepted), then the
-proposals one by one.
+Each round feeds the last two tokens (the one before last was never fed if every draft was
+accepted), then the proposals one by one.
 """
 
 from __future__ import annotations
@@ -12,16 +11,15 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from ..graph.node import State
 from ..graph.parameters import Resource, given, optional, read, settings, update
 from ..policies.acceptance import Acceptance
 from ..requests.batch import StepBatch
 from ..requests.limits import Limits
 from .drafter import Drafter
+from .drafting_model import cache_of, fitting
 from .options import DrafterOptions, ModelName
 from .values import (
     ACCEPTANCE,
-    BLOCKS,
     INPUTS,
     KEPT,
     LIMITS,
@@ -57,27 +55,8 @@ def _load(
 
 DRAFT_MODEL: Resource[CausalLM] = Resource("draft_model", _load)
 """The smaller model."""
-
-
-def _fitting(model: CausalLM = given(DRAFT_MODEL), target: CausalLM = given(TARGET)) -> CausalLM:
-    from ..models.fitting import check_drafter
-
-    check_drafter(model, target)
-    return model
-
-
-FITTING_MODEL: Resource[CausalLM] = Resource("fitting_draft_model", _fitting)
-"""The smaller model, checked against the target."""
-
-
-def _new_cache(
-    model: CausalLM = given(FITTING_MODEL), limits: Limits = given(LIMITS)
-) -> PagedCache:
-    return model.new_cache(limits.cache_blocks, limits.block_size)
-
-
-DRAFT_KV: State[PagedCache] = State("draft_kv", make=_new_cache, keys=BLOCKS)
-"""Its keys and values, in the target's blocks."""
+FITTING_MODEL = fitting(DRAFT_MODEL)
+DRAFT_KV = cache_of(FITTING_MODEL)
 
 
 def propose(

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from ..graph.node import State
 from ..graph.parameters import Resource, given, optional, read, settings, update
 from ..policies.acceptance import Acceptance
 from ..requests.batch import StepBatch
 from ..requests.limits import Limits
 from .drafter import Drafter
+from .drafting_model import cache_of, fitting
 from .options import DrafterOptions, ModelName
 from .values import (
     ACCEPTANCE,
-    BLOCKS,
     HIDDEN,
     INPUTS,
     KEPT,
@@ -69,26 +68,8 @@ def _load(
 
 HEAD: Resource[EagleHead] = Resource("head", _load)
 """The head of an EAGLE drafter."""
-
-
-def _fitting(head: EagleHead = given(HEAD), target: CausalLM = given(TARGET)) -> EagleHead:
-    from ..models.fitting import check_drafter
-
-    check_drafter(head, target)
-    target.record_features(head.feature_layers)
-    return head
-
-
-FITTING_HEAD: Resource[EagleHead] = Resource("fitting_head", _fitting)
-"""The head, checked against the target, which now gives the hidden states that it reads."""
-
-
-def _new_cache(head: EagleHead = given(FITTING_HEAD), limits: Limits = given(LIMITS)) -> PagedCache:
-    return head.new_cache(limits.cache_blocks, limits.block_size)
-
-
-HEAD_KV: State[PagedCache] = State("draft_kv", make=_new_cache, keys=BLOCKS)
-"""Its keys and values, in the target's blocks."""
+FITTING_HEAD = fitting(HEAD)
+HEAD_KV = cache_of(FITTING_HEAD)
 
 
 def propose(

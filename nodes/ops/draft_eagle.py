@@ -1,11 +1,4 @@
-"""draft_eagle: propose tokens with an EAGLE head, from the target's own hidden states.
-
-The head at position p takes the target's feature of token p and the token at p + 1, and predicts
-the token at p + 2 (Li et al. 2024, arXiv:2401.15077; EAGLE-3: 2025, arXiv:2503.01840). So its
-first pass runs over the very tokens of the step, shifted by one: prompt chunks and draft windows
-alike, on the target's slots. What follows a window's tokens are the tokens just sampled; positions
-after the accepted ones are masked, and their keys are overwritten by the next window.
-"""
+"""What `eagle` and `eagle3` compute: passes of a head over the tokens of a step, shifted by one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""draft: offer each row tokens for its next window, with a smaller causal LM on its own cache.
-
-The LM shares the target's block tables, so blocks are granted once for both. Each round feeds the
-last two tokens (the one before last was never fed if every draft was accepted), then the
-proposals one by one.
-"""
+"""What `draft_model` computes: passes of a smaller model over the newest tokens of each row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which token_index of a drafter's first pass are real, where its batches are not padded.
+"""Which tokens of a drafter's first pass are real, where its batches are not padded.
 
 A padded first pass has the shape of the target's windows and masks what was refused; nothing waits
 for the host to learn how much that is. An unpadded one leaves those tokens out. The host picks them

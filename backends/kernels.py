@@ -78,7 +78,7 @@ def takes(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def runs_on(tensor: Tensor) -> bool:
-    """Whether a Triton kernel takes `tensor`, which it does not if that is empty.
+    """Whether a Triton kernel takes `tensor[...]`, which it does not if that is empty.
 
     Raises `KernelsUnavailable` as `asked_for` does.
     """

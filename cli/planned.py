@@ -92,7 +92,7 @@ def runnable(name: str, overrides: Mapping[str, str]) -> PipelineConfig:
 def plan_of(
     loaded: Loaded, overrides: Mapping[str, str] | None, costs: Costs | None, rows: int | None
 ) -> Planned:
-    """The plan of a config that is loaded already."""
+    """The plan of a config that is loaded already. Raises `Refused` where there is none."""
     try:
         graph = step_graph_of(loaded)
         times = costs.of(graph, rows=rows, window=_window(loaded)) if costs else None

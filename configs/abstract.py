@@ -29,7 +29,10 @@ _READ = re.compile(r"(?P<name>[^\s@]+)(@(?P<carry>[-+]?[0-9]{1,9}))?")
 
 
 def parse_read(text: str) -> Read:
-    """`sampled` is this step's version, `sampled@-1` that of the step before."""
+    """`sampled` is this step's version, `sampled@-1` that of the step before.
+
+    Raises `ValueError` for another form, a step to come, and one too long ago.
+    """
     match = _READ.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not a read: write a name, or name@-1 for the step before")
@@ -262,7 +265,10 @@ class AbstractGraph(Part):
 
 
 def read_abstract(source: Located) -> AbstractGraph:
-    """The abstract graph of a file, its parts knowing their lines, its names known."""
+    """The abstract graph of a file, its parts knowing their lines, its names known.
+
+    Raises `ConfigError` listing all that is wrong.
+    """
     graph = validated(AbstractGraph, source)
     problems = list(_unknown_names(graph, source))
     if problems:

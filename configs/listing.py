@@ -21,7 +21,10 @@ Over = Callable[[Located, Located], Located]  # one mapping over another
 
 
 def first_listing(nodes: Located) -> Located:
-    """The nodes of a file that extends nothing: their order is that of the file."""
+    """The nodes of a file that extends nothing: their order is that of the file.
+
+    Raises `ConfigError` for keys that only a file that extends another may have.
+    """
     assert isinstance(nodes.value, dict), "a listing is a mapping"
     problems = []
     for name, node in nodes.value.items():

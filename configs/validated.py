@@ -20,7 +20,8 @@ def validated(model: type[Model], source: Located, within: Location = ()) -> Mod
     """The model built from `source`; numbers, text and truth values are not mixed up.
 
     `within`: the keys under which `source` stands, for messages. Goes through JSON so that
-    pydantic is strict about scalars and not about list or tuple.
+    pydantic is strict about scalars and not about list or tuple. Raises `ConfigError` listing all
+    that is wrong.
     """
     try:
         text = json.dumps(source.plain(), ensure_ascii=False).encode()

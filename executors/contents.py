@@ -74,7 +74,7 @@ def signature(
 
 
 def tensors(datum: Any, levels: int = DEEPEST) -> Iterator[Tensor]:
-    """All tensors of a datum, in a fixed order."""
+    """All tensors `[...]` of a datum, in a fixed order."""
     if isinstance(datum, Tensor):
         yield datum
     elif levels:

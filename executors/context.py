@@ -143,6 +143,7 @@ class Context:
         return cells[version % size] if version >= 0 else initial
 
     def buffer(self, name: str) -> Any:
+        """The buffer of this step's slot. Raises `UndeclaredAccess` if there is none."""
         try:
             cells = self._buffers[name]
         except KeyError:

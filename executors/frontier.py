@@ -44,7 +44,10 @@ class Frontier:
         return int(max(self.begun, -1)) + 1
 
     def admit(self, step: int) -> bool:
-        """Whether `step` runs, beginning it if it is new. Only for steps not known to run."""
+        """Whether `step` runs, beginning it if it is new. Only for steps not known to run.
+
+        Raises `Aborted` if no op is to run any more.
+        """
         with self._lock:
             if self.aborted:
                 raise Aborted

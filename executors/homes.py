@@ -90,7 +90,10 @@ class Homes:
                 raise _shared_allocation(home, known[1])
 
     def check_initial(self, name: str, datum: object) -> None:
-        """What is read before step 0 must not lie in a slot, which step 0 may already fill."""
+        """What is read before step 0 must not lie in a slot, which step 0 may already fill.
+
+        Raises `StepweaveError` if it does.
+        """
         taken = next((home for home in self.of(datum) if home and home.slot is not None), None)
         if taken is not None:
             raise StepweaveError(

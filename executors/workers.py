@@ -69,6 +69,7 @@ class WorkerStream:
         return lambda: at[0]
 
     def recording(self, pool: str) -> Recording:
+        """Raises `CannotCapture`: there is nothing to record."""
         raise CannotCapture("worker threads run everything as usual")
 
     def end(self) -> None:

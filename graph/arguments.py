@@ -82,6 +82,7 @@ def mapping(where: str, argument: str, given: object, what: str, code: str) -> M
 
 
 def one_of(where: str, argument: str, given: object, known: Collection[str]) -> str:
+    """One of the `known` texts. Raises `GraphError` naming them and the nearest."""
     if not isinstance(given, str) or given not in known:
         near = did_you_mean(given, known) if isinstance(given, str) else ""
         choices = " or ".join(map(repr, known))

@@ -22,7 +22,10 @@ def validate(graph: StepGraph) -> None:
 
 
 def check_names(nodes: Sequence[Node], values: Sequence[Value], states: Sequence[State]) -> None:
-    """Refuse names declared twice, before they become the keys of mappings and vanish."""
+    """Refuse names declared twice, before they become the keys of mappings and vanish.
+
+    Raises `GraphError`.
+    """
     _unique("node", nodes)
     _unique("value", values)
     _unique("state", states)

@@ -48,7 +48,8 @@ class AttentionBatch:
 
     Tokens of a row are consecutive, rows in order. A token attends to the keys of its row at
     positions up to its own. A token at a negative position is *masked*: it computes something
-    finite that nobody reads, and its `slots` entry must lie in the scratch block.
+    finite that nobody reads, and its `slots` entry must lie in the scratch block. Raises
+    `ValueError` for other shapes or types than `query_lens` asks for, and a row without tokens.
     """
 
     query_lens: tuple[int, ...]  # query tokens per row; sums to T
@@ -85,7 +86,8 @@ class AttentionBatch:
     def then(self, positions: Tensor, slots: Tensor) -> "AttentionBatch":
         """The next pass over the same rows, as many tokens of each, in the same blocks.
 
-        What was computed from lengths and blocks alone is handed on.
+        `positions[T]` and `slots[T]` are as in the batch. What was computed from lengths and blocks
+        alone is handed on.
         """
         of_rows: dict[object, Any] = {
             key: value
@@ -127,7 +129,7 @@ class InGraph(Protocol):
     """Takes the place of a batch while a layer is compiled: no graph may depend on a batch."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, how: How) -> Tensor:
-        """From the shapes that `paged_attention` takes to `[T, H, D]`."""
+        """`[T, H, D']` of `query[1, H, T, D]`, `key[1, h, T, D]`, `value[1, h, T, D']`."""
         ...
 
 
@@ -165,12 +167,13 @@ def paged_attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Store this pass's keys and values, then attend. Returns `[1, T, H, D]`.
+    """Store this pass's keys and values, then attend. Returns `[1, T, H, D']`.
 
-    `query[1, H, T, D]`, `key[1, h, T, D]`, `value[1, h, T, D']`. `paged_invariant` chooses the
-    arithmetic in which a token's bits do not depend on the batch; None means on CPU, in
-    float32 and float64. `sliding_window` counts the token itself; `softcap` bounds the scores
-    (Gemma 2); `s_aux[H]` are attention sinks (gpt-oss).
+    `query[1, H, T, D]`, `key[1, h, T, D]`, `value[1, h, T, D']`; `attention_mask[...]` is not
+    used, since positions say what a token sees. `paged_invariant` chooses the arithmetic in which
+    a token's bits do not depend on the batch; None means on CPU, in float32 and float64.
+    `sliding_window` counts the token itself; `softcap` bounds the scores (Gemma 2); `s_aux[H]` are
+    attention sinks (gpt-oss). Raises `TypeError` for a module without `layer_idx`.
     """
     if sliding_window is None:
         sliding_window = getattr(module, "sliding_window", None)
@@ -204,7 +207,11 @@ def attend_layer(
     *,
     invariant: bool,
 ) -> Tensor:
-    """What `paged_attention` does once it knows which layer asks: `[T, H, D]`."""
+    """What `paged_attention` does once it knows which layer asks. Returns `[T, H, D']`.
+
+    `query[1, H, T, D]`, `key[1, h, T, D]`, `value[1, h, T, D']`. Tokens after those of the batch
+    are padding: they have no keys, and get zeros.
+    """
     paged.calls.append(layer)
     compiling = torch.compiler.is_compiling()
     by_operators = not invariant and (compiling or _by_operators(query.device))

@@ -53,7 +53,8 @@ class CompiledLayers:
 
     The layers must be called in inference mode, with a batch in the keyword argument `keyword`, or
     with something that has it as its attribute `paged`. Called otherwise, or under a dispatch
-    mode (which sees nothing of a compiled graph), a layer runs as it is.
+    mode (which sees nothing of a compiled graph), a layer runs as it is. Raises `CompileFailed` if
+    other code has replaced the `forward` of a layer.
     """
 
     def __init__(

@@ -40,7 +40,8 @@ class EagleHead:
     its logits (soft caps, scales) is not done to drafts. `network` is taken over; with
     `invariant` its linear layers are replaced in place.
 
-    A forward pass must not run in two threads at once.
+    A forward pass must not run in two threads at once. Raises `ModelError` for options that do not
+    go together.
     """
 
     def __init__(
@@ -180,7 +181,7 @@ class EagleHead:
 
     @torch.no_grad()
     def fuse(self, features: Tensor) -> Tensor:
-        """From the target's features `[T, F]` to hidden states `[T, H]` for `forward`."""
+        """From the target's `features[T, F]` to hidden states `[T, H]` for `forward`."""
         return self.network.fuse(features.to(self.dtype))
 
     def forward(

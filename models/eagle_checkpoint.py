@@ -44,7 +44,7 @@ class Checkpoint:
 
     name: str  # of the folder or on the hub, for messages
     config: Mapping[str, Any]
-    weights: Mapping[str, Tensor]
+    weights: Mapping[str, Tensor]  # [...] as the file has them
 
     @property
     def style(self) -> Style:
@@ -55,7 +55,8 @@ class Checkpoint:
 def read(name_or_path: str | Path) -> Checkpoint:
     """Read a folder, an embedded name or a hub name; local files first.
 
-    Raises `ModelNotFound`, and `UnsupportedModel` if there are no safetensors.
+    Raises `ModelNotFound`, `UnsupportedModel` if there are no safetensors, and `ModelError` if they
+    cannot be read.
     """
     folder = _folder(name_or_path)
     name = str(name_or_path)
@@ -99,7 +100,8 @@ def _folder(name_or_path: str | Path) -> Path:
 
 
 def build(checkpoint: Checkpoint, target: CausalLM) -> tuple[EagleNetwork, Tensor | None]:
-    """The network with its weights, in the file's precision, and the token of each draft token.
+    """The network with its weights, in the file's precision, and the target's token of each draft
+    token, `[draft vocabulary]`.
 
     The second is None if the head's vocabulary is the target's. Raises `ModelError`, naming the
     key, for whatever does not fit.

@@ -65,6 +65,7 @@ class RMSNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
+        """`x[..., H]` scaled to a mean square of 1, times the weights: `[..., H]`."""
         if x.dtype in (torch.float32, torch.float64):
             return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
         exact = x.float()
@@ -92,6 +93,7 @@ class EagleAttention(nn.Module):
         self.o_proj = linear("o_proj", queries, config.hidden_size)
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        """`[B, T, H]` of `x[B, T, E]`, `angles[B, T, D]` twice: cosines, sines. E is H or 2 · H."""
         heads = (*x.shape[:2], -1, self.head_dim)
         query, key, value = (
             project(x).view(heads).transpose(1, 2)
@@ -130,6 +132,10 @@ class EagleLayer(nn.Module):
     def forward(
         self, x: Tensor, embeddings: Tensor, angles: tuple[Tensor, Tensor], attend: Attend
     ) -> Tensor:
+        """`[B, T, H]` of `x[B, T, H]`, `embeddings[B, T, H]` and `angles[B, T, D]` (both).
+
+        Only EAGLE-3's layer reads the embeddings.
+        """
         seen = residual = x
         if self.hidden_norm is not None and self.input_layernorm is not None:
             normed = self.hidden_norm(x)
@@ -168,14 +174,17 @@ class EagleNetwork(nn.Module):
         self.rotary_emb = LlamaRotaryEmbedding(llama)
 
     def fuse(self, features: Tensor) -> Tensor:
-        """From the target's `[..., F]` to what `forward` takes as `hidden`."""
+        """From the target's `features[..., F]` to what `forward` takes as `hidden`.
+
+        That is `[..., H]` in EAGLE-3, and the features themselves in EAGLE.
+        """
         if self.config.style == "eagle":
             return features
         fused: Tensor = self.fc(features)
         return fused
 
     def angles(self, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines `[B, T, D]` of the rope at `positions[B, T]`."""
+        """Cosines and sines `[B, T, D]` of the rope at `positions[B, T]`, typed as `like[...]`."""
         found: tuple[Tensor, Tensor] = self.rotary_emb(like, positions)
         return found
 
@@ -186,10 +195,11 @@ class EagleNetwork(nn.Module):
         angles: tuple[Tensor, Tensor],
         attend: Attend,
     ) -> Tensor:
-        """`embeddings[B, T, H]` of the next tokens, `hidden[B, T, H]`: the new hidden states.
+        """New hidden states `[B, T, H]` of `embeddings[B, T, H]`, which are of the next tokens.
 
-        Those are what the next pass takes as `hidden`, and what `read_out` (EAGLE-3) or the
-        target's output head (EAGLE) makes logits of. `angles` are those of the tokens' positions.
+        They are what the next pass takes as `hidden[B, T, H]`, and what `read_out` (EAGLE-3) or the
+        target's output head (EAGLE) makes logits of. `angles[B, T, D]`: cosines and sines at the
+        tokens' positions.
         """
         x = hidden
         if self.config.style == "eagle":

@@ -47,7 +47,7 @@ _tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear` for `x[..., K]`, `weight[N, K]`, in proven row tiles."""
+    """`F.linear` in proven row tiles: `[..., N]` of `x[..., K]`, `weight[N, K]`, `bias[N]`."""
     if gap := _gap(x):
         x, weight = F.pad(x, (0, gap)), F.pad(weight, (0, gap))
 
@@ -58,7 +58,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def matmul(x: Tensor, weight: Tensor) -> Tensor:
-    """`x[..., K] @ weight[K, N]`, in proven row tiles."""
+    """`[..., N]`: the product of `x[..., K]` and `weight[K, N]`, in proven row tiles."""
     if gap := _gap(x):
         x, weight = F.pad(x, (0, gap)), F.pad(weight, (0, 0, 0, gap))
 
@@ -69,7 +69,7 @@ def matmul(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def elementwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """`function(x)` such that an element's result does not depend on its place in `x`."""
+    """`function` of `x[...]`, as `[...]`: an element's result does not depend on its place."""
     size = x.numel()
     if size == 0 or not backend_of(x.device).on_host:
         return function(x)

@@ -100,7 +100,10 @@ class Part(nn.Module):
 
 
 class Product(nn.Module):
-    """The matrix of all parts, and for a moment their results."""
+    """The matrix of all parts, and for a moment their results.
+
+    `weight[out, in]`, `bias[out]`: those of the parts end to end; `sizes`: how long each is.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, sizes: Sequence[int]) -> None:
         super().__init__()
@@ -112,7 +115,10 @@ class Product(nn.Module):
         self._fetched: tuple[int, ...] = ()
 
     def part(self, x: Tensor, index: int) -> Tensor:
-        """Part `index` of the product with `x`, computed with the others if `x` is new."""
+        """Part `index` of the product with `x[..., in]`, as `[..., out of the part]`.
+
+        It is computed with the others if `x` is new.
+        """
         if self._input is not x or index in self._fetched:
             out = F.linear(x, self.weight, self.bias)
             self._input, self._results = x, torch.split(out, self.sizes, dim=-1)

@@ -40,7 +40,8 @@ def bytes_per_block(layers: Sequence[LayerShape], block_size: int, dtype: torch.
 class PagedCache:
     """Per layer, keys `[slots, kv_heads, key_dim]` and values `[slots, kv_heads, value_dim]`.
 
-    `num_blocks` counts the scratch block, so `num_blocks - 1` are for requests.
+    `num_blocks` counts the scratch block, so `num_blocks - 1` are for requests. Raises `ValueError`
+    if that leaves none, or a block would hold no token.
 
     The cache holds finite numbers only: a masked key has weight zero, and zero times NaN is NaN,
     so one bad value left in a released block would reach the block's next owner. `write`
@@ -110,9 +111,10 @@ class PagedCache:
         return k.transpose(1, 2).clone(), v.transpose(1, 2).clone()
 
     def head_rows(self, layer: int, block_tables: Tensor) -> Tensor:
-        """Index `[R, kv_heads, B · block_size]` of (slot, head) pairs, for `gather_heads`.
+        """Index `[R, kv_heads, B · block_size]` of (slot, head) pairs of `block_tables[R, B]`.
 
-        Layers with the same number of heads share it, so a forward pass computes it once.
+        It is what `gather_heads` takes. Layers with the same number of heads share it, so a forward
+        pass computes it once.
         """
         heads = self.layers[layer].kv_heads
         device = block_tables.device
@@ -123,9 +125,10 @@ class PagedCache:
     def gather_heads(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values `[R, kv_heads, B · block_size, dim]` in one copy, heads outermost.
 
-        Head-major is what the matrix products want; gathering slots and then transposing
-        would copy everything twice. On the CPU the result is valid until the next call: megabytes
-        of fresh memory in each layer would cost more in page faults than the copy itself.
+        `rows[R, kv_heads, B · block_size]` is what `head_rows` gives. Head-major is what the matrix
+        products want; gathering slots and then transposing would copy everything twice. On the CPU
+        the result is valid until the next call: megabytes of fresh memory in each layer would cost
+        more in page faults than the copy itself.
         """
         flat = rows.flatten()
         stores = (self._key_lines[layer], self._value_lines[layer])

@@ -33,7 +33,8 @@ _SHOWN = 8  # tokens that are added to show a long text: whole vectors, so that 
 def switch_length(config: Any) -> int | None:
     """The most tokens that a text may have to be computed with the short speeds.
 
-    None where there is one set of speeds, or no text can outgrow the first.
+    None where there is one set of speeds, or no text can outgrow the first. Raises
+    `UnsupportedModel` where only some layers have two, or the configuration does not say.
     """
     if "longrope" not in set(rope_types(config.to_dict())):
         return None
@@ -61,6 +62,7 @@ class RowSpeeds:
     """Makes the rotary embeddings of a model choose their speeds by row, while `long` is set.
 
     `long[T]` says of each token of a pass whether its row is long; None: the model's own rule.
+    Raises `UnsupportedModel` for a model whose rotary embedding is not found.
     """
 
     def __init__(self, model: PreTrainedModel, switch: int) -> None:

@@ -43,7 +43,10 @@ _HUB_TIMEOUT_S = 10.0
 
 
 def resolve(name_or_path: str | Path, embedded: Mapping[str, str] = EMBEDDED) -> str:
-    """The directory of an embedded model; any other name or path as it is."""
+    """The directory of an embedded model; any other name or path as it is.
+
+    Raises `ModelNotFound` if this installation lacks the embedded model.
+    """
     if str(name_or_path) not in embedded:
         return str(name_or_path)
     folder = Path(__file__).parent / "embedded" / embedded[str(name_or_path)]
@@ -135,7 +138,10 @@ def folder_of(name_or_path: str | Path) -> Path | None:
 
 
 def require_safetensors(name: str | Path, folder: Path) -> None:
-    """Raise if `folder` has no safetensors file, or one that cannot be read, naming the file."""
+    """Refuse a `folder` without readable safetensors files.
+
+    Raises `UnsupportedModel` if there is none, and `ModelError` naming one that cannot be read.
+    """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         pickled = [each.name for each in sorted(folder.iterdir()) if each.suffix in _PICKLED]

@@ -20,7 +20,10 @@ _LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 @contextmanager
 def own_code(name: str) -> Iterator[None]:
-    """Code of the model's own runs in the block: whatever it raises refuses the model."""
+    """Code of the model's own runs in the block: whatever it raises refuses the model.
+
+    Raises `UnsupportedModel` in its place; an error of ours stays as it is.
+    """
     try:
         yield
     except StepweaveError:
@@ -32,7 +35,7 @@ def own_code(name: str) -> Iterator[None]:
 
 
 def refuse(model: PreTrainedModel, config: Any) -> None:
-    """Raise if the architecture is known to need what a paged cache does not give."""
+    """Raises `UnsupportedModel` if the architecture needs what a paged cache does not give."""
     name = type(model).__name__
     why = None
     if getattr(model.config, "is_encoder_decoder", False):

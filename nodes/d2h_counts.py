@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def d2h_counts(
     sampled: Sampled | None = read(SAMPLED), host_counts: Tensor = buffer(HOST_COUNTS)
 ) -> Tensor | None:
-    """`[S]` counts, the rest of the buffer as it was."""
+    """The counts in the first S of `host_counts[max_rows]`, the rest as it was; `[max_rows]`."""
     from .ops.host_copies import copy_counts
 
     return None if sampled is None else copy_counts(sampled, host_counts)

@@ -50,6 +50,7 @@ def sample(
 ) -> tuple[Sampled | None, Progress]:
     """The tokens of the step, and the hand-off to the next. It adds the tokens to the history.
 
+    `logits[S, W, V]`, `prompt_logits[P, V]`, `draft_probs[R, k, V]`: None where there are none.
     Raises `MissingMask` where a row with a grammar has no mask.
     """
     from .ops.windows import sample_step

@@ -41,6 +41,7 @@ class BlockManager:
     and values at a position are made with the token after it, so there it is 1: the name of a
     speculating request's block then takes in that token too. `sliding_window`: the largest of
     all layers, if each layer has one; a query at position p attends to those after p − window.
+    Raises `ValueError` for a negative tail, and a window below 1.
     """
 
     def __init__(

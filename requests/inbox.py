@@ -32,6 +32,7 @@ class Inbox:
             self._openers += 1
 
     def close(self) -> None:
+        """Undo one `open`. Raises `RuntimeError` if there is none to undo."""
         with self._opening:
             if self._openers == 0:
                 raise RuntimeError("the request table was closed more often than opened")

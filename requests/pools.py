@@ -31,6 +31,7 @@ class KeyPool:
 
     The places: free; held by its users; quarantined until its last step's accesses are ordered
     before those of a new owner; idle. `evicted` is told of each kept key that a grant takes.
+    Raises `ValueError` for a reuse distance below 1.
     """
 
     def __init__(

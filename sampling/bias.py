@@ -12,7 +12,7 @@ _NEVER = float("-inf")
 
 
 def add_at(logits: Tensor, sample_index: Tensor, token: Tensor, value: Tensor) -> Tensor:
-    """Logits `[S, W, V]` with `value [B, W]` added at row `sample_index [B]` and `token [B]`.
+    """`[S, W, V]`: `logits[S, W, V]` and `value[B, W]` at row `sample_index[B]` and `token[B]`.
 
     Entries for the same token add up. One whose row is -1, or whose token is none of the
     vocabulary, has no effect.
@@ -30,9 +30,9 @@ def add_at(logits: Tensor, sample_index: Tensor, token: Tensor, value: Tensor) -
 
 
 def apply_bias(logits: Tensor, sample_index: Tensor, token: Tensor, value: Tensor) -> Tensor:
-    """Logits `[S, W, V]` with `value [B]` float added to `token [B]` at all window positions.
+    """`[S, W, V]`: `logits[S, W, V]` with `value[B]` float added to `token[B]` at all positions.
 
-    Each entry is for the row `sample_index [B]`. See `add_at`.
+    Each entry is for the row `sample_index[B]`. See `add_at`.
     """
     return add_at(logits, sample_index, token, value[:, None].expand(-1, logits.shape[1]))
 
@@ -46,7 +46,8 @@ def ban_until(
         logits: `[S, W, V]`.
         positions: `[S]` int64: the output position of window position 0; a request's first token
             has output position 0.
-        sample_index, token: `[B]` int64: the row (-1: padding) and the token banned there.
+        sample_index: `[B]` int64: the row; -1: padding.
+        token: `[B]` int64: the token banned there.
         minimum: `[B]` int64: the first output position where it may come.
     """
     at = positions[sample_index.clamp_min(0)][:, None] + torch.arange(
@@ -56,7 +57,7 @@ def ban_until(
 
 
 def give_way(banned: Tensor, allowed: Tensor) -> Tensor:
-    """`banned [..., V]`, but `allowed [..., V]` wherever the bans leave no token.
+    """`[..., V]`: `banned[..., V]`, but `allowed[..., V]` wherever the bans leave no token.
 
     Both are logits that a grammar's mask, if there is one, was applied to; `allowed` without the
     bans. So each window position has a token to draw wherever the grammar has one.

@@ -118,8 +118,9 @@ def draw(
     """One token per row, `[L]` int64: the Gumbel-max of `log_probs [L, V]` (need not be
     normalized), or its first best token where `greedy [L]` (bool).
 
-    Noise is keyed by (seed, position, purpose), all `[L]`; see `noise.gumbel`. Not
-    `torch.multinomial`: that draws from a generator whose state depends on everything drawn before.
+    Noise is keyed by `seeds[L]`, `positions[L]` and `purpose[L]` (or one for all): see
+    `noise.gumbel`. Not `torch.multinomial`: that draws from a generator whose state depends on
+    everything drawn before.
     `any_random` False (known to the host) says that all rows are greedy, and skips the noise.
     """
     if not any_random:

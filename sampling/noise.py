@@ -53,8 +53,10 @@ _CPU_BLOCKS = 7 * 1024
 def philox(
     counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Philox4x32-10: four random words per counter. Words are int64 in [0, 2^32); any shapes that
-    broadcast. The reference is the Random123 library, whose test vectors our tests use.
+    """Philox4x32-10: four random words `[...]` per counter, int64 in 0 … 2^32 - 1.
+
+    The words of `counter[...]` and `key[...]` have any shapes that broadcast. The reference is the
+    Random123 library, whose test vectors our tests use.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -79,7 +81,7 @@ def random_words(
     Args:
         seeds: `[L]` int64, all 64 bits used.
         positions: `[L]` output positions; taken modulo 2^32.
-        purpose: one for all rows or `[L]`.
+        purpose: `[L]`, or one for all rows.
     """
     blocks = torch.arange(-(-count // 4), dtype=torch.int64, device=seeds.device)
     return torch.stack(_draw(seeds, positions, purpose, blocks), dim=-1).flatten(1)[:, :count]
@@ -98,7 +100,9 @@ def _draw(
 
 def uniform(seeds: Tensor, positions: Tensor, purpose: Purpose | int | Tensor) -> Tensor:
     """`[L]` float32 in [0, 1): multiples of 2^-24, so `uniform < p` has probability p to 2^-24,
-    never holds for p = 0 and always for p = 1. Arguments as for `random_words`.
+    never holds for p = 0 and always for p = 1.
+
+    `seeds[L]`, `positions[L]`, `purpose[L]` as for `random_words`.
     """
     if active(seeds.device):
         from .kernels import uniform as kernel
@@ -117,8 +121,8 @@ def gumbel(seeds: Tensor, positions: Tensor, purpose: Purpose | int | Tensor, vo
     from its distance to 1, which at that end is a small number with a full mantissa. With 24 bits,
     one draw in a hundred over a flat vocabulary of 128k tokens would be a tie.
 
-    Arguments as for `random_words`. On a CPU 5 to 10 ms a row at 128k tokens: call it only for
-    batches that sample.
+    `seeds[L]`, `positions[L]`, `purpose[L]` as for `random_words`. On a CPU 5 to 10 ms a row at
+    128k tokens: call it only for batches that sample.
     """
     blocks = torch.arange(-(-vocab // 4), dtype=torch.int64, device=seeds.device)
     noise = torch.empty(len(seeds), len(blocks), 4, dtype=torch.float32, device=seeds.device)

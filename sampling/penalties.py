@@ -38,7 +38,8 @@ def apply_penalties(
         window_start: `[S]` int64: position of the last token in `history` that counts.
         prompt: `[S]` int64: tokens of the prompt.
         repetition: `[S]` float > 0; 1 is off.
-        presence, frequency: `[S]` float; 0 is off.
+        presence: `[S]` float; 0 is off.
+        frequency: `[S]` float; 0 is off.
     """
     rows, width, vocab = logits.shape
     at = torch.arange(history.shape[1], device=history.device)

@@ -172,7 +172,7 @@ def _residual(
 
 
 def at(rows: Tensor, window_position: Tensor) -> Tensor:
-    """`[R, V]`: of `rows [R, W, V]` the window position `[R]` of each."""
+    """`[R, V]`: of `rows[R, W, V]` the line at `window_position[R]` of each."""
     every = window_position[:, None, None].expand(-1, 1, rows.shape[-1])
     return rows.gather(1, every)[:, 0]
 
@@ -184,7 +184,7 @@ def followed_by(token: Tensor, drafts: Tensor, kept: Tensor) -> Verified:
 
 
 def keep_equal(chosen: Tensor, drafts: Tensor, valid: Tensor, vocab: int) -> Verified:
-    """The drafts `[R, k]` that are the token `chosen[R, k + 1]` at their position, and one more.
+    """The `drafts[R, k]` that are the token `chosen[R, k + 1]` at their position, and one more.
 
     `valid[R]` drafts may be kept, of a vocabulary of `vocab` tokens. Raises nothing of its own.
     """

@@ -69,7 +69,10 @@ def _changed(
 
 
 def each_prompt(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or many, as many. A sequence of numbers is one prompt of token ids."""
+    """One prompt or many, as many. A sequence of numbers is one prompt of token ids.
+
+    Raises `TypeError` for what is neither.
+    """
     if isinstance(prompts, str | Mapping | PromptLine):
         return [prompts]
     if not isinstance(prompts, Iterable) or isinstance(prompts, bytes | bytearray):
@@ -112,7 +115,10 @@ def _one(params: object, name: str) -> SamplingParams | None:
 
 
 def conversations(messages: Messages) -> list[Prompt]:
-    """One conversation or many, as prompts. Whether a message is one is found out by request."""
+    """One conversation or many, as prompts. Whether a message is one is found out by request.
+
+    Raises `TypeError` for what is no list of messages or conversations.
+    """
     if not isinstance(messages, Iterable) or isinstance(messages, str | bytes | Mapping):
         raise TypeError(
             'messages must be a list of messages such as {"role": "user", "content": "…"}, or a '

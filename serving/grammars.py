@@ -37,7 +37,10 @@ ADVICE: Final[dict[Cause, str]] = {
 
 @dataclass(frozen=True)
 class Advising:
-    """A backend whose refusals end with the key of the pipeline that helps, where there is one."""
+    """A backend whose refusals end with the key of the pipeline that helps, where there is one.
+
+    They are a `GrammarError`, as every backend raises.
+    """
 
     inner: GrammarBackend
     name: str

@@ -25,8 +25,10 @@ Prompt = str | Mapping[str, Any] | PromptLine | Sequence[int]
 
 
 class Intake:
-    """Makes requests for one engine. Every method raises `RequestError`, `GrammarError` or
-    `ConfigError` for what cannot be served, and nothing else.
+    """Makes requests for one engine.
+
+    Raises `EngineError` if grammars cannot be served at all. Every method raises `RequestError`,
+    `GrammarError` or `ConfigError` for what cannot be served, and nothing else.
     """
 
     def __init__(self, config: PipelineConfig, engine: Engine) -> None:

@@ -58,7 +58,8 @@ class Listeners:
     """Whom a run tells what. Calls of one run never overlap.
 
     An exception of `on_text` ends its request with an error; one of the others ends the run, and
-    is raised by it.
+    is raised by it. Raises `TypeError` for a listener that cannot be called, and in `shown` for a
+    `progress` of another type.
     """
 
     on_text: OnText | None = None

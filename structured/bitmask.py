@@ -53,7 +53,7 @@ def allows_any(row: Words) -> bool:
 
 
 def apply_bitmask(logits: Tensor, bitmask: Tensor) -> Tensor:
-    """The logits `[L, V]` with -inf at every token whose bit in `bitmask [L, W]` (int32) is 0.
+    """`[L, V]`: `logits[L, V]` with -inf at every token whose bit in `bitmask[L, V / 32]` is 0.
 
     Asks the host nothing, on any device: no boolean indexing, no table to be copied over first.
     Each bit is shifted into the sign of an infinity, and the smaller of that and the logit is

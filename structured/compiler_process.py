@@ -166,7 +166,7 @@ class CompilerPool:
 
     Args:
         processes: at least one. The one used last is used first, so that no more are started than
-            were ever needed at once.
+            were ever needed at once. Raises `ValueError` if there is none.
     """
 
     def __init__(self, processes: list[CompilerProcess]) -> None:

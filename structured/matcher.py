@@ -117,6 +117,7 @@ class LibraryMatcher(ABC):
         return self._filler, window
 
     def fill_window(self, drafts: Sequence[int], rows: Words) -> int:
+        """See `Matcher`. Raises `MatcherFailure` in a dead end, `ValueError` for too few rows."""
         with self._boundary():
             if len(rows) <= len(drafts):
                 raise ValueError(f"{len(drafts)} drafts need {len(drafts) + 1} rows, {len(rows)}")

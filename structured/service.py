@@ -29,6 +29,9 @@ class GrammarService:
         backend: compiles; from as many threads at once as there are workers.
         workers: compilations at once. A backend with a time limit needs as many processes.
         max_waiting: different grammars that may wait for a worker.
+
+    Raises:
+        ValueError: there is to be no worker.
     """
 
     def __init__(

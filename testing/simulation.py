@@ -320,6 +320,7 @@ class World:
         self._maybe_fail(name, ctx.step, call, after=True)
 
     def allocating(self, name: str) -> None:
+        """A buffer of `name` is to be allocated. Raises `InjectedFault` where that is to fail."""
         self.calls[f"allocate {name}"] += 1
         due = self.unallocated.get(name)
         count = self.calls[f"allocate {name}"]

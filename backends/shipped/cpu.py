@@ -42,12 +42,13 @@ class Cpu:
         """Everything is done already."""
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype, fill: int) -> Tensor:
-        """Ordinary memory: there is nobody to copy it."""
+        """A tensor `[*shape]` in ordinary memory: there is nobody to copy it."""
         import torch
 
         return torch.full(tuple(shape), fill, dtype=dtype)
 
     def streams(self, device: torch.device, *, ranges: bool = False) -> NoReturn:
+        """Raises `NoDevice`: a CPU has none."""
         raise NoDevice("a CPU has no streams; executor 'threads' has worker threads in their place")
 
     def forbid_waits(self) -> None:

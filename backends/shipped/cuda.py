@@ -47,6 +47,7 @@ class Cuda:
         return [torch.cuda.get_device_name(index) for index in range(count)]
 
     def device(self, name: str) -> torch.device:
+        """The GPU of that name, with its number. Raises `NoCuda` if torch does not see it."""
         import torch
 
         device = torch.device(name)
@@ -74,6 +75,7 @@ class Cuda:
             cuda.synchronize(device)
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype, fill: int) -> Tensor:
+        """A tensor `[*shape]` in page-locked memory."""
         import torch
 
         return torch.full(tuple(shape), fill, dtype=dtype, pin_memory=True)

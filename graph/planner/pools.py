@@ -24,7 +24,10 @@ from .requirements import Requirement, gate
 
 
 def reuse_distance(plan: Plan, state: str) -> int:
-    """After how many steps a key of this state may be granted anew, at least 1."""
+    """After how many steps a key of this state may be granted anew, at least 1.
+
+    Raises `GraphError` for an unknown state, and where nothing orders its uses.
+    """
     graph = plan.graph
     if state not in graph.states:
         raise GraphError(

@@ -19,7 +19,7 @@ LONG = 8
 
 
 def write_now(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
-    """Store `k[T, h, D]` in `keys[slots, h, D]` at `slots[T]`, and `v[T, h, D']` likewise.
+    """At `slots[T]` store `k[T, h, D]` in `keys[N, h, D]`, `v[T, h, D']` in `values[N, h, D']`.
 
     Zero takes the place of NaN and infinities.
     """
@@ -57,9 +57,9 @@ def attend_now(
 ) -> Tensor:
     """Attention `[R · q, H, D']` of `query[R · q, H, D]` over the paged keys and values.
 
-    `keys[slots, h, D]`, `values[slots, h, D']`, `block_tables[R, B]`, `positions[R · q]`. A token
-    sees the keys of its row at positions up to its own, of these the last `window`; a token at a
-    negative position gets something finite. The cache holds finite numbers only.
+    `keys[N, h, D]`, `values[N, h, D']`, `block_tables[R, B]`, `positions[R · q]`, `sinks[H]`. A
+    token sees the keys of its row at positions up to its own, of these the last `window`; a token
+    at a negative position gets something finite. The cache holds finite numbers only.
     """
     if not takes(query.device, query.dtype):
         how = reference.How(scaling, window, softcap, sinks)

@@ -70,10 +70,9 @@ def attend(
     how: How,
     kernel: Any = None,
 ) -> Tensor:
-    """Attention `[R · q, H, D]` of `query[R · q, H, D]` over `keys[slots, h, D]` and values.
+    """Attention `[R · q, H, D]` of `query[R · q, H, D]` over `keys[N, h, D]`, `values[N, h, D]`.
 
-    For what `why_not` does not object to.
-    `kernel` stands in for torch's, in a test.
+    For what `why_not` does not object to. `kernel` stands in for torch's, in a test.
     """
     kernel = _kernel() if kernel is None else kernel
     known = _parameters(kernel)
@@ -100,12 +99,12 @@ def attend(
 
 
 def fits(query: Tensor, values: Tensor, how: How) -> bool:
-    """Whether `attend` can do this."""
+    """Whether `attend` can do this, for `query[R · q, H, D]` and `values[N, h, D']`."""
     return why_not(query, values, how) is None
 
 
 def why_not(query: Tensor, values: Tensor, how: How) -> str | None:
-    """Why `attend` cannot do this; None if it can."""
+    """Why `attend` cannot do it for `query[R · q, H, D]`, `values[N, h, D']`; None if it can."""
     if (reason := backend_of(query.device).why_no_varlen(query.device)) is not None:
         return reason
     if (asked := asked_for()) is not None:

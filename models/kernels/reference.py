@@ -25,7 +25,7 @@ class How:
     sinks: Tensor | None  # [H]
 
     def scores(self, raw: Tensor) -> Tensor:
-        """From products of queries and keys to what the softmax is taken of."""
+        """From products `raw[...]` of queries and keys to what the softmax is taken of, `[...]`."""
         scores = raw * self.scaling
         if self.softcap is not None:
             scores = elementwise(torch.tanh, scores / self.softcap) * self.softcap
@@ -40,14 +40,14 @@ class How:
 
 
 def pack(query: Tensor, query_len: int, kv_heads: int) -> Tensor:
-    """`[R · q, H, D]` to `[R, h, q · g, D]`: heads that share keys become rows of a product."""
+    """`query[R · q, H, D]` as `[R, h, q · g, D]`: heads that share keys are rows of a product."""
     tokens, heads, dim = query.shape
     packed = query.reshape(tokens // query_len, query_len, kv_heads, heads // kv_heads, dim)
     return packed.transpose(1, 2).reshape(tokens // query_len, kv_heads, -1, dim)
 
 
 def unpack(packed: Tensor, query_len: int) -> Tensor:
-    """`[R, h, q · g, D]` to `[R · q, H, D]`."""
+    """`packed[R, h, q · g, D]` as `[R · q, H, D]`."""
     rows, kv_heads, _, dim = packed.shape
     split = packed.reshape(rows, kv_heads, query_len, -1, dim).transpose(1, 2)
     return split.reshape(rows * query_len, -1, dim)
@@ -71,7 +71,10 @@ def packed_mask(
 
 
 def attend_gathered(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: How) -> Tensor:
-    """`[R, h, M, D']` of `query[R, h, M, D]`, `k[R, h, C, D]`, `v[R, h, C, D']` and a mask."""
+    """`[R, h, M, D']` of `query[R, h, M, D]`, `k[R, h, C, D]`, `v[R, h, C, D']`.
+
+    `allowed[R, 1, M, C]` bool: which key a row of the query may attend to.
+    """
     if how.softcap is None and how.sinks is None:
         return F.scaled_dot_product_attention(query, k, v, attn_mask=allowed, scale=how.scaling)
     scores = how.scores((query @ k.transpose(2, 3)).float())
@@ -96,7 +99,8 @@ def attend(
 ) -> Tensor:
     """`[R · q, H, D']`: as `split_kv.attend`, except that the cache must hold finite numbers.
 
-    What a masked token gets is finite, not zero.
+    `query[R · q, H, D]`, `keys[N, h, D]`, `values[N, h, D']`, `block_tables[R, B]`,
+    `positions[R · q]`. What a masked token gets is finite, not zero.
     """
     heads, kv_heads = query.shape[1], keys.shape[1]
     offsets = torch.arange(block_size, device=keys.device)
@@ -114,7 +118,7 @@ def attend(
 
 
 def write(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
-    """Store `k[T, h, D]` in `keys[slots, h, D]` at `slots[T]`, and values likewise."""
+    """At `slots[T]` store `k[T, h, D]` in `keys[N, h, D]`, `v[T, h, D']` in `values[N, h, D']`."""
     for store, new in ((keys, k), (values, v)):
         clean = torch.nan_to_num(new.to(store.dtype), nan=0.0, posinf=0.0, neginf=0.0)
         store.index_copy_(0, slots, clean)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def write(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
-    """Store `k[T, h, D]` in `keys[slots, h, D]` at `slots[T]`, and `v[T, h, D']` likewise.
+    """At `slots[T]` store `k[T, h, D]` in `keys[N, h, D]`, `v[T, h, D']` in `values[N, h, D']`.
 
     Zero takes the place of NaN and infinities (see `PagedCache`). A slot outside the cache is not
     written. Several tokens may name one scratch slot; which of them stays there is undefined.

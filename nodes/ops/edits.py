@@ -53,7 +53,7 @@ def apply_edits(
     prompt: Tensor,
     mask: Tensor | None,
 ) -> Tensor:
-    """`logits[S, W, V]` as the requests and their grammars want them.
+    """`[S, W, V]`: `logits[S, W, V]` as the requests and their grammars want them.
 
     `drafts[S, W − 1]`, `history[S, C]` right up to `window_start[S]`, `prompt[S]` its part that is
     prompt; `mask[S, W, V / 32]` from the grammars, None where no row has one.

@@ -37,7 +37,7 @@ class History:
         self._scratch = context_length
 
     def write(self, request_slot: Tensor, positions: Tensor, tokens: Tensor) -> None:
-        """Store `tokens[N]` at `positions[N]` of request slots `request_slot[N]`.
+        """Store `tokens[...]` at `positions[...]` of slots `request_slot[...]`: of one shape.
 
         A position outside the context is not kept: −1 is masked, and a row that has ended goes
         on past the end in the steps that were in flight.

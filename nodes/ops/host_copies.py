@@ -71,7 +71,7 @@ def copy_drafts(drafts: DraftTable, host: HostDrafts) -> None:
 
 @torch.inference_mode()
 def copy_counts(sampled: Sampled, host: Tensor) -> Tensor:
-    """Fill the first S of `host[max_rows]` when the stream comes to it; `host`."""
+    """Fill the first S of `host[max_rows]` when the stream comes to it; it returns `[max_rows]`."""
     download(sampled.counts, host[: len(sampled.counts)])
     return host
 

@@ -25,9 +25,10 @@ from .transfer import packed, upload
 def cache_slots_of(
     blocks: Tensor, batch_index: Tensor, positions: Tensor, block_size: int
 ) -> Tensor:
-    """Cache slots of `positions` in the block tables of the rows `batch_index`.
+    """Cache slots `[...]` of `positions[...]` in the block tables `blocks[N, B]`.
 
-    A position of −1 gets a slot of the scratch block.
+    `batch_index[...]`, of a shape that broadcasts, says of which row. A position of −1 gets a slot
+    of the scratch block.
     """
     masked = positions < 0
     safe = positions.clamp_min(0)

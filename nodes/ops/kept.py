@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def keep_tokens(spans: Spans, batch: StepBatch, host_counts: Tensor | None, buffer: Tensor) -> Kept:
-    """The real tokens of each row's span (first, count). `host_counts[S]`: tokens of each row."""
+    """The real tokens of each row's span (first, count), noted in `buffer[most]`.
+
+    `host_counts[max_rows]`: the tokens of each of the S sampling rows, which come first.
+    """
     known = [] if host_counts is None else host_counts.numpy()[: len(batch.sampling)].tolist()
     found = spans(batch, known)
     token_index = [index for first, count in found for index in range(first, first + count)]

@@ -61,15 +61,14 @@ def publish(before: DraftTable, sample: SampleRows, proposal: Proposal | None) -
 class FirstPass:
     """What a drafter computes before its first draft: L tokens of its rows, in order.
 
-    `ids`, `positions`, `cache_slots`: `[L]`; a position of −1 is masked. `last[S]`: the token
-    of each sampling row whose logits give the first draft. `long[L]` as in `Inputs`.
+    `long[L]` as in `Inputs`.
     """
 
-    ids: Tensor
-    positions: Tensor
-    cache_slots: Tensor
-    query_lens: tuple[int, ...]
-    last: Tensor
+    ids: Tensor  # [L]
+    positions: Tensor  # [L], −1 for a masked token
+    cache_slots: Tensor  # [L] where the drafter's cache keeps its keys and values
+    query_lens: tuple[int, ...]  # tokens of each row
+    last: Tensor  # [S] the token of each sampling row whose logits give the first draft
     long: Tensor | None = None
 
     def without_padding(self, token_index: Tensor, query_lens: tuple[int, ...]) -> FirstPass:
@@ -87,6 +86,7 @@ class FirstPass:
         )
 
     def batch(self, blocks: Tensor, cache: PagedCache) -> AttentionBatch:
+        """What attention must know of this pass; `blocks[R, B]`: block tables of its rows."""
         return AttentionBatch(
             query_lens=self.query_lens,
             block_tables=blocks,

@@ -24,17 +24,17 @@ def pinned(
     fill: int = 0,
     device: torch.device = CPU,
 ) -> Tensor:
-    """A host buffer that `device` can copy from and to while the host goes on."""
+    """A host buffer `[*shape]` that `device` can copy from and to while the host goes on."""
     return backend_of(device).pinned(shape, dtype, fill)
 
 
 def packed(buffer: Tensor, *shape: int) -> Tensor:
-    """The first elements of a contiguous buffer as a tensor of `shape`, in the same memory."""
+    """The first elements of a contiguous `buffer[...]` as `[*shape]`, in the same memory."""
     return buffer.view(-1)[: prod(shape)].view(shape)
 
 
 def upload(used: Tensor, device: torch.device) -> Tensor:
-    """A new tensor on `device`: `used`, packed in pinned memory, as the stream finds it.
+    """A copy `[...]` on `device` of `used[...]`, packed in pinned memory, as the stream finds it.
 
     Until the stream has come by, `used` must keep its data; the plan sees to that where it lies
     in a value with slots.
@@ -43,7 +43,9 @@ def upload(used: Tensor, device: torch.device) -> Tensor:
 
 
 def download(found: Tensor, buffer: Tensor) -> None:
-    """Fill the packed pinned `buffer` from a tensor of its shape and dtype, when the stream comes.
+    """Fill the packed pinned `buffer[...]` from `found[...]`, when the stream comes.
+
+    They have one shape and dtype.
 
     Who reads it must come after the op that does this, as everybody does who reads its value.
     """

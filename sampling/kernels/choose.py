@@ -52,7 +52,10 @@ def draw(
     greedy: Tensor,
     purpose: int | Tensor,
 ) -> Tensor:
-    """`sampling.draw.draw` of `log_probs[L, V]` float32 or narrower: tokens `[L]` int64."""
+    """`sampling.draw.draw` of `log_probs[L, V]` float32 or narrower: tokens `[L]` int64.
+
+    `seeds[L]`, `positions[L]`, `greedy[L]`; `purpose[L]`, or one for all.
+    """
     with current(log_probs.device):
         return tokens_of(draw_keys(log_probs, seeds, positions, greedy, purpose))
 
@@ -66,13 +69,17 @@ def sample(
     purpose: int | Tensor,
     bits: Tensor | None = None,
 ) -> Tensor:
-    """Tokens `[L]` int64 that `sample_keys` draws, of one position per row."""
+    """Tokens `[L]` int64 that `sample_keys` draws from `logits[L, V]`, one position per row.
+
+    `temperature[L]`, `min_p[L]`, `seeds[L]`, `positions[L]`; `purpose[L]`, or one for all;
+    `bits[L, V / 32]`.
+    """
     with current(logits.device):
         return tokens_of(sample_keys(logits, bits, temperature, min_p, seeds, positions, purpose))
 
 
 def best(logits: Tensor, bits: Tensor | None = None) -> Tensor:
-    """Keys `[L, P]` of what `argmax` gives."""
+    """Keys `[L, P]` of what `argmax` gives for `logits[L, V]`, `bits[L, V / 32]`."""
     lines, vocab = logits.shape
     logits, splits = contiguous_lines(logits), splits_for(lines, vocab, logits.device)
     bits = None if bits is None else checked_bits(bits, logits)
@@ -99,9 +106,9 @@ def draw_keys(
     purpose: int | Tensor,
     width: int = 1,
 ) -> Tensor:
-    """Keys `[L, P]` of what `draw` gives; `seeds`, `positions`, `greedy` are `[R]`.
+    """Keys `[L, P]` of what `draw` gives for `log_probs[L, V]`, where L is R · width.
 
-    `positions` are those of window position 0. A `purpose` that differs is `[R]` too.
+    `seeds[R]`, `greedy[R]`, `positions[R]` of window position 0; `purpose[R]`, or one for all.
     """
     lines, vocab = log_probs.shape
     log_probs = contiguous_lines(log_probs)
@@ -123,8 +130,9 @@ def sample_keys(
     """Keys `[L, P]` of a draw straight from `logits[L, V]`: two reads of them, and nothing else.
 
     What `draw` would give for `filtered_log_probs(…, normalized=False)` of the masked logits,
-    without top-k and top-p, which need the tokens in order. `temperature[R]`, 0 for the best token;
-    `min_p[R]`, None if no row uses it. The rest as for `draw_keys` and `argmax`.
+    without top-k and top-p, which need the tokens in order. `bits[L, V / 32]`, None for no mask;
+    `temperature[R]`, 0 for the best token; `min_p[R]`, None if no row uses it. `seeds[R]`,
+    `positions[R]` and `purpose[R]` as for `draw_keys`.
     """
     logits = contiguous_lines(logits)
     bits = None if bits is None else checked_bits(bits, logits)

@@ -20,7 +20,7 @@ def hand_on(
     last: Tensor,
     computed: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """`last[R]` and `computed[R]` after a step; the tokens are written to `history` in place.
+    """`[R]`, `[R]`: `last[R]` and `computed[R]` after a step; `history` gets the tokens in place.
 
     `request_slot[S]` gets the first `counts[S]` of `tokens[S, W]`, at the positions after
     `window_start[S]`, in `history[R, C + 1]` int32. A position outside the context is not kept;

@@ -30,12 +30,12 @@ def splits_for(lines: int, vocab: int, device: torch.device) -> int:
 
 
 def contiguous_lines(scores: Tensor) -> Tensor:
-    """`scores[L, V]` such that the tokens of a line lie side by side, without a copy if they do."""
+    """`[L, V]`: `scores[L, V]` with the tokens of a line side by side; no copy if they are so."""
     return scores if scores.stride(-1) == 1 else scores.contiguous()
 
 
 def checked_bits(bits: Tensor, logits: Tensor) -> Tensor:
-    """`bits`, which mask `logits[L, V]`, with the words of a line side by side.
+    """`[L, V / 32]`: `bits[L, V / 32]`, the mask of `logits[L, V]`, words of a line side by side.
 
     Raises:
         ValueError: shapes or dtype do not fit: a kernel would read past a mask, which is open.
@@ -50,7 +50,7 @@ def checked_bits(bits: Tensor, logits: Tensor) -> Tensor:
 
 
 def checked_keys(keys: Tensor, lines: int) -> Tensor:
-    """`keys[lines, P]`, side by side.
+    """`[lines, P]`: `keys[lines, P]`, side by side.
 
     Raises:
         ValueError: they are for another number of lines, or more than a program looks at.

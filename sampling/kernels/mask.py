@@ -15,9 +15,10 @@ from .keys import TILE, checked_bits, contiguous_lines, masked_scores
 
 
 def apply_bitmask(logits: Tensor, bits: Tensor, *, in_place: bool = False) -> Tensor:
-    """`structured.bitmask.apply_bitmask` of `logits[L, V]`, of their type; `bits[L, V / 32]` int32.
+    """`structured.bitmask.apply_bitmask`: `[L, V]` of `logits[L, V]`, `bits[L, V / 32]` int32.
 
-    `in_place` writes into `logits`, whose tokens must lie side by side, and returns them.
+    `in_place` writes into `logits` and returns them. Raises `ValueError` if then the tokens of a
+    line do not lie side by side.
     """
     lines, vocab = logits.shape
     bits = checked_bits(bits, logits)

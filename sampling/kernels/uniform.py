@@ -12,7 +12,7 @@ _BLOCK = 128
 
 
 def uniform(seeds: Tensor, positions: Tensor, purpose: int | Tensor) -> Tensor:
-    """`[L]` float32 in [0, 1), of `seeds[L]`, `positions[L]` and a `purpose` for all or `[L]`."""
+    """`[L]` float32 in [0, 1), of `seeds[L]`, `positions[L]`, `purpose[L]` or one for all."""
     count = len(seeds)
     check_shapes((count,), seeds=seeds, positions=positions, purpose=purpose)
     purposes = purpose if isinstance(purpose, Tensor) else seeds

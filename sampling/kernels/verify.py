@@ -25,7 +25,10 @@ def coupled_scores(
     *,
     any_random: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Tokens `[S, W]` and counts `[S]` of `acceptance.coupled` for `target[S, W, V]`."""
+    """Tokens `[S, W]` and counts `[S]` of `acceptance.coupled` for `target[S, W, V]`.
+
+    `drafts[S, W − 1]`, `valid[S]`, `seeds[S]`, `positions[S]`, `greedy[S]`: see `Windows`.
+    """
     rows, width, vocab = target.shape
     check_shapes((rows, width - 1), drafts=drafts)
     flat = target.reshape(rows * width, vocab)
@@ -54,7 +57,8 @@ def coupled(
     `filtered_log_probs(…, normalized=False)` of the masked logits without top-k and top-p.
 
     `bits[S, W, V / 32]` int32, None for no mask; `temperature[S]`; `min_p[S]`, None if no row uses
-    it. A row whose `forced[S]` is not negative gives that token alone. See `Acceptance`.
+    it. A row whose `forced[S]` is not negative gives that token alone. `drafts[S, W − 1]`,
+    `valid[S]`, `seeds[S]`, `positions[S]`: see `Windows`.
     """
     rows, width, vocab = logits.shape
     check_shapes((rows, width - 1), drafts=drafts)

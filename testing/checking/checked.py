@@ -304,7 +304,7 @@ class Checked:
     # --- what torch tells
 
     def meets(self, tensor: Tensor, address: int) -> None:
-        """Memory that an op writes, and did not allocate, is known from then on."""
+        """What an op writes in `tensor[...]`, and did not allocate, is known from then on."""
         if address and address not in self.born and self._near(address) is None:
             block = Block.of_tensor(tensor, "")
             if block is not None:

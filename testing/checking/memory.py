@@ -32,11 +32,11 @@ class Block:
     path: str  # such as `.sample.base` or `[0].tokens`
     start: int
     nbytes: int
-    holder: Tensor | np.ndarray[Any, Any]
+    holder: Tensor | np.ndarray[Any, Any]  # [...]
 
     @staticmethod
     def of_tensor(tensor: Tensor, path: str) -> Block | None:
-        """None for a tensor without memory of its own, such as a sparse or an empty one."""
+        """That of `tensor[...]`; None if it has no memory of its own, as a sparse or empty one."""
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):

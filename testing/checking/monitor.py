@@ -39,7 +39,7 @@ class Observer(Protocol):
         """The storage at `address` (0: of no memory) is used."""
 
     def meets(self, tensor: Tensor, address: int) -> None:
-        """An operation is about to write to this tensor, whose storage is at `address`."""
+        """An operation is about to write to `tensor[...]`, whose storage is at `address`."""
 
     def allocates(self, address: int) -> None:
         """An operation has returned a new storage (0: without memory)."""

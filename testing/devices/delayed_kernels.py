@@ -63,7 +63,7 @@ class Allocator:
         self.reused = 0  # how often freed memory was handed out
 
     def tensor(self, like: Tensor, pool: str) -> Tensor:
-        """A tensor of the shape, strides and dtype of `like`, with whatever is in its memory."""
+        """`[...]` with strides and dtype of `like[...]`, and whatever is in its memory."""
         elements = 1 + sum((n - 1) * s for n, s in zip(like.shape, like.stride(), strict=True))
         if like.numel() == 0:
             return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
@@ -97,12 +97,15 @@ class Allocator:
         return block if block and address < block.start + len(block.bytes) else None
 
     def pool_of(self, tensor: Tensor) -> str | None:
-        """The stream that a tensor was allocated for; None if it comes from elsewhere."""
+        """The stream that `tensor[...]` was allocated for; None if it comes from elsewhere."""
         block = self._block(tensor)
         return None if block is None else block.pool
 
     def unowned(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """The same tensor as a kernel knows it: by address, without keeping its memory."""
+        """The same `tensor[...]` as a kernel knows it: by address, without keeping its memory.
+
+        What is returned makes it, `[...]`, again.
+        """
         block = self._block(tensor)
         if block is None:
             return lambda: tensor  # not of this device: weights, states, buffers of the host
@@ -261,6 +264,7 @@ class DelayedKernelDevice(VirtualStreams):
                 self._host[part.untyped_storage().data_ptr()] = part
 
     def is_host(self, tensor: Tensor) -> bool:
+        """Whether `tensor[...]` lies on the host: noted as such, or of the pinned memory."""
         return (
             tensor.untyped_storage().data_ptr() in self._host
             or self.allocator.pool_of(tensor) == HOST
@@ -285,7 +289,7 @@ class DelayedKernelDevice(VirtualStreams):
         self.go_on_until(stream.record())
 
     def pinned(self, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-        """Pinned memory, for bodies of the host: what was freed last, with what is in it."""
+        """Pinned `[*shape]`, for bodies of the host: what was freed last, with what is in it."""
         return self.allocator.tensor(torch.empty(shape, dtype=dtype, device="meta"), HOST)
 
 

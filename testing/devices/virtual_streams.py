@@ -69,6 +69,7 @@ class VirtualStream:
         return lambda: now
 
     def recording(self, pool: str) -> Recording:
+        """Raises `CannotCapture`: there is nothing to record."""
         raise CannotCapture("streams that work late run everything as usual")
 
     def blocked(self) -> bool:

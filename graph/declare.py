@@ -15,13 +15,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args, overload
+from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args, overload
 
 from . import arguments
 from .bind import Binder, Declared, OpFunction, called, passed, write_of
 from .errors import GraphError
-from .node import Node, Op, Place, State, Storage, Value
-from .parameters import Parameter, Resources, Wanted, parameters
+from .node import Node, Place, State, Storage, Value
+from .parameters import Resources, Wanted, parameters
 from .step_graph import StepGraph
 
 P = ParamSpec("P")
@@ -97,49 +97,35 @@ def op(
     return decorate if function is None else decorate(function)
 
 
+class Placing(TypedDict, total=False):
+    """The arguments of `node` that do not change its type; see there."""
+
+    actor: str
+    stream: str | None
+    launch: OpFunction[..., Any] | None
+    offset: int
+    cost_us: float | None
+    launch_latency_us: float | None
+    allow_sync: bool
+    name: str | None
+
+
 @overload
 def node(function: Callable[P, R], /) -> NodeFunction[P, R]: ...
 @overload
 def node(
-    *,
-    writes: One[A],
-    actor: str = "driver",
-    stream: str | None = None,
-    launch: OpFunction[..., Any] | None = None,
-    offset: int = 0,
-    cost_us: float | None = None,
-    launch_latency_us: float | None = None,
-    allow_sync: bool = False,
-    name: str | None = None,
+    *, writes: One[A], **placing: Unpack[Placing]
 ) -> Callable[[Callable[P, A | None]], NodeFunction[P, A | None]]: ...
 @overload
 def node(
-    *,
-    writes: tuple[One[A], One[B]],
-    actor: str = "driver",
-    stream: str | None = None,
-    launch: OpFunction[..., Any] | None = None,
-    offset: int = 0,
-    cost_us: float | None = None,
-    launch_latency_us: float | None = None,
-    allow_sync: bool = False,
-    name: str | None = None,
+    *, writes: tuple[One[A], One[B]], **placing: Unpack[Placing]
 ) -> Callable[
     [Callable[P, tuple[A | None, B | None] | None]],
     NodeFunction[P, tuple[A | None, B | None] | None],
 ]: ...
 @overload
 def node(
-    *,
-    writes: Names = (),
-    actor: str = "driver",
-    stream: str | None = None,
-    launch: OpFunction[..., Any] | None = None,
-    offset: int = 0,
-    cost_us: float | None = None,
-    launch_latency_us: float | None = None,
-    allow_sync: bool = False,
-    name: str | None = None,
+    *, writes: Names = (), **placing: Unpack[Placing]
 ) -> Callable[[Callable[P, R]], NodeFunction[P, R]]: ...
 def node(
     function: Callable[..., Any] | None = None,
@@ -248,29 +234,20 @@ def _check_placing(
 
 @dataclass(frozen=True)
 class ValueHint:
-    """What the author says of a value; the rest is inferred from who touches it."""
+    """What the author says of a value; where it lives is inferred from who touches it, or said."""
 
-    name: str
+    of: Value
     place: Place | None
     storage: Storage | None
-    slots: int | None
-    nbytes: int
-    external: bool
-    initial: Any
-    allocate: Callable[[], Any] | None
+
+    @property
+    def name(self) -> str:
+        return self.of.name
 
     def value(self, inferred: Place) -> Value:
         place = self.place or inferred
-        return Value(
-            self.name,
-            place=place,
-            storage=self.storage or Value.default_storage(place, self.slots),
-            slots=self.slots,
-            nbytes=self.nbytes,
-            external=self.external,
-            initial=self.initial,
-            allocate=self.allocate,
-        )
+        storage = self.storage or Value.default_storage(place, self.of.slots)
+        return replace(self.of, place=place, storage=storage)
 
 
 def value(
@@ -301,7 +278,10 @@ def value(
         raise arguments.wrong(
             where, "allocate", "a function without parameters", allocate, "SW-ARGUMENT"
         )
-    return ValueHint(name, place, storage, slots, nbytes, external, initial, allocate)
+    said = Value(
+        name, slots=slots, nbytes=nbytes, external=external, initial=initial, allocate=allocate
+    )
+    return ValueHint(said, place, storage)
 
 
 def step_graph(
@@ -402,6 +382,3 @@ def _places(nodes: Iterable[Node]) -> dict[str, Place]:
         name: "pinned" if len(found) == 2 else "device" if "device" in found else "host"
         for name, found in sides.items()
     }
-
-
-__all__ = ["NodeFunction", "Op", "Parameter", "ValueHint", "node", "op", "step_graph", "value"]

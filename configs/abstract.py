@@ -6,7 +6,6 @@ here; whether the declarations make sense is `graph.validate`'s business.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
@@ -14,49 +13,15 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from ..graph.arguments import MAX_DISTANCE
 from ..graph.errors import did_you_mean
-from ..graph.node import Node, Op, Read, State, Value
+from ..graph.node import Node, Op, State, Value
 from ..graph.step_graph import StepGraph
+from ..nodes.node_config import Microseconds, Name, ReadText, parse_read
 from .errors import ConfigError, Problem
 from .part import Part
 from .validated import validated
 from .yaml_source import Located, Location
 
 MAX_NODES = 256
-
-Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\s@\x00-\x1f\x7f-\x9f]+$")]
-Microseconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
-_READ = re.compile(r"(?P<name>[^\s@]+)(@(?P<carry>[-+]?[0-9]{1,9}))?")
-
-
-def parse_read(text: str) -> Read:
-    """`sampled` is this step's version, `sampled@-1` that of the step before.
-
-    Raises `ValueError` for another form, a step to come, and one too long ago.
-    """
-    match = _READ.fullmatch(text)
-    if not match:
-        raise ValueError(f"{text!r} is not a read: write a name, or name@-1 for the step before")
-    carry = -int(match["carry"] or 0)
-    if carry < 0:
-        raise ValueError(f"{text!r} reads a step to come: write {match['name']}@-{-carry}")
-    if carry > MAX_DISTANCE:
-        raise ValueError(f"{text!r} reaches back more than {MAX_DISTANCE} steps")
-    return Read(match["name"], carry)
-
-
-def _checked_read(text: Any) -> Any:
-    if isinstance(text, str):
-        parse_read(text)
-    return text
-
-
-ReadText = Annotated[
-    str,
-    BeforeValidator(_checked_read),
-    Field(
-        max_length=160, description="A value or state; `name@-1` is the value of the step before."
-    ),
-]
 
 
 class AbstractPhase(Part):

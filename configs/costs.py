@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ..graph.errors import did_you_mean
 from ..graph.step_graph import StepGraph, Vertex
-from .abstract import Microseconds, Name
+from ..nodes.node_config import Microseconds, Name
 from .errors import ConfigError, Mark
 from .part import Part
 from .validated import validated

@@ -12,11 +12,12 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from ..graph.errors import GraphError, did_you_mean
+from ..nodes.node_config import NodeConfig
 from ..nodes.registry import kind, known_kinds
 from ..policies.errors import PolicyError
 from ..policies.registry import DECISIONS, default
 from .errors import ConfigError, Problem
-from .node_keys import NodeConfig, reading_model
+from .node_keys import reading_model
 from .place import Line
 from .policies import by_kind
 from .retired import without_retired

@@ -25,13 +25,14 @@ from ..nodes.d2h_counts import KIND as COUNTS
 from ..nodes.draft_model import DraftModelOptions
 from ..nodes.eagle import EagleOptions
 from ..nodes.eagle3 import Eagle3Options
+from ..nodes.node_config import Microseconds, Name, NodeConfig
 from ..nodes.options import DrafterOptions, ModelName, Options
 from ..nodes.registry import kind, known_kinds
 from ..policies.errors import PolicyError
 from ..policies.policy import Policy
 from ..policies.registry import DECISIONS, default, loadable, policy_class
-from .abstract import MAX_NODES, AbstractGraph, Microseconds, Name
-from .node_keys import NodeConfig, node_model, reading_model
+from .abstract import MAX_NODES, AbstractGraph
+from .node_keys import node_model, reading_model
 from .part import Part, model_name
 from .places import Device, Executor
 from .prompts import PromptLine

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from ..nodes.node_config import NodeConfig
 from ..nodes.registry import kind
-from .node_keys import NodeConfig
 from .schema import PipelineConfig, PolicyConfig
 
 WIDTH = 100

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .data import SampleRows as SampleRows
     from .drafter import Drafter as Drafter
     from .kind import NodeKind as NodeKind
-    from .kind import NodeSpec as NodeSpec
+    from .node_config import NodeConfig as NodeConfig
     from .ops.history import History as History
     from .options import DrafterOptions as DrafterOptions
     from .options import ModelName as ModelName

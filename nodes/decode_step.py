@@ -9,8 +9,7 @@ t − o.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Literal
 
 from ..graph.answers.delay import delayable
@@ -20,7 +19,8 @@ from ..graph.parameters import Resources
 from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph
 from ..policies.acceptance import Acceptance
-from .kind import NodeKind, NodeSpec
+from .kind import NodeKind
+from .node_config import NodeConfig
 from .options import DrafterOptions
 from .registry import kind
 from .sizes import Sizes
@@ -34,16 +34,16 @@ def offset(kind: NodeKind, depth: int) -> int:
     return min(1, depth - 1) - (depth - 1 if kind.runs_ahead else 0)
 
 
-def _kind_of(spec: NodeSpec) -> NodeKind:
+def _kind_of(name: str, node: NodeConfig) -> NodeKind:
     """The kind that a node names. Raises `GraphError` with the line of the node."""
     try:
-        return kind(spec.kind)
+        return kind(node.kind or name)
     except GraphError as error:
-        raise GraphError(error.message, code=error.code, line=spec.line) from error
+        raise GraphError(error.message, code=error.code, line=node.line) from error
 
 
 def decode_step(
-    specs: Sequence[NodeSpec],
+    nodes: Mapping[str, NodeConfig],
     *,
     depth: int,
     max_rows: int = 16,
@@ -60,8 +60,8 @@ def decode_step(
     nothing that needs tensors is imported. Raises `GraphError`, and whatever the loading of
     weights raises.
     """
-    kinds = [_kind_of(spec) for spec in specs]
-    settings = [each.settings(spec) for spec, each in zip(specs, kinds, strict=True)]
+    kinds = {name: _kind_of(name, node) for name, node in nodes.items()}
+    settings = [kinds[name].settings(name, node) for name, node in nodes.items()]
     drafts = [each.tokens for each in settings if isinstance(each, DrafterOptions)]
     found = Resources() if resources is None else resources
     found.bring(
@@ -70,8 +70,8 @@ def decode_step(
     )
     found.bring(ACCEPTANCE, acceptance)
     declared = [
-        each.declare(replace(spec, offset=offset(each, depth), options=chosen), captured=captured)
-        for spec, each, chosen in zip(specs, kinds, settings, strict=True)
+        kinds[called].declare(called, node, offset=offset(kinds[called], depth), captured=captured)
+        for called, node in nodes.items()
     ]
     graph = step_graph(
         *declared,

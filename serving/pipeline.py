@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..configs.node_keys import NodeConfig
 from ..configs.schema import PipelineConfig
 from ..graph.parameters import Resources
 from ..graph.plan import Plan
 from ..graph.planner.compile import compile_plan
 from ..graph.step_graph import StepGraph
 from ..nodes.decode_step import decode_step
-from ..nodes.kind import NodeSpec
-from ..nodes.options import Options
 from ..nodes.values import ACCEPTANCE
 from ..policies.chosen import Policies
 from ..policies.registry import DECISIONS, policy, policy_class
@@ -36,7 +33,7 @@ def step_graph(config: PipelineConfig, resources: Resources | None = None) -> St
     """
     rule = None if resources is None else resources.get(ACCEPTANCE)
     return decode_step(
-        [_spec(name, node) for name, node in config.nodes.items()],
+        config.nodes,
         depth=config.depth,
         max_rows=config.scheduler.max_rows,
         token_budget=config.scheduler.token_budget,
@@ -58,20 +55,3 @@ def synchronous(config: PipelineConfig) -> PipelineConfig:
     """The same pipeline as the plain serial loop, on the same device: what every run must equal."""
     model = config.model.model_copy(update={"device": config.device})
     return config.model_copy(update={"depth": 1, "executor": "serial", "model": model})
-
-
-def _spec(name: str, node: NodeConfig) -> NodeSpec:
-    assert isinstance(node, Options), "nodes are read by the model of their kind"
-    return NodeSpec(
-        name=name,
-        kind=node.kind or name,
-        actor=node.actor,
-        stream=node.stream,
-        reads=dict(node.reads),
-        options=node,
-        host_cost_us=node.host_cost_us,
-        device_cost_us=node.device_cost_us,
-        launch_latency_us=node.launch_latency_us,
-        allow_sync=node.allow_sync,
-        line=node.line,
-    )

@@ -2,12 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from stepweave.configs.abstract import AbstractGraph, parse_read
+from stepweave.configs.abstract import AbstractGraph
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load, load_config
 from stepweave.graph.errors import GraphError
 from stepweave.graph.node import Read
 from stepweave.graph.step_graph import StepGraph
+from stepweave.nodes.node_config import parse_read
 
 GRAPH = """\
 version: 1

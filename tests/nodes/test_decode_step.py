@@ -3,6 +3,7 @@
 import pytest
 
 from stepweave.configs.load import load_config
+from stepweave.configs.node_keys import reading_model
 from stepweave.configs.schema import PipelineConfig
 from stepweave.graph.errors import GraphError
 from stepweave.graph.planner.compile import compile_plan
@@ -10,8 +11,8 @@ from stepweave.graph.planner.pools import reuse_distance
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify
 from stepweave.nodes.decode_step import decode_step, offset
-from stepweave.nodes.kind import NodeSpec, parse_read
-from stepweave.nodes.options import DrafterOptions
+from stepweave.nodes.kind import wired
+from stepweave.nodes.node_config import NodeConfig
 from stepweave.nodes.registry import kind, known_kinds
 from stepweave.policies.acceptance import Coupled
 from stepweave.serving.pipeline import step_graph
@@ -114,13 +115,12 @@ def test_the_depth_says_how_far_schedule_runs_ahead_and_moves_nothing_else(depth
 def test_the_node_that_runs_ahead_is_known_by_its_kind() -> None:
     ahead = [name for name in known_kinds() if kind(name).runs_ahead]
     assert ahead == ["schedule"]
-    specs = [NodeSpec("first", "schedule"), NodeSpec("last", "commit")]
-    assert [offset(kind(spec.kind), 3) for spec in specs] == [-1, 1]
+    assert [offset(kind(name), 3) for name in ("schedule", "commit")] == [-1, 1]
 
 
 def test_a_depth_below_one_is_refused() -> None:
     with pytest.raises(GraphError, match="at least 1"):
-        decode_step([NodeSpec("schedule", "schedule")], depth=0, acceptance=Coupled())
+        decode_step({"schedule": NodeConfig()}, depth=0, acceptance=Coupled())
 
 
 def test_a_step_that_settles_nothing_is_refused_since_no_request_would_end() -> None:
@@ -149,16 +149,18 @@ def test_sampled_tokens_do_not_pass_through_the_host() -> None:
 
 
 def test_rewiring_names_the_parameters_that_there_are() -> None:
-    wrong = NodeSpec("sample", "sample", reads={"logit": "logits"}, line=7)
+    wrong = NodeConfig(reads={"logit": "logits"})
+    wrong._line = 7
     with pytest.raises(GraphError, match=r"reads no 'logit' \(did you mean 'logits'\?\)") as caught:
-        decode_step([wrong], depth=2, acceptance=Coupled())
+        decode_step({"sample": wrong}, depth=2, acceptance=Coupled())
     assert caught.value.line == 7
 
 
 def test_a_stream_of_a_node_that_runs_on_the_host_is_refused() -> None:
-    wrong = NodeSpec("commit", "commit", stream="copy", line=7)
+    wrong = NodeConfig(stream="copy")
+    wrong._line = 7
     with pytest.raises(GraphError, match="'commit' of kind 'commit' runs on the host") as caught:
-        decode_step([wrong], depth=2, acceptance=Coupled())
+        decode_step({"commit": wrong}, depth=2, acceptance=Coupled())
     assert caught.value.line == 7
 
 
@@ -166,9 +168,9 @@ def test_an_unknown_kind_gets_the_nearest_right_name_and_foreign_options_are_ref
     assert set(known_kinds()) >= {"schedule", "forward", "bitmask", "sample", "commit"}
     with pytest.raises(GraphError, match=r"unknown node kind 'smaple' \(did you mean 'sample'\?\)"):
         kind("smaple")
-    spec = NodeSpec("draft", "ngram", options=DrafterOptions(tokens=2))
-    with pytest.raises(GraphError, match="needs options of type NgramOptions, not DrafterOptions"):
-        kind("ngram").declare(spec)
+    other = reading_model(kind("draft_model"))()
+    with pytest.raises(GraphError, match="needs options of type NgramOptions"):
+        kind("ngram").declare("draft", other)
 
 
 @pytest.mark.parametrize(
@@ -176,10 +178,10 @@ def test_an_unknown_kind_gets_the_nearest_right_name_and_foreign_options_are_ref
     [("logits", "logits", 0), ("sample.progress@-1", "progress", 1), ("drafts@-2", "drafts", 2)],
 )
 def test_a_read_is_written_as_value_or_node_dot_value(text: str, name: str, carry: int) -> None:
-    assert (parse_read(text).name, parse_read(text).carry) == (name, carry)
+    assert (wired(text).name, wired(text).carry) == (name, carry)
 
 
 @pytest.mark.parametrize("text", ["logits@1", "logits@x", "logits@"])
 def test_a_carry_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(GraphError, match="carry"):
-        parse_read(text)
+    with pytest.raises(ValueError, match=r"not a read|a step to come"):
+        NodeConfig(reads={"logits": text})

@@ -20,7 +20,8 @@ from stepweave.graph.parameters import context, read
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.nodes.kind import NodeKind, NodeSpec
+from stepweave.nodes.kind import NodeKind
+from stepweave.nodes.node_config import NodeConfig
 from stepweave.policies.admission import Eager, JustInTime, latest_start
 from stepweave.policies.registry import policy
 from stepweave.requests.pacer import Pacer
@@ -563,8 +564,8 @@ def test_an_op_with_a_rewired_read_sees_its_waits_too() -> None:
     def work(text: str = read("text"), ctx: OpContext = context()) -> None:
         seen.append((text, ctx.waited_s))
 
-    spec = NodeSpec("reader", "reader", reads={"text": "translated"})
-    declared = NodeKind("reader", "", host=(work,)).declare(spec)
+    rewired = NodeConfig(reads={"text": "translated"})
+    declared = NodeKind("reader", "", host=(work,)).declare("reader", rewired)
     graph = step_graph(declared, values=[value("translated", external=True)])
     [body] = [vertex.op.run for vertex in graph.vertices.values()]
     assert body is not None

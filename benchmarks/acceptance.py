@@ -31,7 +31,7 @@ from training.evaluate import encode
 from training.tokenizer import load_tokenizer
 from training.train import load_model
 
-from .paired import save
+from .paired import at_least_one, save
 
 EMBEDDED = Path(__file__).parents[1] / "models" / "embedded"
 DOCS = Path(__file__).parents[1] / "docs"
@@ -69,13 +69,17 @@ class Kept:
 
     requests: list[list[int]] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, float]:
-        """With the standard error over requests: the steps of one are not independent."""
+    def to_json(self) -> dict[str, float | None]:
+        """With the standard error over requests: the steps of one are not independent.
+
+        It is None of a single request, which says nothing of others.
+        """
         steps = [kept for request in self.requests for kept in request]
         means = [fmean(request) for request in self.requests]
+        error = round(stdev(means) / len(means) ** 0.5, 4) if len(means) > 1 else None
         return {
             "accepted_per_step": round(fmean(steps), 4),
-            "standard_error": round(stdev(means) / len(means) ** 0.5, 4),
+            "standard_error": error,
             "first_accepted": round(fmean(kept > 0 for kept in steps), 4),
             "steps": len(steps),
         }
@@ -197,9 +201,10 @@ def as_row(line: dict[str, Any]) -> str:
     cells = [f"{line['temperature']:<12}{line['way']:<24}"]
     for each in line.values():
         if isinstance(each, dict):
+            error = each["standard_error"]
+            spread = "unknown" if error is None else f"{error:.2f}"
             cells.append(
-                f"{each['accepted_per_step']:>9.2f} ± {each['standard_error']:.2f}"
-                f"{each['first_accepted']:>8.2f}"
+                f"{each['accepted_per_step']:>9.2f} ± {spread:4}{each['first_accepted']:>8.2f}"
             )
     return "".join(cells)
 
@@ -228,9 +233,9 @@ def asked(count: int) -> dict[str, list[list[int]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--prompts", type=int, default=20, help="of each kind, at least 2")
-    parser.add_argument("--k", type=int, default=3, help="drafts per step")
-    parser.add_argument("--limit", type=int, default=64, help="most tokens of an answer")
+    parser.add_argument("--prompts", type=at_least_one, default=20, help="of each kind")
+    parser.add_argument("--k", type=at_least_one, default=3, help="drafts per step")
+    parser.add_argument("--limit", type=at_least_one, default=64, help="most tokens of an answer")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)

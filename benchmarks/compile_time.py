@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
@@ -23,7 +24,7 @@ from stepweave.graph.verifier.verify import verify
 from stepweave.serving.pipeline import step_graph
 from stepweave.testing.large_graphs import chain, staged_chain, woven
 
-from .paired import Spread, save
+from .paired import Spread, at_least_one, save
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -34,7 +35,7 @@ def timed(work: Callable[[], object]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=at_least_one, default=15)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     table = {}
@@ -47,10 +48,10 @@ def main() -> None:
         keep, search, prove = [], [], []
         for _ in range(given.rounds):
             compiler.forget_orders()
-            keep.append(timed(lambda graph=graph: compiler.compile_plan(graph, order="keep")))
-            search.append(timed(lambda graph=graph: compiler.compile_plan(graph, order="search")))
+            keep.append(timed(partial(compiler.compile_plan, graph, order="keep")))
+            search.append(timed(partial(compiler.compile_plan, graph, order="search")))
             plan = compiler.compile_plan(graph, order="search")
-            prove.append(timed(lambda plan=plan: verify(plan)))
+            prove.append(timed(partial(verify, plan)))
         spreads = [Spread.of(keep), Spread.of(search), Spread.of(prove)]
         table[name] = {
             "keep_ms": vars(spreads[0]),

@@ -18,7 +18,7 @@ from stepweave import LLM
 from training.corpus import EXTRACTION, Example, examples, story
 from training.evaluate import schema_of
 
-from .paired import save
+from .paired import at_least_one, save
 
 SEED = 1
 
@@ -39,8 +39,8 @@ def as_line(example: Example) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--prompts", type=int, default=200)
-    parser.add_argument("--stories", type=int, default=20)
+    parser.add_argument("--prompts", type=at_least_one, default=200)
+    parser.add_argument("--stories", type=at_least_one, default=20)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

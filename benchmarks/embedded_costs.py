@@ -17,6 +17,8 @@ from pathlib import Path
 
 from stepweave.configs.costs import CostsFile, OpCosts, costs_text, load_costs
 
+from .paired import at_least_one
+
 DRAFTERS = {"eagle3": "async_eagle3_grammar", "ngram": "async_ngram"}
 HEADING = """\
 Measured by `python -m benchmarks.embedded_costs`, on a shared machine: durations on yours differ.
@@ -64,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("configs/costs/embedded.yaml"))
     parser.add_argument("--rows", default="1,4,8")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=at_least_one, default=3)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

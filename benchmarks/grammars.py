@@ -35,7 +35,7 @@ from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
-from .paired import Spread, rounds, save
+from .paired import Spread, at_least_one, rounds, save
 from .workload import real_size_tokenizer, schema
 
 BATCHES = ((2, 0), (4, 0), (16, 0), (64, 0), (16, 3))
@@ -70,7 +70,8 @@ def specs() -> dict[str, GrammarSpec]:
 
 
 def embedded_tokenizer() -> PreTrainedTokenizerFast:
-    tokenizer: PreTrainedTokenizerFast = LLM(pipeline="quickstart").tokenizer
+    tokenizer = LLM(pipeline="quickstart").tokenizer
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
     return tokenizer
 
 
@@ -212,10 +213,10 @@ def line(name: str, backend: str, got: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--vocab", type=int, default=50000)
+    parser.add_argument("--vocab", type=at_least_one, default=50000)
     parser.add_argument("--limit", type=float, default=10.0, help="seconds per compilation")
-    parser.add_argument("--steps", type=int, default=60, help="masks per schema")
-    parser.add_argument("--rounds", type=int, default=15, help="per batch")
+    parser.add_argument("--steps", type=at_least_one, default=60, help="masks per schema")
+    parser.add_argument("--rounds", type=at_least_one, default=15, help="per batch")
     parser.add_argument("--only", action="append", metavar="SCHEMA")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

@@ -36,7 +36,7 @@ from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 
-from .paired import save
+from .paired import at_least_one, cuts, save
 
 Body = Callable[..., int]
 
@@ -208,7 +208,7 @@ def wall_and_cpu(work: Callable[[], object]) -> Taken:
 
 
 def quartiles(numbers: list[float]) -> Quartiles:
-    low, middle, high = statistics.quantiles(numbers, n=4)
+    low, middle, high = cuts(numbers, 4)
     return (round(middle, 4), round(low, 4), round(high, 4))
 
 
@@ -253,13 +253,13 @@ def measure(executor: str, kib: int, rounds: int, steps: int) -> Result:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=31)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--rounds", type=at_least_one, default=31)
+    parser.add_argument("--steps", type=at_least_one, default=1000)
     parser.add_argument("--hash-kib", type=int, nargs="*", default=[0, 32])
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
     results = [
-        measure(executor, kib, options.rounds, options.steps // (1 + kib // 8))
+        measure(executor, kib, options.rounds, max(1, options.steps // (1 + kib // 8)))
         for kib in options.hash_kib
         for executor in ("serial", "threads")
     ]

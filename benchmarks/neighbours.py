@@ -21,7 +21,7 @@ from typing import Any
 
 from stepweave import LLM
 
-from .paired import save
+from .paired import at_least_one, save
 from .workload import random_llama, real_size_tokenizer
 
 CONTEXT = 8192
@@ -89,7 +89,7 @@ def wait_times(llm: LLM, grammar: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--vocab", type=int, default=50000)
+    parser.add_argument("--vocab", type=at_least_one, default=50000)
     parser.add_argument("--limit", type=float, default=4.0, help="seconds per compilation")
     parser.add_argument("--backend", nargs="+", default=["auto", "xgrammar", "llguidance"])
     parser.add_argument("--json", type=Path)

@@ -35,7 +35,7 @@ from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
-from .paired import Spread, rounds, save
+from .paired import Spread, at_least_one, rounds, save
 from .workload import random_llama, real_size_tokenizer, schema
 
 PROMPT = 8
@@ -133,13 +133,13 @@ def costs_of(report: RunReport) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--rows", type=at_least_one, default=16)
     parser.add_argument("--draft-tokens", type=int, default=0)
-    parser.add_argument("--vocab", type=int, default=50000)
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--vocab", type=at_least_one, default=50000)
+    parser.add_argument("--hidden", type=at_least_one, default=256)
+    parser.add_argument("--layers", type=at_least_one, default=8)
+    parser.add_argument("--tokens", type=at_least_one, default=40)
+    parser.add_argument("--rounds", type=at_least_one, default=9)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -6,6 +6,7 @@ each other drift together, so the median of their ratios says what the differenc
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -28,13 +29,25 @@ class Spread:
 
     @staticmethod
     def of(figures: Sequence[float]) -> Spread:
-        if len(figures) < 2:
-            return Spread(figures[0], figures[0], figures[0])
-        low, middle, high = statistics.quantiles(figures, n=4)
+        low, middle, high = cuts(figures, 4)
         return Spread(middle, low, high)
 
     def __str__(self) -> str:
         return f"{self.median:.3f}  [{self.low:.3f} … {self.high:.3f}]"
+
+
+def cuts(figures: Sequence[float], parts: int) -> list[float]:
+    """The figures that cut the given ones into equal parts; of a single one it is each of them."""
+    if len(figures) == 1:
+        return [figures[0]] * (parts - 1)
+    return statistics.quantiles(figures, n=parts)
+
+
+def at_least_one(text: str) -> int:
+    """An argument of a command that counts something: of none, nothing can be said."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
 
 
 def rounds(

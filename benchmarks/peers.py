@@ -24,7 +24,7 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from stepweave import LLM, SamplingParams
 from stepweave.models.source import resolve
 
-from .paired import Spread, save
+from .paired import Spread, at_least_one, save
 
 NAMES = ["Nora Weber", "Ida Okoro", "Max Tanaka", "Lena Brandt"]
 ASKS = [
@@ -95,9 +95,8 @@ def continuous(model: Any, prompts: Sequence[list[int]], lengths: Sequence[int])
         num_blocks=blocks, max_batch_tokens=256, use_cuda_graph=False, **wanted_cache
     )
     eos = model.generation_config.eos_token_id
-    wanted = GenerationConfig(
-        do_sample=False, max_new_tokens=max(lengths), eos_token_id=eos, pad_token_id=eos
-    )
+    made: Any = GenerationConfig
+    wanted = made(do_sample=False, max_new_tokens=max(lengths), eos_token_id=eos, pad_token_id=eos)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = model.generate_batch(
@@ -121,16 +120,17 @@ def until_eos(tokens: Sequence[int], eos: int) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--prompts", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompts", type=at_least_one, default=16)
+    parser.add_argument("--rounds", type=at_least_one, default=5)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     directory = resolve("embedded")
     tokenizer = AutoTokenizer.from_pretrained(directory)
     prompts, lengths = work(given.prompts, tokenizer)
-    plain = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-    batched = AutoModelForCausalLM.from_pretrained(
+    auto: Any = AutoModelForCausalLM
+    plain = auto.from_pretrained(directory, dtype=torch.float32).eval()
+    batched = auto.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="sdpa"
     ).eval()
     eos = int(tokenizer.eos_token_id)

@@ -28,7 +28,7 @@ from stepweave.models.source import resolve
 from training.corpus import EXTRACTION, Example, examples
 from training.evaluate import schema_of
 
-from .paired import Spread, save
+from .paired import Spread, at_least_one, save
 from .peers import until_eos
 
 SEED = 7
@@ -127,9 +127,9 @@ def assistant() -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--rows", type=int, default=1, help="requests in one step")
-    parser.add_argument("--prompts", type=int, default=12)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", type=at_least_one, default=1, help="requests in one step")
+    parser.add_argument("--prompts", type=at_least_one, default=12)
+    parser.add_argument("--rounds", type=at_least_one, default=5)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)

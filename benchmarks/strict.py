@@ -18,7 +18,7 @@ from time import perf_counter, process_time
 
 from stepweave import LLM
 
-from .paired import Spread, rounds, save
+from .paired import Spread, at_least_one, rounds, save
 
 PROMPTS = ("Write a short story about a fox.", "Write a short story about a lamp.") * 3
 
@@ -47,8 +47,8 @@ class Side:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--rounds", type=at_least_one, default=11)
+    parser.add_argument("--max-tokens", type=at_least_one, default=32)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

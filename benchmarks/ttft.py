@@ -44,7 +44,7 @@ from stepweave.timelines.simulated import Turn, simulate
 from stepweave.timelines.timeline import Timeline
 from training.corpus import examples, story
 
-from .paired import Spread, save
+from .paired import Spread, at_least_one, cuts, save
 
 SCHEDULE, COMMIT, FINISH = "schedule.host", "commit.host.advance", "commit.host.finish"
 US = 1e-6
@@ -78,7 +78,9 @@ class Latencies:
 
     @staticmethod
     def of(first: Sequence[float], gaps: Sequence[float]) -> Latencies:
-        p90 = statistics.quantiles(first, n=10)[-1]
+        if not first or not gaps:
+            raise SystemExit("no request got two tokens: give a longer run, or more load")
+        p90 = cuts(first, 10)[-1]
         return Latencies(
             statistics.fmean(first), statistics.median(first), p90, statistics.fmean(gaps)
         )
@@ -396,20 +398,24 @@ def measure_sides(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--load", type=float, nargs="*", default=[0.2, 0.4, 0.6, 0.8])
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--steps", type=at_least_one, default=4000)
+    parser.add_argument("--rows", type=at_least_one, default=16)
     parser.add_argument("--jitter", type=float, default=0.05)
     parser.add_argument("--prompt-us", type=float, default=500)
     parser.add_argument("--real", action="store_true")
     parser.add_argument("--real-load", type=float, nargs="*", default=[0.3, 0.6])
-    parser.add_argument("--tokens", type=int, default=24, help="of each real request")
+    parser.add_argument("--tokens", type=at_least_one, default=24, help="of each real request")
     parser.add_argument("--seconds", type=float, default=2.5, help="of arrivals in a real run")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=at_least_one, default=5)
     parser.add_argument(
-        "--width", type=int, help="of a random model of four layers, in place of the embedded one"
+        "--width",
+        type=at_least_one,
+        help="of a random model of four layers, in place of the embedded one",
     )
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    if given.tokens == 1:
+        parser.error("--tokens: there is a time between tokens from 2 on")
     model = Model(given.steps, given.rows, given.jitter, given.prompt_us)
     result: dict[str, Any] = {"simulated": simulate_sides(model, given.load)}
     print("simulated; ratios to the synchronous loop at the same arrivals")

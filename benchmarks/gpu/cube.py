@@ -27,6 +27,7 @@ from stepweave.executors.run import Executor
 from stepweave.models.causal_lm import CausalLM
 from stepweave.serving.engine import Engine
 
+from ..paired import at_least_one
 from . import steering
 from .networks import DRAFTER, SIZES, TOY, TOY_DRAFTER, random_model, served
 from .session import Session, alternate, begin, ratios, spread
@@ -278,10 +279,14 @@ def measure(session: Session) -> dict[str, Any]:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", choices=sorted(SIZES), default="8b")
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[10, 100])
-    parser.add_argument("--requests", type=int, help="default: 60, or twice the concurrency")
-    parser.add_argument("--prompt", type=int, default=310, help="tokens of a prompt, on average")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--concurrency", type=at_least_one, nargs="+", default=[10, 100])
+    parser.add_argument(
+        "--requests", type=at_least_one, help="default: 60, or twice the concurrency"
+    )
+    parser.add_argument(
+        "--prompt", type=at_least_one, default=310, help="tokens of a prompt, on average"
+    )
+    parser.add_argument("--rounds", type=at_least_one, default=5)
     parser.add_argument("--stress", action="store_true", help="also strings of bounded length")
     parser.add_argument(
         "--no-compile", dest="compile", action="store_false", help="run layers as they are"

@@ -33,6 +33,7 @@ from stepweave.serving.engine import Engine
 from stepweave.timelines.profile import op_times, step_times
 from stepweave.timelines.simulated import simulate
 
+from ..paired import at_least_one
 from . import steering
 from .cube import TOKENS_PER_STEP, Cell, K, Workload
 from .networks import DRAFTER, SIZES, TOY, TOY_DRAFTER, random_model, served
@@ -197,10 +198,10 @@ def _measured(session: Session, engines: dict[str, Engine], work: Workload) -> d
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", choices=sorted(SIZES), default="8b")
-    parser.add_argument("--rows", type=int, default=10)
-    parser.add_argument("--requests", type=int)
-    parser.add_argument("--prompt", type=int, default=310)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", type=at_least_one, default=10)
+    parser.add_argument("--requests", type=at_least_one)
+    parser.add_argument("--prompt", type=at_least_one, default=310)
+    parser.add_argument("--rounds", type=at_least_one, default=5)
     parser.add_argument(
         "--no-compile", dest="compile", action="store_false", help="run layers as they are"
     )

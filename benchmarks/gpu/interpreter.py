@@ -26,6 +26,7 @@ from stepweave.executors import run
 from stepweave.graph.plan import Plan, Wait
 
 from ..interpreter import decode_step
+from ..paired import at_least_one
 from .session import Session, alternate, begin, ratios, spread
 
 Body = Callable[..., int]
@@ -194,9 +195,9 @@ def measure(session: Session) -> dict[str, Any]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--steps", type=at_least_one, default=500)
     parser.add_argument("--kernels", type=int, nargs="+", default=[0, 4])
-    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--rounds", type=at_least_one, default=21)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from stepweave.serving.engine import Engine
 from stepweave.timelines.profile import Spread, op_times, spreads, step_times
 from stepweave.timelines.simulated import simulate
 
+from ..paired import at_least_one
 from . import steering
 from .cube import TOKENS_PER_STEP, Cell, K, Workload
 from .networks import DRAFTER, SIZES, TOY, TOY_DRAFTER, Size, random_model, served
@@ -211,9 +212,9 @@ def measure(session: Session) -> dict[str, Any]:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", choices=sorted(SIZES), default=["8b", "1b"])
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--prompt", type=int, default=310)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=at_least_one, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--prompt", type=at_least_one, default=310)
+    parser.add_argument("--rounds", type=at_least_one, default=3)
     parser.add_argument("--costs", type=Path, help="folder for the profiles")
     parser.add_argument(
         "--no-compile", dest="compile", action="store_false", help="run layers as they are"

@@ -33,6 +33,7 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from stepweave.models.causal_lm import CausalLM
 
+from ..paired import at_least_one
 from .networks import EOS, SIZES, TOY, Size, random_model, served, twin
 from .session import Session, alternate, begin, spread
 from .workbench import BLOCK, Pipeline, engine, forget_counts, replayed, request, serve
@@ -367,10 +368,10 @@ def measure(session: Session) -> dict[str, Any]:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", choices=sorted(SIZES), default=["8b", "1b"])
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 128])
-    parser.add_argument("--prompt", type=int, default=128, help="tokens of each prompt")
-    parser.add_argument("--tokens", type=int, default=64, help="decoded for each row")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch", type=at_least_one, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--prompt", type=at_least_one, default=128, help="tokens of each prompt")
+    parser.add_argument("--tokens", type=at_least_one, default=64, help="decoded for each row")
+    parser.add_argument("--rounds", type=at_least_one, default=5)
     parser.add_argument("--static-up-to", type=int, default=8, metavar="BATCH")
     parser.add_argument(
         "--peers",

@@ -23,6 +23,7 @@ from typing import Any
 from stepweave.requests.request import Request
 from stepweave.requests.table import RequestTable
 
+from ..paired import at_least_one
 from ..ttft import Latencies, poisson
 from . import steering
 from .cube import TOKENS_PER_STEP, Cell, K, Workload
@@ -180,11 +181,11 @@ def _by_load(
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", choices=sorted(SIZES), default="8b")
-    parser.add_argument("--rows", type=int, default=32)
-    parser.add_argument("--prompt", type=int, default=310)
+    parser.add_argument("--rows", type=at_least_one, default=32)
+    parser.add_argument("--prompt", type=at_least_one, default=310)
     parser.add_argument("--load", type=float, nargs="+", default=[0.3, 0.6])
     parser.add_argument("--seconds", type=float, default=6.0, help="of arrivals in a run")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=at_least_one, default=5)
     parser.add_argument(
         "--no-compile", dest="compile", action="store_false", help="run layers as they are"
     )

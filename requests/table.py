@@ -1,4 +1,4 @@
-"""The request table: who waits, who runs, on which row and blocks; what each step schedules.
+"""The request table: who waits, who runs, on which row and blocks, and who has ended.
 
 This is the `requests` state of the step graph. Only ops that declare it call these methods, so
 it needs no lock. What other threads may call is marked so, and goes to the inbox.
@@ -14,7 +14,7 @@ from ..policies.chosen import Policies
 from ..structured.in_use import GrammarsInUse
 from .batch import ScheduledRow, StepBatch
 from .blocks import BlockManager
-from .census import Census, running_view, window_view
+from .census import Census
 from .decisions import Decisions
 from .inbox import Inbox
 from .limits import Limits
@@ -23,6 +23,7 @@ from .pools import KeyPool
 from .request import FinishReason, Request
 from .spans import RequestLog
 from .step_counts import StepCount
+from .step_rows import StepRows
 
 __all__ = ["Limits", "RequestTable"]
 
@@ -182,14 +183,11 @@ class RequestTable:
         if self.inbox.is_open and not self.requests and not in_flight:
             self.inbox.wait(IDLE_WAIT_S)
             self._take_in()
-        for request in self._phases.running:
+        for request in self.phases.running:
             self.blocks.keep_up(request)
             if self.limits.is_long(request.settled) and not request.long:
                 self.preempt(request)  # its model computes a text of this length anew
-        rows: list[ScheduledRow] = []
-        now = self._past + step
-        promised = self._make_room(now)
-        self._prefills(now, self._decodes(now, promised, rows), rows)
+        rows = StepRows(self, self._past + step).chosen()
         if rows:
             self.steps += 1
         elif not any(request.in_flight.steps for request in self.requests.values()):
@@ -201,7 +199,7 @@ class RequestTable:
         return StepBatch(step, tuple(rows))
 
     def _count(self, step: int, rows: int) -> StepCount:
-        running = len(self._phases.running)
+        running = len(self.phases.running)
         return StepCount(
             step,
             rows=rows,
@@ -229,7 +227,7 @@ class RequestTable:
         self._batches.clear()
         for request in (*self.requests.values(), *self.ended.values()):
             request.begin_run()
-        for request in self._phases.running:
+        for request in self.phases.running:
             self.preempt(request)
 
     def _take_in(self) -> None:
@@ -244,122 +242,21 @@ class RequestTable:
                 self.finish(self.requests[uid], "cancelled")
 
     @property
-    def _phases(self) -> Census:
+    def phases(self) -> Census:
+        """Who is in which phase. Raises nothing."""
         if self._census is None:
             self._census = Census.of(self.requests.values())
         return self._census
 
-    def _make_room(self, step: int) -> int | None:
-        """Admit those that wait while requests of a worse priority run, in place of these.
+    def scheduled(self, request: Request) -> None:
+        """A request is in this step's batch: those after it in a turn go first. Raises nothing."""
+        if self.log is not None:
+            self.log.scheduled(request, self._step)
+        self._turn += 1
+        request.turn = self._turn
 
-        Before any row is chosen, since a row that is in the batch cannot be preempted. The
-        result, if any, is the priority of a request whose room is released but still rests:
-        until it is admitted, none of a worse priority is granted blocks.
-        """
-        running = self._phases.running
-        if not running:
-            return None
-        worst = max(request.params.priority for request in running)
-        better = self._phases.better_than(worst)
-        for view in self.decisions.order(better) if better else ():
-            request = self.requests[view.uid]
-            if request.in_flight.steps:
-                return None
-            if self._admit(request, step):
-                continue
-            victims = self._victims_for(request, step)
-            if victims is None:
-                return None
-            for each in victims:
-                self.preempt(each)
-            if not self._admit(request, step):
-                return view.priority
-        return None
-
-    def _victims_for(self, request: Request, step: int) -> list[Request] | None:
-        """As few as the policy names until there is room for `request`; None if that is in vain."""
-        priority = request.params.priority
-        worse = [running_view(r) for r in self._phases.running if r.params.priority > priority]
-        victims: list[Request] = []
-        while not self._fits_without(request, victims, step):
-            if not worse:
-                return None
-            uid = self.decisions.victim(worse)
-            worse = [view for view in worse if view.uid != uid]
-            victims.append(self.requests[uid])
-        return victims
-
-    def _decodes(self, step: int, promised: int | None, rows: list[ScheduledRow]) -> int:
-        """Choose the rows that decode; the result is what they leave of the token budget."""
-        ready: dict[int, Request] = {}
-        prompts, widest = len(self.requests), 0
-        contexts = self.limits.context_of(long=False), self.limits.context_of(long=True)
-        for request in self._phases.running:
-            if request.prefilled < request.prefill_target:
-                continue
-            prompts -= 1
-            if not request.certain_to_end(contexts[request.long]):
-                ready[request.uid] = request
-                if request.window > widest:
-                    widest = request.window
-        budget = self.limits.token_budget
-        left = share = self.decisions.share(budget, widest, prompts)
-        chosen: set[int] = set()
-        views = [window_view(each) for each in ready.values()]
-        for view in self.decisions.order(views) if views else ():
-            found = ready.pop(view.uid, None)
-            request = found or self.decisions.not_offered(view)
-            if left < 1:
-                break
-            tokens = self.decisions.offer(view, left)
-            if (tokens != request.window or tokens > left) and not self.decisions.checked(
-                view, tokens, left, request.window
-            ):
-                break
-            if request.phase != "running":  # preempted for a row before it
-                continue
-            if not self._reserve_window(request, step, promised, chosen):
-                self.decisions.no_memory()
-                continue
-            rows.append(self._row(request, step))
-            request.in_flight.windows += 1
-            chosen.add(request.uid)
-            left -= request.window
-        return budget - share + left
-
-    def _prefills(self, step: int, left: int, rows: list[ScheduledRow]) -> None:
-        if left < 1:
-            return
-        wanting = self._phases.prompts()
-        seen: set[int] = set()
-        blocked = False
-        room = self.limits.context_length  # for prefixes: they share one staging buffer
-        for view in self.decisions.order(wanting) if wanting else ():
-            if left < 1:
-                break
-            known = None if view.uid in seen else self.requests.get(view.uid)
-            request = known or self.decisions.not_offered(view)
-            seen.add(view.uid)
-            if request.phase == "running" and request.prefilled >= request.prefill_target:
-                self.decisions.not_offered(view)
-            tokens = self.decisions.offer(view, left)
-            most = self.decisions.checked(view, tokens, left, view.tokens)
-            if not most:
-                break
-            if request.phase != "running" and (
-                blocked or request.in_flight.steps or not self._admit(request, step)
-            ):
-                blocked = True  # nobody overtakes; but those that run go on, or none would end
-                self.decisions.no_memory()
-                continue
-            prefix = self.blocks.pending_prefix(request)
-            if prefix > room:
-                blocked = True
-                continue
-            room -= prefix
-            left -= self._chunk(request, step, most, rows)
-
-    def _admit(self, request: Request, step: int) -> bool:
+    def admit(self, request: Request, step: int) -> bool:
+        """Let a request run, if there is a slot and there are blocks for it. Raises nothing."""
         if not self.request_slots.available(step) or not self.blocks.admit(request, step):
             return False
         slot = self.request_slots.grant(1, step)
@@ -371,101 +268,10 @@ class RequestTable:
         self._census = None
         return True
 
-    def _fits_without(self, request: Request, victims: list[Request], step: int) -> bool:
+    def fits_without(self, request: Request, victims: list[Request], step: int) -> bool:
+        """Whether it can run when `victims` do not, and nothing rests any more. Raises nothing."""
         rows = self.request_slots.available(step) + self.request_slots.resting() + len(victims)
         return rows > 0 and self.blocks.fits_without(request, victims, step)
-
-    def _chunk(self, request: Request, step: int, most: int, rows: list[ScheduledRow]) -> int:
-        """Compute the next tokens of a prompt, `most` at most; the result is how many."""
-        start = request.prefilled
-        end = min(request.prefill_target, start + most)
-        final = end == request.prefill_target
-        forced = request.output_ids[-1] if final and request.resumes else -1
-        rows.append(
-            self._row(
-                request,
-                step,
-                start=start,
-                tokens=tuple(request.token(position) for position in range(start, end)),
-                samples=final,
-                forced=forced,
-                following=request.token(end) if end < request.settled else -1,
-                prefix=tuple(
-                    request.token(position)
-                    for position in range(self.blocks.pending_prefix(request))
-                ),
-                prompt_targets=request.prompt_targets(start, end - start),
-            )
-        )
-        self.blocks.named_prefix(request)
-        request.prefilled = end
-        if final and forced < 0:
-            request.in_flight.firsts += 1
-        else:
-            request.in_flight.silent += 1
-        return end - start
-
-    def _row(
-        self,
-        request: Request,
-        step: int,
-        *,
-        start: int = -1,
-        tokens: tuple[int, ...] = (),
-        samples: bool = True,
-        forced: int = -1,
-        following: int = -1,
-        prefix: tuple[int, ...] = (),
-        prompt_targets: tuple[int, ...] = (),
-    ) -> ScheduledRow:
-        request.last_step = step
-        if request.moments.scheduled_s is None:
-            request.moments.scheduled_s = perf_counter()
-        if self.log is not None:
-            self.log.scheduled(request, self._step)
-        self._turn += 1
-        request.turn = self._turn
-        return ScheduledRow(
-            request=request.spec,
-            request_slot=request.request_slot,
-            generation=request.generation,
-            blocks=tuple(request.blocks),
-            start=start,
-            tokens=tokens,
-            samples=samples,
-            forced=forced,
-            following=following,
-            prefix=prefix,
-            limit=self.limits.context_of(long=request.long),
-            most=request.upper_bound() + request.window if start < 0 else start + len(tokens) + 1,
-            too_short=request.too_short,
-            earlier_output=request.earlier_output if request.spec.structured else (),
-            prompt_targets=prompt_targets,
-        )
-
-    def _reserve_window(
-        self, request: Request, step: int, promised: int | None, chosen: set[int]
-    ) -> bool:
-        """Blocks for one more window, preempting worse requests if need be.
-
-        Where it is itself the worst, it sits the step out: nobody else is short of blocks then.
-        """
-        need = self.blocks.missing(request)
-        if need > 0 and promised is not None and request.params.priority > promised:
-            return False
-        while need > 0 and not self.blocks.extend(request, need, step):
-            priority = request.params.priority
-            other = self.decisions.victim(
-                [
-                    running_view(each)
-                    for each in self._phases.running
-                    if each.uid not in chosen and each.params.priority >= priority
-                ]
-            )
-            if other == request.uid:
-                return False
-            self.preempt(self.requests[other])
-        return True
 
     # -- after a run that failed -----------------------------------------------------------
 
@@ -592,7 +398,7 @@ class RequestTable:
         Raises `PoolError`.
         """
         self.request_slots.check_conservation()
-        running = self._phases.running
+        running = self.phases.running
         assert running == Census.of(self.requests.values()).running, "a phase changed unnoticed"
         assert self.request_slots.held == {r.request_slot for r in running}, (
             "request slots held by nobody who runs"

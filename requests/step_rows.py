@@ -1,0 +1,229 @@
+"""Which requests are in a step, with how many tokens each, and who gives way to whom.
+
+First whoever waits is admitted in place of those of a worse priority. Then rows decode, and what
+they leave of the token budget goes to prompts. Policies decide in which order, and about shares.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from .batch import ScheduledRow
+from .census import running_view, window_view
+from .request import Request
+
+if TYPE_CHECKING:
+    from .table import RequestTable
+
+
+class StepRows:
+    """The rows of one step of a request table. `now`: the number of the step over all runs."""
+
+    def __init__(self, table: RequestTable, now: int) -> None:
+        self._table, self._now = table, now
+        self._requests, self._limits = table.requests, table.limits
+        self._blocks, self._decisions = table.blocks, table.decisions
+        self._rows: list[ScheduledRow] = []
+
+    def chosen(self) -> list[ScheduledRow]:
+        """Choose the rows, and grant them memory. Raises `PolicyError`."""
+        promised = self._make_room()
+        self._prefills(self._decodes(promised))
+        return self._rows
+
+    def _make_room(self) -> int | None:
+        """Admit those that wait while requests of a worse priority run, in place of these.
+
+        Before any row is chosen, since a row that is in the batch cannot be preempted. The
+        result, if any, is the priority of a request whose room is released but still rests:
+        until it is admitted, none of a worse priority is granted blocks.
+        """
+        running = self._table.phases.running
+        if not running:
+            return None
+        worst = max(request.params.priority for request in running)
+        better = self._table.phases.better_than(worst)
+        for view in self._decisions.order(better) if better else ():
+            request = self._requests[view.uid]
+            if request.in_flight.steps:
+                return None
+            if self._table.admit(request, self._now):
+                continue
+            victims = self._victims_for(request)
+            if victims is None:
+                return None
+            for each in victims:
+                self._table.preempt(each)
+            if not self._table.admit(request, self._now):
+                return view.priority
+        return None
+
+    def _victims_for(self, request: Request) -> list[Request] | None:
+        """As few as the policy names until there is room for `request`; None if that is in vain."""
+        priority = request.params.priority
+        worse = [
+            running_view(r) for r in self._table.phases.running if r.params.priority > priority
+        ]
+        victims: list[Request] = []
+        while not self._table.fits_without(request, victims, self._now):
+            if not worse:
+                return None
+            uid = self._decisions.victim(worse)
+            worse = [view for view in worse if view.uid != uid]
+            victims.append(self._requests[uid])
+        return victims
+
+    def _decodes(self, promised: int | None) -> int:
+        """Choose the rows that decode; the result is what they leave of the token budget."""
+        ready: dict[int, Request] = {}
+        prompts, widest = len(self._requests), 0
+        contexts = self._limits.context_of(long=False), self._limits.context_of(long=True)
+        for request in self._table.phases.running:
+            if request.prefilled < request.prefill_target:
+                continue
+            prompts -= 1
+            if not request.certain_to_end(contexts[request.long]):
+                ready[request.uid] = request
+                if request.window > widest:
+                    widest = request.window
+        budget = self._limits.token_budget
+        left = share = self._decisions.share(budget, widest, prompts)
+        chosen: set[int] = set()
+        views = [window_view(each) for each in ready.values()]
+        for view in self._decisions.order(views) if views else ():
+            found = ready.pop(view.uid, None)
+            request = found or self._decisions.not_offered(view)
+            if left < 1:
+                break
+            tokens = self._decisions.offer(view, left)
+            if (tokens != request.window or tokens > left) and not self._decisions.checked(
+                view, tokens, left, request.window
+            ):
+                break
+            if request.phase != "running":  # preempted for a row before it
+                continue
+            if not self._reserve_window(request, promised, chosen):
+                self._decisions.no_memory()
+                continue
+            self._row(request)
+            request.in_flight.windows += 1
+            chosen.add(request.uid)
+            left -= request.window
+        return budget - share + left
+
+    def _prefills(self, left: int) -> None:
+        if left < 1:
+            return
+        wanting = self._table.phases.prompts()
+        seen: set[int] = set()
+        blocked = False
+        room = self._limits.context_length  # for prefixes: they share one staging buffer
+        for view in self._decisions.order(wanting) if wanting else ():
+            if left < 1:
+                break
+            known = None if view.uid in seen else self._requests.get(view.uid)
+            request = known or self._decisions.not_offered(view)
+            seen.add(view.uid)
+            if request.phase == "running" and request.prefilled >= request.prefill_target:
+                self._decisions.not_offered(view)
+            tokens = self._decisions.offer(view, left)
+            most = self._decisions.checked(view, tokens, left, view.tokens)
+            if not most:
+                break
+            if request.phase != "running" and (
+                blocked or request.in_flight.steps or not self._table.admit(request, self._now)
+            ):
+                blocked = True  # nobody overtakes; but those that run go on, or none would end
+                self._decisions.no_memory()
+                continue
+            prefix = self._blocks.pending_prefix(request)
+            if prefix > room:
+                blocked = True
+                continue
+            room -= prefix
+            left -= self._chunk(request, most)
+
+    def _chunk(self, request: Request, most: int) -> int:
+        """Compute the next tokens of a prompt, `most` at most; the result is how many."""
+        start = request.prefilled
+        end = min(request.prefill_target, start + most)
+        final = end == request.prefill_target
+        forced = request.output_ids[-1] if final and request.resumes else -1
+        self._row(
+            request,
+            start=start,
+            tokens=tuple(request.token(position) for position in range(start, end)),
+            samples=final,
+            forced=forced,
+            following=request.token(end) if end < request.settled else -1,
+            prefix=tuple(
+                request.token(position) for position in range(self._blocks.pending_prefix(request))
+            ),
+            prompt_targets=request.prompt_targets(start, end - start),
+        )
+        self._blocks.named_prefix(request)
+        request.prefilled = end
+        if final and forced < 0:
+            request.in_flight.firsts += 1
+        else:
+            request.in_flight.silent += 1
+        return end - start
+
+    def _row(
+        self,
+        request: Request,
+        *,
+        start: int = -1,
+        tokens: tuple[int, ...] = (),
+        samples: bool = True,
+        forced: int = -1,
+        following: int = -1,
+        prefix: tuple[int, ...] = (),
+        prompt_targets: tuple[int, ...] = (),
+    ) -> None:
+        request.last_step = self._now
+        if request.moments.scheduled_s is None:
+            request.moments.scheduled_s = perf_counter()
+        self._table.scheduled(request)
+        most = request.upper_bound() + request.window if start < 0 else start + len(tokens) + 1
+        row = ScheduledRow(
+            request=request.spec,
+            request_slot=request.request_slot,
+            generation=request.generation,
+            blocks=tuple(request.blocks),
+            start=start,
+            tokens=tokens,
+            samples=samples,
+            forced=forced,
+            following=following,
+            prefix=prefix,
+            limit=self._limits.context_of(long=request.long),
+            most=most,
+            too_short=request.too_short,
+            earlier_output=request.earlier_output if request.spec.structured else (),
+            prompt_targets=prompt_targets,
+        )
+        self._rows.append(row)
+
+    def _reserve_window(self, request: Request, promised: int | None, chosen: set[int]) -> bool:
+        """Blocks for one more window, preempting worse requests if need be.
+
+        Where it is itself the worst, it sits the step out: nobody else is short of blocks then.
+        """
+        need = self._blocks.missing(request)
+        if need > 0 and promised is not None and request.params.priority > promised:
+            return False
+        while need > 0 and not self._blocks.extend(request, need, self._now):
+            priority = request.params.priority
+            other = self._decisions.victim(
+                [
+                    running_view(each)
+                    for each in self._table.phases.running
+                    if each.uid not in chosen and each.params.priority >= priority
+                ]
+            )
+            if other == request.uid:
+                return False
+            self._table.preempt(self._requests[other])
+        return True

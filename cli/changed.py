@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..configs.costs import Costs
-from ..configs.load import load
 from ..graph.answers.difference import Difference, difference
 from ..graph.errors import StepweaveError
 from ..graph.node import Node
 from ..graph.plan import Wait
 from ..views.words import slots_text
 from .planned import Planned, plan_of
+
+if TYPE_CHECKING:
+    from ..configs.costs import Costs
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,14 @@ def changed(planned: Planned, costs: Costs | None, rows: int | None) -> Changed 
 
     Settings count as changes. None also where the extended file alone has no plan.
     """
-    name = planned.loaded.extends
-    if name is None:
+    extended = planned.loaded.extended
+    if extended is None:
         return None
     try:
-        before = plan_of(load(name), None, costs, rows).plan
+        before = plan_of(extended.load(), None, costs, rows).plan
     except StepweaveError:
         return None
-    return Changed(name, difference(before, planned.plan))
+    return Changed(extended.name, difference(before, planned.plan))
 
 
 def _nodes(found: Difference) -> Iterator[str]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from ..configs.abstract import AbstractGraph
-from ..configs.costs import shipped_costs
 from ..configs.load import load, shipped
+from ..configs.shipped_costs import shipped_costs
 from ..graph.errors import StepweaveError
 
 if TYPE_CHECKING:

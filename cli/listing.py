@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ..configs.costs import load_costs, shipped_costs
+from ..configs.costs import load_costs
 from ..configs.errors import ConfigError, Mark
 from ..configs.keys import keys
 from ..configs.load import shipped, shipped_file
+from ..configs.shipped_costs import shipped_costs
 from ..graph.errors import StepweaveError, did_you_mean
 from ..nodes.registry import kind, known_kinds
 from ..policies.registry import DECISIONS, known, policy_class

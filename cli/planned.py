@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..configs.abstract import AbstractGraph
-from ..configs.costs import Costs, OpTimes, load_costs, shipped_costs
 from ..configs.errors import ConfigError, Mark, Problem
 from ..configs.load import Loaded, load
+from ..configs.shipped_costs import shipped_costs
 from ..graph.errors import GraphError, StepweaveError, UnsoundPlan, did_you_mean
 from ..graph.plan import HINTS, Plan
 from ..graph.planner.compile import compile_plan
@@ -17,6 +17,7 @@ from ..graph.step_graph import StepGraph
 from ..graph.verifier.verify import verify
 
 if TYPE_CHECKING:
+    from ..configs.costs import Costs, OpTimes
     from ..configs.schema import PipelineConfig
 
 
@@ -64,7 +65,11 @@ def costs_named(name: str | None, rows: int | None) -> Costs | None:
     """What `--costs` and `--rows` ask for. Raises `ConfigError`."""
     if name is None and rows is not None:
         raise ConfigError.at(Mark("--rows"), "is the batch size at which --costs is read: give one")
-    return None if name is None else load_costs(name)
+    if name is None:
+        return None
+    from ..configs.costs import load_costs
+
+    return load_costs(name)
 
 
 def planned_with(

@@ -24,7 +24,7 @@ def verb(group: typer.Typer, name: str) -> Callable[[type[V]], type[V]]:
     """
 
     def register(options: type[V]) -> type[V]:
-        made: Any = dataclass(frozen=True)(options)
+        made: Any = dataclass(frozen=True, eq=False, repr=False)(options)  # every start pays
         hints = get_type_hints(made, include_extras=True)
 
         def command(**given: Any) -> None:

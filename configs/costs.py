@@ -11,7 +11,6 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -23,10 +22,10 @@ from ..graph.step_graph import StepGraph, Vertex
 from ..nodes.node_config import Microseconds, Name
 from .errors import ConfigError, Mark
 from .part import Part
+from .shipped_costs import SHIPPED, shipped_costs
 from .validated import validated
 from .yaml_source import read_yaml
 
-SHIPPED = Path(__file__).parent / "costs"
 MAX_ROWS = 1 << 20
 
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
@@ -250,12 +249,6 @@ class Costs:
         foreign = sorted(known - graph.vertices.keys() - slips.keys())
         if foreign:
             yield f"not in this pipeline: {', '.join(foreign)}"
-
-
-@cache
-def shipped_costs() -> tuple[str, ...]:
-    """Names of the costs files that come with the package."""
-    return tuple(sorted(path.stem for path in SHIPPED.glob("*.yaml")))
 
 
 def assumed_costs() -> tuple[str, ...]:

@@ -28,13 +28,25 @@ MAX_EXTENDS = 8
 
 
 @dataclass(frozen=True)
+class Extended:
+    """The file or shipped config that a file extends, merged with those that it extends itself."""
+
+    name: str
+    source: Located
+
+    def load(self) -> Loaded:
+        """Its config as it stands. Raises `ConfigError` listing all that is wrong."""
+        return _loaded(self.source, self.name)
+
+
+@dataclass(frozen=True)
 class Loaded:
     """A config with the text it came from."""
 
     config: PipelineConfig | AbstractGraph
     source: Located
     name: str
-    extends: str | None = None  # the file or shipped config that the file extends
+    extended: Extended | None = None
 
     def mark(self, line: int | None) -> Mark:
         """The place of the node, value or state that a graph error's line belongs to."""
@@ -82,13 +94,16 @@ def load_config(
 def load(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
     """The config together with its source. Raises `ConfigError` listing all that is wrong."""
     path = _find(str(name), Path())
-    extended, parent = _extended(path, str(name), ())
-    source = _with_settings(extended, overrides or {})
+    merged, extended = _merged(path, str(name), ())
+    return _loaded(_with_settings(merged, overrides or {}), str(name), extended)
+
+
+def _loaded(source: Located, name: str, extended: Extended | None = None) -> Loaded:
     if _is_abstract(source):
-        return Loaded(read_abstract(source), source, str(name), _name_of(parent))
+        return Loaded(read_abstract(source), source, name, extended)
     from .pipeline import read_pipeline
 
-    return Loaded(read_pipeline(source), source, str(name), _name_of(parent))
+    return Loaded(read_pipeline(source), source, name, extended)
 
 
 def _find(name: str, beside: Path) -> Path:
@@ -109,7 +124,7 @@ def _find(name: str, beside: Path) -> Path:
     raise ConfigError.at(Mark(name), f"no such file or shipped config{near}", "SW-NO-FILE")
 
 
-def _extended(path: Path, name: str, above: tuple[Path, ...]) -> tuple[Located, Path | None]:
+def _merged(path: Path, name: str, above: tuple[Path, ...]) -> tuple[Located, Extended | None]:
     """The file's content laid over that of the file it extends, and that file."""
     here = path.resolve()
     source = read_yaml(path, name)
@@ -127,18 +142,16 @@ def _extended(path: Path, name: str, above: tuple[Path, ...]) -> tuple[Located, 
         raise ConfigError.at(parent.mark, f"extends {parent.value!r}, which extends this file")
     if len(above) >= MAX_EXTENDS:
         raise ConfigError.at(parent.mark, f"extends through more than {MAX_EXTENDS} files")
-    before, _ = _extended(found, _shown(found, parent.value), (*above, here))
-    return _file_over(before, source), found
+    before, _ = _merged(found, _shown(found, parent.value), (*above, here))
+    return _file_over(before, source), Extended(_name_of(found), before)
 
 
 def _shown(path: Path, name: str) -> str:
     return f"configs/{path.name}" if path.parent == SHIPPED else name
 
 
-def _name_of(path: Path | None) -> str | None:
+def _name_of(path: Path) -> str:
     """The name under which a file that was found can be loaded from here."""
-    if path is None:
-        return None
     return path.stem if path in _shipped_files().values() else str(path)
 
 

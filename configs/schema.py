@@ -148,10 +148,14 @@ def _read_policy(decision: str, chosen: object) -> object:
     return model.model_validate({"kind": default(decision), **given})
 
 
+def _usual_policy(decision: str) -> PolicyConfig:
+    """The default of a decision: nothing of it needs validation, for which a model is built."""
+    name = default(decision)
+    return policy_model(decision, name).model_construct(kind=name)
+
+
 def _chosen(decision: str, description: str) -> Any:
-    return Field(
-        default_factory=lambda: _read_policy(decision, default(decision)), description=description
-    )
+    return Field(default_factory=lambda: _usual_policy(decision), description=description)
 
 
 class PoliciesConfig(Part):

@@ -13,7 +13,6 @@ from pydantic import Field
 
 from ..graph.declare import op
 from ..graph.parameters import buffer, given, optional, read, update
-from ..requests.batch import StepBatch
 from .kind import NodeKind
 from .options import Options
 from .values import BATCH, DEVICE, HOST_DRAFTS, MASK, MASK_HOST, MATCHERS
@@ -21,6 +20,7 @@ from .values import BATCH, DEVICE, HOST_DRAFTS, MASK, MASK_HOST, MATCHERS
 if TYPE_CHECKING:
     import torch
 
+    from ..requests.batch import StepBatch
     from .data import FilledMask, HostDrafts, Mask
     from .ops.masks import MaskBuffer, MatcherTable
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from ..graph.declare import op
 from ..graph.node import OpContext
 from ..graph.parameters import context, optional_update, read, update
-from ..requests.batch import StepBatch
 from .kind import NodeKind
 from .values import BATCH, HOST_SAMPLED, MATCHERS, REQUESTS, SETTLED
 
 if TYPE_CHECKING:
+    from ..requests.batch import StepBatch
     from ..requests.table import RequestTable
     from .data import HostSampled, SettledRows
     from .ops.masks import MatcherTable

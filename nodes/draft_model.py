@@ -13,7 +13,6 @@ from pydantic import Field
 
 from ..graph.parameters import Resource, given, optional, read, settings, update
 from ..policies.acceptance import Acceptance
-from ..requests.batch import StepBatch
 from ..requests.limits import Limits
 from .drafter import Drafter
 from .drafting_model import cache_of, fitting
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from ..models.causal_lm import CausalLM
     from ..models.loading import Loading
     from ..models.paged_cache import PagedCache
+    from ..requests.batch import StepBatch
     from .data import Inputs, Kept, Proposal, Sampled
 
 

@@ -25,7 +25,6 @@ from ..graph.parameters import (
     read,
     wanted,
 )
-from ..requests.batch import StepBatch
 from .kind import NodeKind
 from .options import DrafterOptions
 from .values import BATCH, DRAFT_PROBS, DRAFTS, HOST_COUNTS, INPUTS, KEPT, SAMPLED
@@ -33,6 +32,7 @@ from .values import BATCH, DRAFT_PROBS, DRAFTS, HOST_COUNTS, INPUTS, KEPT, SAMPL
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..requests.batch import StepBatch
     from .data import DraftTable, Inputs, Kept, Proposal, Sampled
 
 Propose = Callable[..., "Proposal | None"]
@@ -42,7 +42,7 @@ Its parameters are declared like those of any node function. It is not called in
 inputs.
 """
 
-Spans = Callable[[StepBatch, Sequence[int]], list[tuple[int, int]]]
+Spans = Callable[["StepBatch", Sequence[int]], list[tuple[int, int]]]
 """Which tokens of its padded first pass are real, (first, how many) of each row, given the tokens
 that each sampling row got.
 """

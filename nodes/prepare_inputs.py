@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from ..graph.declare import op
 from ..graph.parameters import buffer, given, optional, read, update
-from ..requests.batch import StepBatch
 from ..requests.limits import Limits
 from .kind import NodeKind
 from .values import BATCH, DRAFTS, HISTORY, INPUTS, LIMITS, PROGRESS, STAGING, VOCAB_SIZE
 
 if TYPE_CHECKING:
+    from ..requests.batch import StepBatch
     from .data import DraftTable, Inputs, Progress, StagedStep
     from .ops.history import History
     from .ops.staging import Staging

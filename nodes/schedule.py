@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from ..graph.declare import op
 from ..graph.node import OpContext
 from ..graph.parameters import context, given, update
-from ..requests.batch import StepBatch
 from ..requests.buckets import rounded_up
 from ..requests.limits import Limits
 from .kind import NodeKind
 from .values import BATCH, BUCKETS, LIMITS, REQUESTS
 
 if TYPE_CHECKING:
+    from ..requests.batch import StepBatch
     from ..requests.table import RequestTable
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ..graph.node import State, Value
 from ..graph.parameters import Resource, given
-from ..requests.batch import StepBatch
 from ..requests.limits import MAX_LOGPROBS, Limits
 from .sizes import Sizes
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from ..models.loading import Loading
     from ..models.paged_cache import PagedCache
     from ..policies.acceptance import Acceptance
+    from ..requests.batch import StepBatch
     from ..requests.table import RequestTable
     from .data import (
         DraftTable,

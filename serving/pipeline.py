@@ -17,13 +17,13 @@ from ..policies.registry import DECISIONS, policy, policy_class
 
 def policies_of(config: PipelineConfig) -> Policies:
     """The policy of each decision that `config` chooses by name."""
-    found: dict[str, Any] = {}
-    for decision in DECISIONS:
-        chosen = getattr(config.policies, decision)
-        options = policy_class(decision, chosen.kind).model_fields
-        given = {name: getattr(chosen, name) for name in options}
-        found[decision] = policy(decision, chosen.kind, **given)
-    return Policies(**found)
+    return Policies(**{decision: _policy(config, decision) for decision in DECISIONS})
+
+
+def _policy(config: PipelineConfig, decision: str) -> Any:
+    chosen = getattr(config.policies, decision)
+    options = policy_class(decision, chosen.kind).model_fields
+    return policy(decision, chosen.kind, **{name: getattr(chosen, name) for name in options})
 
 
 def step_graph(config: PipelineConfig, resources: Resources | None = None) -> StepGraph:
@@ -37,7 +37,7 @@ def step_graph(config: PipelineConfig, resources: Resources | None = None) -> St
         depth=config.depth,
         max_rows=config.scheduler.max_rows,
         token_budget=config.scheduler.token_budget,
-        acceptance=rule or policies_of(config).acceptance,
+        acceptance=rule or _policy(config, "acceptance"),
         captured=config.captured,
         resources=resources,
         order=config.order,

@@ -24,7 +24,8 @@ from typing import Any
 from unittest.mock import patch
 
 from stepweave.cli.output import save
-from stepweave.configs.costs import SHIPPED, CostsFile, costs_text
+from stepweave.configs.costs import CostsFile, costs_text
+from stepweave.configs.shipped_costs import SHIPPED
 from stepweave.executors import capture
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.segments import Segment, segments

@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 
 import stepweave
 from stepweave.cli.main import app
-from stepweave.configs.costs import assumed_costs, shipped_costs
+from stepweave.configs.costs import assumed_costs
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.keys import keys
 from stepweave.configs.load import load_config, shipped
+from stepweave.configs.shipped_costs import shipped_costs
 from stepweave.nodes.registry import known_kinds
 from stepweave.policies.registry import DECISIONS, known
 from tests.installed import ROOT, installed

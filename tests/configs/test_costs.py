@@ -11,12 +11,12 @@ from stepweave.configs.costs import (
     assumed_costs,
     costs_text,
     load_costs,
-    shipped_costs,
     to_yaml,
 )
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
+from stepweave.configs.shipped_costs import shipped_costs
 from stepweave.graph.declare import node, step_graph
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph

@@ -37,10 +37,11 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner, Result
 
 from stepweave.cli.main import app
-from stepweave.configs.costs import CostsFile, shipped_costs
+from stepweave.configs.costs import CostsFile
 from stepweave.configs.load import shipped, shipped_file
 from stepweave.configs.prompts import PromptLine
 from stepweave.configs.schema import json_schema
+from stepweave.configs.shipped_costs import shipped_costs
 
 MEMORY_BYTES = 24 << 30  # of addresses; torch maps several times what it uses
 TOO_LONG_S = 240  # of one case: it hangs

@@ -8,7 +8,6 @@ token, then compared with itself on its own attention.
 
 import inspect
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,24 +18,19 @@ from transformers import PreTrainedModel
 
 from ..backends import backend_of, device_called
 from ..graph.errors import shortly
-from . import attention, compiled
-from .attention import AttentionBatch, LayerProbe
+from . import attention, compiled, trial
+from .attention import AttentionBatch
 from .compiled import LEAST, Compile, CompiledLayers
-from .errors import AttentionNotCalled, ModelError, NotInvariant, UnsupportedModel
+from .errors import ModelError, UnsupportedModel
 from .invariant import make_invariant, undo_invariant, whole_tiles
 from .merging import merge as merged
-from .paged_cache import LayerShape, PagedCache
-from .pretrained import load_model, named
+from .paged_cache import PagedCache
+from .pretrained import load_model
 from .rope import RowSpeeds, keep_dynamic, switch_length, undo_rope
 from .source import EMBEDDED
 from .support import own_code, plain_experts, refuse, windows
 
 DType = Literal["auto", "float32", "float64", "bfloat16", "float16"]
-
-_HALF_PRECISION = 0.1
-"""How far logits of half precision may be apart, as a part of their size; rounding takes 0.01."""
-
-_PROBE_TOKENS = 10  # more than the smallest tile, so that passes of different sizes are compared
 
 
 class CausalLM:
@@ -92,18 +86,18 @@ class CausalLM:
         if invariant or (backend_of(self.device).on_host and not grouped):
             plain_experts(model)
         with torch.no_grad(), own_code(self.name):
-            expected = self._own_logits()
+            expected = trial.own_logits(self)
             if self.merge:
                 self.notes += merged(model).notes()
             attention.register()
             model.set_attn_implementation(attention.NAME)
-            self.layer_shapes = self._probe()
+            self.layer_shapes = trial.layer_shapes(self)
             if invariant:
                 make_invariant(model)
             self._watch_hidden()
             if compile == "layer":
                 self._compiled = CompiledLayers(self.name, self._decoder_layers())
-            self._check(expected)
+            trial.compare(self, expected, self._compiled)
         if self._compiled is not None:
             self.notes += (self._compiled.note,)
 
@@ -267,7 +261,7 @@ class CausalLM:
         )
         if self._speeds is not None:
             self._speeds.long = None
-        self._require_every_layer(batch.calls, range(self.num_layers))
+        trial.require_every_layer(self.name, batch.calls, self.num_layers)
         logits: Tensor = output.logits[0]
         if logit_rows is None:
             logits = logits[:tokens]
@@ -368,127 +362,3 @@ class CausalLM:
 
     def _keep_hidden(self, module: nn.Module, args: Any, output: Any) -> None:
         self._hidden = output[0] if isinstance(output, tuple) else output.last_hidden_state
-
-    # --- trying it out
-
-    def _own_logits(self) -> Tensor:
-        """The model's logits of a few tokens, by its own attention code."""
-        self.hf.set_attn_implementation("eager")
-        ids = self._probe_ids()[None]
-        hf: Any = self.hf
-        logits: Tensor = hf(input_ids=ids, use_cache=False).logits[0]
-        if not bool(logits.isfinite().all()):
-            raise ModelError(
-                f"{self.name}: its logits are not finite{_not_finite(self.hf)}; fetch the weights "
-                "again, or take a wider model.dtype"
-            )
-        return logits
-
-    def _probe_ids(self) -> Tensor:
-        """A few different tokens, the same at every load."""
-        count = min(_PROBE_TOKENS, self.rope_switch or self.context_length)
-        return (torch.arange(count, device=self.device) * 7 + 3) % self.vocab_size
-
-    def _probe(self) -> tuple[LayerShape, ...]:
-        """Learn each layer's shape from one token, and that its attention is as configured."""
-        probe = LayerProbe()
-        ids = self._probe_ids()[None, :1]
-        try:
-            self.hf(
-                input_ids=ids,
-                position_ids=torch.zeros_like(ids),
-                attention_mask=None,
-                use_cache=False,
-                paged=probe,
-            )
-        except TypeError as error:
-            raise AttentionNotCalled(
-                f"{self.name} does not pass keyword arguments on to its attention: {error}"
-            ) from error
-        self._require_every_layer(probe.calls, range(self.config.num_hidden_layers))
-        for layer, window in windows(self.config).items():
-            if probe.windows[layer] != window:
-                raise UnsupportedModel(
-                    f"{self.name}: by its configuration layer {layer} has sliding window {window}, "
-                    f"but it asked attention for {probe.windows[layer]}; the window is "
-                    "probably in a mask of its own, which a paged cache cannot use"
-                )
-        cap = getattr(self.config, "attn_logit_softcapping", None)
-        if any(softcap != cap for softcap in probe.softcaps.values()):
-            raise UnsupportedModel(
-                f"{self.name}: attn_logit_softcapping is {cap}, but attention was asked for "
-                f"{sorted(set(map(str, probe.softcaps.values())))}"
-            )
-        return tuple(probe.layers[layer] for layer in range(len(probe.layers)))
-
-    def _require_every_layer(self, calls: list[int], layers: range) -> None:
-        if sorted(calls) != list(layers):
-            missing = sorted(set(layers) - set(calls))
-            twice = sorted({layer for layer in calls if calls.count(layer) > 1})
-            raise AttentionNotCalled(
-                f"{self.name}: of {len(layers)} layers, {missing} did not call the paged "
-                f"attention and {twice} called it more than once; its keys and values "
-                "would be missing from the cache. Such a model cannot be served"
-            )
-
-    def _check(self, expected: Tensor) -> None:
-        """Compare with the model's own attention, and, in invariant mode, with ourselves.
-
-        The first pass compiles, if that is wanted; others must do with what it compiled.
-        """
-        ids = self._probe_ids()
-        n = len(ids)
-        size = 4
-        cache = self.new_cache(2 + 2 * n, size)
-        blocks = -(-n // size)
-        tables = torch.arange(1, 1 + 2 * blocks, device=self.device).view(2, blocks)
-
-        def run(*chunks: tuple[int, int, int]) -> Tensor:
-            """Logits of chunks (row, start, stop) in one pass."""
-            rows = [
-                (row, torch.arange(start, stop, device=self.device)) for row, start, stop in chunks
-            ]
-            positions = torch.cat([position for _, position in rows])
-            table = torch.cat([tables[row].expand(len(p), -1) for row, p in rows])
-            block = table.gather(1, (positions // size)[:, None])[:, 0]
-            batch = AttentionBatch(
-                query_lens=tuple(stop - start for _, start, stop in chunks),
-                block_tables=torch.stack([tables[row] for row, _ in rows]),
-                positions=positions,
-                slots=block * size + positions % size,
-                cache=cache,
-            )
-            logits, _ = self.forward(ids[positions], batch)
-            return logits
-
-        with nullcontext() if self._compiled is None else self._compiled.warming():
-            whole = run((0, 0, n))
-        passes = [whole]
-        if self._compiled is not None and n > 2:
-            passes.append(torch.cat([run((1, 0, n - 1)), run((1, n - 1, n))]))
-            self._compiled.require_no_more()
-        exact = self.dtype in (torch.float32, torch.float64)
-        worst = max((each - expected).abs().max().item() for each in passes)
-        apart = max(((each - expected).norm() / expected.norm()).item() for each in passes)
-        scale = max(1.0, expected.abs().max().item())
-        if not (worst <= 1e-3 * scale if exact else apart <= _HALF_PRECISION):
-            raise UnsupportedModel(
-                f"{self.name}: on the paged cache its logits differ by {worst:.3g} from those "
-                "of its own attention, so it does something with attention that we do not know"
-            )
-        if self.invariant and n > 2:
-            first = run((1, 0, n - 2))
-            mixed = run((1, n - 2, n - 1), (0, 0, n), (1, n - 1, n))
-            again = torch.cat([first, mixed[:1], mixed[-1:]])
-            if not (torch.equal(again, whole) and torch.equal(mixed[1:-1], whole)):
-                raise NotInvariant(
-                    f"{self.name}: a token's logits depend on the other tokens of its batch "
-                    f"({self.dtype}, {self.device.type}, {torch.get_num_threads()} threads). "
-                    "Load it with invariant=False"
-                )
-
-
-def _not_finite(model: nn.Module) -> str:
-    """Which weights are not numbers; it may be none, where sums are too large for the precision."""
-    broken = [name for name, each in model.named_parameters() if not bool(each.isfinite().all())]
-    return f", since these weights are not: {named(broken)}" if broken else ""

@@ -28,8 +28,7 @@ from .heads import output_head
 from .invariant import make_invariant, whole_tiles
 from .merging import merge as merged
 from .paged_cache import LayerShape, PagedCache
-
-_PROBE_TOKENS = 10  # more than the smallest tile, so that passes of different sizes are compared
+from .trial import TOKENS, TwoRows
 
 
 class EagleHead:
@@ -233,31 +232,14 @@ class EagleHead:
 
     def _check(self) -> None:
         """Compare a pass with the same tokens in other company; compile, if that is wanted."""
-        count, size = _PROBE_TOKENS, 4
-        cache = self.new_cache(8, size)
-        tables = torch.arange(1, 7, device=self.device).view(2, 3)
+        count, rows = TOKENS, TwoRows(self, TOKENS)
         features = torch.linspace(-1, 1, count * self.feature_size, device=self.device)
         fused = self.fuse(features.view(count, -1).sin())
 
         def run(*chunks: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
-            """Logits and hidden states of chunks (row, start, stop) in one pass."""
-            positions = torch.cat(
-                [torch.arange(start, stop, device=self.device) for _, start, stop in chunks]
-            )
-            slots = torch.cat(
-                [
-                    torch.arange(start, stop, device=self.device) + size * (1 + 3 * row)
-                    for row, start, stop in chunks
-                ]
-            )
-            batch = AttentionBatch(
-                query_lens=tuple(stop - start for _, start, stop in chunks),
-                block_tables=torch.stack([tables[row] for row, _, _ in chunks]),
-                positions=positions,
-                slots=slots,
-                cache=cache,
-            )
-            return self.forward((positions * 7 + 3) % self.vocab_size, fused[positions], batch)
+            batch = rows.batch(*chunks)
+            ids = (batch.positions * 7 + 3) % self.vocab_size
+            return self.forward(ids, fused[batch.positions], batch)
 
         with nullcontext() if self._compiled is None else self._compiled.warming():
             whole = run((0, 0, count))

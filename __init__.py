@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from .graph.verifier.verify import verify as verify
     from .requests.request import RequestOutput as RequestOutput
     from .requests.request import SamplingParams as SamplingParams
+    from .serving.call import TextPiece as TextPiece
     from .serving.llm import LLM as LLM
     from .serving.llm import Interrupted as Interrupted
-    from .serving.streaming import TextPiece as TextPiece
     from .timelines.simulated import simulate as simulate
     from .views.dot import dot as dot
     from .views.lanes import lanes as lanes

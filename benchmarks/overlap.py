@@ -117,7 +117,7 @@ class Bench:
             )
         table = engine.new_table()
         table.submit_all(requests)
-        report = engine.run(table, requests, trace=trace)
+        report = engine.run(table, trace=trace)
         assert all(request.error is None for request in requests), requests[0].error
         return report, [request.output_ids for request in requests], table.steps
 

@@ -24,6 +24,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.models.tokenizer import StreamDecoder
 from stepweave.policies.admission import Eager, JustInTime
+from stepweave.requests.increment import Increment
 from stepweave.requests.pacer import Pacer
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.requests.stopping import StopChecker
@@ -299,7 +301,7 @@ class Bench:
         table = llm.engine.new_table()
         requests = [self.request(llm, uid) for uid in range(2 * rows)]
         table.submit_all(requests)
-        return len(requests) / llm.engine.run(table, requests).seconds
+        return len(requests) / llm.engine.run(table).seconds
 
     def run(self, side: Side, arrivals: Sequence[float]) -> tuple[Latencies, list[list[int]]]:
         """Submit at these seconds after the start, from another thread; latencies and tokens."""
@@ -308,16 +310,16 @@ class Bench:
         requests = [self.request(llm, uid) for uid in range(len(arrivals))]
         heard: dict[int, list[float]] = {request.uid: [] for request in requests}
 
-        def settled(request: Request, new: int) -> None:
-            heard[request.uid] += [time.perf_counter()] * new
+        def settled(uid: int, increment: Increment) -> None:
+            heard[uid] += [time.perf_counter()] * len(increment.token_ids)
 
         for request in requests:
-            request.on_settled = settled
+            request.deliver = partial(settled, request.uid)
         sent = [0.0] * len(requests)
         table.open()
         feeder = threading.Thread(target=self._feed, args=(table, requests, arrivals, sent))
         feeder.start()
-        llm.engine.run(table, requests)
+        llm.engine.run(table)
         feeder.join()
         assert all(request.error is None for request in requests)
         first = [(heard[uid][0] - at) * 1e6 for uid, at in enumerate(sent)]

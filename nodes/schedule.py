@@ -28,7 +28,7 @@ def schedule(
     """The batch; when nothing runs, waits or is in flight, this step is the last."""
     requests.pace()
     batch = requests.schedule(ctx.step)
-    if not batch and requests.idle:
+    if not batch and requests.over:
         ctx.stop()
     return rounded(batch, buckets, limits.token_budget)
 

@@ -20,7 +20,7 @@ class Inbox:
     def __init__(self, max_queue: int) -> None:
         self._max_queue = max_queue
         self._arrived: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        self._cancelled: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._cancelled: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
         self._woken = Wake()
         self._opening = threading.RLock()  # a signal handler may cancel while its thread is in here
         self._openers = 0
@@ -53,9 +53,18 @@ class Inbox:
             self._arrived.put(request)
         self._woken.set()
 
-    def cancel(self, uid: int) -> None:
-        self._cancelled.put(uid)
+    def cancel(self, uid: int, error: str | None = None) -> None:
+        self._cancelled.put((uid, error))
         self._woken.set()
+
+    def wake(self) -> None:
+        """End the wait that is on, or the next."""
+        self._woken.set()
+
+    @property
+    def waiting(self) -> int:
+        """How many have arrived and were not taken out."""
+        return self._arrived.qsize()
 
     # -- from the thread that owns the table -----------------------------------------------
 
@@ -74,8 +83,8 @@ class Inbox:
         self._woken.clear()  # before taking out: what comes in between wakes the next wait
         return _drained(self._arrived)
 
-    def cancelled(self) -> Iterator[int]:
-        """The requests to end: take them out after those that have arrived."""
+    def cancelled(self) -> Iterator[tuple[int, str | None]]:
+        """The requests to end, and why: take them out after those that have arrived."""
         return _drained(self._cancelled)
 
     def wait(self, seconds: float) -> None:

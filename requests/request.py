@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 from ..structured.backend import CompiledGrammar
 from .batch import RequestSpec
 from .counts import InFlight, OptimisticCount, SettledCount
+from .increment import Deliver, Increment
 from .moments import Moments, RequestTimings
 from .params import RequestError as RequestError
 from .params import SamplingParams as SamplingParams
@@ -55,9 +56,8 @@ class Request:
     grammar: CompiledGrammar | None = None
     window: int = 1  # query tokens of a decode step: its last token and its share of drafts
     bad_words: tuple[tuple[int, ...], ...] = ()  # forbidden sequences, as token ids
-    on_text: Callable[[str], None] | None = None
-    on_settled: Callable[[Request, int], None] | None = None  # (itself, tokens it just got)
-    on_ended: Callable[[Request], None] | None = None  # (itself), once; must not raise
+    index: int = 0  # which of the n completions of its prompt this is
+    deliver: Deliver | None = None
     moments: Moments = field(default_factory=Moments)
 
     phase: Phase = "waiting"
@@ -160,6 +160,26 @@ class Request:
             notes=self.grammar.notes if self.grammar is not None else (),
             timings=self.moments.durations(len(self.output_ids)),
         )
+
+    def tell(self, text: str, tokens: int) -> None:
+        """Deliver what the latest step settled: this text, and the last so many tokens."""
+        if self.deliver is not None and (text or tokens):
+            start = len(self.output_ids) - tokens
+            asked = self.params.logprobs is not None
+            self.deliver(
+                Increment(
+                    self.id,
+                    self.index,
+                    text,
+                    tuple(self.output_ids[start:]),
+                    tuple(self.logprobs[start:]) if asked else None,
+                )
+            )
+
+    def tell_end(self) -> None:
+        """Deliver the output."""
+        if self.deliver is not None:
+            self.deliver(Increment(self.id, self.index, output=self.output()))
 
     def begin_prefill(self) -> None:
         """Set out what must be computed before this row decodes.

@@ -50,11 +50,12 @@ class RequestLog:
 
     def spans(self) -> tuple[RequestSpan, ...]:
         """In order of arrival."""
-        return tuple(_span(noted) for _, noted in sorted(self._noted.items()))
+        found = [noted for _, noted in sorted(self._noted.items())]
+        return tuple(span_of(each.request, tuple(each.steps)) for each in found)
 
 
-def _span(noted: _Noted) -> RequestSpan:
-    request = noted.request
+def span_of(request: Request, steps: tuple[int, ...] = ()) -> RequestSpan:
+    """What is known of its life by now."""
     moments: Moments = request.moments
     return RequestSpan(
         id=request.id,
@@ -67,5 +68,5 @@ def _span(noted: _Noted) -> RequestSpan:
         tokens=len(request.output_ids),
         finish_reason=request.finish_reason,
         preemptions=request.preemptions,
-        steps=tuple(noted.steps),
+        steps=steps,
     )

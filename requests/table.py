@@ -24,6 +24,7 @@ from .request import FinishReason, Request
 from .spans import RequestLog
 from .step_counts import StepCount
 from .step_rows import StepRows
+from .totals import Totals
 
 __all__ = ["Limits", "RequestTable"]
 
@@ -47,7 +48,7 @@ class RequestTable:
 
     `prefix_cache`, `cache_tail` and `sliding_window` are those of `BlockManager`. `policies` decide
     when steps are scheduled, who runs and who gives way. In `grammars` are those of the requests
-    that are being served: batches name them by the request.
+    that are being served: batches name them by the request. What is settled is counted in `totals`.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class RequestTable:
         sliding_window: int | None = None,
         policies: Policies | None = None,
         grammars: GrammarsInUse | None = None,
+        totals: Totals | None = None,
     ) -> None:
         self.limits = limits
         self.grammars = GrammarsInUse() if grammars is None else grammars
@@ -70,6 +72,8 @@ class RequestTable:
         self._uncommitted: deque[int] = deque()  # query tokens of each step in flight
         self.inbox = Inbox(limits.max_queue)
         self.log: RequestLog | None = None  # of a traced run
+        self.totals = Totals() if totals is None else totals
+        self._left = False
         self.requests: dict[int, Request] = {}  # everything not yet done
         self._census: Census | None = None  # None: a phase has changed since
         self.ended: dict[int, Request] = {}  # done, but perhaps still in steps in flight
@@ -145,13 +149,31 @@ class RequestTable:
         """Queue a whole batch of work that waits for all of it: no limit of the queue applies."""
         self.inbox.submit_all(requests)
 
-    def cancel(self, uid: int) -> None:
-        """End a request at the next schedule (any thread).
+    def cancel(self, uid: int, error: str | None = None) -> None:
+        """End a request at the next schedule (any thread), with this error if there is one.
 
         One that has ended, or is not submitted yet, is not affected.
         """
         self.pacer.release()
-        self.inbox.cancel(uid)
+        self.inbox.cancel(uid, error)
+
+    def leave(self) -> None:
+        """End the run that is on, and any other, between two steps, until `resume` (any thread).
+
+        Whoever has not ended is computed again by the next run, from what is settled by then.
+        """
+        self._left = True
+        self.pacer.release()
+        self.inbox.wake()
+
+    def resume(self) -> None:
+        """Let runs go on."""
+        self._left = False
+
+    @property
+    def queued(self) -> int:
+        """How many requests have arrived and have no row (any thread; as of a moment ago)."""
+        return self.inbox.waiting + max(0, len(self.requests) - len(self.request_slots.held))
 
     # -- the schedule op -------------------------------------------------------------------
 
@@ -179,6 +201,9 @@ class RequestTable:
             self._begin_run()
         self._step = step
         self._take_in()
+        if self._left:
+            self._uncommitted.append(0)
+            return StepBatch(step, ())
         in_flight = any(request.in_flight.steps for request in self.ended.values())
         if self.inbox.is_open and not self.requests and not in_flight:
             self.inbox.wait(IDLE_WAIT_S)
@@ -190,6 +215,7 @@ class RequestTable:
         rows = StepRows(self, self._past + step).chosen()
         if rows:
             self.steps += 1
+            self.totals.steps += 1
         elif not any(request.in_flight.steps for request in self.requests.values()):
             self.decisions.nobody_runs()
         self._uncommitted.append(sum(row.queries for row in rows))
@@ -212,6 +238,11 @@ class RequestTable:
     def idle(self) -> bool:
         """Nothing runs, waits or is about to, and nobody holds the table open."""
         return not self.requests and self.inbox.over
+
+    @property
+    def over(self) -> bool:
+        """Whether a run need not go on: the table is idle, or somebody told it to leave."""
+        return self._left or self.idle
 
     def _begin_run(self) -> None:
         """Steps count from 0 again: none of the run before is in flight, and no progress is known.
@@ -237,9 +268,9 @@ class RequestTable:
             if request.grammar is not None:
                 self.grammars.enter(request.uid, request.grammar)
             self.requests[request.uid] = request
-        for uid in self.inbox.cancelled():
+        for uid, error in self.inbox.cancelled():
             if uid in self.requests:
-                self.finish(self.requests[uid], "cancelled")
+                self.finish(self.requests[uid], "error" if error else "cancelled", error)
 
     @property
     def phases(self) -> Census:
@@ -317,10 +348,11 @@ class RequestTable:
         self._census = None
         request.preemptions += 1
         self.preemptions += 1
+        self.totals.preemptions += 1
 
     def finish(self, request: Request, reason: FinishReason, error: str | None = None) -> None:
-        """End a request once; later calls change nothing. Its listener hears of it when all that
-        belongs to it is there: from `tell_ended`.
+        """End a request once; later calls change nothing. Its output is delivered when all that
+        belongs to it is there: by `tell_ended`.
         """
         if request.phase == "done":
             return
@@ -330,20 +362,19 @@ class RequestTable:
         request.phase = "done"
         self._census = None
         self.finished += 1
+        self.totals.prompt_tokens += len(request.prompt_ids)
+        self.totals.cached_tokens += request.cached_tokens
         request.finish_reason = reason
         request.error = error
         request.moments.ended_s = perf_counter()
         self.ended[request.uid] = request
-        if request.on_ended is not None:
-            self._untold.append(request)
+        self._untold.append(request)
         self.requests.pop(request.uid, None)
 
     def tell_ended(self) -> None:
-        """Call `on_ended` of each request that has ended since the last time."""
+        """Deliver the output of each request that has ended since the last time."""
         while self._untold:
-            request = self._untold.pop(0)
-            if request.on_ended is not None:
-                request.on_ended(request)
+            self._untold.pop(0).tell_end()
 
     def find(self, uid: int) -> Request:
         """A request that has not ended, or that a step in flight still carries.

@@ -39,8 +39,8 @@ from ..policies.admission import Eager
 from ..policies.chosen import Policies
 from ..policies.errors import PolicyError
 from ..requests.buckets import powers_of_two
-from ..requests.request import Request
 from ..requests.table import Limits, RequestTable
+from ..requests.totals import Totals
 from ..testing.checking.mode import Strict
 
 T = TypeVar("T")
@@ -53,23 +53,6 @@ class EngineError(StepweaveError):
     """The engine cannot be built from what it was given."""
 
     code = "SW-ENGINE"
-
-
-@dataclass
-class Totals:
-    """Counts over all runs of an engine. Tokens and drafts are settled ones only."""
-
-    tokens: int = 0
-    steps: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    preemptions: int = 0
-    failed_steps: int = 0  # and were recovered from
-    requests: int = 0  # prompts that were handed in, whatever became of them
-    failed_requests: int = 0  # prompts that ended with an error, refused ones included
-    prompt_tokens: int = 0
-    cached_tokens: int = 0  # of the prompts' tokens, found in the prefix cache
-    seconds: float = 0.0
 
 
 @dataclass
@@ -135,6 +118,7 @@ class Engine:
             cache_tail=max((getattr(cache, "tail", 0) for cache in caches), default=0),
             sliding_window=max(known) if caches and len(known) == len(windows) else None,
             policies=policies,
+            totals=self.totals,
         )
 
     def reset(self) -> None:
@@ -157,19 +141,16 @@ class Engine:
         states = [state.name for state in self._lasting if state.keys == keys]
         return max((reuse_distance(self.plan, name) for name in states), default=1)
 
-    def run(
-        self, table: RequestTable, requests: Sequence[Request], *, trace: bool = False
-    ) -> RunReport:
-        """Serve `requests` (and whatever is submitted to `table` meanwhile) until all have ended.
+    def run(self, table: RequestTable, *, trace: bool = False) -> RunReport:
+        """Serve what is submitted to `table`, now or meanwhile, until all have ended.
 
         Rows and blocks are back in their pools afterwards. Where an op fails, the requests of its
         step's batch end with an error that names node, op and step, and a new run goes on with the
         others from what is settled; the report is that of the last run. Raises `StuckWait`,
         `UndeclaredAccess`, and what is wrong with the plan; the requests then keep what was
-        settled.
+        settled. `table.leave` ends it before.
         """
         threads = torch.get_num_threads()
-        steps, preemptions = table.steps, table.preemptions
         started = perf_counter()
         try:
             if self.torch_threads is not None:
@@ -177,15 +158,7 @@ class Engine:
             report = self._serve(table, trace)
         finally:
             torch.set_num_threads(threads)
-            totals = self.totals
-            totals.seconds += perf_counter() - started
-            totals.steps += table.steps - steps
-            totals.preemptions += table.preemptions - preemptions
-            totals.tokens += sum(len(request.output_ids) for request in requests)
-            totals.drafted += sum(request.drafted for request in requests)
-            totals.accepted += sum(request.accepted for request in requests)
-            totals.prompt_tokens += sum(len(request.prompt_ids) for request in requests)
-            totals.cached_tokens += sum(request.cached_tokens for request in requests)
+            self.totals.seconds += perf_counter() - started
         table.check_conservation()
         return report
 
@@ -264,7 +237,7 @@ class Engine:
                 table.fail_all(error)
                 futile = 0
                 table.await_arrival()
-            if table.idle:
+            if table.over:
                 return RunReport(steps=0)
 
 

@@ -98,6 +98,7 @@ class Intake:
             Request(
                 uid=next(uids),
                 id=request_id if params.n == 1 else f"{request_id}/{index}",
+                index=index,
                 prompt=text,
                 prompt_ids=prompt_ids,
                 params=replace(params, seed=(params.seed + index) % 2**63),

@@ -8,40 +8,29 @@ for output in llm.generate(["Once upon a time"], SamplingParams(max_tokens=40)):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..configs.errors import ConfigError
 from ..configs.schema import PipelineConfig
 from ..executors.report import RunReport
 from ..graph.plan import Plan
-from ..policies.acceptance import Synthetic
-from ..requests.request import RequestError, RequestOutput, SamplingParams
+from ..requests.request import RequestOutput
 from ..requests.spans import RequestLog, RequestSpan
 from ..requests.step_counts import StepCount
-from ..structured.backend import CompiledGrammar
-from ..structured.grammar import GrammarError
 from .arguments import Messages, Params, chosen, conversations, each_prompt, params_for_each
-from .caller_queue import CallerQueue
-from .intake import Intake, Prompt, id_and_text, prompt_text
+from .call import Call, Interrupted, Listeners, OnOutput, OnProgress, OnText, TextPiece
+from .intake import Intake, Prompt
 from .loading import load_engine
-from .runs import Job, Listeners, OnOutput, OnProgress, OnText, Run
-from .streaming import Call, TextPiece, pieces
+from .service import Service, Trace
+from .summary import summary
 from .warm_up import warm_up
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-
-class Interrupted(KeyboardInterrupt):
-    """A run was interrupted; `outputs` has what was settled, the rest is "cancelled"."""
-
-    def __init__(self, outputs: list[RequestOutput]) -> None:
-        super().__init__("interrupted")
-        self.outputs = outputs
+__all__ = ["LLM", "Interrupted", "Traced"]
 
 
 @dataclass(frozen=True)
@@ -77,12 +66,10 @@ class LLM:
         pipeline = chosen(model, pipeline, overrides)
         self.config = pipeline
         self.engine = load_engine(pipeline)
-        self._intake = Intake(pipeline, self.engine)
-        self.tokenizer = self._intake.tokenizer
-        self._table = self.engine.new_table()  # lives on, and its prefix cache with it
-        self._uids = count()
-        self._turns = CallerQueue()
-        self._running: Run | None = None
+        intake = Intake(pipeline, self.engine)
+        self.service = Service(self.engine, intake)
+        self.tokenizer = intake.tokenizer
+        self._calls: dict[Call, None] = {}  # under way
 
     @property
     def plan(self) -> Plan:
@@ -90,12 +77,10 @@ class LLM:
         return self.engine.plan
 
     def close(self) -> None:
-        """End the call that is being served, refuse those that wait, and end the processes that
-        compile grammars. The garbage collector does the last otherwise.
+        """End all calls, refuse others, and end the processes that compile grammars. The garbage
+        collector does the last otherwise.
         """
-        self._turns.close()
-        self.cancel()
-        self._intake.close()
+        self.service.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -125,20 +110,19 @@ class LLM:
 
         `on_text(id, piece)` streams settled text (with n > 1 of each completion, as `id/index`),
         `on_output(output)` gets each output once, as soon as its prompt has ended,
-        `on_progress(ended, tokens)` counts prompts and tokens. They run on threads of the engine,
-        one at a time, and cannot call this LLM except `cancel`. What `on_text` raises ends its
-        request with an error; what the others raise ends the call, and is raised by it.
+        `on_progress(ended, tokens)` counts prompts and tokens. They are called on the calling
+        thread, and the engine does not wait for them. What `on_text` raises ends its request with
+        an error; what the others raise ends the call, and is raised by it.
         `progress`: show a bar on stderr; None: if that is a terminal and nobody listens.
 
         A request that cannot be served has an `error`, and the others go on; one whose grammar
-        takes long to compile joins them later. Called from several threads, one call is served
-        at a time, in the order in which they came. Raises `Interrupted` on Ctrl-C, with what was
-        settled, and `EngineError` after `close`.
+        takes long to compile joins them later. Calls from several threads are served together.
+        Raises `Interrupted` on Ctrl-C, with what was settled, and `EngineError` after `close`.
         """
         listeners = Listeners(on_text, on_progress, on_output)
-        many = each_prompt(prompts)
-        each_params = params_for_each(params, len(many))
-        return self._generate(many, each_params, listeners, progress).outputs
+        call = self._call(prompts, params)
+        with self._under_way(call), listeners.shown(progress, len(call.prompts)) as listening:
+            return call.outputs(listening)
 
     def chat(
         self,
@@ -170,17 +154,10 @@ class LLM:
     ) -> Iterator[TextPiece]:
         """`generate` as an iterator: pieces of text as they are settled, and each output.
 
-        The call begins when the first piece is asked for, and goes on in a thread of its own;
-        it is cancelled when the iterator is closed.
+        The call begins when the first piece is asked for; it is cancelled when the iterator is
+        closed.
         """
-        many = each_prompt(prompts)
-        each_params = params_for_each(params, len(many))
-        call = Call()
-
-        def serve(listeners: Listeners) -> None:
-            self._generate(many, each_params, listeners, progress=False, call=call)
-
-        return pieces(call, serve)
+        return self._pieces(self._call(prompts, params))
 
     def traced(
         self,
@@ -194,78 +171,34 @@ class LLM:
     ) -> Traced:
         """The same, and when each op of each step ran, and what each request waited for.
 
-        Noting this takes two readings of the clock per op.
+        Noting this takes two readings of the clock per op. What other threads call meanwhile is in
+        the steps too. Raises `EngineError` if one of them traces already.
         """
         listeners = Listeners(on_text, on_progress, on_output)
+        call = self._call(prompts, params)
+        with self._under_way(call), listeners.shown(progress, len(call.prompts)) as listening:
+            call.take_in()
+            trace = Trace(RequestLog(call.requests))
+            with self.service.traced(trace):
+                outputs = call.outputs(listening)
+        return Traced(outputs, trace.report, trace.log.spans(), trace.log.steps.all())
+
+    def _call(self, prompts: Prompt | Sequence[Prompt], params: Params) -> Call:
         many = each_prompt(prompts)
-        each_params = params_for_each(params, len(many))
-        return self._generate(many, each_params, listeners, progress, traced=True)
+        return Call(self.service, many, params_for_each(params, len(many)))
 
-    def _generate(
-        self,
-        many: Sequence[Prompt],
-        params: Sequence[SamplingParams | None],
-        listeners: Listeners,
-        progress: bool | None,
-        *,
-        traced: bool = False,
-        call: Call | None = None,
-    ) -> Traced:
-        """Wait for a turn, and serve; `call` is told when it begins."""
-        jobs = [Job(*id_and_text(prompt, index)) for index, prompt in enumerate(many)]
-        with self._turns.turn(), listeners.shown(progress, len(jobs)) as listening:
-            running = Run(self._table, jobs, listening, self._turns)
-            self._running = running
-            if call is not None:
-                call.begins(running)
-            try:
-                return self._serve(running, list(zip(jobs, many, params, strict=True)), traced)
-            finally:
-                self._running = None
-                self.engine.totals.requests += len(jobs)
-                self.engine.totals.failed_requests += sum(job.failed for job in jobs)
-
-    def _serve(
-        self, running: Run, asked: Sequence[tuple[Job, Prompt, SamplingParams | None]], traced: bool
-    ) -> Traced:
-        """Take in, run, and gather, whose turn it is."""
-        report, log = RunReport(steps=0), None
+    @contextmanager
+    def _under_way(self, call: Call) -> Iterator[None]:
+        """In the block `cancel` ends that call too."""
+        self._calls[call] = None
         try:
-            waiting = [future for each in asked if (future := self._take_in(running, *each))]
-            log = RequestLog(running.requests) if traced else None
-            running.table.log = log
-            if running.start(waiting):
-                report = self.engine.run(running.table, running.requests, trace=traced)
-        except BaseException as error:
-            running.cancel()  # what still waits for a grammar is not to be served later
-            self._table = self.engine.new_table()
-            if isinstance(error, KeyboardInterrupt):
-                raise Interrupted(running.finish()) from None
-            raise
+            yield
         finally:
-            running.table.log = None
-        outputs = running.finish()
-        if log is None:
-            return Traced(outputs, report)
-        return Traced(outputs, report, log.spans(), log.steps.all())
+            del self._calls[call]
 
-    def _take_in(
-        self, running: Run, job: Job, prompt: Prompt, given: SamplingParams | None
-    ) -> tuple[Job, Future[CompiledGrammar]] | None:
-        """Make the job's requests, or note why not; its grammar, if it has one to wait for."""
-        if running.cancelled:
-            return None
-        try:
-            line = self._intake.read(prompt, job.id)
-            job.prompt = prompt_text(line)
-            asked = self._intake.params(line, given)
-            job.requests = self._intake.requests(self._uids, job.id, job.prompt, line, asked)
-            running.check(job)
-            if asked.grammar is not None:
-                return job, self._intake.grammar(asked.grammar, asked.reasoning)
-        except (RequestError, GrammarError, ConfigError) as error:
-            job.error = f"{error}"
-        return None
+    def _pieces(self, call: Call) -> Iterator[TextPiece]:
+        with self._under_way(call):
+            yield from call.pieces()
 
     def warm_up(self, on_progress: Callable[[int, int, str], None] | None = None) -> None:
         """Capture all graphs that steady decoding needs; do nothing if there are none.
@@ -275,42 +208,13 @@ class LLM:
         warm_up(self, on_progress)
 
     def cancel(self) -> None:
-        """End the call that is being served now (from a signal handler or another thread).
+        """End all calls that are under way (from a signal handler or another thread).
 
-        It returns soon with what was settled; requests that had not ended are "cancelled". Calls
-        of other threads that wait for their turn are served next, as if nothing had happened.
+        Each returns soon with what was settled; requests that had not ended are "cancelled".
         """
-        running = self._running
-        if running is not None:
-            running.cancel()
+        for call in [*self._calls]:
+            call.cancel()
 
     def summary(self) -> dict[str, Any]:
         """Totals over all calls of `generate`, and the plan they ran on."""
-        totals, plan = self.engine.totals, self.plan
-        seconds = totals.seconds
-        return {
-            "tokens": totals.tokens,
-            "steps": totals.steps,
-            "drafted": totals.drafted,
-            "accepted": totals.accepted,
-            "preemptions": totals.preemptions,
-            "requests": totals.requests,
-            "failed_requests": totals.failed_requests,
-            "failed_steps": totals.failed_steps,
-            "prompt_tokens": totals.prompt_tokens,
-            "cached_tokens": totals.cached_tokens,
-            "seconds": seconds,
-            "tokens_per_second": totals.tokens / seconds if seconds > 0 else 0.0,
-            "executor": self.engine.executor,
-            "depth": self.config.depth,
-            "waits": len(plan.waits),
-            "slots": dict(plan.slots),
-            "notes": self.engine.notes(),
-            **self._synthetic,
-        }
-
-    @property
-    def _synthetic(self) -> dict[str, Any]:
-        """A label, where drafts are kept at given rates: what comes out is not the model's."""
-        rule = self.engine.policies.acceptance
-        return {"synthetic_acceptance": list(rule.rates)} if isinstance(rule, Synthetic) else {}
+        return summary(self.engine, self.config)

@@ -118,7 +118,7 @@ class _Size:
     def serve(self, llm: LLM) -> int:
         """Requests enough to keep all rows busy for a while; their tokens after the first."""
         llm.engine.limits = replace(llm.engine.limits, max_rows=self.rows)
-        llm._table = llm.engine.new_table()  # no more rows than that, nothing cached
+        llm.service.renew()  # no more rows than that, nothing cached
         count = max(REQUESTS_PER_ROW * self.rows, len(self.lines))
         lines = [
             line.model_copy(update={"id": str(index)})

@@ -37,14 +37,14 @@ def warm_up(llm: LLM, on_progress: Callable[[int, int, str], None] | None = None
     engine = llm.engine
     sizes = sorted(engine.buckets, reverse=True)
     todo = [(size, kind) for kind in _kinds(llm) for size in sizes]
-    totals = replace(engine.totals)
+    totals = engine.totals.copy()
     for done, (size, kind) in enumerate(todo):
         if on_progress is not None:
             on_progress(done, len(todo), f"{kind.name}, {size} rows")
         llm.generate([PROMPT] * size, kind.params, progress=False)
     if on_progress is not None:
         on_progress(len(todo), len(todo), "")
-    engine.totals = totals
+    engine.totals.restore(totals)
 
 
 def _kinds(llm: LLM) -> Iterator[Kind]:

@@ -228,5 +228,5 @@ def serve(engine: Engine, requests: Sequence[Request]) -> list[list[int]]:
     table = engine.new_table()
     for request in requests:
         table.submit(fitted(engine, request))
-    engine.run(table, requests)
+    engine.run(table)
     return [list(request.output_ids) for request in requests]

@@ -16,6 +16,7 @@ from ..graph import arguments
 from ..graph.node import Op, OpContext, Run
 from ..graph.plan import Plan
 from ..graph.step_graph import Vertex
+from ..requests.request import TextStream
 from ..structured.backend import CompiledGrammar, Matcher
 from ..structured.bitmask import Words
 from ..structured.grammar import GrammarSpec
@@ -76,6 +77,26 @@ class Changing(Forwarding):
     def write(self, name: str, datum: Any) -> None:
         change = self._changes.get(name)
         self._inner.write(name, datum if change is None else change(datum))
+
+
+@dataclass
+class FaultyDecoder:
+    """A text stream that raises when the n-th tokens, from 1 on, are pushed into it."""
+
+    inner: TextStream
+    fails: int
+    calls: int = 0
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Raises `InjectedFault`."""
+        self.calls += 1
+        if self.calls == self.fails:
+            raise InjectedFault("the decoder failed on purpose")
+        return self.inner.push(ids)
+
+    def finish(self) -> str:
+        """What is held back."""
+        return self.inner.finish()
 
 
 @dataclass

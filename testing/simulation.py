@@ -29,7 +29,7 @@ from ..structured.grammar import GrammarSpec
 from .checking.guards import outside_ops
 from .engines import VOCAB, Method, TinyConfig, fitted, serve, tiny_engine, tiny_request
 from .exploring.nodes import Interleaved
-from .faults import Changing, FaultyGrammar, InjectedFault, with_faults
+from .faults import Changing, FaultyDecoder, FaultyGrammar, InjectedFault, with_faults
 
 CONFIGS = 48  # engines that seeds choose from: each is built once
 ASKED = 32  # requests that they choose from: each is served alone once per way of drafting
@@ -226,7 +226,7 @@ class Guest:
     streamed: list[str] = field(default_factory=list)
     refused: bool = False
     cancelled: bool = False
-    faulty: bool = False  # its grammar or its listener may raise
+    faulty: bool = False  # its grammar or its decoder may raise
     blamed: tuple[str, ...] | None = None  # it was in a failing batch: what its error must say
 
 
@@ -274,15 +274,10 @@ class World:
         asks = asked(number)
         request = tiny_request(uid, asks.prompt, params_for(asks, self.config), context=CONTEXT)
         guest = Guest(number, fitted(self.engine, request))
-        raises_at = draw.randrange(1, 5) if draw.random() < 0.08 else None
-
-        def on_text(piece: str) -> None:
-            guest.streamed.append(piece)
-            if len(guest.streamed) == raises_at:
-                raise InjectedFault("the listener failed on purpose")
-
-        request.on_text = on_text
-        guest.faulty = raises_at is not None
+        request.deliver = lambda increment: guest.streamed.append(increment.text)
+        if draw.random() < 0.08:
+            request.decoder = FaultyDecoder(request.decoder, draw.randrange(1, 5))
+            guest.faulty = True
         if request.grammar is not None and draw.random() < 0.3:
             kind = draw.choice(["matcher", "fill", "advance"])
             request.grammar = FaultyGrammar(request.grammar, {kind: draw.randrange(1, 6)})
@@ -298,7 +293,7 @@ class World:
         self.open = True
         self.failures = self.engine.totals.failed_steps
         try:
-            self.engine.run(self.table, [guest.request for guest in self.guests])
+            self.engine.run(self.table)
         finally:
             self.faulty.world = None
 

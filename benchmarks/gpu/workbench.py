@@ -6,6 +6,7 @@ import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
@@ -24,6 +25,7 @@ from stepweave.nodes.draft_model import DRAFT_MODEL
 from stepweave.policies.admission import Eager, JustInTime
 from stepweave.policies.chosen import Policies
 from stepweave.requests.batch import StepBatch
+from stepweave.requests.increment import Increment
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.requests.stopping import StopChecker
 from stepweave.requests.table import Limits
@@ -196,21 +198,21 @@ def serve(
     table = engine.new_table()
     settled: dict[int, list[tuple[float, int]]] = {each.uid: [] for each in requests}
 
-    def on_settled(one: Request, new: int) -> None:
-        if new:
-            settled[one.uid].append((perf_counter(), new))
+    def deliver(uid: int, increment: Increment) -> None:
+        if increment.token_ids:
+            settled[uid].append((perf_counter(), len(increment.token_ids)))
 
     for each in requests:
-        each.on_settled = on_settled
+        each.deliver = partial(deliver, each.uid)
     failed_steps = engine.totals.failed_steps
     began = perf_counter()
     if feed is None:
         sent = [began] * len(requests)
         table.submit_all(requests)
-        report = engine.run(table, requests, trace=trace)
+        report = engine.run(table, trace=trace)
     else:
         sent = feed(table, requests)
-        report = engine.run(table, requests, trace=trace)
+        report = engine.run(table, trace=trace)
     seconds = perf_counter() - began
     failed = next((each for each in requests if each.error is not None), None)
     if failed is not None:

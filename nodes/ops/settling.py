@@ -84,35 +84,35 @@ def finish(table: RequestTable, settled: SettledRows) -> None:
     for each in settled:
         request = table.find(each.uid)
         try:
-            text = _take_in(table, request, each)
-            if text and request.on_text is not None:
-                request.on_text(text)
-            if request.on_settled is not None:
-                request.on_settled(request, len(each.tokens))
-        except Exception as failure:  # a decoder's or listener's fault ends its own request only
+            text, tokens = _take_in(table, request, each)
+        except Exception as failure:  # a decoder's fault ends its own request only
             table.finish(request, "error", f"{type(failure).__name__}: {failure}")
+        else:
+            request.tell(text, tokens)
     table.tell_ended()  # here, since a request cancelled meanwhile has all its text only now
 
 
-def _take_in(table: RequestTable, request: Request, each: SettledRow) -> str:
-    """Account for one request's tokens; the text that may be shown now."""
+def _take_in(table: RequestTable, request: Request, each: SettledRow) -> tuple[str, int]:
+    """Account for one request's tokens; the text that may be shown now, and how many are kept."""
     if each.error is not None:
         table.finish(request, "error", each.error)
-        return ""
+        return "", 0
     decision = request.stopper.push(each.tokens, request.decoder.push)
     text, reason = decision.text, decision.finish_reason
     dropped = len(each.tokens) - decision.kept
     if dropped:
         del request.output_ids[-dropped:]
         del request.logprobs[len(request.output_ids) :]
+    accepted = min(each.accepted, decision.kept)
     request.drafted += each.drafted
-    request.accepted += min(each.accepted, decision.kept)
+    request.accepted += accepted
+    table.totals.settle(decision.kept, each.drafted, accepted)
     if reason is not None:
         if not isinstance(decision.stop, str):
             text += request.decoder.finish()
         table.finish(request, reason)
     request.text += text
-    return text
+    return text, decision.kept
 
 
 def finish_requests(table: RequestTable, settled: SettledRows, step: int) -> None:

@@ -82,7 +82,7 @@ def served(engine: Engine, wanted: Sequence[Request], table: RequestTable | None
     table = table or engine.new_table()
     for request in wanted:
         table.submit(fitted(engine, request))
-    engine.run(table, wanted)
+    engine.run(table)
     return [
         (
             tuple(r.output_ids),

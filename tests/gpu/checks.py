@@ -89,7 +89,7 @@ class Shipped:
         """
         engine = self.llm.engine
         engine.reset()
-        self.llm._table = engine.new_table()
+        self.llm.service.renew()
         engine.executor = executor
         told = generated(self.llm)
         assert [each[0] for each in told] == [None] * len(told), told

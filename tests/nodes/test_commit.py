@@ -12,6 +12,7 @@ from stepweave.nodes.data import HostSampled, SettledRow, SettledRows
 from stepweave.nodes.ops.host_copies import new_sampled
 from stepweave.nodes.ops.masks import MatcherTable
 from stepweave.requests.batch import StepBatch
+from stepweave.requests.increment import Increment
 from stepweave.requests.params import SamplingParams
 from stepweave.requests.request import Request, TokenLogprob
 from stepweave.requests.table import RequestTable
@@ -243,28 +244,31 @@ def test_a_failure_of_the_masks_ends_the_request_and_keeps_nothing() -> None:
 
 
 def test_text_is_streamed_and_the_end_is_told_once() -> None:
-    heard: list[str] = []
+    heard: list[Increment] = []
     request = asked(stop_token_ids=[13])
-    request.on_text = heard.append
-    request.on_settled = lambda r, count: heard.append(f"{count}")
-    request.on_ended = lambda r: heard.append(f"end: {r.finish_reason}")
+    request.deliver = heard.append
     served = Served(request)
     served.prompt(40)
     served.finish(served.advance(served.schedule(), came_back([[41, 13, 9]], [3], [2], 3)))
-    assert [each for each in heard if each in ("1", "2", "end: stop")] == ["1", "2", "end: stop"]
-    assert heard[-1] == "end: stop"
-    said = [each for each in heard if each not in ("1", "2", "end: stop")]
-    assert "".join(said) == request.text != ""
+    assert [each.token_ids for each in heard] == [(40,), (41, 13), ()]
+    assert "".join(each.text for each in heard) == request.text != ""
+    assert [each.output for each in heard] == [None, None, request.output()]
+    assert request.finish_reason == "stop"
+    assert (served.table.totals.tokens, served.table.totals.accepted_at) == (3, [1, 1])
 
 
-def test_a_listener_that_fails_ends_its_own_request_only() -> None:
+def test_a_decoder_that_fails_ends_its_own_request_only() -> None:
     request, other = asked(0), asked(1)
 
-    def failing(text: str) -> None:
-        raise OSError("nobody listens")
+    class Failing:
+        def push(self, ids: object) -> str:
+            raise OSError("no such character")
 
-    request.on_text = failing
+        def finish(self) -> str:
+            return ""
+
+    request.decoder = Failing()
     served = Served(request, other)
     served.prompt(40, 41)
-    assert (request.finish_reason, request.error) == ("error", "OSError: nobody listens")
+    assert (request.finish_reason, request.error) == ("error", "OSError: no such character")
     assert (other.phase, other.output_ids) == ("running", [41])

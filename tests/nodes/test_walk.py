@@ -94,7 +94,7 @@ def other(drafts = read("drafts")): ...
 
 REASONED = {
     ("nodes/registry.py", "_BUILT_IN"): "the kinds of this package: what a pipeline file may say",
-    ("serving/llm.py", "requests"): "a key of the summary, which counts requests",
+    ("serving/summary.py", "requests"): "a key of the summary, which counts requests",
     ("serving/warm_up.py", "sampled"): "names the warm-up's requests that are drawn at random",
 }
 

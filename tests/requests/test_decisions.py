@@ -159,7 +159,7 @@ def test_requests_keep_what_was_settled_and_another_policy_goes_on_from_it(depth
         each.window = 3
         table.submit(each)
     with pytest.raises(NodeFailure, match=r"'schedule'.*scheduling policy 'Tired': it overruns"):
-        engine.run(table, requests)
+        engine.run(table)
     assert all(each.error is None for each in requests), "none of them is to blame"
     assert any(each.finish_reason is None for each in requests)
     settled = [list(each.output_ids) for each in requests]
@@ -168,5 +168,5 @@ def test_requests_keep_what_was_settled_and_another_policy_goes_on_from_it(depth
         tokens == right[: len(tokens)] for tokens, right in zip(settled, wanted, strict=True)
     )
     table.decisions = RequestTable(engine.limits).decisions
-    engine.run(table, requests)
+    engine.run(table)
     assert [list(each.output_ids) for each in requests] == wanted

@@ -80,7 +80,7 @@ def test_a_run_that_is_not_traced_notes_nothing(llm: LLM, monkeypatch: pytest.Mo
     for name in ("__init__", "scheduled", "spans"):
         monkeypatch.setattr(RequestLog, name, never)
     assert llm.generate("Hello", SamplingParams(max_tokens=3))[0].error is None
-    assert llm._table.log is None
+    assert llm.service.table.log is None
 
 
 def test_the_counts_of_the_steps_add_up_to_those_of_the_outputs() -> None:

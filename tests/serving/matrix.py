@@ -221,10 +221,10 @@ def run(cell: Cell, requests: Sequence[CellRequest], *, depth: int, executor: st
             while later:
                 table.submit(later.pop(0))
 
-        made[0].on_settled = submit_the_rest
+        made[0].deliver = submit_the_rest
         table.submit(fitted(engine, made[0]))
     else:
         for request in made:
             table.submit(fitted(engine, request))
-    engine.run(table, made)
+    engine.run(table)
     return Outcome(made, table.preemptions, table.prefix_hits)

@@ -7,7 +7,6 @@ import pytest
 
 from stepweave import LLM, SamplingParams
 from stepweave.requests.request import RequestOutput
-from stepweave.serving.caller_queue import CallerQueue
 from stepweave.serving.engine import EngineError
 
 STORY = "Write a short story about a fox."
@@ -44,88 +43,61 @@ def test_many_threads_get_the_tokens_that_one_caller_gets(llm: LLM) -> None:
         assert [output.token_ids for output in found[number]] == [alone[number]] * 2
 
 
-def test_callers_have_their_turns_in_the_order_in_which_they_came() -> None:
-    turns, order = CallerQueue(), []
-
-    def take(number: int, others: int) -> None:
-        with turns.turn():
-            order.append(number)
-
-    threads = []
-    with turns.turn():
-        for number in range(20):
-            threads.append(threading.Thread(target=take, args=(number, number)))
-            threads[-1].start()
-            while len(turns._line) < number + 2:  # until it stands in line
-                threading.Event().wait(0.001)
-    for thread in threads:
-        thread.join()
-    assert order == list(range(20))
-
-
-def test_who_is_interrupted_while_waiting_gives_the_place_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    turns, order = CallerQueue(), []
-
-    class Interrupted:
-        """A lock whose wait is broken off by Ctrl-C."""
-
-        def acquire(self) -> bool:
-            return True
-
-        def release(self) -> None:
-            raise AssertionError("nobody waits for this one any more")
-
-        def __enter__(self) -> None:
-            raise KeyboardInterrupt
-
-        def __exit__(self, *_: object) -> None: ...
-
-    with turns.turn():
-        with monkeypatch.context() as patch:
-            patch.setattr("stepweave.serving.caller_queue.threading.Lock", Interrupted)
-            with pytest.raises(KeyboardInterrupt), turns.turn():
-                order.append("interrupted")
-        waiting = threading.Thread(target=lambda: _note(turns, order))
-        waiting.start()
-    waiting.join()
-    assert order == ["had its turn"]
-
-
-def _note(turns: CallerQueue, order: list[str]) -> None:
-    with turns.turn():
-        order.append("had its turn")
-
-
-def test_cancel_ends_the_call_that_is_served_and_not_those_that_wait(llm: LLM) -> None:
-    waits = threading.Event()
+def test_calls_of_several_threads_share_the_steps_of_one_run(llm: LLM) -> None:
+    """The second call begins and ends while the first is under way."""
     second: list[RequestOutput] = []
 
     def call() -> None:
-        waits.set()
         second.extend(llm.generate(STORY, SHORT))
 
     thread = threading.Thread(target=call)
+    texts: list[str] = []
 
     def on_text(name: str, piece: str) -> None:
-        if not waits.is_set():
+        texts.append(piece)
+        if len(texts) == 1:
             thread.start()
-            waits.wait()
-            llm.cancel()
+            thread.join()
 
+    steps = llm.engine.totals.steps
     [first] = llm.generate(STORY, ENDLESS, on_text=on_text)
-    thread.join()
-    assert first.finish_reason == "cancelled"
-    assert 0 < len(first.token_ids) < 400
     assert second[0].finish_reason == "length"
+    assert first.finish_reason == "length"
+    assert first.text == "".join(texts)
+    assert first.text.startswith(second[0].text)
+    assert llm.engine.totals.steps - steps < 400 + 6 + 3 * llm.config.depth
+
+
+def test_cancel_ends_every_call_that_is_under_way_and_none_that_comes_later(llm: LLM) -> None:
+    under_way = threading.Barrier(3)
+    found: list[RequestOutput] = []
+
+    def call() -> None:
+        waited: list[str] = []
+
+        def on_text(name: str, piece: str) -> None:
+            if not waited:
+                waited.append(piece)
+                under_way.wait()
+
+        found.extend(llm.generate(STORY, ENDLESS, on_text=on_text))
+
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    under_way.wait()
+    llm.cancel()
+    for thread in threads:
+        thread.join()
+    assert {output.finish_reason for output in found} <= {"cancelled", "length"}
+    assert llm.generate(STORY, SHORT)[0].finish_reason == "length"
 
 
 def test_a_cancel_while_prompts_are_taken_in_begins_nothing(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = 0
-    take_in = type(llm._intake).requests
+    take_in = type(llm.service.intake).requests
 
     def cancelling(*arguments: Any) -> Any:
         nonlocal taken
@@ -134,7 +106,7 @@ def test_a_cancel_while_prompts_are_taken_in_begins_nothing(
             llm.cancel()
         return take_in(*arguments)
 
-    monkeypatch.setattr(type(llm._intake), "requests", cancelling)
+    monkeypatch.setattr(type(llm.service.intake), "requests", cancelling)
     steps = llm.engine.totals.steps
     outputs = llm.generate([STORY] * 4, SHORT)
     assert [output.finish_reason for output in outputs] == ["cancelled"] * 4
@@ -142,18 +114,14 @@ def test_a_cancel_while_prompts_are_taken_in_begins_nothing(
 
 
 @pytest.mark.parametrize("executor", ["threads", "serial"])
-def test_a_call_from_a_callback_is_refused_where_it_would_wait_for_itself(executor: str) -> None:
-    llm = LLM(pipeline="async", overrides={"executor": executor})
-    said: list[str] = []
-
-    def on_output(output: RequestOutput) -> None:
-        with pytest.raises(EngineError) as caught:
-            llm.generate(STORY, SHORT)
-        said.append(caught.value.message)
-
-    assert llm.generate(STORY, SHORT, on_output=on_output)[0].error is None
-    assert "called from a callback" in said[0]
-    assert llm.generate(STORY, SHORT)[0].error is None
+def test_a_callback_may_call_the_same_llm(executor: str) -> None:
+    with LLM(pipeline="async", overrides={"executor": executor}) as llm:
+        alone = llm.generate(STORY, SHORT)
+        inner: list[list[RequestOutput]] = []
+        outer = llm.generate(
+            STORY, SHORT, on_output=lambda _: inner.append(llm.generate(STORY, SHORT))
+        )
+        assert outer[0].token_ids == alone[0].token_ids == inner[0][0].token_ids
 
 
 def test_every_output_is_told_once_and_as_it_is_returned(llm: LLM) -> None:

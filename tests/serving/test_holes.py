@@ -94,10 +94,10 @@ def test_a_shipped_node_with_the_hole_put_back_is_refused(
     requests = tiny_requests([ASKED] * 2)
     table.submit_all(requests)
     if check == "off":
-        engine.run(table, requests)
+        engine.run(table)
         assert [request.error for request in requests] == [None, None], "so nobody else sees it"
         return
     with pytest.raises(NodeFailure, match="'requests'") as refused:
-        engine.run(table, requests)
+        engine.run(table)
     assert refused.value.op == f"{node}.host"
     assert isinstance(refused.value.__cause__, UndeclaredAccess | ContractViolation)

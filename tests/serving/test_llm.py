@@ -253,7 +253,7 @@ def test_a_grammar_that_is_late_ends_its_request_and_a_failing_step_only_its_own
 ) -> None:
     """While the compiler is awaited the run goes on, over a step that fails."""
     late: Future[CompiledGrammar] = Future()
-    monkeypatch.setattr(llm._intake, "grammar", lambda *args: late)
+    monkeypatch.setattr(llm.service.intake, "grammar", lambda *args: late)
     calls = 0
     forward = type(llm.engine.model).forward
 

@@ -62,7 +62,7 @@ def test_blocks_behind_the_window_are_given_back_and_never_missed(
     table = engine.new_table()
     for request in requests:
         table.submit(fitted(engine, request))
-    engine.run(table, requests)
+    engine.run(table)
     assert table.freed_by_window > 3 * 20
     for request, prompt in zip(requests, prompts, strict=True):
         assert request.output_ids == own_greedy(model, prompt, 36)

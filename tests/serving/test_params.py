@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM
 from stepweave import LLM
 from stepweave.configs.prompts import prompt_of
 from stepweave.models.source import resolve
-from stepweave.requests.request import Request, RequestOutput
+from stepweave.requests.increment import Increment
+from stepweave.requests.request import RequestOutput
 from stepweave.serving.engine import EngineError
 from stepweave.structured.auto_backend import AutoBackend
 from stepweave.structured.backend import CompiledGrammar
@@ -267,22 +268,22 @@ def test_requests_that_arrive_in_time_are_served_just_in_time() -> None:
         made = [
             request
             for index in range(4)
-            for request in llm._intake.requests(
-                iter([index]), str(index), STORY, line, llm._intake.params(line, None)
+            for request in llm.service.intake.requests(
+                iter([index]), str(index), STORY, line, llm.service.intake.params(line, None)
             )
         ]
 
-        def next_one(request: Request, new: int, table: Any = table, made: Any = made) -> None:
-            if request.phase == "done":
-                if request.uid + 1 < len(made):
-                    table.submit(made[request.uid + 1])
+        def next_one(told: Increment, table: Any = table, made: Any = made) -> None:
+            if told.output is not None:
+                if int(told.id) + 1 < len(made):
+                    table.submit(made[int(told.id) + 1])
                 else:
                     table.close()
 
         for request in made:
-            request.on_settled = next_one
+            request.deliver = next_one
         table.submit(made[0])
-        llm.engine.run(table, made)
+        llm.engine.run(table)
         assert {request.finish_reason for request in made} == {"length"}
         texts.append([request.text for request in made])
     assert texts[0] == texts[1]

@@ -110,12 +110,12 @@ def run_cell(
         # Each request arrives when the one before it has shown its first text.
         for first, second in itertools.pairwise(requests):
             late = [fitted(engine, second)]
-            first.on_text = lambda _, late=late: table.submit(late.pop()) if late else None
+            first.deliver = lambda _, late=late: table.submit(late.pop()) if late else None
         table.submit(fitted(engine, requests[0]))
     else:
         for request in requests:
             table.submit(fitted(engine, request))
-    engine.run(table, requests)
+    engine.run(table)
     return requests, table.preemptions
 
 

@@ -14,6 +14,7 @@ import pytest
 from stepweave.executors.errors import NodeFailure, StuckWait, UndeclaredAccess
 from stepweave.graph.node import OpContext, Run
 from stepweave.nodes.data import DraftTable
+from stepweave.requests.increment import Increment
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.serving.engine import Engine
 from stepweave.structured.grammar import GrammarSpec
@@ -209,7 +210,7 @@ def test_text_is_streamed_once_though_its_step_failed_half_way() -> None:
                 requests = tiny_requests([SamplingParams(max_tokens=12, logprobs=1)] * 3)
                 shown: dict[int, str] = {request.uid: "" for request in requests}
                 for request in requests:
-                    request.on_text = _appending(shown, request.uid)
+                    request.deliver = _appending(shown, request.uid)
                 serve(engine, requests)
                 for request, alone in zip(requests, plain, strict=True):
                     assert shown[request.uid] == request.text
@@ -222,11 +223,11 @@ def test_text_is_streamed_once_though_its_step_failed_half_way() -> None:
     assert recovered > 15
 
 
-def _appending(shown: dict[int, str], uid: int) -> Callable[[str], None]:
-    def on_text(piece: str) -> None:
-        shown[uid] += piece
+def _appending(shown: dict[int, str], uid: int) -> Callable[[Increment], None]:
+    def deliver(increment: Increment) -> None:
+        shown[uid] += increment.text
 
-    return on_text
+    return deliver
 
 
 def test_nothing_of_the_prefix_cache_outlives_a_failure() -> None:
@@ -240,7 +241,7 @@ def test_nothing_of_the_prefix_cache_outlives_a_failure() -> None:
         for uid in range(3):
             request = fitted(engine, tiny_request(uid, prompt, SamplingParams(max_tokens=3)))
             table.submit(request)
-            engine.run(table, [request])
+            engine.run(table)
         return table.prefix_hits
 
     assert hits(Failing("draft.device", lambda call: False)) == 2 * 16
@@ -266,7 +267,7 @@ def test_a_table_that_stays_open_is_served_on_after_a_failure() -> None:
 
     later = threading.Thread(target=submit_later)
     later.start()
-    engine.run(table, requests)
+    engine.run(table)
     later.join()
     assert [request.finish_reason for request in requests] == ["error", "length", "length"]
     assert engine.totals.failed_steps == 1
@@ -289,7 +290,7 @@ def test_who_arrives_between_failures_is_not_taken_for_one_who_got_nowhere() -> 
         failing(name, ctx, run)
 
     engine.plan = with_faults(engine.plan, arriving)
-    engine.run(table, requests)
+    engine.run(table)
     assert [request.finish_reason for request in requests] == ["error"] * 4 + ["length"]
 
 
@@ -405,7 +406,7 @@ def test_a_request_left_over_by_one_run_keeps_its_grammar_in_the_next() -> None:
     table = engine.new_table()
     table.submit(fitted(engine, request))
     with pytest.raises(NodeFailure):
-        engine.run(table, [request])
+        engine.run(table)
     assert 0 < len(request.output_ids) < len(plain)
-    engine.run(table, [request])
+    engine.run(table)
     assert request.output_ids == plain

@@ -47,7 +47,7 @@ def served(config: TinyConfig) -> Tokens:
     table = engine.new_table()
     for request in requests:
         table.submit(fitted(engine, request))
-    report = engine.run(table, requests)
+    report = engine.run(table)
     assert report.unused == (), "each declared access happens"
     assert [request.error for request in requests] == [None] * len(requests)
     return [(list(r.output_ids), r.drafted, r.accepted) for r in requests]
@@ -117,7 +117,7 @@ def test_the_real_drafter_with_the_bug_of_a_real_engine_is_caught(
     for request in requests:
         table.submit(fitted(engine, request))
     with pytest.raises(NodeFailure) as caught:
-        engine.run(table, requests)
+        engine.run(table)
     cause = caught.value.__cause__
     assert isinstance(cause, ContractViolation)
     assert (cause.code, cause.op, cause.value) == ("SW-INPUT-CHANGED", "draft.device", "inputs")

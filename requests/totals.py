@@ -1,0 +1,49 @@
+"""What an engine has done so far, counted while it works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+
+
+@dataclass
+class Totals:
+    """Counts over all runs of an engine. Tokens and drafts are settled ones only.
+
+    One thread at a time adds to them; any may read, and finds each count as it was a moment ago.
+    """
+
+    tokens: int = 0
+    steps: int = 0  # with at least one row
+    drafted: int = 0
+    accepted: int = 0
+    accepted_at: list[int] = field(default_factory=list)  # windows whose i-th draft was accepted
+    windows: int = 0  # in which at least one draft was verified
+    preemptions: int = 0
+    failed_steps: int = 0  # and were recovered from
+    requests: int = 0  # prompts that were handed in, whatever became of them
+    failed_requests: int = 0  # prompts that ended with an error, refused ones included
+    prompt_tokens: int = 0  # of requests that have ended
+    cached_tokens: int = 0  # of the prompts' tokens, found in the prefix cache
+    seconds: float = 0.0  # in which a run was on
+
+    def settle(self, tokens: int, drafted: int, accepted: int) -> None:
+        """One row of a step: of `drafted` drafts, the first `accepted` were kept."""
+        self.tokens += tokens
+        if drafted:
+            self.windows += 1
+            self.drafted += drafted
+            self.accepted += accepted
+            while len(self.accepted_at) < drafted:
+                self.accepted_at.append(0)
+            for position in range(accepted):
+                self.accepted_at[position] += 1
+
+    def copy(self) -> Totals:
+        """The counts of now."""
+        return replace(self, accepted_at=[*self.accepted_at])
+
+    def restore(self, before: Totals) -> None:
+        """Forget what was counted since that copy."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(before, each.name))
+        self.accepted_at = [*before.accepted_at]

@@ -1,0 +1,268 @@
+"""The front door for event loops: prompts in, increments out as they are settled.
+
+async with AsyncLLM("path/to/model") as llm:
+    async for increment in llm.generate("Once upon a time"):
+        print(increment.text, end="")
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from ..configs.schema import PipelineConfig
+from ..graph.plan import Plan
+from ..requests.increment import Increment
+from ..requests.request import SamplingParams
+from .arguments import chosen, conversations, params_for_each
+from .intake import Intake, Prompt
+from .loading import load_engine
+from .service import Service, Ticket
+from .summary import summary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+POLL_S = 0.05
+"""How often a drain looks whether everything has ended."""
+
+
+class AsyncLLM:
+    """A loaded pipeline that serves an event loop; the arguments are those of `LLM`.
+
+    One run of the plan goes on from `start`, or the first request, until `close`. Each stream is
+    read in the loop that it was submitted in.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        pipeline: PipelineConfig | str | Path | None = None,
+        overrides: Mapping[str, Any] | None = None,
+    ) -> None:
+        pipeline = chosen(model, pipeline, overrides)
+        self.config = pipeline
+        self.engine = load_engine(pipeline)
+        intake = Intake(pipeline, self.engine)
+        self.service = Service(self.engine, intake)
+        self.tokenizer = intake.tokenizer
+        self._ids = count()
+        self._started = False
+        self._staying = ExitStack()
+        self._mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = (
+            WeakKeyDictionary()
+        )
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that the engine runs."""
+        return self.engine.plan
+
+    async def __aenter__(self) -> AsyncLLM:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def get_tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer, that of transformers."""
+        return self.tokenizer
+
+    def start(self) -> None:
+        """Begin the run, so that the first request need not."""
+        if not self._started:
+            self._started = True
+            self._staying.enter_context(self.service.stay())
+
+    async def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | Mapping[str, Any] | None = None,
+        *,
+        id: str | None = None,
+    ) -> AsyncStream:
+        """Hand in one prompt; it is tokenized beside the loop.
+
+        Raises:
+            RequestError: what this engine cannot serve, or, with code SW-QUEUE-FULL, not now.
+            GrammarError: a grammar that is wrong to begin with.
+            ConfigError: a prompt whose keys are wrong.
+            EngineError: after `close`, or while it drains.
+        """
+        self.start()
+        [each] = params_for_each(params, 1)
+        stream = AsyncStream(self.service)
+        loop = asyncio.get_running_loop()
+        mailbox = self._mailboxes.setdefault(loop, _Mailbox(loop))
+        submit = partial(
+            self.service.submit,
+            prompt,
+            each,
+            partial(mailbox.put, stream),
+            id=str(next(self._ids)) if id is None else id,
+        )
+        handed = asyncio.ensure_future(asyncio.to_thread(submit))
+        try:
+            stream.ticket = await asyncio.shield(handed)
+        except asyncio.CancelledError:
+            handed.add_done_callback(partial(_cancel_late, self.service))
+            raise
+        return stream
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | Mapping[str, Any] | None = None,
+        *,
+        id: str | None = None,
+    ) -> AsyncIterator[Increment]:
+        """Increments of one prompt as they are settled, of its n completions as they come.
+
+        The last of each completion has its output, also where it ends with an error. Leaving the
+        loop, or cancelling the task, cancels the request. Raises as `submit`.
+        """
+        async with await self.submit(prompt, params, id=id) as stream:
+            async for increment in stream:
+                yield increment
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | Mapping[str, Any] | None = None,
+        *,
+        id: str | None = None,
+    ) -> AsyncIterator[Increment]:
+        """`generate` for one conversation, which goes through the model's chat template."""
+        [prompt] = conversations(messages)
+        async with await self.submit(prompt, params, id=id) as stream:
+            async for increment in stream:
+                yield increment
+
+    async def drain(self, seconds: float | None = None) -> bool:
+        """Take nothing in any more, and wait until all has ended; whether it did in time."""
+        self.service.refuse("this engine is draining: it takes no more requests")
+        async with asyncio.timeout(seconds) as limit:
+            try:
+                while self.service.unended:
+                    await asyncio.sleep(POLL_S)
+            except asyncio.CancelledError:
+                if not limit.expired():
+                    raise
+        return not self.service.unended
+
+    async def close(self) -> None:
+        """End what runs, and the run; nothing is taken in any more."""
+        self._staying.close()
+        await asyncio.to_thread(self.service.close)
+
+    def summary(self) -> dict[str, Any]:
+        """Totals over all requests, and the plan they ran on."""
+        return summary(self.engine, self.config)
+
+
+class AsyncStream:
+    """The increments of one prompt, for one reader; closed or left early, it is cancelled."""
+
+    ticket: Ticket
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._there: deque[Increment] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._left: int | None = None  # outputs that have not been read; None: none was yet
+
+    def __aiter__(self) -> AsyncStream:
+        return self
+
+    async def __anext__(self) -> Increment:
+        if self.ended:
+            raise StopAsyncIteration
+        while not self._there:
+            await self._wait()
+        return self._read()
+
+    async def all_there(self) -> list[Increment]:
+        """Wait for at least one increment, and take all that are there; none at the end."""
+        if self.ended:
+            return []
+        while not self._there:
+            await self._wait()
+        return [self._read() for _ in range(len(self._there))]
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cancel()
+
+    @property
+    def ended(self) -> bool:
+        """Whether every completion's output has been read."""
+        return self._left == 0
+
+    def cancel(self) -> None:
+        """End what has not ended: its row and blocks are free at the next step."""
+        if not self.ticket.ended:
+            self._service.cancel(self.ticket)
+
+    def take(self, increment: Increment) -> None:
+        """On the loop's thread, from its mailbox."""
+        self._there.append(increment)
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    async def _wait(self) -> None:
+        self._reader = asyncio.get_running_loop().create_future()
+        try:
+            await self._reader
+        finally:
+            self._reader = None
+
+    def _read(self) -> Increment:
+        increment = self._there.popleft()
+        if increment.output is not None:
+            self._left = (self.ticket.n if self._left is None else self._left) - 1
+        return increment
+
+
+class _Mailbox:
+    """Increments on their way to one loop, which is woken once for all that are there.
+
+    The driver's part is bounded: it puts into a queue, and writes to the loop's socket when the
+    loop has taken out what was there before.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._there: SimpleQueue[tuple[AsyncStream, Increment]] = SimpleQueue()
+        self._woken = False
+
+    def put(self, stream: AsyncStream, increment: Increment) -> None:
+        """From any thread."""
+        self._there.put((stream, increment))
+        if not self._woken:
+            self._woken = True
+            with suppress(RuntimeError):  # the loop is closed: nobody will read
+                self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._woken = False  # first: what is put from now on wakes the loop again
+        while not self._there.empty():
+            stream, increment = self._there.get_nowait()
+            stream.take(increment)
+
+
+def _cancel_late(service: Service, handed: asyncio.Future[Ticket]) -> None:
+    """Whoever wanted it has gone while it was handed in."""
+    if not handed.cancelled() and handed.exception() is None:
+        service.cancel(handed.result())

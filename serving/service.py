@@ -1,0 +1,388 @@
+"""The service: one engine, to which requests come, and from which they stream, from any thread.
+
+A thread of the service drives the engine while there is work, or for as long as somebody `stay`s.
+Callers never wait for it, nor it for them: what they hand in goes into queues, and what comes of
+it is put where they say. So any number of callers share one run of the plan.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+
+from ..executors.report import RunReport
+from ..graph.errors import shortly
+from ..requests.increment import Deliver, Increment
+from ..requests.request import Request, RequestError, RequestOutput, SamplingParams
+from ..requests.spans import RequestLog, RequestSpan, span_of
+from ..requests.table import RequestTable
+from ..requests.totals import Totals
+from ..structured.backend import CompiledGrammar
+from .engine import Engine, EngineError
+from .intake import Intake, Prompt, prompt_text
+
+CLOSING_S = 10.0
+"""How long `close` waits for the step that is under way."""
+
+RESTING_S = 0.01
+"""How often a caller who waits for the run's end looks whether somebody else goes on with it."""
+
+RECENT = 256
+"""Requests that have ended, of which a service remembers the spans."""
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One prompt that was handed in, and what becomes of it: n requests."""
+
+    id: str
+    prompt: str
+    requests: Sequence[Request]
+    deliver: Deliver
+    grammar: Future[CompiledGrammar] | None = None  # without it they do not begin
+    failure: BaseException | None = None  # what ended the engine's run, and these requests with it
+    outputs: dict[int, RequestOutput] = field(default_factory=dict)  # of those that have ended
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.requests[0].prompt_ids)
+
+    @property
+    def n(self) -> int:
+        """How many completions there will be: each has one increment with its output."""
+        return len(self.requests)
+
+    @property
+    def ended(self) -> bool:
+        """Whether every completion has its output."""
+        return len(self.outputs) == len(self.requests)
+
+    def output(self) -> RequestOutput:
+        """What it has come to; whatever has not ended counts as cancelled."""
+        choices = tuple(
+            self.outputs.get(request.index) or request.output() for request in self.requests
+        )
+        if len(choices) == 1:
+            return choices[0]
+        return replace(choices[0], id=self.id, choices=choices)
+
+
+@dataclass
+class Trace:
+    """What is noted of runs while they are traced."""
+
+    log: RequestLog
+    report: RunReport = field(default_factory=lambda: RunReport(steps=0))
+    ended: threading.Event = field(default_factory=threading.Event)  # no run is in it
+
+    def __post_init__(self) -> None:
+        self.ended.set()
+
+
+class Service:
+    """Serves requests on one engine until it is closed. Every method may be called by any thread.
+
+    Nothing of a caller runs on the thread that drives, but `deliver`, which must neither wait nor
+    raise. Counts and spans are those of the service's life.
+    """
+
+    def __init__(self, engine: Engine, intake: Intake) -> None:
+        self.engine = engine
+        self.intake = intake
+        self.recent: deque[RequestSpan] = deque(maxlen=RECENT)
+        self.failure: BaseException | None = None  # what ended the latest run, if anything did
+        self._table = engine.new_table()  # lives on, and its prefix cache with it
+        self._uids = count()
+        self._live: dict[int, Ticket] = {}  # by uid of each request that has not ended
+        self._uncompiled: dict[Ticket, Future[CompiledGrammar]] = {}
+        # Reentrant: a signal handler may cancel while its own thread is inside.
+        self._lock = threading.RLock()
+        self._driver: threading.Thread | None = None
+        self._refusal: str | None = None  # why nothing more is taken in
+        self._trace: Trace | None = None
+        self._unheard: BaseException | None = None  # what failed when nobody was served
+
+    # -- requests --------------------------------------------------------------------------
+
+    def ticket(
+        self, prompt: Prompt, params: SamplingParams | None, deliver: Deliver, *, id: str
+    ) -> Ticket:
+        """Make the requests of one prompt. Raises what cannot be served; nothing begins yet.
+
+        Raises:
+            RequestError: the prompt, a parameter or a size that this engine cannot serve.
+            GrammarError: a grammar that is wrong to begin with.
+            ConfigError: a prompt whose keys are wrong.
+        """
+        line = self.intake.read(prompt, id)
+        asked = self.intake.params(line, params)
+        text = prompt_text(line)
+        ticket = Ticket(id, text, (), deliver)
+        ticket.requests = self.intake.requests(self._uids, id, text, line, asked)
+        first = ticket.requests[0]
+        refusal = self._table.refuse_reason(
+            len(first.prompt_ids), first.params.max_tokens, first.window
+        )
+        if refusal is not None:
+            raise RequestError(refusal)
+        if asked.grammar is not None:
+            ticket.grammar = self.intake.grammar(asked.grammar, asked.reasoning)
+        for request in ticket.requests:
+            request.deliver = partial(self._delivered, ticket, request.uid)
+        return ticket
+
+    def submit(
+        self, prompt: Prompt, params: SamplingParams | None, deliver: Deliver, *, id: str
+    ) -> Ticket:
+        """Make the requests of one prompt and begin, unless too many wait already.
+
+        Raises as `ticket`, and `RequestError` with code SW-QUEUE-FULL; `EngineError` where the
+        service takes nothing in any more.
+        """
+        most = self.engine.limits.max_queue
+        if self.queued >= most:
+            raise RequestError(f"the queue is full ({most} requests wait)", code="SW-QUEUE-FULL")
+        ticket = self.ticket(prompt, params, deliver, id=id)
+        self.begin([ticket])
+        return ticket
+
+    def refused(self, failed: int, of: int) -> None:
+        """Count prompts that never became a ticket, some of them because something was wrong."""
+        self.engine.totals.requests += of
+        self.engine.totals.failed_requests += failed
+
+    def begin(self, tickets: Sequence[Ticket]) -> None:
+        """Serve these, those with a grammar as soon as it is compiled. No limit applies.
+
+        Raises `EngineError` where the service takes nothing in any more.
+        """
+        with self._lock:
+            if self._refusal is not None:
+                raise EngineError(self._refusal)
+            self.engine.totals.requests += len(tickets)
+            for ticket in tickets:
+                self._live |= dict.fromkeys((each.uid for each in ticket.requests), ticket)
+                if ticket.grammar is not None:
+                    self._table.open()
+                    self._uncompiled[ticket] = ticket.grammar
+            self._table.submit_all(
+                request
+                for ticket in tickets
+                if ticket.grammar is None
+                for request in ticket.requests
+            )
+            self._drive()
+        for ticket in tickets:
+            if ticket.grammar is not None:
+                ticket.grammar.add_done_callback(partial(self._compiled, ticket))
+
+    def cancel(self, ticket: Ticket, error: str | None = None) -> None:
+        """End what has not ended, with this error if there is one; the outputs come as always."""
+        with self._lock:
+            if self._uncompiled.pop(ticket, None) is not None:
+                self._table.close()
+                self._end(ticket, error)
+                return
+        for request in ticket.requests:
+            self._table.cancel(request.uid, error)
+
+    def _compiled(self, ticket: Ticket, future: Future[CompiledGrammar]) -> None:
+        """Its grammar is there, or is not; on the thread that compiled it."""
+        grammar = failure = None
+        try:
+            grammar = future.result()
+        except Exception as error:  # whatever a compiler raises concerns this request alone
+            failure = f"{error}" or type(error).__name__
+        with self._lock:
+            if self._uncompiled.pop(ticket, None) is None:
+                return  # cancelled meanwhile
+            for request in ticket.requests:
+                request.grammar = grammar
+            if failure is None:
+                self._table.submit_all(ticket.requests)
+            self._table.close()
+            self._drive()
+        if failure is not None:
+            self._end(ticket, failure)
+
+    def _delivered(self, ticket: Ticket, uid: int, increment: Increment) -> None:
+        """On the driver's thread, or that of whoever ends a request which never began."""
+        if increment.output is not None:
+            if self._live.pop(uid, None) is None:
+                return  # it was given up meanwhile
+            ticket.outputs[increment.index] = increment.output
+            self.recent.append(span_of(ticket.requests[increment.index]))
+            if ticket.ended and any(each.failed for each in ticket.outputs.values()):
+                self.engine.totals.failed_requests += 1
+        ticket.deliver(increment)
+
+    def _end(self, ticket: Ticket, error: str | None) -> None:
+        """End what is in no table: nobody else will. Without an error it was cancelled."""
+        for request in ticket.requests:
+            if request.uid in self._live:
+                request.finish_reason = "error" if error else "cancelled"
+                request.error = error
+                request.tell_end()
+
+    # -- the thread that drives ------------------------------------------------------------
+
+    def _drive(self) -> None:
+        """Have a thread that runs the engine; with the lock."""
+        if self._driver is None and not self._table.idle:
+            self._driver = threading.Thread(target=self._run, name="stepweave-driver", daemon=True)
+            self._driver.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                table, trace = self._table, self._trace
+                table.resume()
+                table.log = None if trace is None else trace.log
+                if trace is not None:
+                    trace.ended.clear()
+            try:
+                report = self.engine.run(table, trace=trace is not None)
+            except BaseException as error:
+                self._broken(error)
+            else:
+                self.failure = None
+                if trace is not None:
+                    trace.report = report
+            if trace is not None:
+                trace.ended.set()
+            with self._lock:
+                if self._table.idle:
+                    self._driver = None
+                    return
+
+    def _broken(self, error: BaseException) -> None:
+        """A run has failed as a whole: all its requests end, and later ones find a new table."""
+        with self._lock:
+            self.failure = error
+            old, self._table = self._table, self.engine.new_table()
+            while old.inbox.is_open:
+                old.close()
+                self._table.open()
+            hit = list(dict.fromkeys(self._live.values()))
+            self._uncompiled, waiting = {}, self._uncompiled
+            for _ in waiting:
+                self._table.close()
+        if not hit:
+            self._unheard = error
+            self._table.await_arrival()  # or a run that cannot begin would be tried without pause
+        for ticket in hit:
+            ticket.failure = error
+            self._end(ticket, f"the engine's run has ended: {shortly(error)}")
+
+    # -- the service's life ----------------------------------------------------------------
+
+    @property
+    def totals(self) -> Totals:
+        """What it has done so far."""
+        return self.engine.totals
+
+    @property
+    def running(self) -> int:
+        """Requests that have a row now."""
+        return len(self._table.request_slots.held)
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for a row, or for their grammar."""
+        return self._table.queued + len(self._uncompiled)
+
+    @property
+    def unended(self) -> int:
+        """Requests that were taken in and have not ended."""
+        return len(self._live)
+
+    @property
+    def table(self) -> RequestTable:
+        """The requests that are being served, for those who look on: all else is the driver's."""
+        return self._table
+
+    @contextmanager
+    def stay(self) -> Iterator[None]:
+        """In the block one run goes on, though it be idle, so that the next request finds it."""
+        with self._lock:
+            self._table.open()
+            self._drive()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._table.close()
+
+    @contextmanager
+    def traced(self, trace: Trace) -> Iterator[None]:
+        """In the block runs are traced; afterwards `trace` has the report of the last of them.
+
+        Runs begin anew at both ends: what is under way is computed again from what is settled.
+        Raises `EngineError` where somebody else's trace is on.
+        """
+        with self._lock:
+            if self._trace is not None:
+                raise EngineError("this engine is being traced already: wait until that has ended")
+            self._trace = trace
+            self._table.leave()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._trace = None
+                self._table.leave()
+            trace.ended.wait()
+
+    def renew(self) -> None:
+        """Begin with an empty table, and so an empty prefix cache, of the engine's limits of now.
+
+        Raises `EngineError` while requests are being served.
+        """
+        with self._lock:
+            if self._live or self._table.inbox.is_open:
+                raise EngineError("requests are being served: renew the table when all have ended")
+        self.wait()
+        with self._lock:
+            self._table = self.engine.new_table()
+
+    def refuse(self, why: str) -> None:
+        """Take nothing in from now on; what was taken in is served to its end."""
+        self._refusal = why
+
+    def cancel_all(self) -> None:
+        """End everything that has not ended."""
+        for ticket in dict.fromkeys([*self._live.values()]):
+            self.cancel(ticket)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Until the driver has no work, and nobody stays; whether it came to that in time."""
+        driver = self._driver
+        if driver is not None and driver is not threading.current_thread():
+            driver.join(seconds)
+        return self._driver is None
+
+    def rest(self) -> None:
+        """Wait until the run is over, unless somebody else has requests in it, or stays.
+
+        Raises what ended it when all had their outputs.
+        """
+        driver = self._driver
+        while driver is not None and driver is self._driver and self._table.idle:
+            driver.join(RESTING_S)
+        failure, self._unheard = self._unheard, None
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """End everything, take nothing in, and end the processes that compile grammars."""
+        self.refuse("this LLM is closed: make a new one")
+        self.cancel_all()
+        self.wait(CLOSING_S)
+        self.intake.close()

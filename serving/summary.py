@@ -1,0 +1,36 @@
+"""What an engine has done, in one mapping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..configs.schema import PipelineConfig
+from ..policies.acceptance import Synthetic
+from .engine import Engine
+
+
+def summary(engine: Engine, config: PipelineConfig) -> dict[str, Any]:
+    """Totals since it was made, and the plan that it runs."""
+    totals, plan, rule = engine.totals, engine.plan, engine.policies.acceptance
+    seconds = totals.seconds
+    return {
+        "tokens": totals.tokens,
+        "steps": totals.steps,
+        "drafted": totals.drafted,
+        "accepted": totals.accepted,
+        "preemptions": totals.preemptions,
+        "requests": totals.requests,
+        "failed_requests": totals.failed_requests,
+        "failed_steps": totals.failed_steps,
+        "prompt_tokens": totals.prompt_tokens,
+        "cached_tokens": totals.cached_tokens,
+        "seconds": seconds,
+        "tokens_per_second": totals.tokens / seconds if seconds > 0 else 0.0,
+        "executor": engine.executor,
+        "depth": config.depth,
+        "waits": len(plan.waits),
+        "slots": dict(plan.slots),
+        "notes": engine.notes(),
+        # A label, where drafts are kept at given rates: what comes out is not the model's.
+        **({"synthetic_acceptance": list(rule.rates)} if isinstance(rule, Synthetic) else {}),
+    }

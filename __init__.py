@@ -40,8 +40,11 @@ if TYPE_CHECKING:
     from .graph.planner.compile import compile_plan as compile_plan
     from .graph.step_graph import StepGraph as StepGraph
     from .graph.verifier.verify import verify as verify
+    from .requests.increment import Increment as Increment
     from .requests.request import RequestOutput as RequestOutput
     from .requests.request import SamplingParams as SamplingParams
+    from .serving.async_llm import AsyncLLM as AsyncLLM
+    from .serving.async_llm import AsyncStream as AsyncStream
     from .serving.call import TextPiece as TextPiece
     from .serving.llm import LLM as LLM
     from .serving.llm import Interrupted as Interrupted

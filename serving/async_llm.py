@@ -39,7 +39,7 @@ class AsyncLLM:
     """A loaded pipeline that serves an event loop; the arguments are those of `LLM`.
 
     One run of the plan goes on from `start`, or the first request, until `close`. Each stream is
-    read in the loop that it was submitted in.
+    read in the loop that it was submitted in. Raises as `LLM`.
     """
 
     def __init__(

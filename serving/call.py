@@ -50,7 +50,7 @@ class Listeners:
     """Whom a call tells what, on the thread that called.
 
     An exception of `on_text` ends its request with an error; one of the others ends the call, and
-    is raised by it.
+    is raised by it. Raises `TypeError` for what is no function.
     """
 
     on_text: OnText | None = None

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
+from time import perf_counter
 
 from ..executors.report import RunReport
 from ..graph.errors import shortly
@@ -229,6 +230,7 @@ class Service:
             if request.uid in self._live:
                 request.finish_reason = "error" if error else "cancelled"
                 request.error = error
+                request.moments.ended_s = perf_counter()
                 request.tell_end()
 
     # -- the thread that drives ------------------------------------------------------------

@@ -58,9 +58,9 @@ class AttentionBatch:
     slots: Tensor  # [T]; where each token's key and value are written
     cache: PagedCache
     long: Tensor | None = None  # [T]; tokens of rows longer than `CausalLM.rope_switch`; None: none
-    calls: list[int] = field(default_factory=list, compare=False)  # layers that attended
-    _shared: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
-    _of_rows: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
+    calls: list[int] = field(default_factory=list, init=False, compare=False)  # layers so far
+    _shared: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _of_rows: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         rows, tokens = len(self.query_lens), sum(self.query_lens)
@@ -89,20 +89,15 @@ class AttentionBatch:
         `positions[T]` and `slots[T]` are as in the batch. What was computed from lengths and blocks
         alone is handed on.
         """
-        of_rows: dict[object, Any] = {
-            key: value
+        batch = AttentionBatch(
+            self.query_lens, self.block_tables, positions, slots, self.cache, self.long
+        )
+        batch._of_rows.update(
+            (key, value)
             for key, value in {**self._of_rows, **self._shared}.items()
             if key == "groups" or (isinstance(key, tuple) and key[0] == "rows")
-        }
-        return AttentionBatch(
-            self.query_lens,
-            self.block_tables,
-            positions,
-            slots,
-            self.cache,
-            self.long,
-            _of_rows=of_rows,
         )
+        return batch
 
     def once(self, key: object, compute: Callable[[], _T]) -> _T:
         """`compute()`, done by the first layer that asks and kept for the others."""

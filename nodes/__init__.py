@@ -24,25 +24,35 @@ if TYPE_CHECKING:
     from ..graph.parameters import state as state
     from ..graph.parameters import update as update
     from ..graph.parameters import wanted as wanted
+    from ..models.attention import AttentionBatch as AttentionBatch
     from ..models.causal_lm import CausalLM as CausalLM
     from ..models.heads import fitted as fitted
     from ..models.heads import output_head as output_head
     from ..models.loading import Loading as Loading
+    from ..models.paged_cache import PagedCache as PagedCache
     from ..requests.batch import StepBatch as StepBatch
     from ..requests.limits import Limits as Limits
     from .data import DraftTable as DraftTable
     from .data import HostDrafts as HostDrafts
     from .data import HostSampled as HostSampled
     from .data import Inputs as Inputs
+    from .data import Kept as Kept
     from .data import Mask as Mask
     from .data import Progress as Progress
     from .data import Proposal as Proposal
     from .data import Sampled as Sampled
     from .data import SampleRows as SampleRows
     from .drafter import Drafter as Drafter
+    from .drafter import Spans as Spans
+    from .drafter import settled_spans as settled_spans
+    from .drafting_model import cache_of as cache_of
+    from .drafting_model import fitting as fitting
     from .kind import NodeKind as NodeKind
     from .node_config import NodeConfig as NodeConfig
     from .ops.history import History as History
+    from .ops.inputs import cache_slots_of as cache_slots_of
+    from .ops.proposal import FirstPass as FirstPass
+    from .ops.proposal import chain as chain
     from .options import DrafterOptions as DrafterOptions
     from .options import ModelName as ModelName
     from .options import Options as Options

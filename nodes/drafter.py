@@ -48,6 +48,22 @@ that each sampling row got.
 """
 
 
+def settled_spans(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Of a first pass over the tokens of the step: those whose next token is known.
+
+    Of a window these are its last token and the accepted drafts, of a chunk all. It serves drafters
+    whose first pass runs over the very tokens of the target. Raises nothing of its own.
+    """
+    spans: list[tuple[int, int]] = []
+    at = sampled = 0
+    for row in batch.rows:
+        kept = min(counts[sampled], row.queries) if row.decodes else row.queries
+        spans.append((at, kept))
+        at += row.queries
+        sampled += row.samples
+    return spans
+
+
 @dataclass(frozen=True, slots=True)
 class Drafter:
     """A drafter by name. Packages bring one through the entry point `stepweave.drafters`.

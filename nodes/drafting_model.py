@@ -20,7 +20,10 @@ M = TypeVar("M", bound="CausalLM | EagleHead")
 
 
 def fitting(loaded: Resource[M]) -> Resource[M]:
-    """The loaded model, checked against the target, which gives the hidden states that it reads."""
+    """The loaded model, checked against the target, which gives the hidden states that it reads.
+
+    Making it raises `ModelError` where the two do not fit.
+    """
 
     def fitted(model: M = given(loaded), target: CausalLM = given(TARGET)) -> M:
         from ..models.fitting import fit_drafter
@@ -32,7 +35,7 @@ def fitting(loaded: Resource[M]) -> Resource[M]:
 
 
 def cache_of(model: Resource[M]) -> State[PagedCache]:
-    """The model's keys and values, in the target's blocks."""
+    """The model's keys and values, in the target's blocks. Making it raises `NoMemory`."""
 
     def new_cache(model: M = given(model), limits: Limits = given(LIMITS)) -> PagedCache:
         return model.new_cache(limits.cache_blocks, limits.block_size)

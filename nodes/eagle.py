@@ -9,7 +9,6 @@ after the accepted ones are masked, and their keys are overwritten by the next w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -17,7 +16,7 @@ from pydantic import Field
 from ..graph.parameters import Resource, given, optional, read, settings, update
 from ..policies.acceptance import Acceptance
 from ..requests.limits import Limits
-from .drafter import Drafter
+from .drafter import Drafter, settled_spans
 from .drafting_model import cache_of, fitting
 from .options import DrafterOptions, ModelName
 from .values import (
@@ -89,18 +88,6 @@ def propose(
     return draft_eagle.propose(
         head, inputs, sampled, hidden, draft_kv, kept, rule, vocab_size, limits.context_length
     )
-
-
-def settled_spans(batch: StepBatch, counts: Sequence[int]) -> list[tuple[int, int]]:
-    """The tokens of each row whose next token is known: a window's accepted ones."""
-    spans: list[tuple[int, int]] = []
-    at = sampled = 0
-    for row in batch.rows:
-        kept = min(counts[sampled], row.queries) if row.decodes else row.queries
-        spans.append((at, kept))
-        at += row.queries
-        sampled += row.samples
-    return spans
 
 
 KIND = Drafter(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from .drafter import Drafter
-from .eagle import HeadOptions, propose, settled_spans
+from .drafter import Drafter, settled_spans
+from .eagle import HeadOptions, propose
 from .options import ModelName
 
 

@@ -11,7 +11,6 @@ from ...models.paged_cache import PagedCache
 from ...policies.acceptance import Acceptance
 from ..data import Inputs, Kept, Proposal, Sampled
 from .proposal import FirstPass, chain
-from .transfer import upload
 
 
 def shifted(inputs: Inputs, sampled: Sampled | None) -> tuple[Tensor, Tensor]:
@@ -57,8 +56,8 @@ def propose(
         ids, masked, torch.where(masked < 0, 0, inputs.cache_slots), inputs.query_lens, last
     )
     if kept is not None:
-        token_index = upload(kept.token_index, ids.device)
-        first, features = first.without_padding(token_index, kept.query_lens), features[token_index]
+        first, token_index = first.without_padding(kept)
+        features = features[token_index]
     logits, hidden = head.forward(
         first.ids, head.fuse(features), first.batch(inputs.blocks, cache), first.last
     )

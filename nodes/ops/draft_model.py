@@ -12,7 +12,6 @@ from ...policies.acceptance import Acceptance
 from ..data import Inputs, Kept, Proposal, Sampled
 from .inputs import cache_slots_of
 from .proposal import FirstPass, chain
-from .transfer import upload
 
 
 def follow_prompts(drafter: CausalLM, inputs: Inputs, cache: PagedCache) -> None:
@@ -69,7 +68,7 @@ def propose(
     long = None if inputs.long_rows is None else inputs.long_rows.repeat_interleave(2)
     first = FirstPass(ids.flatten(), masked, slots, (2,) * rows, 2 * batch_order + 1, long)
     if kept is not None:
-        first = first.without_padding(upload(kept.token_index, ids.device), kept.query_lens)
+        first, _ = first.without_padding(kept)
     logits, _ = drafter.forward(first.ids, first.batch(blocks, cache), first.last)
 
     def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:

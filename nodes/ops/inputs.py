@@ -28,7 +28,7 @@ def cache_slots_of(
     """Cache slots `[...]` of `positions[...]` in the block tables `blocks[N, B]`.
 
     `batch_index[...]`, of a shape that broadcasts, says of which row. A position of −1 gets a slot
-    of the scratch block.
+    of the scratch block. Raises nothing of its own.
     """
     masked = positions < 0
     safe = positions.clamp_min(0)

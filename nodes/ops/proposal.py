@@ -18,8 +18,9 @@ from ...models.paged_cache import PagedCache
 from ...policies.acceptance import Acceptance
 from ...sampling.draw import draw, filtered_log_probs
 from ...sampling.noise import Purpose
-from ..data import DraftTable, Inputs, Proposal, SampleRows
+from ..data import DraftTable, Inputs, Kept, Proposal, SampleRows
 from .inputs import cache_slots_of
+from .transfer import upload
 
 Propose = Callable[[], Proposal | None]
 
@@ -59,7 +60,7 @@ def publish(before: DraftTable, sample: SampleRows, proposal: Proposal | None) -
 
 @dataclass(frozen=True, slots=True)
 class FirstPass:
-    """What a drafter computes before its first draft: L tokens of its rows, in order.
+    """What a drafter computes before its first draft: L tokens of its rows, row by row.
 
     `long[L]` as in `Inputs`.
     """
@@ -71,19 +72,21 @@ class FirstPass:
     last: Tensor  # [S] the token of each sampling row whose logits give the first draft
     long: Tensor | None = None
 
-    def without_padding(self, token_index: Tensor, query_lens: tuple[int, ...]) -> FirstPass:
-        """The same pass over the tokens `token_index[L]` only, so many of each row: see `Kept`."""
+    def without_padding(self, kept: Kept) -> tuple[FirstPass, Tensor]:
+        """The same pass over the tokens of `kept` only, and their indices in this one, `[L']`."""
+        token_index = upload(kept.token_index, self.ids.device)
         moved = torch.zeros_like(self.ids).index_copy_(
             0, token_index, torch.arange(len(token_index), device=token_index.device)
         )
-        return FirstPass(
+        shorter = FirstPass(
             self.ids[token_index],
             self.positions[token_index],
             self.cache_slots[token_index],
-            query_lens,
+            kept.query_lens,
             moved[self.last],
             None if self.long is None else self.long[token_index],
         )
+        return shorter, token_index
 
     def batch(self, blocks: Tensor, cache: PagedCache) -> AttentionBatch:
         """What attention must know of this pass; `blocks[R, B]`: block tables of its rows."""
@@ -115,9 +118,12 @@ def chain(
 ) -> Proposal:
     """Draft token by token, from the `logits[S, V]` of a first pass on.
 
-    `positions[S]`: where that pass ended, by the drafter's own count; a drafter whose input at
-    position p is the token at p + a says `input_is_ahead` = a. It has no position from `reach`
-    on: rows that come there are offered no more.
+    Tokens are chosen as `rule` wants: the best ones, drawn with the target's noise, or drawn with
+    noise of their own, and then the proposal says from what. `positions[S]`: where the first pass
+    ended, by the drafter's own count; a drafter whose input at position p is the token at p + a
+    says `input_is_ahead` = a. It has no position from `reach` on: rows that come there are offered
+    no more. `following(ids[S], batch)` is one more pass, over one token of each row: its logits
+    `[S, V]`. Raises nothing of its own.
     """
     sample = inputs.sample
     assert sample is not None, "tokens were sampled for these rows"

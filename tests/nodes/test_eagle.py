@@ -9,7 +9,8 @@ import torch
 
 from stepweave.nodes import eagle, eagle3
 from stepweave.nodes.data import Kept, Proposal
-from stepweave.nodes.eagle import propose, settled_spans
+from stepweave.nodes.drafter import settled_spans
+from stepweave.nodes.eagle import propose
 from stepweave.policies.acceptance import Coupled, Rejection
 from stepweave.requests.batch import StepBatch
 from tests.nodes.steps import (

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from ..models.eagle import EagleHead
     from ..models.loading import Loading
     from ..models.paged_cache import PagedCache
-    from ..requests.batch import StepBatch
     from .data import Inputs, Kept, Proposal, Sampled
 
 

@@ -30,8 +30,8 @@ def requested(
         raise ConfigError.at(Mark("--schema"), "needs a --prompt to apply to")
     grammar = {"structured_outputs": {"json": _read_schema(schema)}} if schema else {}
     found = [prompt_of({"prompt": text, **grammar}, "--prompt") for text in asked.prompt or ()]
-    if (file := asked.prompts) is not None:
-        found += prompts_of(_read_stdin(), STDIN) if str(file) == "-" else read_prompts(file)
+    if asked.prompts is not None:
+        found += lines_of(asked.prompts)
     if not found:
         found = list(config.prompts)
     if not found:
@@ -39,6 +39,11 @@ def requested(
     if asked.max_tokens is not None:
         found = [line.model_copy(update={"max_tokens": asked.max_tokens}) for line in found]
     return tuple(found)
+
+
+def lines_of(file: Path) -> tuple[PromptLine, ...]:
+    """The requests of a prompts file; - is standard input. Raises `ConfigError`."""
+    return prompts_of(_read_stdin(), STDIN) if str(file) == "-" else read_prompts(file)
 
 
 def _read_stdin() -> bytes:

@@ -14,17 +14,19 @@ from .reporting import Exit
 V = TypeVar("V", bound=Callable[[], int | None])
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 def verb(group: typer.Typer, name: str) -> Callable[[type[V]], type[V]]:
     """Make a class a frozen dataclass and a verb of `group`.
 
     Its fields, each `Annotated` with an option or argument of typer, are the parameters in the
-    order of `--help`, its docstring is the help, and calling an object runs the verb; the result
-    is the exit status, None for 0. So what a verb takes stands in one place, with its types.
+    order of `--help`; those of a frozen dataclass that it extends come first. Its docstring is the
+    help, and calling an object runs the verb; the result is the exit status, None for 0. So what a
+    verb takes stands in one place, with its types.
     """
 
     def register(options: type[V]) -> type[V]:
-        made: Any = dataclass(frozen=True, eq=False, repr=False)(options)  # every start pays
+        # neither comparison nor repr: every start pays for them
+        made: Any = dataclass(frozen=True, kw_only=True, eq=False, repr=False)(options)
         hints = get_type_hints(made, include_extras=True)
 
         def command(**given: Any) -> None:

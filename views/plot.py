@@ -124,7 +124,7 @@ def plot_svg(series: Sequence[Series], *, heading: str, label: str) -> str:
     periods = [s.period_us for each in series for s in each.samples if s.period_us is not None] or [
         1.0
     ]
-    frame = _Frame(_places(values), _ticks(max(periods) or 1.0)[-1])
+    frame = _Frame(_places(values), ticks(max(periods) or 1.0)[-1])
     parts = [
         svg.text(_LEFT, 24, heading, size=15, bold=True),
         svg.text(_LEFT, 46, "period in µs a step", size=12, class_="muted"),
@@ -150,7 +150,7 @@ def _places(values: Sequence[str]) -> dict[str, float]:
     return {value: (number - least) / span for value, number in zip(values, numbers, strict=True)}
 
 
-def _ticks(top: float) -> list[float]:
+def ticks(top: float) -> list[float]:
     """Round numbers from 0 to at least `top`."""
     raw = top / 4
     power = 10.0 ** floor(log10(raw))
@@ -162,7 +162,7 @@ def _ticks(top: float) -> list[float]:
 def _axes(frame: _Frame, values: Sequence[str], label: str) -> list[str]:
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
     parts = []
-    for tick in _ticks(frame.top):
+    for tick in ticks(frame.top):
         y = frame.y(tick)
         if tick:
             parts.append(svg.tag("line", class_="rule", x1=_LEFT, x2=right, y1=y, y2=y))

@@ -33,6 +33,7 @@ REFUSED = [
     ["run", "quickstart", "--set", "model.nmae=x"],
     ["run", "async"],
     ["profile", "quickstart", "--rows", "0"],
+    ["bench", "serve", "--base-url", "nowhere"],
     ["run", "quickstart", "--set", "slots.nothing=2"],
 ]
 WRONG = [

@@ -16,16 +16,22 @@ def stepweave(*arguments: str | Path) -> Result:
 
 VERBS = ["check", "run", "trace", "profile", "simulate", "list", "schema", "doctor"]
 GRAPH_VERBS = ["show", "render", "why", "why-not", "diff", "whatif"]
+BENCH_VERBS = ["serve"]
 
 
 @pytest.mark.parametrize(
-    "verb", [[], ["graph"], *([verb] for verb in VERBS), *(["graph", verb] for verb in GRAPH_VERBS)]
+    "verb",
+    [
+        *([], ["graph"], ["bench"], *([verb] for verb in VERBS)),
+        *(["graph", verb] for verb in GRAPH_VERBS),
+        *(["bench", verb] for verb in BENCH_VERBS),
+    ],
 )
 def test_every_verb_explains_itself(verb: list[str]) -> None:
     result = stepweave(*verb, "--help")
     assert result.exit_code == 0
     assert "Usage:" in result.stdout
-    if verb not in ([], ["graph"]):
+    if verb not in ([], ["graph"], ["bench"]):
         assert f"stepweave {' '.join(verb)}" in result.stdout
 
 

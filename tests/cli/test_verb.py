@@ -67,4 +67,4 @@ def test_options_are_those_of_the_class_in_its_order() -> None:
 
 
 def test_an_object_of_the_class_runs_without_a_command_line() -> None:
-    assert AddOptions([1, 2], negate=True)() == -3
+    assert AddOptions(numbers=[1, 2], negate=True)() == -3

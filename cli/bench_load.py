@@ -1,0 +1,159 @@
+"""From the options of a benchmark to its load. What contradicts itself is refused."""
+
+from __future__ import annotations
+
+import json
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+from ..configs.errors import ConfigError, Mark
+from ..loadgen.arrivals import Arrivals
+from ..loadgen.bench import Load
+from ..loadgen.choices import Endpoint
+from ..loadgen.client import Target, root_of
+from ..loadgen.schemas import read_schemas
+from ..loadgen.traces import read_trace
+from ..loadgen.workload import GivenPrompts, RandomPrompts, ReplayedTrace, UnderSchemas, Workload
+from .bench import HttpOptions, LoadOptions
+from .output import check_writable
+from .requested import lines_of
+from .settings import pairs
+
+COUNT, INPUT, OUTPUT = 100, 256, 128  # where nothing is said
+_RANDOM = ("input_len", "range_ratio", "prefix_len", "num_prefixes")
+_TRACED = ("speed_up", "length_scale")
+
+
+def load_of(asked: LoadOptions, endpoint: Endpoint | None = None) -> Load:
+    """What is asked, how often, and when. Raises `ConfigError`."""
+    workload, most = _workload(asked, endpoint)
+    if asked.schemas is not None:
+        workload = UnderSchemas(workload, read_schemas(asked.schemas))
+    return Load(
+        workload,
+        count=asked.num_prompts or most or COUNT,
+        arrivals=_arrivals(asked),
+        limit=asked.max_concurrency,
+        warm_up=asked.warmup,
+        seed=asked.seed,
+        percentiles=_percentiles(asked.percentiles),
+    )
+
+
+def _workload(asked: LoadOptions, endpoint: Endpoint | None) -> tuple[Workload, int | None]:
+    """And how many requests it holds, where it is not endless."""
+    if asked.prompts is not None and asked.trace is not None:
+        raise ConfigError.at(Mark("--trace"), "has prompts of its own: drop it or --prompts")
+    if asked.trace is not None:
+        return _traced(asked, asked.trace)
+    _refuse(asked, _TRACED, "is for a trace: add --trace FILE")
+    if asked.prompts is not None:
+        return _given(asked, asked.prompts, endpoint)
+    if asked.num_prefixes is not None and asked.prefix_len is None:
+        raise ConfigError.at(Mark("--num-prefixes"), "needs the length of a prefix: --prefix-len")
+    made = RandomPrompts(
+        asked.input_len or INPUT,
+        asked.output_len or OUTPUT,
+        spread=asked.range_ratio or 0.0,
+        prefix=asked.prefix_len or 0,
+        prefixes=asked.num_prefixes or 1,
+    )
+    return made, None
+
+
+def _traced(asked: LoadOptions, file: Path) -> tuple[Workload, int]:
+    _refuse(asked, (*_RANDOM, "output_len"), "contradicts --trace, which has lengths of its own")
+    if asked.request_rate != inf or asked.ramp_up_strategy is not None or asked.burst != 1:
+        said = "has times of its own: use --speed-up in place of a rate"
+        raise ConfigError.at(Mark("--trace"), said)
+    trace = read_trace(file)
+    if asked.num_prompts is not None and asked.num_prompts > len(trace):
+        said = f"the trace has {len(trace)} requests only"
+        raise ConfigError.at(Mark(f"--num-prompts {asked.num_prompts}"), said)
+    return ReplayedTrace(trace, asked.speed_up or 1.0, asked.length_scale or 1.0), len(trace)
+
+
+def _given(asked: LoadOptions, file: Path, endpoint: Endpoint | None) -> tuple[Workload, int]:
+    _refuse(asked, _RANDOM, "is for random prompts: drop it or --prompts")
+    lines = lines_of(file)
+    if endpoint is Endpoint.COMPLETIONS:
+        for number, line in enumerate(lines, start=1):
+            if line.messages is not None:
+                said = f"request {number} is a conversation: use --endpoint chat"
+                raise ConfigError.at(Mark(f"--prompts {file}"), said)
+    return GivenPrompts(lines, asked.output_len), len(lines)
+
+
+def _refuse(asked: LoadOptions, names: tuple[str, ...], why: str) -> None:
+    for name in names:
+        if getattr(asked, name) is not None:
+            raise ConfigError.at(Mark(f"--{name.replace('_', '-')}"), why)
+
+
+def _arrivals(asked: LoadOptions) -> Arrivals:
+    start, end = asked.ramp_up_start_rps, asked.ramp_up_end_rps
+    if not asked.request_rate > 0:  # not a number is not, either
+        raise ConfigError.at(Mark(f"--request-rate {asked.request_rate:g}"), "must be above 0")
+    if asked.ramp_up_strategy is None:
+        if start is not None or end is not None:
+            said = "needs --ramp-up-strategy linear or exponential"
+            raise ConfigError.at(Mark("--ramp-up-start-rps and --ramp-up-end-rps"), said)
+        return Arrivals(asked.request_rate, asked.burstiness, asked.burst)
+    if asked.request_rate != inf:
+        raise ConfigError.at(Mark("--request-rate"), "contradicts --ramp-up-strategy: drop one")
+    if not (start and end and start > 0 and end > 0 and isfinite(start) and isfinite(end)):
+        said = "needs --ramp-up-start-rps and --ramp-up-end-rps, both above 0"
+        raise ConfigError.at(Mark("--ramp-up-strategy"), said)
+    return Arrivals(inf, asked.burstiness, asked.burst, asked.ramp_up_strategy, start, end)
+
+
+def _percentiles(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(sorted({float(each) for each in text.split(",")}))
+    except ValueError:
+        found = (-1.0,)
+    if not all(0 <= each <= 100 for each in found):
+        said = "write numbers from 0 to 100 with commas, as 50,90,99"
+        raise ConfigError.at(Mark(f"--percentiles {text}"), said)
+    return found
+
+
+def target_of(asked: HttpOptions, load: LoadOptions, url: str, where: str) -> Target:
+    """Where the load goes, and what every request carries. Raises `ConfigError`."""
+    headers = pairs("--header", asked.header, "NAME=VALUE")
+    if asked.api_key is not None:
+        headers["Authorization"] = f"Bearer {asked.api_key}"
+    for name, value in headers.items():
+        if not f"{name}{value}".isprintable() or not f"{name}{value}".isascii():
+            said = "headers are printable ASCII text"
+            raise ConfigError.at(Mark(f"the header {name!r}"), said)
+    extra: dict[str, Any] = {"temperature": load.temperature}
+    if load.ignore_eos:
+        extra["ignore_eos"] = True
+    return Target(
+        root_of(url, where),
+        asked.endpoint,
+        headers,
+        extra | _object(asked.extra_body),
+        asked.timeout,
+    )
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError.at(Mark("--extra-body"), f"is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError.at(Mark("--extra-body"), 'must be an object, as {"top_k": 20}')
+    return found
+
+
+def checked(*paths: Path | None) -> None:
+    """Refuse files that cannot be written before anything is measured."""
+    for path in paths:
+        if path is not None:
+            check_writable(path)

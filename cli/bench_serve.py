@@ -1,0 +1,103 @@
+"""`stepweave bench serve`: load an endpoint and print what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from ..configs.errors import ConfigError, Mark
+from ..loadgen.bench import Interruptible, Result, ServeBench
+from ..loadgen.progress import progress_bar
+from ..loadgen.table import table
+from .bench_load import checked, load_of, target_of
+from .output import save
+from .reporting import UNSOUND, say
+from .signals import Interruption, cancelled_by_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import TypeVar
+
+    from .bench import LoadOptions, ServeBenchOptions
+
+    T = TypeVar("T")
+
+MOST_ERRORS = 5  # told one by one
+
+
+def bench_serve(asked: ServeBenchOptions) -> int:
+    """1 if a request failed, 130 or 143 if Ctrl-C or TERM ended it early."""
+    checked(asked.output, asked.plot)
+    if asked.plot is not None and asked.plot.suffix != ".svg":
+        raise ConfigError.at(Mark(f"--plot {asked.plot}"), "the ending must be .svg")
+    load = load_of(asked, asked.endpoint)
+    target = target_of(asked, asked, asked.base_url, "--base-url")
+    with progress_bar(load.count) as on_progress:
+        bench = ServeBench(on_progress=on_progress)
+        result, interruption = until_signal(bench, lambda: bench.run(target, asked.model, load))
+    report(result, asked, "Serving Benchmark Result")
+    if asked.plot is not None:
+        from ..loadgen.plot import plot_svg
+
+        save(asked.plot, plot_svg(result))
+        say(f"wrote {asked.plot}")
+    return status(result, interruption)
+
+
+def until_signal(bench: Interruptible, run: Callable[[], Awaitable[T]]) -> tuple[T, Interruption]:
+    """Run it; the first Ctrl-C or TERM ends the load. Before there is one it ends the program."""
+
+    async def main() -> T:
+        return await run()
+
+    with cancelled_by_signals(bench.stop) as interruption:
+        try:
+            return asyncio.run(main()), interruption
+        except asyncio.CancelledError:
+            raise interruption.exception from None
+
+
+def report(result: Result, asked: LoadOptions, heading: str) -> None:
+    """Print the table or the JSON object, and write the file; failures are told on stderr."""
+    if asked.json:
+        print(json.dumps(result.to_json(requests=False)))
+    else:
+        heading = f" {heading} "
+        rate = asked.request_rate
+        limit = asked.max_concurrency
+        print(
+            table(
+                result.summary,
+                heading=heading,
+                limit=limit,
+                rate=rate,
+                speculation=result.speculation,
+            )
+        )
+    sys.stdout.flush()
+    for note in result.notes:
+        say(f"note: {note}")
+    tell_errors(result)
+    if asked.output is not None:
+        save(asked.output, json.dumps(result.to_json(requests=True), indent=2) + "\n")
+        say(f"wrote {asked.output}")
+
+
+def tell_errors(result: Result) -> None:
+    """The most frequent ones, each with how often it came."""
+    errors = result.summary.errors
+    for message, count in list(errors.items())[:MOST_ERRORS]:
+        say(f"failed, {count} of {len(result.ran.outcomes)}: {message[:500]}")
+    if len(errors) > MOST_ERRORS:
+        say(f"and {len(errors) - MOST_ERRORS} other messages; -o FILE has all of them")
+
+
+def status(result: Result, interruption: Interruption) -> int:
+    """The exit status, and a line on what ended it early."""
+    if interruption:
+        sent = len(result.ran.outcomes)
+        say(f"{interruption.word}: {sent} of {result.load.count} requests were sent")
+        return interruption.code
+    return UNSOUND if result.summary.failed else 0

@@ -1,0 +1,62 @@
+"""One request of a load, as a client states it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .choices import Endpoint
+
+Messages = tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked of a model: a text or a conversation, and parameters of the request.
+
+    `max_tokens` None leaves the length to the server. `at_s` is when the request is due, in
+    seconds from the first one; None: whenever the arrivals say. `schema` is a JSON Schema that the
+    answer must follow, by its name.
+    """
+
+    name: str
+    prompt: str | Messages
+    max_tokens: int | None = None
+    at_s: float | None = None
+    schema: tuple[str, Any] | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> Messages:
+        """The prompt as a conversation."""
+        if isinstance(self.prompt, str):
+            return ({"role": "user", "content": self.prompt},)
+        return self.prompt
+
+
+def body(ask: Ask, endpoint: Endpoint, model: str, **more: Any) -> dict[str, Any]:
+    """The JSON body of the request. What the ask says itself goes before `more`."""
+    found: dict[str, Any] = {"model": model, "stream": True}
+    if endpoint is Endpoint.CHAT:
+        found["messages"] = list(ask.messages)
+    else:
+        assert isinstance(ask.prompt, str), "a conversation has no place in /v1/completions"
+        found["prompt"] = ask.prompt
+    if ask.max_tokens is not None:
+        found["max_tokens"] = ask.max_tokens
+    if ask.schema is not None:
+        name, schema = ask.schema
+        found["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": name, "schema": schema, "strict": True},
+        }
+    return found | more | _named(ask.parameters, endpoint)
+
+
+def _named(parameters: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
+    """Log-probabilities have two names in a chat, and one otherwise."""
+    found = dict(parameters)
+    if endpoint is Endpoint.CHAT and type(found.get("logprobs")) is int:
+        found |= {"logprobs": True, "top_logprobs": found["logprobs"]}
+    return found

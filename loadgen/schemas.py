@@ -1,0 +1,53 @@
+"""JSON Schemas from a folder, for answers that must follow one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..configs.errors import ConfigError, Mark, Problem
+
+MAX_BYTES = 1 << 20  # of a schema
+
+
+def read_schemas(folder: Path) -> tuple[tuple[str, Any], ...]:
+    """Each *.json file of the folder by its name without the ending, in the order of the names.
+
+    Raises a `ConfigError` that lists every broken file.
+    """
+    try:
+        files = sorted(path for path in folder.iterdir() if path.suffix == ".json")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError.at(Mark(str(folder)), f"cannot be read: {reason}") from error
+    if not files:
+        raise ConfigError.at(Mark(str(folder)), "holds no .json file")
+    found: list[tuple[str, Any]] = []
+    problems: list[Problem] = []
+    for path in files:
+        try:
+            found.append((path.stem, _read(path)))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(*problems)
+    return tuple(found)
+
+
+def _read(path: Path) -> Any:
+    name = str(path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ConfigError.at(Mark(name), f"is larger than {MAX_BYTES >> 10} KiB")
+        schema = json.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise ConfigError.at(Mark(name), f"cannot be read: {error.strerror}") from error
+    except json.JSONDecodeError as error:
+        mark = Mark(name, error.lineno, error.colno)
+        raise ConfigError.at(mark, f"is not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError.at(Mark(name, 1), f"is not usable JSON: {error}") from error
+    if not isinstance(schema, dict | bool):
+        raise ConfigError.at(Mark(name, 1), "must be a JSON Schema, which is an object")
+    return schema

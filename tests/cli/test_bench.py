@@ -1,0 +1,197 @@
+"""`stepweave bench`: what it prints, what it writes, its exit status, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from stepweave.cli.main import app
+from tests.loadgen.stub import Stub, served
+
+SMALL = ["--num-prompts", "3", "--output-len", "4", "--input-len", "30"]
+
+
+@pytest.fixture
+def server() -> Iterator[Stub]:
+    with served() as stub:
+        yield stub
+
+
+def bench(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+def serve(server: Stub, *arguments: str | Path) -> Result:
+    return bench("serve", "--base-url", server.url, *arguments)
+
+
+def test_it_prints_the_table_and_writes_the_files(server: Stub, tmp_path: Path) -> None:
+    result, plot = tmp_path / "result.json", tmp_path / "plot.svg"
+    done = serve(server, *SMALL, "--max-concurrency", "2", "-o", result, "--plot", plot)
+    assert done.exit_code == 0, done.output
+    assert " Serving Benchmark Result " in done.stdout
+    assert "Successful requests:                     3\n" in done.stdout
+    assert "Total generated tokens:                  12\n" in done.stdout
+    assert "Speculative Decoding" in done.stdout
+    assert done.stderr == f"wrote {result}\nwrote {plot}\n"
+    found = json.loads(result.read_text())
+    assert (found["completed"], found["model_id"], len(found["requests"])) == (3, "good", 3)
+    assert len(found["requests"][0]["itl_s"]) == 3
+    assert plot.read_text().startswith("<svg")
+
+
+def test_as_json_it_prints_one_object(server: Stub) -> None:
+    done = serve(server, *SMALL, "--json", "--percentiles", "75", "--seed", "3")
+    found = json.loads(done.stdout)
+    assert (found["total_output_tokens"], found["seed"], found["request_rate"]) == (12, 3, "inf")
+    assert "p75_ttft_ms" in found
+    assert "requests" not in found
+
+
+def test_what_is_asked_is_what_the_options_say(server: Stub, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"type": "array"}')
+    options: list[str | Path] = [
+        "--ignore-eos",
+        "--temperature",
+        "0.5",
+        "--schemas",
+        tmp_path,
+        "--api-key",
+        "k",
+    ]
+    more = ["--extra-body", '{"top_k": 3}', "--header", "X-A=b", "--model", "good"]
+    assert serve(server, *SMALL, *options, *more).exit_code == 0
+    body, headers = server.bodies[-1], server.headers[-1]
+    assert body["response_format"]["json_schema"]["schema"] == {"type": "array"}
+    assert (body["ignore_eos"], body["temperature"], body["top_k"]) == (True, 0.5, 3)
+    assert (headers["Authorization"], headers["X-A"]) == ("Bearer k", "b")
+
+
+def test_prompts_of_a_file_are_asked_again_until_there_are_enough(
+    server: Stub, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "one", "max_tokens": 2}\n{"prompt": "two", "temperature": 1}\n')
+    done = serve(server, "--prompts", file, "--num-prompts", "5", "--max-concurrency", "1")
+    assert done.exit_code == 0, done.output
+    asked = [body["messages"][0]["content"] for body in server.bodies[2:]]
+    assert asked == ["one", "two", "one", "two", "one"]
+    assert [body["temperature"] for body in server.bodies[2:4]] == [0.0, 1.0]
+
+
+def test_a_trace_is_replayed(server: Stub, tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text(
+        '{"timestamp": 5, "input_length": 600, "output_length": 3, "hash_ids": [1, 2]}\n'
+        '{"timestamp": 9, "input_length": 600, "output_length": 2, "hash_ids": [1, 3]}\n'
+    )
+    done = serve(server, "--trace", file, "--speed-up", "4", "--json")
+    assert json.loads(done.stdout)["total_output_tokens"] == 5
+    assert [body["max_tokens"] for body in server.bodies[2:]] == [3, 2]
+
+
+def test_a_request_that_failed_is_counted_told_and_the_exit_status(
+    server: Stub, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "one"}\n')
+    done = serve(server, "--prompts", file, "--num-prompts", "3", "--model", "good-then-busy")
+    assert done.exit_code == 1
+    assert "Failed requests:                         3\n" in done.stdout
+    assert done.stderr == "failed, 3 of 3: HTTP 429: the queue is full\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--base-url", "localhost:8000"], "--base-url localhost:8000: write it as http://"),
+        (["--trace", "none.jsonl"], "none.jsonl: cannot be read: No such file"),
+        (["--prompts", "none.jsonl"], "none.jsonl: cannot be read: No such file"),
+        (["--schemas", "none"], "none: cannot be read: No such file"),
+        (["--trace", "t", "--prompts", "p"], "--trace: has prompts of its own"),
+        (["--trace", "t", "--input-len", "3"], "--input-len: contradicts --trace"),
+        (["--trace", "t", "--output-len", "3"], "--output-len: contradicts --trace"),
+        (["--trace", "t", "--request-rate", "3"], "use --speed-up in place of a rate"),
+        (["--prompts", "p", "--prefix-len", "3"], "--prefix-len: is for random prompts"),
+        (["--speed-up", "2"], "--speed-up: is for a trace: add --trace FILE"),
+        (["--length-scale", "2"], "--length-scale: is for a trace"),
+        (["--num-prefixes", "2"], "--num-prefixes: needs the length of a prefix: --prefix-len"),
+        (["--request-rate", "0"], "--request-rate 0: must be above 0"),
+        (["--request-rate", "nan"], "--request-rate nan: must be above 0"),
+        (["--ramp-up-end-rps", "3"], "needs --ramp-up-strategy"),
+        (["--ramp-up-strategy", "linear"], "needs --ramp-up-start-rps and --ramp-up-end-rps"),
+        (
+            ["--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1", "--request-rate", "3"],
+            "--request-rate: contradicts --ramp-up-strategy",
+        ),
+        (["--percentiles", "90,x"], "--percentiles 90,x: write numbers from 0 to 100"),
+        (["--percentiles", "101"], "write numbers from 0 to 100"),
+        (["--percentiles", "nan"], "write numbers from 0 to 100"),
+        (["--extra-body", "{"], "--extra-body: is not JSON"),
+        (["--extra-body", "3"], "--extra-body: must be an object"),
+        (["--header", "X"], "write it as --header NAME=VALUE"),
+        (["--header", "X=a\nb"], "headers are printable ASCII"),
+        (["--plot", "plot.png"], "--plot plot.png: the ending must be .svg"),
+        (["-o", "."], ".: is a directory"),
+        (["--request-rat", "3"], "--request-rate"),
+        (["--endpoint", "chta"], "'chat', 'completions'"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_before_anything_is_sent(
+    arguments: list[str], said: str
+) -> None:
+    done = bench("serve", *arguments)
+    assert done.exit_code == 2, done.output
+    assert said in " ".join(done.output.split())
+
+
+def test_conversations_do_not_go_to_completions(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "a"}\n{"messages": [{"role": "user", "content": "Hi"}]}\n')
+    done = bench("serve", "--prompts", file, "--endpoint", "completions")
+    assert done.exit_code == 2
+    assert "request 2 is a conversation: use --endpoint chat" in done.output
+
+
+def test_a_broken_line_of_a_trace_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text('{"timestamp": 5, "input_length": 6, "output_length": 3}\n{"timestamp": 5}\n')
+    done = bench("serve", "--trace", file)
+    assert (done.exit_code, done.output) == (1, f"error: {file}:2: has no 'input_length'\n")
+    file.write_text('{"timestamp": 5, "input_length": 6, "output_length": 3}\n')
+    done = bench("serve", "--trace", file, "--num-prompts", "2")
+    assert done.exit_code == 2
+    assert "the trace has 1 requests only" in done.output
+
+
+def test_a_missing_verb_gets_the_nearest_one() -> None:
+    done = bench("serv")
+    assert done.exit_code == 2
+    assert "Did you mean 'serve'?" in done.output
+
+
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (15, "terminated")])
+def test_a_signal_ends_the_load_and_what_was_done_is_printed(
+    server: Stub, number: int, word: str
+) -> None:
+    """Requests of one prompt are never answered: the program waits for them until the signal."""
+    command = [sys.executable, "-m", "stepweave", "bench", "serve", "--base-url", server.url]
+    options = ["--model", "good-then-silent", "--num-prompts", "4", "--max-concurrency", "2"]
+    running = subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    server.wait_for(4)  # two first requests, and two of the load
+    os.kill(running.pid, number)
+    said, told = running.communicate(timeout=300)
+    assert running.returncode == 128 + number
+    assert "Failed requests:                         2\n" in said
+    assert "failed, 2 of 2: cancelled\n" in told
+    assert f"{word}: 2 of 4 requests were sent\n" in told

@@ -23,24 +23,24 @@ cause is listed under the first. A report says which wait, or how many slots, wo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from .. import arguments
 from ..errors import UnsoundPlan
-from ..plan import Edge, Plan
+from ..plan import Plan
 from ..violation import RACE_CODES, Violation
+from .claims import wrong_claims, wrong_witnesses
 from .order import (
     Arc,
     Distances,
     Need,
     arcs_of,
-    feeds_of,
     needs_of,
     program_arcs,
     stuck_cycle,
 )
+from .programs import wrong_programs
 from .reports import (
     Report,
     access_of,
@@ -53,7 +53,7 @@ from .reports import (
     repair_of,
     slots_for,
 )
-from .words import ago, edge_text, instant, later
+from .words import instant, later
 
 
 def verify(plan: Plan) -> None:
@@ -74,7 +74,7 @@ def verify(plan: Plan) -> None:
 
 def violations(plan: Plan) -> list[Violation]:
     """Everything that is wrong with a plan, one entry per cause; empty if it is sound."""
-    structural = [*_actors(plan), *_parted(plan), *_slots(plan), *_wait_ends(plan)]
+    structural = wrong_programs(plan)
     if structural:  # orderings mean nothing before the programs do
         return [_advised(violation) for violation in structural]
     arcs = list(arcs_of(plan))
@@ -86,8 +86,8 @@ def violations(plan: Plan) -> list[Violation]:
     runaways = [] if races else _runaways(plan, distance)  # without an order ops run ahead, too
     raced = {violation.value for violation in races}
     claims = [
-        *(claim for claim in _claims(plan, distance) if claim.value not in raced),
-        *_witnesses(plan, arcs, distance, broken=not (races or runaways)),
+        *(claim for claim in wrong_claims(plan, distance) if claim.value not in raced),
+        *wrong_witnesses(plan, arcs, distance, broken=not (races or runaways)),
     ]
     return [*races, *runaways, *map(_advised, claims)]
 
@@ -133,99 +133,6 @@ def _advised(violation: Violation) -> Violation:
     lines = "".join(f"\n  also     {line}" for line in violation.also)
     message = f"{violation.message}\n  repair   {advice}{lines}"
     return replace(violation, message=message, repair=advice)
-
-
-def _actors(plan: Plan) -> Iterator[Violation]:
-    """Each op once, on its actor; device ops beside their launch; phases in their order."""
-    ops = plan.graph.vertices
-    runs = [(actor, op, at) for actor, program in plan.actors.items() for op, at in program]
-    offset = {op: at for _, op, at in runs}
-    for name in ops:
-        count = sum(op == name for _, op, _ in runs)
-        if count != 1:
-            yield Violation(
-                "SW-ACTORS", f"op {name!r} stands {count} times in the programs, not once"
-            )
-    for actor, op, at in runs:
-        if op not in ops:
-            yield Violation("SW-ACTORS", f"actor {actor!r} runs {op!r}, which the graph lacks")
-        elif ops[op].actor != actor:
-            yield Violation("SW-ACTORS", f"op {op!r} runs on {actor!r}, not on {ops[op].actor!r}")
-        elif (launch := ops[op].launch) is not None and offset.get(launch, at) != at:
-            yield Violation(
-                "SW-ACTORS",
-                f"op {op!r} runs at offset {at}, its launch {launch!r} at {offset[launch]}",
-            )
-        elif plan.graph.order == "keep" and at != ops[op].offset:
-            yield Violation(
-                "SW-ACTORS", f"op {op!r} runs at offset {at}, declared {ops[op].offset}"
-            )
-    place = {op: (at, index) for index, (_, op, at) in enumerate(runs)}
-    for node in plan.graph.nodes:
-        for names in (node.op_names("host"), node.op_names("device") if node.device else ()):
-            for first, second in pairwise(names):
-                if first in place and second in place and place[first] > place[second]:
-                    yield Violation(
-                        "SW-ACTORS", f"phase {second!r} runs before {first!r} of the same node"
-                    )
-
-
-def _parted(plan: Plan) -> Iterator[Violation]:
-    """Launches that the graph wants together, and that do not follow each other directly."""
-    if plan.graph.launches != "together":
-        return
-    followers = {
-        (u, v)
-        for program in plan.actors.values()
-        for (u, at), (v, then) in pairwise(program)
-        if at == then
-    }
-    for before, node in pairwise(plan.graph.nodes):
-        if not before.device or not node.device:
-            continue  # nothing to launch
-        if before.actor != node.actor or before.offset != node.offset:
-            continue  # not one after the other in an iteration
-        if len(node.host) > 1 or node.host[0].reads or node.host[0].writes:
-            continue  # something else to do on the host
-        first, second = before.op_names("host")[-1], node.op_names("host")[0]
-        if (first, second) not in followers:
-            yield Violation(
-                "SW-ACTORS",
-                f"launch {second!r} does not stand directly behind {first!r}, with which it is "
-                "to be issued as one",
-            )
-
-
-def _slots(plan: Plan) -> Iterator[Violation]:
-    written = {name for op in plan.graph.vertices.values() for name in op.op.writes}
-    for name, value in plan.graph.values.items():
-        copies = plan.slots.get(name)
-        if copies is not None and copies < 1:
-            yield Violation("SW-SLOTS", f"value {name!r} has {copies} slots", value=name)
-        if copies is None and value.storage == "slots" and name in written:
-            yield Violation("SW-SLOTS", f"value {name!r} has no number of slots", value=name)
-
-
-def _wait_ends(plan: Plan) -> Iterator[Violation]:
-    """A wait's ends are ops, and a stream waits only for device work."""
-    ops = plan.graph.vertices
-    for wait in plan.waits:
-        unknown = [op for op in (wait.source, wait.target) if op not in ops]
-        if unknown:
-            yield Violation("SW-ACTORS", f"a wait names {unknown[0]!r}, which the graph lacks")
-        elif ops[wait.target].side == "device" and ops[wait.source].side == "host":
-            yield Violation(
-                "SW-HOST-ORDER",
-                f"stream {ops[wait.target].actor!r} cannot wait for host op {wait.source!r}: host "
-                f"work has no event. Let {ops[wait.target].launch!r}, which launches "
-                f"{wait.target!r}, wait for it\n  repair   let {ops[wait.target].launch} wait for "
-                f"{wait.source} of {ago(wait.distance)}",
-                before=access_of(plan, wait.source, "runs", wait.source),
-                after=access_of(plan, wait.target, "waits for", wait.source),
-                needed=wait.distance,
-                repair=f"let {ops[wait.target].launch} wait for {wait.source} of "
-                f"{ago(wait.distance)}",
-            )
 
 
 def _host_order(plan: Plan, distance: Distances) -> Iterator[tuple[Need, Report]]:
@@ -398,97 +305,3 @@ def _runaways(plan: Plan, distance: Distances) -> list[Violation]:
             repair=repair,
         )
     ]
-
-
-def _claims(plan: Plan, distance: Distances) -> Iterator[Violation]:
-    """The plan states every requirement as strongly as it must be met. One report per value."""
-    stated: dict[tuple[str, str, str, str, int], int] = {}
-    for edge in (*plan.edges, *plan.launch_order):
-        key = (edge.source, edge.target, edge.value, edge.hazard, edge.carry)
-        stated[key] = min(edge.distance, stated.get(key, edge.distance))
-    poor: dict[str, list[tuple[Need, str]]] = {}
-    for need in (*needs_of(plan), *feeds_of(plan)):
-        claimed = stated.get((need.before, need.after, need.value, need.hazard, need.carry))
-        if claimed is None:
-            poor.setdefault(need.value, []).append((need, "no edge states the requirement"))
-        elif claimed > need.distance:
-            problem = f"an edge at distance {claimed} weakens the requirement"
-            poor.setdefault(need.value, []).append((need, problem))
-    for value, found in poor.items():
-        need, problem = found[0]
-        yield Violation(
-            "SW-WITNESS",
-            f"{problem} {need}",
-            need.hazard,
-            value,
-            access_of(plan, need.before, "touches", value),
-            access_of(plan, need.after, "touches", value),
-            need.distance,
-            distance(need.before, need.after),
-            also=tuple(str(other) for other, _ in found[1:]),
-        )
-
-
-def _witnesses(
-    plan: Plan, arcs: Sequence[Arc], distance: Distances, broken: bool
-) -> Iterator[Violation]:
-    """Witnesses that prove nothing, one report per reason.
-
-    Only if `broken`, those in which a step is missing: where there is a race, that is its echo.
-    """
-    least: dict[tuple[str, str], int] = {}
-    for u, v, d in arcs:
-        least[u, v] = min(d, least.get((u, v), d))
-    reasons: dict[str, list[Edge]] = {}
-    for edge in (*plan.edges, *plan.launch_order):
-        reason = _malformed(plan, edge) or (_gap(plan, edge, least) if broken else None)
-        if reason:
-            reasons.setdefault(reason, []).append(edge)
-    for reason, edges in reasons.items():
-        edge = edges[0]
-        yield Violation(
-            "SW-WITNESS",
-            f"the witness of {edge_text(edge)} is no proof: {reason}",
-            edge.hazard,
-            edge.value,
-            access_of(plan, edge.source, "touches", edge.value),
-            access_of(plan, edge.target, "touches", edge.value),
-            edge.distance,
-            distance(edge.source, edge.target)
-            if {edge.source, edge.target} <= plan.graph.vertices.keys()
-            else None,
-            also=tuple(edge_text(other) for other in edges[1:]),
-        )
-
-
-def _gap(plan: Plan, edge: Edge, least: Mapping[tuple[str, str], int]) -> str | None:
-    """A step of the witness that the plan does not order."""
-    if edge.event is not None and edge.event not in plan.records:
-        return f"it names the event of {edge.event!r}, which no op records"
-    for (u, at), (v, then) in pairwise(edge.witness):
-        if least.get((u, v), then - at + 1) > then - at:
-            return f"the plan has no ordering {instant(u, v, then - at)}"
-    return None
-
-
-def _malformed(plan: Plan, edge: Edge) -> str | None:
-    """Why an edge's witness would prove nothing even if each of its steps were ordered."""
-    ops = plan.graph.vertices
-    path = edge.witness
-    for op in (edge.source, edge.target, *(op for op, _ in path)):
-        if op not in ops:
-            return f"{op!r} is no op of the graph"
-    if len(path) < 2 or path[0] != (edge.source, 0) or path[-1][0] != edge.target:
-        return f"it does not lead from {edge.source!r} to {edge.target!r}"
-    if path[-1][1] > edge.distance:
-        return f"it is longer ({path[-1][1]}) than the distance ({edge.distance})"
-    launch = ops[edge.target].launch
-    if (
-        ops[edge.source].side == "host"
-        and launch is not None
-        and not any(op == launch and total <= edge.distance for op, total in path)
-    ):
-        return f"host work reaches {edge.target!r} only through its launch {launch!r}"
-    if (edge.from_stream, edge.to_stream) != (ops[edge.source].actor, ops[edge.target].actor):
-        return f"it names the actors {edge.from_stream!r} and {edge.to_stream!r}"
-    return None

@@ -6,7 +6,17 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer
 
-from .options import AsJson, Config, Costs, OfPlan, Rows, Settings, offer_configs, offer_ops
+from .options import (
+    AsJson,
+    Config,
+    Costs,
+    OfPlan,
+    Rows,
+    Settings,
+    offer_configs,
+    offer_ops,
+    to_file,
+)
 from .verb import verb
 
 graph_app = Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -104,9 +114,7 @@ class RenderOptions(OfPlan):
     config: Config
     output: Annotated[
         str,
-        Option(
-            "--output", "-o", metavar="FILE", help="File to write; - writes to standard output."
-        ),
+        to_file("File to write; - writes to standard output."),
     ]
     steps: Annotated[int | None, Option(min=1, max=32, help="Number of steps to draw.")] = None
     view: Annotated[
@@ -282,9 +290,7 @@ class WhatIfOptions:
     ] = False
     output: Annotated[
         Path | None,
-        Option(
-            "--output", "-o", metavar="FILE", help="Write the sweep to a file: .svg, .csv or .json."
-        ),
+        to_file("Write the sweep to a file: .svg, .csv or .json."),
     ] = None
     json: AsJson = False
     costs: Costs = None

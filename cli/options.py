@@ -1,7 +1,7 @@
 """Arguments and options that several verbs share, and what a shell completes them with."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Option
 
@@ -84,6 +84,11 @@ MaxTokens = Annotated[
     Option(min=1, max=1 << 20, help="Largest number of tokens generated for each request."),
 ]
 AsJson = Annotated[bool, Option("--json", help="Print one JSON object.")]
+
+
+def to_file(help: str) -> Any:
+    """The option `--output` of a verb. Raises nothing."""
+    return Option("--output", "-o", metavar="FILE", help=help)
 
 
 class OfPlan:

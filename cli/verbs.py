@@ -24,6 +24,7 @@ from .options import (
     Settings,
     offer_configs,
     offer_sections,
+    to_file,
 )
 from .reporting import Exit
 from .verb import verb
@@ -122,12 +123,7 @@ class RunOptions(OfPrompts):
     ] = False
     output: Annotated[
         Path | None,
-        Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write the output to a file in place of standard output.",
-        ),
+        to_file("Write the output to a file in place of standard output."),
     ] = None
 
     def __call__(self) -> int:
@@ -159,12 +155,7 @@ class ProfileOptions(OfPrompts):
     max_tokens: MaxTokens = None
     output: Annotated[
         Path | None,
-        Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="File to write. Default: CONFIG.costs.yaml in the current directory.",
-        ),
+        to_file("File to write. Default: CONFIG.costs.yaml in the current directory."),
     ] = None
     force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False
     settings: Settings = None
@@ -218,12 +209,7 @@ class SimulateOptions:
     ] = None
     output: Annotated[
         Path | None,
-        Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write the timeline to a file: .html, .json (Perfetto), .svg or .txt.",
-        ),
+        to_file("Write the timeline to a file: .html, .json (Perfetto), .svg or .txt."),
     ] = None
     settings: Settings = None
     json: AsJson = False
@@ -252,9 +238,7 @@ class TraceOptions(OfPrompts):
     config: Config
     output: Annotated[
         Path,
-        Option(
-            "--output", "-o", metavar="FILE", help="File to write the timeline to, for Perfetto."
-        ),
+        to_file("File to write the timeline to, for Perfetto."),
     ] = Path("trace.json")
     html: Annotated[
         Path | None, Option(metavar="FILE", help="Also write the timeline as an HTML page.")

@@ -38,8 +38,3 @@ def filled(page: str, write: Callable[[str, str], str]) -> str:
         return f"<!-- written: {match[1]} -->\n\n{write(what, about)}\n\n<!-- until here -->"
 
     return BLOCK.sub(block, page)
-
-
-def markers(page: str) -> list[str]:
-    """What the markers of a page ask for."""
-    return [match[1] for match in BLOCK.finditer(page)]

@@ -24,7 +24,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import ModelError
-from stepweave.testing.models import PagedRows, own_greedy
+from tests.models.paged_rows import PagedRows, own_greedy
 
 VOCAB = 96
 

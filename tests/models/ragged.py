@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from stepweave.models.causal_lm import CausalLM
-from stepweave.testing.models import PagedRows
+from tests.models.paged_rows import PagedRows
 
 
 def passes(model: CausalLM) -> list[Tensor]:

@@ -18,7 +18,8 @@ from stepweave.models.errors import (
     UnsupportedModel,
 )
 from stepweave.models.paged_cache import LayerShape
-from stepweave.testing.models import FAMILIES, PagedRows, own_greedy, save_tiny, tiny_model
+from stepweave.testing.models import FAMILIES, save_tiny, tiny_model
+from tests.models.paged_rows import PagedRows, own_greedy
 
 COUNT = 24
 FAMILY = pytest.mark.parametrize("family", sorted(FAMILIES))

@@ -21,7 +21,8 @@ from stepweave.models.eagle import EagleHead
 from stepweave.models.errors import AttentionNotCalled, CompileFailed, ModelError
 from stepweave.nodes.eagle import HEAD
 from stepweave.testing.engines import tiny_pair
-from stepweave.testing.models import PagedRows, own_greedy, tiny_eagle, tiny_model
+from stepweave.testing.models import tiny_eagle, tiny_model
+from tests.models.paged_rows import PagedRows, own_greedy
 from tests.models.ragged import passes
 
 

@@ -23,7 +23,8 @@ from stepweave.models.errors import ModelError, ModelNotFound, NotInvariant, Uns
 from stepweave.models.paged_cache import LayerShape
 from stepweave.models.tokenizer import load_tokenizer
 from stepweave.testing.engines import tiny_pair
-from stepweave.testing.models import own_greedy, tiny_eagle, tiny_model
+from stepweave.testing.models import tiny_eagle, tiny_model
+from tests.models.paged_rows import own_greedy
 from training.corpus import EXTRACTION, examples, story
 
 VOCAB, SIZE, HEADS, KV_HEADS, WIDTH, INNER = 96, 48, 4, 2, 16, 80

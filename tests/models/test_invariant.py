@@ -20,7 +20,8 @@ from stepweave.models.invariant import (
     tile_plan,
     undo_invariant,
 )
-from stepweave.testing.models import FAMILIES, PagedRows, tiny_model
+from stepweave.testing.models import FAMILIES, tiny_model
+from tests.models.paged_rows import PagedRows
 
 EXACT = [torch.float32, torch.float64]
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.kernels import operators, packed
 from stepweave.models.kernels.reference import How
-from stepweave.testing.models import FAMILIES, PagedRows, own_greedy, tiny_model
+from stepweave.testing.models import FAMILIES, tiny_model
 from tests.models.paged_oracle import Batch, randomized
+from tests.models.paged_rows import PagedRows, own_greedy
 
 pytestmark = pytest.mark.gpu
 

@@ -16,9 +16,10 @@ from stepweave.backends.registry import backend_named
 from stepweave.models import attention, kernels
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.kernels import operators, packed
-from stepweave.testing.models import PagedRows, own_greedy, tiny_model
+from stepweave.testing.models import tiny_model
 from tests.models.interpreter import Interpreter
 from tests.models.paged_oracle import Batch
+from tests.models.paged_rows import PagedRows, own_greedy
 from tests.models.test_attention import Keys
 from tests.models.test_kernels_packed import ragged
 

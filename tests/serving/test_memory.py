@@ -11,7 +11,8 @@ from stepweave.requests.table import Limits
 from stepweave.serving.engine import Engine
 from stepweave.serving.pipeline import compiled
 from stepweave.testing.engines import VOCAB, Method, TinyConfig, fitted, tiny_pipeline, tiny_request
-from stepweave.testing.models import own_greedy, tiny_model
+from stepweave.testing.models import tiny_model
+from tests.models.paged_rows import own_greedy
 
 WINDOW = 7
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from typing import Any, TypeVar
 
-from .errors import StepweaveError
+from .errors import StepweaveError, told
 
 T = TypeVar("T")
 
@@ -32,8 +32,7 @@ def load(
         raise error(f"{where}: {refused}", code=refused.code) from refused
     except (Exception, SystemExit) as failed:  # the boundary: code that is not ours
         raise error(
-            f"{where} cannot be loaded: {type(failed).__name__}: {failed}. Update the package, or "
-            "uninstall it"
+            f"{where} cannot be loaded: {told(failed)}. Update the package, or uninstall it"
         ) from failed
 
 

@@ -105,6 +105,12 @@ def shortly(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
+def told(error: BaseException) -> str:
+    """An error of code that is not ours, on one line: its class, its first paragraph."""
+    said = " ".join(str(error).partition("\n\n")[0].split()).rstrip(".")
+    return f"{type(error).__name__}: {said}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the nearest known name, else the list of known names."""
     names = sorted(set(known))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from typing import get_args
 
 from .arguments import MAX_DISTANCE, number, whole
 from .errors import GraphError, did_you_mean
-from .node import Node, State, Value
+from .node import Node, Place, State, Storage, Value
 from .step_graph import StepGraph, Vertex
 
 
@@ -128,6 +129,17 @@ def _check_actors(graph: StepGraph) -> None:
 
 def _check_values(graph: StepGraph) -> None:
     for value in graph.values.values():
+        for argument, given, known in (
+            ("place", value.place, get_args(Place)),
+            ("storage", value.storage, get_args(Storage)),
+        ):
+            if given not in known:
+                raise GraphError(
+                    f"value {value.name!r}: {argument} must be {' or '.join(known)}, not "
+                    f"{given!r}.",
+                    code="SW-ARGUMENT",
+                    line=value.line,
+                )
         if value.slots is not None:
             where = f"value {value.name!r}"
             whole(where, "slots", value.slots, -MAX_DISTANCE, code="SW-SLOTS")
@@ -216,7 +228,8 @@ def _check_writers(graph: StepGraph) -> None:
                 vertex.node,
                 "SW-TWO-WRITERS",
                 f"{vertex.name!r} writes {name!r}, which {writers[name].name!r} writes already",
-                "A value has one writer: write another value, or declare it a state.",
+                "A value has one writer: take one of the two nodes out, write another value, or "
+                "declare it a state.",
             )
         writers[name] = vertex
     for vertex, verb, name in _accesses(graph):

@@ -9,12 +9,13 @@ t − o.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ..graph.answers.delay import delayable
+from ..graph.bind import Declared
 from ..graph.declare import step_graph
-from ..graph.errors import GraphError
+from ..graph.errors import GraphError, did_you_mean
 from ..graph.parameters import Resources
 from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph
@@ -22,9 +23,17 @@ from ..policies.acceptance import Acceptance
 from .kind import NodeKind
 from .node_config import NodeConfig
 from .options import DrafterOptions
-from .registry import kind
+from .registry import kind, known_kinds
 from .sizes import Sizes
-from .values import ACCEPTANCE, BATCH, HOST_SAMPLED, REQUESTS, SIZES
+from .values import (
+    ACCEPTANCE,
+    BATCH,
+    BLOCKS,
+    HOST_SAMPLED,
+    REQUEST_SLOTS,
+    REQUESTS,
+    SIZES,
+)
 
 
 def offset(kind: NodeKind, depth: int) -> int:
@@ -73,15 +82,21 @@ def decode_step(
         kinds[called].declare(called, node, offset=offset(kinds[called], depth), captured=captured)
         for called, node in nodes.items()
     ]
-    graph = step_graph(
-        *declared,
-        order=order,
-        name=name,
-        launches="together" if captured else "apart",
-        resources=found,
-        bodies=resources is not None,
-    )
+    try:
+        graph = step_graph(
+            *declared,
+            order=order,
+            name=name,
+            launches="together" if captured else "apart",
+            resources=found,
+            bodies=resources is not None,
+        )
+    except GraphError as error:
+        if error.code == "SW-UNWRITTEN":
+            _name_writers(declared)
+        raise
     _check_that_requests_end(graph)
+    _check_states(graph)
     return graph
 
 
@@ -94,6 +109,60 @@ def _check_that_requests_end(graph: StepGraph) -> None:
             f"that changes the state {REQUESTS.name!r} after the step, as kind 'commit' does",
             code="SW-NODE",
         )
+
+
+def _name_writers(declared: Sequence[Declared]) -> None:
+    """Raise a `GraphError` that names the kinds that write what nobody writes, if there are any."""
+    ops = [(node, op) for node in declared for op in (*node.host, *node.device)]
+    written = {write.name for _, op in ops for write in op.writes}
+    for node, op in ops:
+        for name, each in op.parameters.items():
+            if each.role != "read" or each.optional:
+                continue
+            value = node.wiring[name].name if name in node.wiring else each.name
+            if value not in written and (kinds := _writers(value)):
+                raise GraphError(
+                    f"node {node.template.name!r} reads {value!r}, which no node writes: list a "
+                    f"node of kind {' or '.join(map(repr, kinds))}",
+                    code="SW-UNWRITTEN",
+                    line=node.template.line,
+                )
+
+
+def _writers(value: str) -> list[str]:
+    """The kinds that ship and write that value."""
+    return [
+        name
+        for name in known_kinds(installed=False)
+        if value
+        in {write.name for op in (*kind(name).host, *kind(name).device) for write in op.writes}
+    ]
+
+
+def _check_states(graph: StepGraph) -> None:
+    """The engine makes each state, and orders the owners of keys that it hands out."""
+    pools = (REQUEST_SLOTS, BLOCKS)
+    for state in graph.states.values():
+        wrong = None
+        if state.make is None:
+            wrong = "does not say how it is made: declare it with `make`"
+        elif state.keys is not None and state.keys not in pools:
+            wrong = (
+                f"has keys of no pool: {state.keys!r}{did_you_mean(state.keys, pools)}. Say "
+                "`keys=REQUEST_SLOTS` or `keys=BLOCKS`"
+            )
+        if wrong:
+            users = (
+                vertex.node
+                for vertex in graph.vertices.values()
+                if state.name in {read.name for read in vertex.op.reads} | set(vertex.op.writes)
+            )
+            node = next(users)
+            raise GraphError(
+                f"node {node.name!r}: the state {state.name!r} {wrong}",
+                code="SW-ARGUMENT",
+                line=node.line,
+            )
 
 
 def may_be_delayed(plan: Plan) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..graph.bind import Declared, OpFunction
 from ..graph.errors import GraphError
 from ..graph.node import Node, Read
+from ..graph.parameters import parameters
 from .node_config import NodeConfig, parse_read
 from .options import Options
 
@@ -18,7 +20,8 @@ class NodeKind:
 
     `host` and `device`: its ops, functions decorated with `op`, in order; several of a side have a
     phase each. Without host ops of its own a device node's host op launches it. Its options are an
-    instance of `options`, which a function gets by a parameter `= settings(Model)`.
+    instance of `options`, which a function gets by a parameter `= settings(Model)`. Raises
+    `GraphError` for a function that is no op, and for one that takes other settings.
     """
 
     name: str
@@ -28,6 +31,24 @@ class NodeKind:
     stream: str = "compute"  # of its device ops, unless a file says otherwise
     options: type[Options] = Options
     runs_ahead: bool = False  # the node that `depth` moves: it works on steps to come
+
+    def __post_init__(self) -> None:
+        for each in (*self.host, *self.device):
+            if not isinstance(each, OpFunction):
+                name = getattr(each, "__name__", type(each).__name__)
+                raise GraphError(
+                    f"kind {self.name!r}: {name!r} is no op, since nothing says what it writes: "
+                    "decorate it with `@op(writes=…)`",
+                    code="SW-KIND",
+                )
+            for model in _settings_of(each.function):
+                if not issubclass(self.options, model):
+                    raise GraphError(
+                        f"kind {self.name!r}: its op {each.name!r} takes settings({model.__name__})"
+                        f", but its options are {self.options.__name__}: say "
+                        f"`options={model.__name__}`",
+                        code="SW-KIND",
+                    )
 
     def declare(
         self, name: str, node: NodeConfig, *, offset: int = 0, captured: bool = False
@@ -76,6 +97,15 @@ class NodeKind:
             code="SW-KIND",
             line=node.line,
         )
+
+
+def _settings_of(function: Callable[..., Any]) -> Iterator[type]:
+    """The models of options that a function takes, and those that make its resources."""
+    for each in parameters(function).values():
+        if each is not None and each.role == "options":
+            yield each.of
+        elif each is not None and each.role == "resource" and each.of.make is not None:
+            yield from _settings_of(each.of.make)
 
 
 def _costing(op: OpFunction[..., Any], cost_us: float | None) -> OpFunction[..., Any]:

@@ -53,7 +53,9 @@ def kind(name: str) -> NodeKind:
             what, must = (
                 ("drafter", Drafter) if point.group == DRAFTERS else ("node kind", NodeKind)
             )
-            return load(point, what, partial(_checked, must), partial(GraphError, code="SW-KIND"))
+            return load(
+                point, what, partial(_checked, name, must), partial(GraphError, code="SW-KIND")
+            )
     raise GraphError(
         f"unknown node kind {name!r}{did_you_mean(name, known_kinds())}", code="SW-KIND"
     )
@@ -68,8 +70,12 @@ def _kind_of(found: Any) -> NodeKind:
     return found.kind() if isinstance(found, Drafter) else found
 
 
-def _checked(must: type, found: Any) -> NodeKind:
+def _checked(name: str, must: type, found: Any) -> NodeKind:
     if not isinstance(found, must):
         said = f"it must name a {must.__name__}, not an object of type {type(found).__name__}"
         raise GraphError(said, code="SW-KIND")
-    return _kind_of(found)
+    made = _kind_of(found)
+    if made.name != name:
+        said = f"it is called {made.name!r}: entry point and kind share one name"
+        raise GraphError(said, code="SW-KIND")
+    return made

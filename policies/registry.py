@@ -75,7 +75,7 @@ def policy_class(decision: str, name: str) -> type[Policy]:
         if registered == name:
             return load(point, "policy", _checked, PolicyError)
     guess = did_you_mean(name, known(decision))
-    raise PolicyError(f"there is no {decision} policy {name!r}{guess}")
+    raise PolicyError(f"there is no {decision} policy {name!r}{guess}{_misnamed()}")
 
 
 def policy(decision: str, name: str, **options: Any) -> Any:
@@ -97,7 +97,7 @@ def check_policy(decision: str, made: object) -> None:
     if missing:
         raise PolicyError(
             f"{called(decision, made)} has no {', no '.join(map(repr, missing))}: see "
-            f"{protocol.__name__} in policies/{decision}.py"
+            f"stepweave.policies.{protocol.__name__}, and docs/reference/policies.md"
         )
     if decision == "acceptance" and made.compares and made.couples:  # type: ignore[attr-defined]
         raise PolicyError(
@@ -129,9 +129,19 @@ def _installed(decision: str) -> Iterator[tuple[str, EntryPoint]]:
             yield name, point
 
 
+def _misnamed() -> str:
+    """Entry points that no decision has, since nobody finds what they register."""
+    return "".join(
+        f". {package_of(point)} registers {point.name!r}, which should be `decision.name` with "
+        f"one of the decisions {', '.join(DECISIONS)}"
+        for point in entry_points(group=GROUP)
+        if point.name.partition(".")[0] not in DECISIONS
+    )
+
+
 def _checked(found: Any) -> type[Policy]:
     if not (isinstance(found, type) and issubclass(found, Policy)):
-        must = f"a subclass of {Policy.__module__}.{Policy.__name__}"
+        must = "a subclass of stepweave.policies.Policy"
         raise PolicyError(f"it must name {must}, not {found!r:.80}")
     if "kind" in found.model_fields:
         raise PolicyError("it has an option 'kind', the key of every policy's name: rename it")

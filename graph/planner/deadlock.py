@@ -46,10 +46,11 @@ def deadlock(
         f"{op} → (d={distance}, {reason}) "
         for op, (distance, reason, _) in zip(cycle, hops, strict=True)
     )
+    advice = _advice(graph, actors, cycle, hops, searched, _late(graph, cycle, needed))
     lines = [graph.vertices[r.target].node.line for _, _, r in hops if r is not None]
     return DeadlockError(
         f"no order can satisfy this cycle of total distance {sum(d for d, _, _ in hops)}: "
-        f"{walk}{cycle[0]}. {_advice(graph, actors, cycle, hops, searched)}",
+        f"{walk}{cycle[0]}. {advice}",
         [(op, distance) for op, (distance, _, _) in zip(cycle, hops, strict=True)],
         line=next((line for line in lines if line is not None), None),
     )
@@ -69,7 +70,12 @@ def _from_least(cycle: list[int]) -> list[int]:
 
 
 def _advice(
-    graph: StepGraph, actors: Actors, cycle: list[str], hops: Sequence[Hop], searched: bool
+    graph: StepGraph,
+    actors: Actors,
+    cycle: list[str],
+    hops: Sequence[Hop],
+    searched: bool,
+    late: str,
 ) -> str:
     """Which order cannot be: that of the host threads on the cycle, or the accesses themselves."""
     threads = [
@@ -95,8 +101,30 @@ def _advice(
         )
         advice.append(f"Host order: {orders}{remedy}")
     elif not few:
-        advice.append("The accesses contradict each other: read one of these at a carry ≥ 1.")
+        advice.append(
+            late or "The accesses contradict each other: read one of these at a carry ≥ 1."
+        )
     return " ".join(advice)
+
+
+def _late(graph: StepGraph, cycle: Sequence[str], needed: Sequence[Requirement]) -> str:
+    """Which nodes on the cycle read what a node that is listed after them writes in their step."""
+    listed = {node.name: place for place, node in enumerate(graph.nodes)}
+    found: dict[str, None] = {}
+    on_cycle = {graph.vertices[op].node.name for op in cycle}
+    for each in needed:
+        writer, reader = (graph.vertices[op].node for op in (each.source, each.target))
+        if (
+            (each.hazard, each.carry) == ("RAW", 0)
+            and {writer.name, reader.name} <= on_cycle
+            and writer.offset == reader.offset
+            and listed[reader.name] < listed[writer.name]
+        ):
+            found[
+                f"{reader.name!r} reads {each.value!r}, which {writer.name!r} writes, listed "
+                f"after it: list {writer.name!r} before {reader.name!r}."
+            ] = None
+    return " ".join(found)
 
 
 def _program(actors: Actors, thread: str) -> str:

@@ -20,6 +20,7 @@ from ...sampling.draw import draw, filtered_log_probs
 from ...sampling.noise import Purpose
 from ..data import DraftTable, Inputs, Kept, Proposal, SampleRows
 from .inputs import cache_slots_of
+from .results import WrongResult, check_integers
 from .transfer import upload
 
 Propose = Callable[[], Proposal | None]
@@ -31,15 +32,28 @@ def published(
 ) -> DraftTable:
     """The drafts of every row after `propose`; rows that it is not asked for keep theirs.
 
-    What drafts were drawn from goes to `draft_probs[R, k, V]`, where somebody compares.
+    What drafts were drawn from goes to `draft_probs[R, k, V]`, where somebody compares. Raises
+    `WrongResult` for a proposal of another shape.
     """
     proposal, sample = propose(), inputs.sample
     if sample is None:
         return before
+    if proposal is not None:
+        _check(proposal, len(sample.request_slot), before.tokens.shape[1])
     if proposal is not None and proposal.log_probs is not None and draft_probs is not None:
         n = proposal.tokens.shape[1]
         draft_probs[:, :n].index_copy_(0, sample.request_slot, proposal.log_probs)
     return publish(before, sample, proposal)
+
+
+def _check(proposal: object, rows: int, most: int) -> None:
+    """Raise `WrongResult` for what is no proposal for so many rows, of so many drafts at most."""
+    if not isinstance(proposal, Proposal):
+        raise WrongResult(f"a drafter must return a `Proposal` or None, not {proposal!r:.60}")
+    tokens = proposal.tokens
+    offered = tokens.shape[-1] if isinstance(tokens, Tensor) and tokens.dim() else most
+    check_integers("`tokens` of the proposal", tokens, (rows, min(offered, most)))
+    check_integers("`valid` of the proposal", proposal.valid, (rows,))
 
 
 def publish(before: DraftTable, sample: SampleRows, proposal: Proposal | None) -> DraftTable:

@@ -10,12 +10,14 @@ from torch import Tensor
 from ...backends.kernels import active, runs_on
 from ...graph.errors import StepweaveError
 from ...policies.acceptance import Acceptance
+from ...policies.registry import called
 from ...sampling.draw import filtered_log_probs
 from ...sampling.logprobs import Logprobs, token_logprobs
 from ...sampling.windows import Verified, Windows
 from ..data import Inputs, Mask, Progress, PromptTargets, Sampled, SampleRows
 from .edits import apply_edits
 from .history import History
+from .results import WrongResult, check_integers
 
 
 class MissingMask(StepweaveError):
@@ -140,7 +142,8 @@ def _verified(
     judged: Tensor,
     draft_log_probs: Tensor | None,
 ) -> Verified:
-    return rule.verify(
+    """What the rule settles. Raises `WrongResult` for what is not of the right type or shape."""
+    verified = rule.verify(
         Windows(
             target=scores,
             drafts=rows.drafts,
@@ -152,6 +155,13 @@ def _verified(
             any_random=not rows.greedy,
         )
     )
+    name = called("acceptance", rule)
+    if not isinstance(verified, Verified):
+        raise WrongResult(f"{name}: `verify` must return a `Verified`, not {verified!r:.60}")
+    count, width = scores.shape[:2]
+    check_integers(f"{name}: `tokens` of what `verify` returns", verified.tokens, (count, width))
+    check_integers(f"{name}: `counts` of what `verify` returns", verified.counts, (count,))
+    return verified
 
 
 def _forced(rows: SampleRows, verified: Verified) -> Verified:
@@ -215,8 +225,18 @@ def sample_step(
 ) -> tuple[Sampled | None, Progress]:
     """What a step sampled, and the progress after it; None where nothing is asked for.
 
-    `logits[S, W, V]`, `prompt_logits[P, V]`, `draft_log_probs[R, k, V]`. Raises `MissingMask`.
+    `logits[S, W, V]`, `prompt_logits[P, V]`, `draft_log_probs[R, k, V]`. Raises `MissingMask`, and
+    `WrongResult` where there are none of rows that sample: such a run would never end.
     """
+    for what, asked, got in (
+        ("logits", inputs.sample, logits),
+        ("prompt_logits", inputs.prompt, prompt_logits),
+    ):
+        if asked is not None and got is None:
+            raise WrongResult(
+                f"rows of this step are to be sampled, but its {what} are None: the node that "
+                "writes what is read here returns None only where its own are None"
+            )
     prompt = None
     if inputs.prompt is not None and prompt_logits is not None:
         prompt = of_prompt(inputs.prompt, prompt_logits)

@@ -148,6 +148,15 @@ def test_slots_are_at_least_one_and_not_for_fresh_values(wrong: Value) -> None:
     assert refused(PRODUCER, values=[wrong]).code == "SW-SLOTS"
 
 
+@pytest.mark.parametrize(("argument", "known"), [("place", "pinned"), ("storage", "fresh")])
+def test_a_value_lies_where_there_is_a_place(argument: str, known: str) -> None:
+    wrong = replace(value("x", "device"), **{argument: "elsewhere"})  # type: ignore[arg-type]
+    error = refused(device("a", op(), op(writes="x")), values=[wrong])
+    assert error.code == "SW-ARGUMENT"
+    assert f"value 'x': {argument} must be " in error.message
+    assert known in error.message
+
+
 @pytest.mark.parametrize("cost", [-1.0, float("inf"), float("nan")])
 def test_a_cost_is_a_time(cost: float) -> None:
     assert refused(host("a", op(cost=cost))).code == "SW-COST"

@@ -156,6 +156,20 @@ def test_rewiring_names_the_parameters_that_there_are() -> None:
     assert caught.value.line == 7
 
 
+@pytest.mark.parametrize(
+    ("out", "told"),
+    [
+        ("sample", "'prepare_inputs' reads 'progress', which no node writes: list .* 'sample'$"),
+        ("d2h_copy", "'commit' reads 'host_sampled', which no node writes: list .* 'd2h_copy'$"),
+    ],
+)
+def test_where_nobody_writes_what_is_read_the_kinds_that_do_are_named(out: str, told: str) -> None:
+    with pytest.raises(GraphError, match=told) as caught:
+        step(**{f"nodes__{out}": None})  # type: ignore[arg-type]
+    assert caught.value.code == "SW-UNWRITTEN"
+    assert caught.value.line is not None
+
+
 def test_a_stream_of_a_node_that_runs_on_the_host_is_refused() -> None:
     wrong = NodeConfig(stream="copy")
     wrong._line = 7

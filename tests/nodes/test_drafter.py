@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.graph.errors import GraphError
+from stepweave.graph.errors import GraphError, StepweaveError
 from stepweave.graph.node import State
 from stepweave.graph.parameters import given, read, settings, update
 from stepweave.nodes.data import DraftTable, Inputs, Proposal, Sampled
@@ -55,6 +55,29 @@ def test_a_proposal_is_published_with_the_generation_of_its_row_and_its_step() -
     found = proposing(offering([[21, 22], [31, 32]], [2, 2]))(**step())
     assert found.tokens.tolist() == [[31, 32], [13, 14], [21, 22], [-1, -1], [-1, -1]]
     assert found.tags.tolist() == [[4, 9], [1, 3], [6, 9], [-1, -1], [-1, -1]]
+
+
+@pytest.mark.parametrize(
+    ("offered", "told"),
+    [
+        (3, "must return a `Proposal` or None, not 3"),
+        (
+            Proposal(torch.ones(2, 2), torch.tensor([2, 2])),
+            "`tokens` .* not a tensor .* of float32",
+        ),
+        (Proposal(torch.tensor([[1, 2]]), torch.tensor([2, 2])), r"a tensor \[2, 2\] of integers"),
+        (Proposal(torch.ones(2, 3).long(), torch.tensor([2, 2])), r"\[2, 2\] .* not .* \[2, 3\]"),
+        (Proposal(torch.ones(2, 2).long(), torch.tensor([2])), r"`valid` .* \[2\] .* not .* \[1\]"),
+        (Proposal([[1, 2], [3, 4]], torch.tensor([2, 2])), r"not \[\[1, 2\], \[3, 4\]\]"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_proposal_for_the_rows_of_the_step_is_refused(offered: Any, told: str) -> None:
+    def propose(inputs: Inputs = read(INPUTS)) -> Any:
+        return offered
+
+    with pytest.raises(StepweaveError, match=told) as caught:
+        proposing(propose)(**step())
+    assert caught.value.code == "SW-RESULT"
 
 
 def test_the_table_of_the_step_before_does_not_change() -> None:

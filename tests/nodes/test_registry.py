@@ -30,6 +30,18 @@ def make(seen=optional_state("kv", when=faulty)):
 
 KIND = NodeKind("mine", "x", host=(make,))
 """
+STATEFUL = """\
+from stepweave.nodes import NodeKind, State, op, update
+
+SEEN = State("seen", {})
+
+
+@op
+def look(seen=update(SEEN)): ...
+
+
+KIND = NodeKind("mine", "x", host=(look,))
+"""
 BROKEN = {
     "import nothing_of_that_name": (
         "node kind 'mine' of package 'theirs': entry point '{}:KIND' cannot be loaded: "
@@ -51,6 +63,23 @@ BROKEN = {
         "node kind 'mine' of package 'theirs': entry point '{}:KIND': node 'use': the parameter "
         "*all hides"
     ),
+    "from stepweave.nodes import NodeKind\n\n\ndef f(): ...\n\n\n"
+    "KIND = NodeKind('mine', 'x', host=(f,))": (
+        "kind 'mine': 'f' is no op, since nothing says what it writes: decorate it with `@op("
+    ),
+    "from stepweave.nodes import NodeKind, Options, Resource, given, op, settings\n\n\n"
+    "class Mine(Options): ...\n\n\ndef load(chosen=settings(Mine)): ...\n\n\n"
+    "@op\ndef f(made=given(Resource('made', load))): ...\n\n\n"
+    "KIND = NodeKind('mine', 'x', host=(f,))": (
+        "its op 'f' takes settings(Mine), but its options are Options: say `options=Mine`"
+    ),
+    "from stepweave.nodes import NodeKind\n\n\nKIND = NodeKind('yours', 'x')": (
+        "it is called 'yours': entry point and kind share one name"
+    ),
+    STATEFUL.format("make=list, keys='block'"): (
+        "node 'extra': the state 'seen' has keys of no pool: 'block' (did you mean 'blocks'?)"
+    ),
+    STATEFUL.format("keys='blocks'"): "the state 'seen' does not say how it is made: declare it",
 }
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
+from stepweave.graph.errors import StepweaveError
 from stepweave.nodes.data import Inputs, Mask, Progress, Sampled
 from stepweave.nodes.ops.history import History
 from stepweave.nodes.sample import compares, sample
 from stepweave.policies.acceptance import Coupled, Rejection, Synthetic
+from stepweave.policies.policy import Policy
 from stepweave.requests.batch import StepBatch
+from stepweave.sampling.windows import Verified, Windows
 from stepweave.structured.bitmask import row_allowing
 from tests.nodes.steps import (
     VOCAB,
@@ -49,8 +52,7 @@ def sampled(
             logits=logits,
             history=past or history(),
             draft_probs=None,
-            rule=Coupled(),
-            **{**asked, **more},
+            **{"rule": Coupled(), **asked, **more},
         )
     )
     return found, some(progress)
@@ -70,6 +72,44 @@ def test_drafts_are_kept_up_to_the_first_that_differs_and_one_token_follows() ->
     assert some(found).logprobs is None
     assert progress.last_token.tolist()[:4] == [33, 14, 23, 43], "row 3 sat out and keeps its own"
     assert progress.computed.tolist()[:4] == [3 + 2, 6 + 1, 6 + 3, 9]
+
+
+def test_rows_without_logits_are_refused_since_their_requests_would_never_end() -> None:
+    inputs = made(StepBatch(9, (decoding(2),)), {2: [21]})
+    with pytest.raises(StepweaveError, match="but its logits are None") as caught:
+        sampled(inputs, None)
+    assert caught.value.code == "SW-RESULT"
+
+
+class Odd(Policy):
+    """An acceptance rule that returns something else."""
+
+    exact: ClassVar[bool] = False
+    compares: ClassVar[bool] = False
+    couples: ClassVar[bool] = False
+
+    tokens: Any = None
+    counts: Any = None
+
+    def verify(self, windows: Windows) -> Any:
+        return None if self.tokens is None else Verified(self.tokens, self.counts)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "counts", "told"),
+    [
+        (None, None, "acceptance policy 'Odd': `verify` must return a `Verified`, not None"),
+        (torch.ones(1, 2).long(), torch.tensor([1]), r"`tokens` .* \[1, 3\] .* not .* \[1, 2\]"),
+        (torch.ones(1, 3), torch.tensor([1]), "`tokens` .* not a tensor .* of float32"),
+        (torch.ones(1, 3).long(), torch.tensor([1, 1]), r"`counts` .* \[1\] .* not .* \[2\]"),
+    ],
+)
+def test_what_a_rule_returns_has_the_shape_of_the_windows(
+    tokens: Any, counts: Any, told: str
+) -> None:
+    inputs = made(StepBatch(9, (decoding(2),)), {2: [21, 22]})
+    with pytest.raises(StepweaveError, match=told):
+        sampled(inputs, best([[21, 22, 23]]), rule=Odd(tokens=tokens, counts=counts))
 
 
 def test_the_tails_of_the_step_before_do_not_change() -> None:

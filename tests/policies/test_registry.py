@@ -38,6 +38,12 @@ class Good(Coupled):
 
 
 not_a_policy = 7
+
+
+def __getattr__(name):
+    if name == "Bare":  # a class whose body pydantic refuses
+        type("Bare", (Policy,), {"exact": False})
+    raise AttributeError(name)
 """
 
 
@@ -103,7 +109,11 @@ def test_a_package_adds_a_policy_by_decision_and_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("others_policies:Lazy", r"no 'compares', no 'couples', no 'exact': see Acceptance in"),
+        (
+            "others_policies:Lazy",
+            r"no 'compares', no 'couples', no 'exact': see stepweave\.policies",
+        ),
+        ("others_policies:Bare", r"PydanticUserError: A non-annotated attribute.*`[.] Update"),
         ("others_policies:Both", r"both compares and couples"),
         ("others_policies:not_a_policy", r"must name a subclass of .*Policy, not 7"),
         ("others_policies:missing", r"cannot be loaded: AttributeError"),
@@ -118,6 +128,18 @@ def test_what_is_wrong_with_a_package_is_said_of_the_package(
         pytest.raises(PolicyError, match=f"(?s)'(acceptance.)?wrong' of package 'others'.*{said}"),
     ):
         policy("acceptance", "wrong")
+
+
+def test_an_entry_point_of_no_decision_is_named_where_its_policy_is_not_found(
+    tmp_path: Path,
+) -> None:
+    with (
+        package(tmp_path, accept__good="others_policies:Good"),
+        pytest.raises(
+            PolicyError, match=r"package 'others' registers 'accept\.good', which should"
+        ),
+    ):
+        policy("acceptance", "good")
 
 
 def test_an_object_is_checked_for_the_decision_that_it_is_for() -> None:

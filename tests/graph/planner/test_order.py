@@ -87,6 +87,17 @@ def test_the_order_of_state_accesses_is_that_of_the_listing() -> None:
     assert program(compile_plan(graph)) == ["first.host", "second.host"]
 
 
+def test_a_writer_listed_behind_its_reader_is_told_to_be_listed_before_it() -> None:
+    late = [host("reader", op("x s", "s")), host("writer", op("s", "x s"))]
+    graph = StepGraph.build(late, [value("x")], ["s"])
+    with pytest.raises(DeadlockError) as caught:
+        compile_plan(graph)
+    advice = "'reader' reads 'x', which 'writer' writes, listed after it: list 'writer' before"
+    assert advice in caught.value.message
+    assert "carry" not in caught.value.message, "a version of the step before is another meaning"
+    compile_plan(StepGraph.build([late[1], late[0]], [value("x")], ["s"]))
+
+
 def test_streams_follow_the_launches() -> None:
     plan = compile_plan(decode_step(2), order="search", costs={"forward.device": 80.0})
     launches = [f"{name.removesuffix('.host')}.device" for name, _ in plan.actors["driver"]]

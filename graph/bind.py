@@ -7,9 +7,10 @@ never sees it, and the function gets None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import methodcaller
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from .errors import GraphError, StepweaveError, did_you_mean
@@ -104,9 +105,7 @@ class Binder:
         self._outside = set(values)
         self._named_states = set(states)
         self._resources = resources
-        self._uses = {
-            id(use): use for node in nodes if isinstance(node, Declared) for use in self._of(node)
-        }
+        self._uses = [use for node in nodes if isinstance(node, Declared) for use in self._of(node)]
         self._raw = [op for n in nodes if isinstance(n, Node) for op in (*n.host, *n.device)]
         while self._drop():
             pass
@@ -114,10 +113,10 @@ class Binder:
     def values(self) -> list[Value[Any, Any]]:
         """The typed values that are written or must be, in the order of the listing."""
         found: dict[str, tuple[Any, Declared]] = {}
-        for use in self._uses.values():
+        for use in self._uses:
             for name, write in use.writes.items():
                 _same(found, name, write.of_value, use.node)
-        for use in self._uses.values():
+        for use in self._uses:
             for parameter, read in use.reads.items():
                 declared = use.op.parameters[parameter].of
                 if parameter not in use.node.wiring and isinstance(declared, Value):
@@ -127,7 +126,7 @@ class Binder:
     def states(self) -> list[State[Any]]:
         """The typed states that are touched, in the order of the listing."""
         found: dict[str, tuple[Any, Declared]] = {}
-        for use in self._uses.values():
+        for use in self._uses:
             for parameter, name in use.states.items():
                 declared = use.op.parameters[parameter].of
                 if isinstance(declared, State):
@@ -140,9 +139,10 @@ class Binder:
         What the value or state says of itself may be made from this node's options. None for a
         state that no function touches.
         """
-        uses = self._uses.values()
-        writers = [use.node for use in uses if name in use.writes]
-        return next(iter([*writers, *(use.node for use in uses if name in use.touches())]), None)
+        for use in self._uses:
+            if name in use.writes:
+                return use.node
+        return next((use.node for use in self._uses if name in use.touches()), None)
 
     def nodes(self, *, bodies: bool) -> list[Node]:
         """The nodes with the ops that their functions declare; without `bodies` for a look only."""
@@ -151,19 +151,11 @@ class Binder:
         ]
 
     def _node(self, node: Declared, bodies: bool) -> Node:
-        by_op = {
-            (use.side, use.op.phase, use.op.name): use
-            for use in self._uses.values()
-            if use.node is node
-        }
-
-        def ops(side: str, functions: Iterable[OpFunction[..., Any]]) -> tuple[Op, ...]:
-            return tuple(self._op(by_op[side, each.phase, each.name], bodies) for each in functions)
-
-        host = ops("host", node.host) or (Op(),)
+        uses = [use for use in self._uses if use.node is node]
+        host = tuple(self._op(use, bodies) for use in uses if use.side == "host") or (Op(),)
         if node.launch_cost_us is not None and node.device:
             host = tuple(_launching(op, node.launch_cost_us) for op in host)
-        device = ops("device", node.device)
+        device = tuple(self._op(use, bodies) for use in uses if use.side == "device")
         return replace(node.template, host=host, device=device)
 
     def _op(self, use: _Use, bodies: bool) -> Op:
@@ -180,20 +172,8 @@ class Binder:
         )
 
     def _of(self, node: Declared) -> Iterator[_Use]:
-        known = {
-            name
-            for op in (*node.host, *node.device)
-            for name, each in op.parameters.items()
-            if each.role == "read"
-        }
-        for parameter in node.wiring:
-            if parameter not in known:
-                raise GraphError(
-                    f"node {node.template.name!r} of kind {node.template.kind!r} reads no "
-                    f"{parameter!r}{did_you_mean(parameter, known)}",
-                    code="SW-READS",
-                    line=node.template.line,
-                )
+        if node.wiring:
+            _check_wiring(node)
         for side, ops in (("host", node.host), ("device", node.device)):
             for op in ops:
                 yield self._use(node, op, side)
@@ -230,12 +210,12 @@ class Binder:
 
     def _drop(self) -> bool:
         """Unbind what has no other side any more; whether anything was."""
-        written = {name for use in self._uses.values() for name in use.writes} | self._outside
+        written = {name for use in self._uses for name in use.writes} | self._outside
         written |= {name for op in self._raw for name in op.writes}
         read = {name for op in self._raw for name in (each.name for each in op.reads)}
-        read |= {name for use in self._uses.values() for name in use.touches()}
+        read |= {name for use in self._uses for name in use.touches()}
         dropped = False
-        for use in self._uses.values():
+        for use in self._uses:
             parameters = use.op.parameters
             for name in [n for n, each in use.reads.items() if parameters[n].optional]:
                 if use.reads[name].name not in written or self._made_for_nobody(use, name):
@@ -263,7 +243,7 @@ class Binder:
         return bool(made) and not any(each in use.writes for each in made)
 
     def _shared(self, mine: _Use, state: str, role: str) -> bool:
-        others = [use for use in self._uses.values() if use is not mine]
+        others = [use for use in self._uses if use is not mine]
         if any(state in op.writes for op in self._raw):
             return True
         if role == "update":
@@ -275,6 +255,24 @@ class Binder:
     def _idle(use: _Use) -> bool:
         """Whether all that the function might write is wanted by nobody."""
         return bool(use.op.writes) and not use.writes and not use.updates
+
+
+def _check_wiring(node: Declared) -> None:
+    """What the node is told to read must be a read of one of its functions."""
+    known = {
+        name
+        for op in (*node.host, *node.device)
+        for name, each in op.parameters.items()
+        if each.role == "read"
+    }
+    for parameter in node.wiring:
+        if parameter not in known:
+            raise GraphError(
+                f"node {node.template.name!r} of kind {node.template.kind!r} reads no "
+                f"{parameter!r}{did_you_mean(parameter, known)}",
+                code="SW-READS",
+                line=node.template.line,
+            )
 
 
 def _same(
@@ -302,35 +300,23 @@ def _body(use: _Use, resources: Resources) -> Run:
     """What the executor calls: the function with its arguments, its result published."""
     function = passed(resources, use.op.function, use.node)
     bound = use.op.parameters
-    fixed: dict[str, Any] = {
-        name: None
-        for name, each in bound.items()
-        if each.role in ("read", "state", "update", "buffer")
-    }
-    gets: list[tuple[str, str, str]] = []
+    fixed: dict[str, Any] = {}
+    gets: list[tuple[str, Callable[[OpContext], Any]]] = []
     for name, each in bound.items():
         if name in use.reads:
-            gets.append((name, "read", str(use.reads[name])))
+            gets.append((name, methodcaller("read", str(use.reads[name]))))
         elif name in use.states:
-            gets.append((name, "state", use.states[name]))
+            gets.append((name, methodcaller("state", use.states[name])))
         elif each.role == "buffer" and each.name in use.writes:
-            gets.append((name, "buffer", each.name))
+            gets.append((name, methodcaller("buffer", each.name)))
         elif each.role == "context":
-            gets.append((name, "context", ""))
+            gets.append((name, lambda ctx: ctx))
+        elif each.role in ("read", "state", "update", "buffer"):
+            fixed[name] = None
     publish = _publisher(use)
 
     def run(ctx: OpContext) -> None:
-        passed = dict(fixed)
-        for name, how, key in gets:
-            if how == "read":
-                passed[name] = ctx.read(key)
-            elif how == "state":
-                passed[name] = ctx.state(key)
-            elif how == "buffer":
-                passed[name] = ctx.buffer(key)
-            else:
-                passed[name] = ctx
-        publish(ctx, function(**passed))
+        publish(ctx, function(**fixed, **{name: get(ctx) for name, get in gets}))
 
     return run
 

@@ -17,6 +17,7 @@ import pathlib
 import sys
 import uuid
 from collections.abc import Collection, Iterator
+from functools import cache
 from types import BuiltinFunctionType, EllipsisType, FunctionType, MappingProxyType
 from typing import Any, TypeVar
 
@@ -56,6 +57,7 @@ def immutable(kind: C) -> C:
     if not isinstance(kind, type):
         raise TypeError(f"immutable: give a class, not {kind!r}")
     _KNOWN.add(kind)
+    never_changes.cache_clear()
     return kind
 
 
@@ -70,7 +72,7 @@ def mutable_part(datum: object, name: str, homes: Collection[object] = ()) -> st
 
 def _mutable(datum: Any, path: str, seen: set[int]) -> Iterator[tuple[str, str]]:
     """Each mutable part, and why it is one. `seen`: what need not be looked at (again)."""
-    kind = type(datum)
+    kind: type = type(datum)
     if kind in _SCALARS or id(datum) in seen or never_changes(kind):
         return
     seen.add(id(datum))
@@ -121,6 +123,7 @@ def _attributes(datum: object) -> Iterator[tuple[str, object]]:
     yield from tuple(getattr(datum, "__dict__", {}).items())
 
 
+@cache
 def never_changes(kind: type) -> bool:
     """Whether objects of a class count as immutable with all that they reach, or as memory."""
     if any(base in _KNOWN for base in kind.__mro__):

@@ -27,6 +27,8 @@ from .seen import Seen
 if TYPE_CHECKING:
     from .strict import CheckedRun
 
+_WRITE, _LOOK = Use.WRITE, Use.LOOK  # looked up once: an enum takes its time
+
 
 class Checked:
     """The checks of one op; used by one thread at a time, for one step after the other."""
@@ -314,13 +316,13 @@ class Checked:
         entry = self._near(address)
         if entry is None:
             return
-        if use is Use.WRITE:
+        if use is _WRITE:
             if entry in self.writable:
                 if entry not in self.changed:
                     self.changed.add(entry)
                     self._touch(entry, True)
                 return
-        elif entry in self.readable or (use is Use.LOOK and entry in self.writable):
+        elif entry in self.readable or (use is _LOOK and entry in self.writable):
             if entry not in self.touched:
                 self.touched.add(entry)
                 self._touch(entry, False)

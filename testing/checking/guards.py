@@ -150,7 +150,9 @@ def _guarded(kind: type, owners: frozenset[str]) -> type:
     def __getattribute__(self: Any, name: str) -> Any:
         if name == "__class__":
             return kind  # what compares classes finds the one that was written
-        if AT_WORK.op is not None and (not name.startswith("__") or name == "__dict__"):
+        op = AT_WORK.op  # as in `reads`, without a call: there are thousands in a step
+        undeclared = op is not None and owners.isdisjoint(op.may_touch)
+        if undeclared and (not name.startswith("__") or name == "__dict__"):
             reads(name)
         return read(self, name)
 

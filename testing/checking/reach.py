@@ -48,13 +48,14 @@ def reached(datum: object, through: tuple[type, ...] = (object,)) -> Iterator[An
     left: list[Any] = [datum]
     while left and len(seen) < MOST:
         part = left.pop()
-        way = _ways.get(type(part)) or _learn(type(part))
-        if not way.entered or id(part) in seen:
+        if id(part) in seen:
             continue
-        seen.add(id(part))
-        yield part
-        if everything or issubclass(way.kind, through):
-            _enter(part, way, left)
+        way = _ways.get(type(part)) or _learn(type(part))
+        if way.entered:
+            seen.add(id(part))
+            yield part
+            if everything or issubclass(way.kind, through):
+                _enter(part, way, left)
 
 
 def contents(datum: object) -> list[tuple[Any, Hashable]]:
@@ -89,6 +90,7 @@ class _Way:
 
 
 _ways: dict[type, _Way] = {}
+_not_entered: set[object] = set(SCALARS)  # and those of `_ways`
 
 
 def _learn(given: type) -> _Way:
@@ -107,6 +109,8 @@ def _learn(given: type) -> _Way:
         slots=slots,
         has_dict=any("__dict__" in base.__dict__ for base in kind.__mro__),
     )
+    if not way.entered:
+        _not_entered.add(given)
     return way
 
 
@@ -115,28 +119,29 @@ def _names(slots: str | Iterable[str]) -> Iterable[str]:
 
 
 def _is_entered(kind: type) -> bool:
+    unchanging = never_changes(kind)
     if issubclass(kind, (*CONTAINERS, bytearray)):
         return True
-    if never_changes(kind) or any(b.__module__.startswith("torch.nn.") for b in kind.__mro__):
+    if unchanging or any(b.__module__.startswith("torch.nn.") for b in kind.__mro__):
         return False
     return kind.__module__.partition(".")[0] not in EQUIPMENT
 
 
 def _enter(part: Any, way: _Way, left: list[Any]) -> None:
-    """Add what `part` holds to what is left to look at, but for scalars."""
+    """Add what `part` holds to what is left to look at, but for what is not entered."""
     if way.holds:
         held = _unless_scalars(part.values(), LONG_MAPPING) if way.maps else _unless_scalars(part)
-        left += [each for each in held if type(each) not in SCALARS]
+        left += [each for each in held if type(each) not in _not_entered]
     for slot in way.slots:
         try:
             each = slot(part)
         except AttributeError:  # not set yet
             continue
-        if type(each) not in SCALARS:
+        if type(each) not in _not_entered:
             left.append(each)
     if way.has_dict:
         held = tuple(_get(part, "__dict__").values())
-        left += [each for each in held if type(each) not in SCALARS]
+        left += [each for each in held if type(each) not in _not_entered]
 
 
 _get = object.__getattribute__

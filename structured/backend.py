@@ -117,6 +117,28 @@ class CompiledGrammar(Protocol):
         ...
 
 
+class GrammarAround:
+    """A compiled grammar that changes the matchers of another, and is else as that one."""
+
+    inner: CompiledGrammar
+
+    @property
+    def spec(self) -> GrammarSpec:
+        return self.inner.spec
+
+    @property
+    def vocab_size(self) -> int:
+        return self.inner.vocab_size
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.inner.warnings
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.inner.notes
+
+
 @runtime_checkable
 class GrammarBackend(Protocol):
     """Compiles grammars for one tokenizer and one model vocabulary."""

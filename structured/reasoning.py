@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..graph.immutable import immutable
-from .backend import CompiledGrammar, Matcher, Window, WindowFiller
+from .backend import CompiledGrammar, GrammarAround, Matcher, Window, WindowFiller
 from .bitmask import ALL_ALLOWED, Words
-from .grammar import GrammarError, GrammarSpec, MatcherFailure
+from .grammar import GrammarError, MatcherFailure
 from .matcher import refused_token
 
 
@@ -72,27 +72,11 @@ def with_reasoning(compiled: CompiledGrammar, end: Sequence[int]) -> ReasonedGra
 
 @immutable
 @dataclass(frozen=True)
-class ReasonedGrammar:
+class ReasonedGrammar(GrammarAround):
     """A compiled grammar behind a section of reasoning."""
 
     inner: CompiledGrammar
     marker: MarkerAutomaton
-
-    @property
-    def vocab_size(self) -> int:
-        return self.inner.vocab_size
-
-    @property
-    def spec(self) -> GrammarSpec:
-        return self.inner.spec
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return self.inner.warnings
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.inner.notes
 
     def matcher(self) -> ReasoningMatcher:
         return ReasoningMatcher(self)

@@ -17,9 +17,8 @@ from ..graph.node import Op, OpContext, Run
 from ..graph.plan import Plan
 from ..graph.step_graph import Vertex
 from ..requests.request import TextStream
-from ..structured.backend import CompiledGrammar, Matcher
+from ..structured.backend import CompiledGrammar, GrammarAround, Matcher
 from ..structured.bitmask import Words
-from ..structured.grammar import GrammarSpec
 from .forwarding import Forwarding
 
 
@@ -100,7 +99,7 @@ class FaultyDecoder:
 
 
 @dataclass
-class FaultyGrammar:
+class FaultyGrammar(GrammarAround):
     """A grammar whose matchers raise on their n-th call of a kind, counted over all of them.
 
     `fails` says which: "matcher" (when it is made), "fill" or "advance", from 1 on.
@@ -109,22 +108,6 @@ class FaultyGrammar:
     inner: CompiledGrammar
     fails: Mapping[str, int]
     calls: Counter[str] = field(init=False, default_factory=Counter)
-
-    @property
-    def spec(self) -> GrammarSpec:
-        return self.inner.spec
-
-    @property
-    def vocab_size(self) -> int:
-        return self.inner.vocab_size
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return self.inner.warnings
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.inner.notes
 
     def matcher(self) -> Matcher:
         self.called("matcher")

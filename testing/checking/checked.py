@@ -111,8 +111,8 @@ class Checked:
                 kind = type(container).__name__
                 self._input_changed(name, f"a {kind} of state {name!r}", at_line=False)
         self._note_use(found)
-        for name in self.states_written:
-            strict.look_at_state(name)
+        if self.states_written:
+            strict.look_at(self.states_written)
         for name in self.written:
             key = Key(name, step)
             if key not in strict.published:

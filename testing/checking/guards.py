@@ -65,14 +65,16 @@ class Guards:
         self._owners: dict[int, frozenset[str]] = {}
         self._sharing: dict[str, set[str]] = {name: set() for name in states}
 
-    def look(self, state: str) -> None:
-        """Guard what a state reaches now, and no longer what it does not reach any more.
+    def look(self, states: Collection[str]) -> None:
+        """Guard what these states reach now, and no longer what they do not reach any more.
 
-        What came into an object that it shares with another state is reached by that one too.
+        What came into an object that one shares with another state is reached by that one too.
         """
         with self._lock:
-            self._look(state)
-            for other in tuple(self._sharing[state]):
+            for state in states:
+                self._look(state)
+            sharing = {other for state in states for other in self._sharing[state]}
+            for other in sharing.difference(states):
                 self._look(other)
 
     def _look(self, state: str) -> None:

@@ -80,8 +80,7 @@ class CheckedRun:
                     code="SW-MUTABLE-VALUE",
                 )
             self.publish(Key(name, -1), value.initial)
-        for name in states:
-            self.look_at_state(name)
+        self.look_at(tuple(states))
         self.checks = {
             name: Checked(self, graph, vertex) for name, vertex in graph.vertices.items()
         }
@@ -115,12 +114,13 @@ class CheckedRun:
         self.published[key] = found
         return found
 
-    def look_at_state(self, name: str) -> None:
-        """Note the memory that a state reaches now: ops may give it more."""
-        blocks = self.walker.blocks(self.objects[name])
-        entries = self.owners.claim(blocks, Key(name), home=True)
-        self.states[name] = Published(self.objects[name], blocks, frozenset(entries))
-        self.guards.look(name)
+    def look_at(self, states: Collection[str]) -> None:
+        """Note what these states reach now, memory and objects: ops may give them more."""
+        for name in states:
+            blocks = self.walker.blocks(self.objects[name])
+            entries = self.owners.claim(blocks, Key(name), home=True)
+            self.states[name] = Published(self.objects[name], blocks, frozenset(entries))
+        self.guards.look(states)
 
     def release(self) -> None:
         """The states are as they were before the run, but for what ops have done to them."""

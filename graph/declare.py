@@ -55,13 +55,11 @@ def op(function: Callable[P, R], /) -> OpFunction[P, R]: ...
 @overload
 def op(
     *, writes: One[A], phase: str | None = None, cost_us: float | None = None
-) -> Callable[[Callable[P, A | None]], OpFunction[P, A | None]]: ...
+) -> Callable[[Callable[P, A]], OpFunction[P, A]]: ...
 @overload
 def op(
     *, writes: tuple[One[A], One[B]], phase: str | None = None, cost_us: float | None = None
-) -> Callable[
-    [Callable[P, tuple[A | None, B | None] | None]], OpFunction[P, tuple[A | None, B | None] | None]
-]: ...
+) -> Callable[[Callable[P, tuple[A, B]]], OpFunction[P, tuple[A, B]]]: ...
 @overload
 def op(
     *,
@@ -69,8 +67,8 @@ def op(
     phase: str | None = None,
     cost_us: float | None = None,
 ) -> Callable[
-    [Callable[P, tuple[A | None, B | None, C | None] | None]],
-    OpFunction[P, tuple[A | None, B | None, C | None] | None],
+    [Callable[P, tuple[A, B, C]]],
+    OpFunction[P, tuple[A, B, C]],
 ]: ...
 @overload
 def op(
@@ -86,8 +84,8 @@ def op(
 ) -> Any:
     """Declare one op by a function: for nodes of several ops, and for node kinds.
 
-    What the function returns is what it `writes`; None: nothing in this step. Raises `GraphError`
-    for a signature that hides what it reads.
+    What the function returns is what it `writes`; None, of a `Value[T | None]`: nothing in this
+    step. Raises `GraphError` for a signature that hides what it reads.
     """
 
     def decorate(decorated: Callable[..., Any]) -> OpFunction[..., Any]:
@@ -115,13 +113,13 @@ def node(function: Callable[P, R], /) -> NodeFunction[P, R]: ...
 @overload
 def node(
     *, writes: One[A], **placing: Unpack[Placing]
-) -> Callable[[Callable[P, A | None]], NodeFunction[P, A | None]]: ...
+) -> Callable[[Callable[P, A]], NodeFunction[P, A]]: ...
 @overload
 def node(
     *, writes: tuple[One[A], One[B]], **placing: Unpack[Placing]
 ) -> Callable[
-    [Callable[P, tuple[A | None, B | None] | None]],
-    NodeFunction[P, tuple[A | None, B | None] | None],
+    [Callable[P, tuple[A, B]]],
+    NodeFunction[P, tuple[A, B]],
 ]: ...
 @overload
 def node(

@@ -64,7 +64,11 @@ def _parameter(role: Role, of: object, kind: type, **more: Any) -> Any:
 
 
 def read(value: Value[T, Any] | str, carry: int = 0) -> T:
-    """The version of a value of `carry` steps back; 0: of this step. Raises `GraphError`."""
+    """The version of a value of `carry` steps back; 0: of this step. Raises `GraphError`.
+
+    A value that a step may be without is a `Value[T | None]`, so that each reader is told. Before
+    step 0 it is the value's `initial`.
+    """
     arguments.whole("read", "carry", carry, -arguments.MAX_DISTANCE, 1 << 62)
     return cast(T, _parameter("read", value, Value, carry=carry))
 

@@ -60,7 +60,7 @@ DRAFT_KV = cache_of(FITTING_MODEL)
 
 
 def propose(
-    inputs: Inputs = read(INPUTS),
+    inputs: Inputs | None = read(INPUTS),
     sampled: Sampled | None = read(SAMPLED),
     draft_kv: PagedCache = update(DRAFT_KV),
     kept: Kept | None = optional(KEPT),
@@ -72,6 +72,8 @@ def propose(
     """Drafts that continue the sampled tokens, by the model's own continuation."""
     from .ops import draft_model
 
+    if inputs is None:
+        return None
     draft_model.follow_prompts(model, inputs, draft_kv)
     if inputs.sample is None or sampled is None:
         return None

@@ -71,9 +71,9 @@ HEAD_KV = cache_of(FITTING_HEAD)
 
 
 def propose(
-    inputs: Inputs = read(INPUTS),
+    inputs: Inputs | None = read(INPUTS),
     sampled: Sampled | None = read(SAMPLED),
-    hidden: Tensor = read(HIDDEN),
+    hidden: Tensor | None = read(HIDDEN),
     draft_kv: PagedCache = update(HEAD_KV),
     kept: Kept | None = optional(KEPT),
     head: EagleHead = given(FITTING_HEAD),
@@ -84,6 +84,8 @@ def propose(
     """Drafts that continue the sampled tokens. `hidden[T, F]` as the head wants them."""
     from .ops import draft_eagle
 
+    if inputs is None or hidden is None:
+        return None
     return draft_eagle.propose(
         head, inputs, sampled, hidden, draft_kv, kept, rule, vocab_size, limits.context_length
     )

@@ -22,11 +22,11 @@ def forward(
     inputs: Inputs | None = read(INPUTS),
     kv: PagedCache = update(KV),
     target: CausalLM = given(TARGET),
-) -> tuple[Tensor | None, Tensor | None, Tensor | None] | None:
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Logits `[S, W, V]` and `[P, V]`, and the hidden states `[T, F]` that are watched."""
     from .ops.passes import target_pass
 
-    return None if inputs is None else target_pass(target, inputs, kv)
+    return (None, None, None) if inputs is None else target_pass(target, inputs, kv)
 
 
 KIND = NodeKind(

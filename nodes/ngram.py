@@ -41,7 +41,7 @@ class NgramOptions(DrafterOptions):
 
 
 def propose(
-    inputs: Inputs = read(INPUTS),
+    inputs: Inputs | None = read(INPUTS),
     sampled: Sampled | None = read(SAMPLED),
     history: History = state(HISTORY),
     chosen: NgramOptions = settings(NgramOptions),
@@ -50,7 +50,7 @@ def propose(
     from ..sampling.lookup import propose as look_up
     from .data import Proposal
 
-    sample = inputs.sample
+    sample = None if inputs is None else inputs.sample
     if sample is None or sampled is None or sample.draft_width == 0:
         return None
     reach = sample.longest + sampled.tokens.shape[1]

@@ -129,7 +129,7 @@ MATCHERS: State[MatcherTable] = State("matchers", make=_new_matchers, per_run=Tr
 """One grammar matcher for each structured request."""
 
 
-# --- values: written anew in each step
+# --- values: written anew in each step; with `| None` in its type, a step may have none
 
 
 def _staging_bytes(sizes: Sizes = given(SIZES)) -> int:
@@ -247,28 +247,30 @@ def _new_kept(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE))
 
 BATCH: Value[StepBatch] = Value("batch")
 """The rows of the step, as scheduled."""
-STAGING: Value[StagedStep, Staging] = Value(
+STAGING: Value[StagedStep | None, Staging] = Value(
     "staging", "pinned", "slots", size=_staging_bytes, allocate=_new_staging
 )
 """The batch in pinned buffers."""
-INPUTS: Value[Inputs] = Value("inputs", "device", "slots", size=_inputs_bytes)
+INPUTS: Value[Inputs | None] = Value("inputs", "device", "slots", size=_inputs_bytes)
 """What the models compute on."""
-LOGITS: Value[Tensor] = Value("logits", "device", "slots", size=_logits_bytes)
+LOGITS: Value[Tensor | None] = Value("logits", "device", "slots", size=_logits_bytes)
 """`[S, W, V]` of the sampling rows, position by position of their windows."""
-PROMPT_LOGITS: Value[Tensor] = Value("prompt_logits", "device", "slots", size=_prompt_logits_bytes)
+PROMPT_LOGITS: Value[Tensor | None] = Value(
+    "prompt_logits", "device", "slots", size=_prompt_logits_bytes
+)
 """`[P, V]` of the prompt tokens whose log-probabilities are asked for."""
-HIDDEN: Value[Tensor] = Value("hidden", "device", "slots", size=_hidden_bytes)
+HIDDEN: Value[Tensor | None] = Value("hidden", "device", "slots", size=_hidden_bytes)
 """`[T, F]`: the target's hidden states, after its last norm, where F is its `hidden_size`.
 
 A drafter can have those of other layers: see `CausalLM.record_features`.
 """
-MASK_HOST: Value[FilledMask, MaskBuffer] = Value(
+MASK_HOST: Value[FilledMask | None, MaskBuffer] = Value(
     "mask_host", "pinned", "slots", size=_mask_bytes, allocate=_new_mask_buffer
 )
 """Grammar masks of the sampling rows, on the host."""
-MASK: Value[Mask] = Value("mask", "device", "slots", size=_mask_bytes)
+MASK: Value[Mask | None] = Value("mask", "device", "slots", size=_mask_bytes)
 """The same on the device."""
-SAMPLED: Value[Sampled] = Value("sampled", "device", "slots", size=_sampled_bytes)
+SAMPLED: Value[Sampled | None] = Value("sampled", "device", "slots", size=_sampled_bytes)
 """The tokens of the step, and how many of each row were accepted."""
 PROGRESS: Value[Progress] = Value(
     "progress", "device", "slots", size=_progress_bytes, first=_first_progress
@@ -276,11 +278,11 @@ PROGRESS: Value[Progress] = Value(
 """How far each live request is: its last token, its number of computed tokens."""
 DRAFTS: Value[DraftTable] = Value("drafts", "device", "slots", size=_drafts_bytes, first=_no_drafts)
 """The pending drafts of every live row."""
-HOST_SAMPLED: Value[HostSampled, HostSampled] = Value(
+HOST_SAMPLED: Value[HostSampled | None, HostSampled] = Value(
     "host_sampled", "pinned", "slots", size=_host_sampled_bytes, allocate=_new_host_sampled
 )
 """`SAMPLED` on the host."""
-HOST_DRAFTS: Value[HostDrafts, HostDrafts] = Value(
+HOST_DRAFTS: Value[HostDrafts | None, HostDrafts] = Value(
     "host_drafts",
     "pinned",
     "slots",
@@ -289,11 +291,13 @@ HOST_DRAFTS: Value[HostDrafts, HostDrafts] = Value(
     allocate=_new_host_drafts,
 )
 """`DRAFTS` on the host."""
-HOST_COUNTS: Value[Tensor, Tensor] = Value(
+HOST_COUNTS: Value[Tensor | None, Tensor] = Value(
     "host_counts", "pinned", "slots", size=_counts_bytes, allocate=_new_counts
 )
 """`[S]`: how many tokens each sampling row got, on the host."""
-KEPT: Value[Kept, Tensor] = Value("kept", "pinned", "slots", size=_kept_bytes, allocate=_new_kept)
+KEPT: Value[Kept | None, Tensor] = Value(
+    "kept", "pinned", "slots", size=_kept_bytes, allocate=_new_kept
+)
 """Which tokens of a drafter's first pass are real, where its batches are not padded."""
 SETTLED: Value[SettledRows] = Value("settled")
 """What each request got from the step."""

@@ -110,7 +110,7 @@ def _steered_bytes(sizes: Sizes = given(SIZES)) -> int:
     return 4 * 131072 * sizes.max_rows * sizes.window
 
 
-STEERED: Value[Tensor] = Value("steered", "device", "slots", size=_steered_bytes)
+STEERED: Value[Tensor | None] = Value("steered", "device", "slots", size=_steered_bytes)
 
 
 @op(writes=STEERED)
@@ -131,7 +131,7 @@ def steer(
 
 
 def propose(
-    inputs: Inputs = read(INPUTS),
+    inputs: Inputs | None = read(INPUTS),
     sampled: Sampled | None = read(SAMPLED),
     draft_kv: PagedCache = update(DRAFT_KV),
     model: CausalLM = given(FITTING_MODEL),
@@ -142,7 +142,7 @@ def propose(
 ) -> Proposal | None:
     """The drafts that the tables say, after the draft model has computed its own."""
     found = draft_model.propose(inputs, sampled, draft_kv, None, model, rule, vocab_size, limits)
-    if found is None or inputs.sample is None or sampled is None:
+    if found is None or inputs is None or inputs.sample is None or sampled is None:
         return None
     return _replaced(tables, inputs.sample, sampled, found)
 

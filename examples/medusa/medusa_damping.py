@@ -72,7 +72,7 @@ def new_counts(
 
 
 COUNTS: State[Counts] = State("repeat_counts", make=new_counts, keys=REQUEST_SLOTS)
-DAMPED: Value[Tensor] = Value("damped", "device", "slots")
+DAMPED: Value[Tensor | None] = Value("damped", "device", "slots")
 """`[S, W, V]`: the logits of the sampling rows, damped."""
 
 

@@ -78,9 +78,9 @@ HEADS: Resource[nn.ModuleList] = Resource("medusa_heads", load)
 
 
 def propose(
-    inputs: Inputs = read(INPUTS),
+    inputs: Inputs | None = read(INPUTS),
     sampled: Sampled | None = read(SAMPLED),
-    hidden: Tensor = read(HIDDEN),
+    hidden: Tensor | None = read(HIDDEN),
     heads: nn.ModuleList = given(HEADS),
 ) -> Proposal | None:
     """A draft from each head, for the places after the token that was just sampled."""
@@ -88,8 +88,8 @@ def propose(
 
     from stepweave.nodes import Proposal
 
-    sample = inputs.sample
-    if sample is None or sampled is None or sample.draft_width == 0:
+    sample = None if inputs is None else inputs.sample
+    if sample is None or sampled is None or hidden is None or sample.draft_width == 0:
         return None
     newest = sampled.counts[:, None] - 1  # the position whose logits gave the newest token
     states = hidden[sample.logit_index.gather(1, newest)[:, 0]]  # [S, H]

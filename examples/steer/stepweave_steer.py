@@ -23,7 +23,7 @@ class Bias(Options):
     bias: float = Field(default=1.0, description="What is added to their logits.")
 
 
-BIASED: Value[Tensor] = Value("biased", "device", "slots")
+BIASED: Value[Tensor | None] = Value("biased", "device", "slots")
 """`[S, W, V]`: the logits of the sampling rows, biased."""
 
 

@@ -30,8 +30,8 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 
 FIRST: Value[int] = Value("first")
-SECOND: Value[int] = Value("second")
-THIRD: Value[int] = Value("third", place="pinned")
+SECOND: Value[int | None] = Value("second")
+THIRD: Value[int | None] = Value("third", place="pinned")
 TALLY: State[list[int]] = State("tally", make=list)
 
 
@@ -283,8 +283,8 @@ def test_an_op_that_updates_a_state_is_not_idle_though_nobody_reads_what_it_writ
 
 
 def test_a_body_gets_none_for_what_is_not_bound_and_publishes_what_is() -> None:
-    second: Value[list[int], list[int]] = Value("second", allocate=list)
-    third: Value[list[int], list[int]] = Value("third", allocate=list)
+    second: Value[list[int] | None, list[int]] = Value("second", allocate=list)
+    third: Value[list[int] | None, list[int]] = Value("third", allocate=list)
     seen: list[tuple[Any, ...]] = []
 
     @node(writes=(wanted(second), wanted(third)))
@@ -299,8 +299,8 @@ def test_a_body_gets_none_for_what_is_not_bound_and_publishes_what_is() -> None:
         return into, None if beside is None else [*beside, 5]
 
     @node(writes="out")
-    def take(third: list[int] = read(third)) -> int:
-        return len(third)
+    def take(third: list[int] | None = read(third)) -> int:
+        return len(third or ())
 
     report = run(compile_plan(step_graph(work, take)), steps=2, keep=["out"])
     assert seen == [(None, None, None, [], 10)] * 2

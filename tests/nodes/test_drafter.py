@@ -32,7 +32,7 @@ def proposing(propose: Callable[..., Proposal | None], **more: Any) -> Callable[
 def offering(
     tokens: Sequence[Sequence[int]], valid: Sequence[int], probs: Tensor | None = None
 ) -> Callable[..., Proposal]:
-    def propose(inputs: Inputs = read(INPUTS)) -> Proposal:
+    def propose(inputs: Inputs | None = read(INPUTS)) -> Proposal:
         return Proposal(torch.tensor(tokens), torch.tensor(valid), probs)
 
     return propose
@@ -125,7 +125,7 @@ def test_a_step_that_samples_nothing_is_shown_to_the_drafter_and_changes_no_draf
     seen: list[Sampled | None] = []
 
     def propose(
-        inputs: Inputs = read(INPUTS), sampled: Sampled | None = read(SAMPLED)
+        inputs: Inputs | None = read(INPUTS), sampled: Sampled | None = read(SAMPLED)
     ) -> Proposal | None:
         seen.append(sampled)
         return None
@@ -156,7 +156,7 @@ def test_what_a_drafter_asks_for_is_asked_for_by_its_node_and_passed_on() -> Non
         bias: int = 0
 
     def propose(
-        inputs: Inputs = read(INPUTS),
+        inputs: Inputs | None = read(INPUTS),
         own: list[int] = update(OWN),
         sizes: Any = given(SIZES),
         chosen: Mine = settings(Mine),
@@ -189,7 +189,7 @@ def test_only_a_drafter_that_draws_keeps_what_it_drew_from() -> None:
 
 
 def test_a_parameter_that_is_called_like_one_of_the_node_must_be_the_same() -> None:
-    def propose(drafts: Sampled = read(SAMPLED)) -> None: ...
+    def propose(drafts: Sampled | None = read(SAMPLED)) -> None: ...
 
     with pytest.raises(GraphError, match="its parameter 'drafts' is the node's own"):
         Drafter("mine", "x", propose).kind()

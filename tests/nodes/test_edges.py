@@ -48,11 +48,19 @@ second(None, None)
 WRONG = {
     "reads another type": (
         "def wrong(sampled: Progress = read(SAMPLED)) -> None: ...",
-        '(default has type "Sampled", parameter has type "Progress")',
+        '(default has type "Sampled | None", parameter has type "Progress")',
     ),
     "reads a value of another's type": (
         "def wrong(sampled: Sampled = read(PROGRESS)) -> None: ...",
         '(default has type "Progress", parameter has type "Sampled")',
+    ),
+    "takes for granted what a step may be without": (
+        "def wrong(sampled: Sampled = read(SAMPLED)) -> None: ...",
+        '(default has type "Sampled | None", parameter has type "Sampled")',
+    ),
+    "leaves out what every step has": (
+        "def wrong() -> Progress | None: ...\nop(writes=PROGRESS)(wrong)",
+        'expected "Callable[[], Progress]"',
     ),
     "takes what is optional for granted": (
         "def wrong(drafts: DraftTable = optional(DRAFTS)) -> None: ...",
@@ -65,12 +73,12 @@ WRONG = {
     "writes two in the wrong order": (
         "def wrong(s: Sampled, t: Progress) -> tuple[Progress, Sampled]: return t, s\n"
         "op(writes=(SAMPLED, PROGRESS))(wrong)",
-        'expected "Callable[[Sampled, Progress], tuple[Sampled | None, Progress | None] | None]"',
+        'expected "Callable[[Sampled, Progress], tuple[Sampled | None, Progress]]"',
     ),
     "writes a wanted value of another type": (
         "def wrong(s: Sampled, t: Progress) -> tuple[Sampled, Progress]: return s, t\n"
         "node(writes=(SAMPLED, wanted(DRAFTS)))(wrong)",
-        "tuple[Sampled | None, DraftTable | None]",
+        "tuple[Sampled | None, DraftTable]",
     ),
     "updates a state of another type": (
         "def wrong(history: PagedCache = update(HISTORY)) -> None: ...",

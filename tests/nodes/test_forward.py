@@ -9,7 +9,7 @@ from torch import Tensor
 
 from stepweave.nodes.forward import forward
 from stepweave.requests.batch import StepBatch
-from tests.nodes.steps import CACHE, chunk, decoding, drafts_of, inputs_of, progress_of, some
+from tests.nodes.steps import CACHE, chunk, decoding, drafts_of, inputs_of, progress_of
 
 
 class Target:
@@ -26,12 +26,12 @@ class Target:
 
 def passed(inputs: Any) -> tuple[Any, Any, Any, Target]:
     target: Any = Target()
-    return *some(forward(inputs=inputs, kv=CACHE, target=target)), target
+    return *forward(inputs=inputs, kv=CACHE, target=target), target
 
 
 def test_without_inputs_there_is_no_pass() -> None:
     target: Any = Target()
-    assert forward(inputs=None, kv=CACHE, target=target) is None
+    assert forward(inputs=None, kv=CACHE, target=target) == (None, None, None)
     assert target.batch is None
 
 

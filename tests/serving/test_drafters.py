@@ -195,13 +195,14 @@ def test_another_package_can_bring_a_drafter(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def propose(
-        inputs: Inputs = read(INPUTS), sampled: Sampled | None = read(SAMPLED)
+        inputs: Inputs | None = read(INPUTS), sampled: Sampled | None = read(SAMPLED)
     ) -> Proposal | None:
         """Say the last token again, as often as the row has room."""
-        if inputs.sample is None or sampled is None or inputs.sample.draft_width == 0:
+        sample = None if inputs is None else inputs.sample
+        if sample is None or sampled is None or sample.draft_width == 0:
             return None
         last = sampled.tokens.gather(1, sampled.counts[:, None] - 1)
-        width = inputs.sample.draft_width
+        width = sample.draft_width
         return Proposal(last.expand(-1, width), torch.full_like(last[:, 0], width))
 
     echo = Drafter("echo", "say it again", propose)

@@ -72,7 +72,7 @@ def test_a_proposal_is_published_with_the_generation_of_its_row_and_its_step() -
     ],
 )
 def test_what_is_no_proposal_for_the_rows_of_the_step_is_refused(offered: Any, told: str) -> None:
-    def propose(inputs: Inputs = read(INPUTS)) -> Any:
+    def propose(inputs: Inputs | None = read(INPUTS)) -> Any:
         return offered
 
     with pytest.raises(StepweaveError, match=told) as caught:

@@ -6,6 +6,8 @@ if TYPE_CHECKING:
     __all__: list[str]
 
     from .noise import Purpose as Purpose
+    from .noise import gumbel as gumbel
+    from .noise import uniform as uniform
     from .verification import keep_equal as keep_equal
     from .verification import prefix as prefix
     from .verification import then_drawn as then_drawn

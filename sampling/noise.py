@@ -102,7 +102,8 @@ def uniform(seeds: Tensor, positions: Tensor, purpose: Purpose | int | Tensor) -
     """`[L]` float32 in [0, 1): multiples of 2^-24, so `uniform < p` has probability p to 2^-24,
     never holds for p = 0 and always for p = 1.
 
-    `seeds[L]`, `positions[L]`, `purpose[L]` as for `random_words`.
+    `seeds[L]`: of the requests; `positions[L]`: output positions; `purpose`: one for all, or `[L]`.
+    Raises nothing of its own.
     """
     if active(seeds.device):
         from .kernels import uniform as kernel
@@ -121,8 +122,8 @@ def gumbel(seeds: Tensor, positions: Tensor, purpose: Purpose | int | Tensor, vo
     from its distance to 1, which at that end is a small number with a full mantissa. With 24 bits,
     one draw in a hundred over a flat vocabulary of 128k tokens would be a tie.
 
-    `seeds[L]`, `positions[L]`, `purpose[L]` as for `random_words`. On a CPU 5 to 10 ms a row at
-    128k tokens: call it only for batches that sample.
+    `seeds[L]`, `positions[L]`, `purpose[L]` as for `uniform`; raises nothing of its own. On a CPU 5
+    to 10 ms a row at 128k tokens: call it only for batches that sample.
     """
     blocks = torch.arange(-(-vocab // 4), dtype=torch.int64, device=seeds.device)
     noise = torch.empty(len(seeds), len(blocks), 4, dtype=torch.float32, device=seeds.device)

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import typer
 
-import stepweave.nodes
 from stepweave.cli.main import app
 from stepweave.configs.node_keys import node_model
 from stepweave.configs.schema import json_schema, policy_model
@@ -138,8 +137,8 @@ def test_signatures_of_all_names_for_everybody_and_for_authors_are_listed_once()
         if marker.startswith("names ")
         for name in marker.split()[1:]
     ]
-    public = [(p, n) for p in (stepweave, stepweave.nodes) for n in p.__all__]
-    things = {n: getattr(p, n) for p, n in public}
+    public = map(import_module, ("stepweave", "stepweave.nodes", "stepweave.sampling"))
+    things = {name: getattr(package, name) for package in public for name in package.__all__}
     callables = {n for n, x in things.items() if isinstance(x, type) or inspect.isroutine(x)}
     assert sorted(listed) == sorted(callables)
 

@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import EnumType
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -37,13 +38,29 @@ def _name(name: str) -> str:
         first_sentence(inspect.getdoc(thing)),
         f"```text\n{_shape(name, thing)}\n```",
     ]
+    described = list(_described_fields(thing))
+    if described:
+        parts.append(table(("field", "what it is"), described))
     methods = list(_methods(thing))
     if methods:
         parts.append(table(("has", "what it is"), methods))
     return "\n\n".join(parts)
 
 
+def _described_fields(thing: Any) -> Iterator[tuple[str, str]]:
+    """The fields of a dataclass that its docstring describes, each in a paragraph `name: …`."""
+    if not (isinstance(thing, type) and dataclasses.is_dataclass(thing)):
+        return
+    fields = {field.name for field in dataclasses.fields(thing)}
+    for part in re.split(r"\n(?=\w+: )", inspect.getdoc(thing) or ""):
+        name, colon, said = part.partition(": ")
+        if colon and name in fields:
+            yield f"`{name}`", " ".join(said.partition("\n\n")[0].split())
+
+
 def _shape(name: str, thing: Any) -> str:
+    if isinstance(thing, EnumType):
+        return "\n".join(f"{name}.{member.name}" for member in thing)
     if hasattr(thing, "model_fields"):
         return f"{name}(**keys)  # as in a file"
     if getattr(thing, "_is_protocol", False):

@@ -58,6 +58,7 @@ class Request:
     bad_words: tuple[tuple[int, ...], ...] = ()  # forbidden sequences, as token ids
     index: int = 0  # which of the n completions of its prompt this is
     deliver: Deliver | None = None
+    streams: bool = True  # deliver what each step settled; else the output alone
     moments: Moments = field(default_factory=Moments)
 
     phase: Phase = "waiting"
@@ -163,7 +164,7 @@ class Request:
 
     def tell(self, text: str, tokens: int) -> None:
         """Deliver what the latest step settled: this text, and the last so many tokens."""
-        if self.deliver is not None and (text or tokens):
+        if self.deliver is not None and self.streams and (text or tokens):
             start = len(self.output_ids) - tokens
             asked = self.params.logprobs is not None
             self.deliver(

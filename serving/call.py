@@ -172,10 +172,15 @@ class Call:
         for ticket in self._tickets:
             self.service.cancel(ticket)
 
-    def begin(self) -> list[_Job]:
-        """Hand everything in that can be served; those that have ended already."""
+    def begin(self, *, streams: bool = True) -> list[_Job]:
+        """Hand everything in that can be served; those that have ended already.
+
+        `streams`: somebody wants to know of each step, and not of outputs alone.
+        """
         if not self._jobs:
             self.take_in()
+        for request in self.requests:
+            request.streams = streams
         if self.cancelled:
             for job in self._jobs:
                 job.ticket = None
@@ -223,7 +228,8 @@ class Call:
             if listeners.on_progress is not None:
                 listeners.on_progress(ended, tokens)
 
-        for job in self.begin():
+        streams = listeners.on_text is not None or listeners.on_progress is not None
+        for job in self.begin(streams=streams):
             tell(job)
         for job, increment in self._increments():
             if increment.text and listeners.on_text is not None and job.id not in broken:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..configs.place import Line
 from ..graph.errors import StepweaveError
@@ -13,17 +13,31 @@ from .planned import Refused
 
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
+    from ..serving.async_llm import AsyncLLM
     from ..serving.llm import LLM
+
+Front = TypeVar("Front", "LLM", "AsyncLLM")
 
 
 def loaded(config: PipelineConfig) -> LLM:
     """The engine of a config. Raises what `LLM` raises, and `Refused` with a node's place."""
     with _said("importing torch and transformers"):
         from ..serving.llm import LLM
+    return _made(LLM, config)
+
+
+def loaded_async(config: PipelineConfig) -> AsyncLLM:
+    """The same, for an event loop."""
+    with _said("importing torch and transformers"):
+        from ..serving.async_llm import AsyncLLM
+    return _made(AsyncLLM, config)
+
+
+def _made(front: type[Front], config: PipelineConfig) -> Front:
     drafter = getattr(config.drafter, "model", None)
     with _said(f"loading {config.model.name}" + (f" and {drafter}" if drafter else "")):
         try:
-            return LLM(pipeline=config)
+            return front(pipeline=config)
         except StepweaveError as error:
             if isinstance(error.line, Line):
                 raise Refused(error, error.line.mark) from error

@@ -6,7 +6,7 @@ Heavy modules are imported by the verb that needs them, so that `check` answers 
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
@@ -130,6 +130,63 @@ class RunOptions(OfPrompts):
         from .run import run
 
         return run(self)
+
+
+@verb(app, "serve")
+class ServeOptions:
+    """Serve the API that clients of OpenAI's speak, until Ctrl-C or TERM.
+
+    \b
+    Needs the extra `server`: pip install 'stepweave[server]'
+    What runs is finished within --drain-s when it is told to end; exit status 0 then.
+    A second signal ends it at once.
+      stepweave serve quickstart
+      stepweave serve async_grammar --model path/to/model --port 8080
+      STEPWEAVE_API_KEY=secret stepweave serve quickstart --host 0.0.0.0
+    """
+
+    config: Config
+    model: Annotated[
+        str | None,
+        Option(metavar="NAME", help="A directory or a hub name, in place of the config's model."),
+    ] = None
+    host: Annotated[
+        str, Option(help="Address to listen on. Default: this machine alone.")
+    ] = "127.0.0.1"
+    port: Annotated[
+        int, Option(min=0, max=65535, help="Port to listen on. 0: any that is free.")
+    ] = 8000
+    api_key: Annotated[
+        list[str] | None,
+        Option(
+            metavar="KEY",
+            envvar="STEPWEAVE_API_KEY",
+            help="Key that requests must have. Can be repeated. Other users of the machine can "
+            "read a command line: the variable STEPWEAVE_API_KEY has keys too, with spaces "
+            "between them. Default: no key.",
+        ),
+    ] = None
+    served_model_name: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME",
+            help="Name that requests call the model by. Can be repeated. Default: the model's.",
+        ),
+    ] = None
+    drain_s: Annotated[
+        float,
+        Option(min=0, max=86400, help="Seconds that what runs may take to end after TERM."),
+    ] = 30.0
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Option(help="Least severe log lines that are written. Each is JSON, on standard error."),
+    ] = "info"
+    settings: Settings = None
+
+    def __call__(self) -> int:
+        from .serve import serve
+
+        return serve(self)
 
 
 @verb(app, "profile")

@@ -50,13 +50,17 @@ def _joined(content: Any) -> Any:
     return "\n".join(texts)
 
 
+Content = Annotated[
+    Text, BeforeValidator(_joined, json_schema_input_type=str | tuple[TextPart, ...])
+]
+"""What a message says: a text, or parts that become one."""
+
+
 class Message(Keys):
     """One turn of a conversation, put through the model's chat template."""
 
     role: Literal["system", "user", "assistant"]
-    content: Annotated[
-        Text, BeforeValidator(_joined, json_schema_input_type=str | tuple[TextPart, ...])
-    ]
+    content: Content
 
 
 def _number_as_text(value: Any) -> Any:

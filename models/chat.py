@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -31,24 +31,52 @@ class Chat:
         self._special = _special_tokens(tokenizer)
         self._marking = _Marking(tokenizer, self._special, _MARKS[0])
 
-    def encode(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The conversation's tokens, up to where the answer begins. Raises `ChatError`."""
+    def encode(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
+        """The conversation's tokens, up to where the answer begins.
+
+        `tools`: the functions that the model may call, as chat templates take them. A message may
+        have calls of them, each with its arguments as a mapping. Raises `ChatError`.
+        """
+        marking = self._marking_for([*_texts(list(messages)), *_texts(list(tools))])
+        marked = [
+            {**_changed(message, marking.marked), "role": message["role"]} for message in messages
+        ]
+        text = self.render(marked, [_changed(tool, marking.marked) for tool in tools])
+        if marking.mark not in text:
+            return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return marking.encode(text)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        answering: bool = True,
+    ) -> str:
+        """What the template makes of a conversation; `answering`: up to where the answer begins.
+
+        Special tokens in a message are not told from the template's. Raises `ChatError`.
+        """
         if not self._tokenizer.chat_template:
             raise ChatError("this model's tokenizer has no chat template: give a `prompt`")
-        marking = self._marking_for([message["content"] for message in messages])
-        marked = [
-            {**message, "content": marking.marked(message["content"])} for message in messages
-        ]
         try:
             text = self._tokenizer.apply_chat_template(
-                marked, tokenize=False, add_generation_prompt=True
+                [dict(each) for each in messages],
+                tools=[dict(each) for each in tools] or None,
+                tokenize=False,
+                add_generation_prompt=answering,
             )
         except Exception as error:  # a template is the model's program; it may raise anything
             raise ChatError(f"the chat template refuses these messages: {error}") from error
         assert isinstance(text, str), "a template renders one conversation to one text"
-        if marking.mark not in text:
-            return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-        return marking.encode(text)
+        return text
+
+    @property
+    def special_tokens(self) -> frozenset[str]:
+        """The texts of tokens that no text may spell."""
+        return frozenset(self._special)
 
     def _marking_for(self, contents: Sequence[str]) -> _Marking:
         """With a mark that no content has."""
@@ -142,6 +170,30 @@ class _Marking:
 
     def _between(self, token: str) -> str:
         return f"{self.mark}{token}{self.mark}"
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in nested lists and mappings, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(key)
+            yield from _texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """The same with every text changed, keys included."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {_changed(key, change): _changed(inner, change) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_changed(inner, change) for inner in value]
+    return value
 
 
 def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:

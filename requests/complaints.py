@@ -62,6 +62,12 @@ def complaint(
         )
     if kind == "missing":
         return f"{_spell(location[:-1]) or whole} lacks the key {location[-1]!r}"
+    if kind == "union_tag_not_found":
+        return f"{name or whole} lacks the key {context['discriminator']}"
+    if kind == "union_tag_invalid":
+        names = re.findall(r"'([^']*)'", str(context["expected_tags"]))
+        where = _spell((*location, str(context["discriminator"]).strip("'")))
+        return f"{where} cannot be {shown(context['tag'])}{did_you_mean(context['tag'], names)}"
     if kind == "value_error":
         return f"{name}: {context['error']}" if name else str(context["error"])
     if kind == "json_invalid":

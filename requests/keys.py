@@ -6,7 +6,7 @@ prompts file has the same keys beside its prompt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import field, fields
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -135,14 +135,19 @@ def key(default: Any, says: str, checked: Any = None, **rule: Any) -> Any:
     return field(default=default, metadata={"checked": checked, "rule": rule, "says": says})
 
 
-def with_keys_of(params: type) -> Callable[[type[M]], type[M]]:
-    """Add every `key` of a dataclass to a model, in its order; None, or absent, is its default."""
+def with_keys_of(
+    params: type, *, without: Collection[str] = ()
+) -> Callable[[type[M]], type[M]]:
+    """Add every `key` of a dataclass to a model, in its order; None, or absent, is its default.
+
+    `without`: the names of those that the model does not take.
+    """
     hints = get_type_hints(params)
 
     def add(model: type[M]) -> type[M]:
         made: Any = {}
         for each in fields(params):
-            if not each.metadata:
+            if not each.metadata or each.name in without:
                 continue
             kind, rule = each.metadata["checked"] or hints[each.name], each.metadata["rule"]
             if kind is float:

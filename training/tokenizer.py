@@ -27,14 +27,21 @@ PIECES = r"\p{L}+|\p{N}|\n|[^\p{L}\p{N}\n]+"
 
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
+    "{% if tools %}{{ '<|system|>' }}"
+    "{% for tool in tools %}{{ tool['function'] | tojson }}{% endfor %}{% endif %}"
     "{% for message in messages %}"
-    "{{ '<|' + message['role'] + '|>' }}"
+    "{% if message['role'] == 'tool' %}{{ '<|user|>' }}"
+    "{% else %}{{ '<|' + message['role'] + '|>' }}{% endif %}"
     "{% if message['content'] is string %}{{ message['content'] }}"
     "{% else %}{% for part in message['content'] %}{{ part['text'] }}{% endfor %}{% endif %}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{{ '<tool_call>{\"name\": \"' + call['function']['name'] + '\", \"arguments\": ' }}"
+    "{{ call['function']['arguments'] | tojson }}{{ '}</tool_call>' }}{% endfor %}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
+"""Without tools it writes what the model was trained on; it never saw calls."""
 
 
 def train_tokenizer(vocab_size: int, seed: int, count: int) -> Tokenizer:

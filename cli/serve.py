@@ -1,0 +1,63 @@
+"""`stepweave serve`: answer HTTP requests until the process is told to end."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from ..graph.errors import StepweaveError
+from .loading import loaded_async
+from .planned import runnable
+from .reporting import USAGE, Exit, say
+from .settings import overrides
+
+if TYPE_CHECKING:
+    from .verbs import ServeOptions
+
+NEEDED = ("fastapi", "uvicorn", "httptools", "prometheus_client")
+"""What the extra `server` installs, without which nothing is served."""
+
+
+class ServeError(StepweaveError):
+    """The service cannot be started as it was asked for."""
+
+    code = "SW-SERVE"
+    names_nothing = True  # the command is wrong
+
+
+def serve(asked: ServeOptions) -> int:
+    """Listen, load, serve; 0 after an ordered end. A port that is taken is told before loading."""
+    if missing := [each for each in NEEDED if find_spec(each) is None]:
+        say(f"error: `stepweave serve` needs {', '.join(missing)}: pip install 'stepweave[server]'")
+        raise Exit(USAGE)
+    keys = tuple(asked.api_key or ())
+    if any(not key.strip() or not key.isascii() for key in keys):
+        raise ServeError("--api-key must be a text of ASCII letters, and not empty")
+    changes = dict(overrides(asked.settings))
+    if asked.model is not None:
+        changes["model.name"] = asked.model
+    config = runnable(asked.config, changes)
+    from ..server.logs import log_to_stderr
+    from ..server.run import listening, serve
+    from ..server.settings import Settings
+
+    log_to_stderr(asked.log_level)
+    try:
+        bound = listening(asked.host, asked.port)
+    except OSError as error:
+        where = f"{asked.host}:{asked.port}"
+        raise ServeError(f"{where} cannot be listened on: {error.strerror or error}") from error
+    with bound:
+        llm = loaded_async(config)
+        names = tuple(asked.served_model_name or (config.model.name,))
+        settings = Settings(models=names, api_keys=keys, drain_s=asked.drain_s)
+        host, port = bound.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        if not keys and not host.startswith("127.") and host != "::1":
+            say(f"warning: without --api-key everybody who reaches {shown}:{port} may use it")
+
+        def ready() -> None:
+            print(f"serving {names[0]} at http://{shown}:{port}", flush=True)
+
+        serve(llm, settings, bound, on_ready=ready)
+    return 0

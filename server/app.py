@@ -1,0 +1,67 @@
+"""The application: every route behind one gate, and one form for every error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from .chat import chat_router
+from .completions import completions_router
+from .documents import BODIES, document
+from .errors import ApiError
+from .gate import Gate
+from .observers import Observer
+from .open_engine import OpenEngine
+from .settings import Settings
+from .state import state_router
+from .tokens import tokens_router
+
+if TYPE_CHECKING:
+    from ..serving.async_llm import AsyncLLM
+
+Router = Callable[[OpenEngine], APIRouter]
+"""Makes the routes of one subject for an engine."""
+
+ROUTERS: tuple[Router, ...] = (chat_router, completions_router, tokens_router, state_router)
+
+
+def create_app(
+    llm: AsyncLLM,
+    settings: Settings,
+    *,
+    routers: Sequence[Router] = (),
+    observers: Sequence[Observer] = (),
+) -> FastAPI:
+    """The API over an engine. `app.state.engine` is the `OpenEngine` that its routes share.
+
+    `routers` and `observers` are added to those of the API. The engine is whoever's who made it:
+    it is neither started nor closed here.
+    """
+    engine = OpenEngine(llm, settings, tuple(observers), f"sw-{llm.plan.digest[:12]}")
+    for body in BODIES:
+        body.model_rebuild()  # now, not at the first request
+    app = FastAPI(title="Stepweave", docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.state.engine = engine
+    for router in (*ROUTERS, *routers):
+        app.include_router(router(engine))
+    app.add_middleware(Gate, settings=settings, observers=observers)
+    app.add_exception_handler(ApiError, _told)
+    app.add_exception_handler(HTTPException, _told)
+    document(app)
+    return app
+
+
+async def _told(request: Request, error: Any) -> Response:
+    """Our errors as they are, and those of the framework in the same form."""
+    if isinstance(error, ApiError):
+        return error.response()
+    said = {
+        404: f"there is no {request.url.path[:200]}",
+        405: f"{request.url.path[:200]} does not take {request.method[:20]}",
+    }.get(error.status_code, str(error.detail))
+    return ApiError(error.status_code, said, headers=error.headers).response()

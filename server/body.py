@@ -1,0 +1,117 @@
+"""The body of a request: read up to a limit, then checked against its model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+from starlette.requests import Request
+
+from ..requests.complaints import complaint
+from .errors import ApiError
+from .protocol.base import Body
+from .settings import Limits
+
+M = TypeVar("M", bound=Body)
+
+MAX_COMPLAINTS = 5  # told of at once; a body that is wrong throughout is wrong in one way
+
+
+async def read(request: Request, model: type[M], limits: Limits) -> M:
+    """The body as a `model`. Raises `ApiError`: 400, 408, 413 or 415."""
+    _check_type(request.headers)
+    return parsed(await _whole(request, limits), model)
+
+
+def parsed(body: bytes, model: type[M]) -> M:
+    """JSON text as a `model`. Raises `ApiError` that names what is wrong.
+
+    The parser refuses what nests deeper than some 200 levels, and halves of surrogate pairs.
+    """
+    try:
+        return model.model_validate_json(body, strict=True)
+    except ValidationError as error:
+        raise _refusal(body, model, error) from error
+
+
+def _check_type(headers: Mapping[str, str]) -> None:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(
+            415, f"the content type must be application/json, not {kind[:80] or 'left out'}"
+        )
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise ApiError(415, "the body must not be compressed")
+
+
+async def _whole(request: Request, limits: Limits) -> bytes:
+    most = limits.body_bytes
+    said = request.headers.get("content-length", "")
+    if said.isdecimal() and (len(said) > 18 or int(said) > most):
+        raise _too_large(most)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_s):
+            async for part in request.stream():
+                body += part
+                if len(body) > most:
+                    raise _too_large(most)
+    except TimeoutError:
+        raise ApiError(
+            408,
+            f"the body has not come within {limits.body_s:g} s",
+            headers={"connection": "close"},
+        ) from None
+    return bytes(body)
+
+
+def _too_large(most: int) -> ApiError:
+    # What is still to come is not read: the connection ends with the answer.
+    return ApiError(
+        413,
+        f"the body has more than {most} bytes",
+        code="body_too_large",
+        headers={"connection": "close"},
+    )
+
+
+def _refusal(body: bytes, model: type[Body], error: ValidationError) -> ApiError:
+    details = error.errors(include_url=False)
+    if details[0]["type"] == "json_invalid":
+        return ApiError(400, f"the body {complaint(model, dict(details[0]))}", code="invalid_json")
+    data = from_json(body)
+    said: list[str] = []
+    params: list[str] = []
+    for detail in details:
+        if detail["type"] == "too_short" and len(details) > 1:
+            continue  # entries that are wrong were not counted; they are told of themselves
+        location = _without_tags(detail["loc"], detail["type"], data)
+        told = complaint(model, {**detail, "loc": location}, whole="the body").strip()
+        if told not in said:
+            said.append(told if location else f"the body {told}" if told[0].islower() else told)
+            params.append(str(location[0]) if location else "")
+    return ApiError(
+        400,
+        "; ".join(said[:MAX_COMPLAINTS]),
+        param=params[0] or None,
+        code="unknown_parameter" if details[0]["type"] == "extra_forbidden" else None,
+    )
+
+
+def _without_tags(
+    location: tuple[str | int, ...], kind: str, data: Any
+) -> tuple[str | int, ...]:
+    """The place in the body: pydantic's has the tags of unions too."""
+    found: list[str | int] = []
+    for index, step in enumerate(location):
+        if isinstance(data, dict) and step in data:
+            data = data[str(step)]
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+        elif kind != "missing" or index < len(location) - 1:
+            continue
+        found.append(step)
+    return tuple(found)

@@ -1,0 +1,165 @@
+"""A call for completions while the engine serves it: its prompts, and what comes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+from ..configs.errors import ConfigError
+from ..graph.errors import StepweaveError
+from ..requests.increment import Increment
+from ..requests.request import RequestError, RequestOutput, SamplingParams
+from ..serving.engine import EngineError
+from ..serving.intake import Prompt
+from ..structured.grammar import GrammarError
+from .errors import ApiError, param_of
+from .observers import Observer, Served, tell
+from .protocol.sampling import PARAMETERS
+from .settings import Limits
+from .usage import Usage
+
+if TYPE_CHECKING:
+    from ..serving.async_llm import AsyncLLM, AsyncStream
+
+Batch = Sequence[tuple[int, Increment]]
+"""Increments that are there at the same time, each with its choice."""
+
+
+async def submitted(
+    llm: AsyncLLM, prompts: Sequence[Prompt], params: SamplingParams, id: str, limits: Limits
+) -> list[AsyncStream]:
+    """All prompts of a call, taken in; or none of them, and `ApiError` says why."""
+    if (many := len(prompts) * params.n) > limits.completions:
+        said = f"{len(prompts)} prompts with n {params.n} are {many} completions"
+        raise ApiError(400, f"{said}, more than {limits.completions}", param="n")
+    streams: list[AsyncStream] = []
+    try:
+        for index, prompt in enumerate(prompts):
+            name = id if len(prompts) == 1 else f"{id}-{index}"
+            streams.append(await llm.submit(prompt, params, id=name))
+    except BaseException as error:
+        for stream in streams:
+            stream.cancel()
+        if isinstance(error, StepweaveError | GrammarError):
+            raise refusal(error, limits) from error
+        raise
+    return streams
+
+
+def refusal(error: Exception, limits: Limits) -> ApiError:
+    """What a client is told of a prompt that the engine did not take in."""
+    message, code = f"{error}", getattr(error, "code", None)
+    if code == "SW-QUEUE-FULL":
+        wait = {"retry-after": str(limits.retry_after_s)}
+        return ApiError(429, message, code="queue_full", headers=wait)
+    if isinstance(error, EngineError):
+        return unavailable(message)
+    if isinstance(error, RequestError | ConfigError | GrammarError):
+        if isinstance(error, GrammarError):
+            return invalid_grammar(message)
+        if code == "SW-TOO-LONG":
+            return ApiError(400, message, param="prompt", code="context_length_exceeded")
+        return ApiError(400, message, param=param_of(message, ("prompt", *PARAMETERS)))
+    return ApiError(500, message)
+
+
+def unavailable(message: str) -> ApiError:
+    """This service takes nothing in; another may, or this one later."""
+    return ApiError(503, message, code="unavailable", headers={"retry-after": "5"})
+
+
+def invalid_grammar(message: str) -> ApiError:
+    """The grammar that a request asks for cannot be followed."""
+    return ApiError(400, message, code="invalid_grammar", param="structured_outputs")
+
+
+class Call:
+    """The increments of several prompts, told by choice: prompt 1 has the choices from n on."""
+
+    def __init__(
+        self,
+        streams: Sequence[AsyncStream],
+        served: Served,
+        usage: Usage,
+        observers: Sequence[Observer],
+    ) -> None:
+        self.served = served
+        self.usage = usage
+        self.outputs: dict[int, RequestOutput] = {}
+        self._streams = streams
+        self._n = served.choices // len(streams)
+        self._observers = observers
+
+    def cancel(self) -> None:
+        """End what has not ended; its outputs come as always."""
+        for stream in self._streams:
+            stream.cancel()
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """All there is, and then all that has come meanwhile, until each choice has its output.
+
+        Raises `ApiError` for a choice that ended with an error. Whoever reads no further cancels.
+        """
+        tell(self._observers, "begun", self.served)
+        try:
+            async for which, increments in _merged(self._streams):
+                first = which * self._n
+                batch = [(first + each.index, each) for each in increments]
+                for choice, increment in batch:
+                    self._take(choice, increment)
+                yield batch
+        finally:
+            if len(self.outputs) < self.served.choices:
+                self.cancel()
+
+    def _take(self, choice: int, increment: Increment) -> None:
+        self.usage.completion += len(increment.token_ids)
+        if self._observers:
+            tell(self._observers, "settled", self.served, choice, increment)
+        if (output := increment.output) is None:
+            return
+        self.outputs[choice] = output
+        self.usage.ended(output, first=choice % self._n == 0)
+        if output.finish_reason == "error":
+            raise self._failure(choice, output)
+
+    def _failure(self, choice: int, output: RequestOutput) -> ApiError:
+        """A grammar that could not be compiled is the client's; all else is the service's."""
+        ticket = self._streams[choice // self._n].ticket
+        message = output.error or "the request has failed"
+        grammar = ticket.grammar
+        if grammar is not None and grammar.done() and not grammar.cancelled():
+            error = grammar.exception()
+            if isinstance(error, GrammarError):
+                return invalid_grammar(message)
+        return ApiError(500, message, code="engine_failed" if ticket.failure else None)
+
+
+async def _merged(
+    streams: Sequence[AsyncStream],
+) -> AsyncIterator[tuple[int, Sequence[Increment]]]:
+    """The increments of several streams as they come, with the number of their stream."""
+    if len(streams) == 1:
+        while there := await streams[0].all_there():
+            yield 0, there
+        return
+    told: asyncio.Queue[tuple[int, Sequence[Increment]]] = asyncio.Queue()
+
+    async def read(which: int) -> None:
+        while there := await streams[which].all_there():
+            told.put_nowait((which, there))
+        told.put_nowait((which, ()))
+
+    readers = [asyncio.create_task(read(which)) for which in range(len(streams))]
+    try:
+        left = len(readers)
+        while left:
+            which, there = await told.get()
+            if there:
+                yield which, there
+            else:
+                left -= 1
+    finally:
+        for reader in readers:
+            reader.cancel()

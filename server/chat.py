@@ -1,0 +1,150 @@
+"""The route /v1/chat/completions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..models.call_format import CallFormat
+from .answers import StreamedAnswer, WholeAnswer
+from .body import read
+from .chat_form import ChatForm
+from .documents import documented
+from .errors import ApiError
+from .open_engine import OpenEngine
+from .protocol.answers import ChatAnswer
+from .protocol.chat import (
+    ChatRequest,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    NamedTool,
+    Tool,
+)
+from .sections import Content, Reasoning, Section
+from .tools import Calls, structural_tag
+
+
+def chat_router(engine: OpenEngine) -> APIRouter:
+    """POST /v1/chat/completions."""
+    router = APIRouter()
+
+    async def chat(request: Request) -> Response:
+        engine.check_open()
+        asked = await read(request, ChatRequest, engine.settings.limits)
+        engine.model_named(asked.model)
+        tools = asked.tools or ()
+        prompt = await engine.conversations.encode(asked.messages, tools)
+        calls = await engine.conversations.call_format() if _may_call(asked) else None
+        own = _length(asked, engine.room(len(prompt))) | _grammar(asked, calls)
+        own["logprobs"] = (asked.top_logprobs or 0) if asked.logprobs else None
+        params = asked.sampling(**own)
+        if params.logprobs is not None:
+            await asyncio.to_thread(lambda: engine.texts.spelled)
+        exchange = request.state.exchange
+        call = await engine.call(exchange, "chat", asked, [prompt], params)
+        form = ChatForm(
+            engine.shape(f"chatcmpl-{exchange.id}", asked, params.logprobs),
+            call.served.choices,
+            call.usage,
+            engine.texts,
+            _sections(engine, calls, params.reasoning),
+            reasoning=asked.include_reasoning is not False,
+            forced=isinstance(asked.tool_choice, NamedTool),
+        )
+        answer = StreamedAnswer if asked.stream else WholeAnswer
+        return answer(call, form, exchange)
+
+    router.add_api_route(
+        "/v1/chat/completions",
+        chat,
+        methods=["POST"],
+        summary="Continue a conversation.",
+        **documented(ChatRequest, ChatAnswer, streams=True),
+    )
+    return router
+
+
+def _may_call(asked: ChatRequest) -> bool:
+    return bool(asked.tools) and asked.tool_choice != "none"
+
+
+def _length(asked: ChatRequest, room: int) -> dict[str, Any]:
+    """`max_tokens`: as one of its two names says; not given: all that there is room for."""
+    named, older = asked.max_completion_tokens, getattr(asked, "max_tokens", None)
+    if named is not None and older is not None and named != older:
+        said = f"max_completion_tokens is {named} and max_tokens {older}: give one of them"
+        raise ApiError(400, said, param="max_tokens")
+    return {"max_tokens": named or older or room}
+
+
+def _grammar(asked: ChatRequest, calls: CallFormat | None) -> dict[str, Any]:
+    """`structured_outputs`, from the one of four keys that asks for a form of the answer."""
+    wanted = asked.response_format
+    by_format: dict[str, Any] | None = None
+    if isinstance(wanted, JsonObjectFormat):
+        by_format = {"json_object": True}
+    elif isinstance(wanted, JsonSchemaFormat):
+        schema = wanted.json_schema.json_schema
+        by_format = {"json": {} if schema is None else schema}
+    given = [
+        name
+        for name, there in (
+            ("response_format", by_format is not None),
+            ("structured_outputs", asked.says("structured_outputs")),
+            ("tools", calls is not None),
+        )
+        if there
+    ]
+    if len(given) > 1:
+        hint = "; with tool_choice none the tools are only told of" if calls else ""
+        said = f"{' and '.join(given)} ask for different forms of the answer: give one{hint}"
+        raise ApiError(400, said, param=given[0])
+    if by_format is not None:
+        return {"structured_outputs": by_format}
+    if calls is None:
+        return {}
+    choice = asked.tool_choice
+    tag = structural_tag(
+        calls,
+        [(each.name, each.parameters) for each in _chosen(asked.tools or (), choice)],
+        forced=choice == "required" or isinstance(choice, NamedTool),
+        several=asked.parallel_tool_calls is not False and not isinstance(choice, NamedTool),
+    )
+    return {"structured_outputs": {"structural_tag": tag}}
+
+
+def _chosen(tools: tuple[Tool, ...], choice: object) -> list[Any]:
+    """The functions that may be called. Raises `ApiError` for one that was not offered."""
+    functions = {each.function.name: each.function for each in tools}
+    if len(functions) < len(tools):
+        raise ApiError(400, "two tools have the same name", param="tools")
+    if not isinstance(choice, NamedTool):
+        return list(functions.values())
+    name = choice.function.name
+    if name not in functions:
+        said = f"tool_choice names {name!r}, which is none of the tools: {', '.join(functions)}"
+        raise ApiError(400, said, param="tool_choice")
+    return [functions[name]]
+
+
+def _sections(
+    engine: OpenEngine, calls: CallFormat | None, reasoning: bool | None
+) -> Callable[[], Section] | None:
+    """What takes outputs apart; None: they are one text."""
+    end = engine.reasoning_end if reasoning is not False else None
+    if calls is None and end is None:
+        return None
+
+    def begin() -> Section:
+        text: Section = Content() if calls is None else Calls(calls)
+        if end is None:
+            return text
+        opening = end.replace("</", "<", 1) if end.startswith("</") else None
+        return Reasoning(end, text, opening)
+
+    return begin

@@ -1,0 +1,47 @@
+"""The route /v1/completions."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..serving.intake import Prompt
+from .answers import StreamedAnswer, WholeAnswer
+from .body import read
+from .documents import documented
+from .forms import CompletionForm
+from .open_engine import OpenEngine
+from .protocol.answers import CompletionAnswer
+from .protocol.completions import DEFAULT_TOKENS, CompletionRequest
+
+
+def completions_router(engine: OpenEngine) -> APIRouter:
+    """POST /v1/completions."""
+    router = APIRouter()
+
+    async def completions(request: Request) -> Response:
+        engine.check_open()
+        asked = await read(request, CompletionRequest, engine.settings.limits)
+        given = {} if asked.says("max_tokens") else {"max_tokens": DEFAULT_TOKENS}
+        params = asked.sampling(**given)
+        if params.logprobs is not None:
+            await asyncio.to_thread(lambda: engine.texts.spelled)
+        exchange = request.state.exchange
+        prompts: list[Prompt] = list(asked.prompt)
+        call = await engine.call(exchange, "completions", asked, prompts, params)
+        shape = engine.shape(f"cmpl-{exchange.id}", asked, params.logprobs)
+        form = CompletionForm(shape, call.served.choices, call.usage, engine.texts)
+        answer = StreamedAnswer if asked.stream else WholeAnswer
+        return answer(call, form, exchange)
+
+    router.add_api_route(
+        "/v1/completions",
+        completions,
+        methods=["POST"],
+        summary="Continue a prompt, or several.",
+        **documented(CompletionRequest, CompletionAnswer, streams=True),
+    )
+    return router

@@ -1,0 +1,102 @@
+"""One connection: uvicorn's, with limits on what a client may leave unsaid, or unread.
+
+An ASGI application sees a request when all its headers are there, and no sooner; and it waits
+without end for a client that reads nothing. So both limits are here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from .errors import ApiError
+from .settings import Limits
+
+
+def connection_with(limits: Limits) -> type[asyncio.Protocol]:
+    """The class of connections that obey these limits, as `uvicorn.Config` takes it."""
+
+    class Connection(_Connection):
+        pass
+
+    Connection.limits = limits
+    return Connection
+
+
+class _Connection(HttpToolsProtocol):
+    limits: Limits
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._in_headers = False
+        self._unfinished = 0  # bytes of headers that are not complete
+        self._headers_due: asyncio.TimerHandle | None = None
+        self._read_due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._clear("_headers_due")
+        self._clear("_read_due")
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        was_in_headers = self._in_headers
+        super().data_received(data)
+        if not self._in_headers:
+            self._unfinished = 0
+        elif was_in_headers:
+            self._unfinished += len(data)
+            if self._unfinished > self.limits.header_bytes:
+                self._refuse(431, "the headers are too large")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_headers = True
+        if self._headers_due is None:
+            self._await_headers()
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        self._clear("_headers_due")
+        super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._read_due = self.loop.call_later(self.limits.write_s, self._abort)
+
+    def resume_writing(self) -> None:
+        self._clear("_read_due")
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP is told in the same form as any other error."""
+        self._refuse(400, "this is not an HTTP request")
+
+    def _await_headers(self) -> None:
+        self._headers_due = self.loop.call_later(self.limits.header_s, self._abort)
+
+    def _abort(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.abort()
+
+    def _clear(self, timer: str) -> None:
+        handle: asyncio.TimerHandle | None = getattr(self, timer)
+        if handle is not None:
+            handle.cancel()
+            setattr(self, timer, None)
+
+    def _refuse(self, status: int, message: str) -> None:
+        if self.transport.is_closing():
+            return
+        body = ApiError(status, message).body()
+        head = (
+            f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode("ascii") + body)
+        self.transport.close()

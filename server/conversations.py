@@ -1,0 +1,91 @@
+"""Conversations as the API has them, to tokens as the model's template writes them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ..models.call_format import CallFormat
+from ..models.chat import Chat, ChatError
+from .errors import ApiError
+from .protocol.chat import AssistantMessage, Message, SystemMessage, Tool, ToolCall
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Conversations:
+    """Renders and encodes beside the event loop: a template is a program, and texts may be long."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._mine = threading.local()  # a `Chat` is of one thread
+
+    async def encode(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        """The tokens of a conversation. Raises `ApiError` where the template refuses it."""
+        told = [_message(each, index) for index, each in enumerate(messages)]
+        offered = [each.model_dump(exclude_none=True, exclude={"strict"}) for each in tools]
+        if offered or any("tool_calls" in each or each["role"] == "tool" for each in told):
+            await self.call_format()
+        try:
+            return await asyncio.to_thread(self._encode, told, offered)
+        except ChatError as error:
+            raise ApiError(400, f"{error}", param="messages") from error
+
+    async def call_format(self) -> CallFormat:
+        """How this model writes calls. Raises `ApiError` where its template has no form of them."""
+        found = await asyncio.to_thread(lambda: self._call_format)
+        if isinstance(found, ChatError):
+            raise ApiError(400, f"{found}", param="tools", code="unsupported_parameter")
+        return found
+
+    @cached_property
+    def _call_format(self) -> CallFormat | ChatError:
+        try:
+            return CallFormat.of(self._chat)
+        except ChatError as error:
+            return error
+
+    @property
+    def _chat(self) -> Chat:
+        chat: Chat | None = getattr(self._mine, "chat", None)
+        if chat is None:
+            chat = self._mine.chat = Chat(self._tokenizer)
+        return chat
+
+    def _encode(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[int]:
+        return self._chat.encode(messages, tools)
+
+
+def _message(message: Message, index: int) -> dict[str, Any]:
+    """A message as templates take it; a call's arguments are a mapping there."""
+    told = message.model_dump(exclude_none=True)
+    if isinstance(message, SystemMessage):
+        told["role"] = "system"
+    if isinstance(message, AssistantMessage):
+        told.setdefault("content", "")
+        if message.tool_calls:
+            where = f"messages[{index}].tool_calls"
+            told["tool_calls"] = [
+                _call(call, f"{where}[{number}]") for number, call in enumerate(message.tool_calls)
+            ]
+    return told
+
+
+def _call(call: ToolCall, where: str) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call.function.arguments or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        said = f"{where}.function.arguments must be the text of a JSON object"
+        raise ApiError(400, said, param="messages")
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.function.name, "arguments": arguments},
+    }

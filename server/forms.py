@@ -1,0 +1,141 @@
+"""The two forms in which completions are told: those of /v1/completions and of chats.
+
+A form takes increments of its call's choices one by one, and makes of them the events of a stream;
+or outputs, and makes of them one object. It knows nothing of connections.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..requests.increment import Increment
+from ..requests.request import RequestOutput
+from .sse import Chunks, quoted, usage_chunk
+from .token_texts import TokenTexts
+from .usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a client asked its answer to have.
+
+    `logprobs`: of how many alternatives beside each token; None: no log-probabilities.
+    """
+
+    id: str
+    created: int  # seconds since 1970
+    model: str
+    fingerprint: str
+    logprobs: int | None = None
+    token_ids: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+
+    def shared(self, kind: str) -> dict[str, object]:
+        """The keys that an answer and each of its chunks begin with."""
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
+
+
+class Form(ABC):
+    """How one call is answered. `usage` is kept up to date by whoever hands increments in."""
+
+    chunk_kind: str
+    whole_kind: str
+
+    def __init__(self, shape: Shape, choices: int, usage: Usage, texts: TokenTexts) -> None:
+        self.shape = shape
+        self.usage = usage
+        self._texts = texts
+        with_usage = shape.include_usage or shape.continuous_usage
+        shared = shape.shared(self.chunk_kind)
+        self._chunks = [Chunks(shared, each, with_usage=with_usage) for each in range(choices)]
+
+    @abstractmethod
+    def events(self, choice: int, increment: Increment) -> bytes:
+        """What an increment adds to a stream: no event, or several."""
+
+    @abstractmethod
+    def choice(self, index: int, output: RequestOutput) -> dict[str, Any]:
+        """One choice of a whole answer."""
+
+    def ending(self) -> bytes:
+        """What a stream has after the end of its last choice."""
+        if not self.shape.include_usage:
+            return b""
+        return usage_chunk(self.shape.shared(self.chunk_kind), self.usage)
+
+    def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
+        """The answer in one object."""
+        choices = [self.choice(index, output) for index, output in enumerate(outputs)]
+        said = {
+            **self.shape.shared(self.whole_kind),
+            "choices": choices,
+            "usage": self.usage.to_json(),
+        }
+        return json.dumps(said).encode("ascii")
+
+    def _usage_now(self) -> Usage | None:
+        return self.usage if self.shape.continuous_usage else None
+
+    def _ids(self, token_ids: tuple[int, ...]) -> tuple[int, ...] | None:
+        return token_ids if self.shape.token_ids else None
+
+
+class CompletionForm(Form):
+    """Answers of /v1/completions: the text as it is."""
+
+    chunk_kind = whole_kind = "text_completion"
+
+    def __init__(self, shape: Shape, choices: int, usage: Usage, texts: TokenTexts) -> None:
+        super().__init__(shape, choices, usage, texts)
+        self._offsets = [0] * choices  # characters of each choice that logprobs were told of
+
+    def events(self, choice: int, increment: Increment) -> bytes:
+        chunks, out = self._chunks[choice], b""
+        shape = self.shape
+        beside = shape.token_ids or shape.continuous_usage or increment.logprobs is not None
+        if increment.text or (increment.token_ids and beside):
+            out = chunks.chunk(
+                b'"text":' + quoted(increment.text),
+                logprobs=self._logprobs(choice, increment),
+                token_ids=self._ids(increment.token_ids),
+                usage=self._usage_now(),
+            )
+        if increment.output is not None:
+            out += chunks.chunk(
+                b'"text":""',
+                finish=quoted(increment.output.finish_reason),
+                usage=self._usage_now(),
+            )
+        return out
+
+    def choice(self, index: int, output: RequestOutput) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "index": index,
+            "text": output.text,
+            "logprobs": None,
+            "finish_reason": output.finish_reason,
+        }
+        if self.shape.logprobs is not None:
+            told = self._texts.for_completion(output.logprobs or (), self.shape.logprobs, 0)
+            found["logprobs"] = json.loads(told)
+        if self.shape.token_ids:
+            found["token_ids"] = output.token_ids
+        return found
+
+    def _logprobs(self, choice: int, increment: Increment) -> bytes:
+        if self.shape.logprobs is None or increment.logprobs is None:
+            return b"null"
+        offset = self._offsets[choice]
+        self._offsets[choice] += self._texts.length(increment.token_ids)
+        return self._texts.for_completion(increment.logprobs, self.shape.logprobs, offset)

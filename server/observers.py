@@ -1,0 +1,71 @@
+"""Who looks on while requests are served: metrics, pages, spans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Literal
+
+from ..requests.increment import Increment
+from .logs import SERVER, fields
+
+Endpoint = Literal["chat", "completions"]
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One HTTP request and its answer, from the first header to the last byte.
+
+    Times are seconds of `time.perf_counter`. `notes` has what its line in the log says beside.
+    """
+
+    id: str
+    method: str
+    path: str
+    began_s: float = field(default_factory=perf_counter)
+    status: int = 0
+    notes: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Served:
+    """A call for completions that the engine has taken in: `choices` outputs will come.
+
+    `increments` that an observer gets belong to one of its choices; the last of each choice has an
+    `output`, with its finish reason, counts and timings.
+    """
+
+    id: str
+    endpoint: Endpoint
+    model: str
+    streams: bool
+    choices: int
+    prompt_tokens: int
+    max_tokens: int
+    began_s: float
+
+
+class Observer:
+    """Base of those who look on. Its methods are called on the event loop: they must not wait.
+
+    What one of them raises is logged, and changes nothing for the client.
+    """
+
+    def begun(self, served: Served) -> None:
+        """The engine has taken the call in."""
+
+    def settled(self, served: Served, choice: int, increment: Increment) -> None:
+        """Something has come of a choice, or its end: `increment.output`."""
+
+    def answered(self, exchange: Exchange) -> None:
+        """Any HTTP request has been answered, or its client has left: `exchange.status` is 499."""
+
+
+def tell(observers: Sequence[Observer], what: str, *about: object) -> None:
+    """Tell each of them; what one raises is logged, and the request goes on."""
+    for observer in observers:
+        try:
+            getattr(observer, what)(*about)
+        except Exception:
+            SERVER.exception("an observer has failed", extra=fields(observer=type(observer).__name__))

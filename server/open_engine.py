@@ -1,0 +1,118 @@
+"""What the routes share: the engine's front door, its names, and whether it takes requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .calls import Call, submitted, unavailable
+from .conversations import Conversations
+from .errors import ApiError
+from .forms import Shape
+from .observers import Exchange, Observer, Served
+from .settings import Settings
+from .token_texts import TokenTexts
+from .usage import Usage
+
+if TYPE_CHECKING:
+    from ..requests.params import SamplingParams
+    from ..serving.async_llm import AsyncLLM
+    from ..serving.intake import Prompt
+    from .observers import Endpoint
+    from .protocol.sampling import Generating
+
+
+@dataclass(eq=False)
+class OpenEngine:
+    """One engine behind the API. `draining`: it finishes what runs, and takes nothing in."""
+
+    llm: AsyncLLM
+    settings: Settings
+    observers: Sequence[Observer]
+    fingerprint: str
+    texts: TokenTexts = field(init=False)
+    conversations: Conversations = field(init=False)
+    started: int = field(default_factory=lambda: int(time.time()))
+    draining: bool = False
+
+    def __post_init__(self) -> None:
+        self.texts = TokenTexts(self.llm.tokenizer)
+        self.conversations = Conversations(self.llm.tokenizer)
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of a prompt and its output, at most."""
+        return self.llm.engine.limits.context_length
+
+    @property
+    def reasoning_end(self) -> str | None:
+        """The text that ends a section of reasoning, where the pipeline has one."""
+        grammars = self.llm.config.grammars
+        return None if grammars is None else grammars.reasoning_end
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine answers: its latest run has not failed as a whole."""
+        return self.llm.service.failure is None
+
+    def room(self, prompt_tokens: int) -> int:
+        """Tokens that an output may have after a prompt: in the context, and in all KV blocks."""
+        limits = self.llm.engine.limits
+        blocks = limits.num_blocks * limits.block_size - 2 * limits.draft_tokens
+        return max(min(limits.context_length, blocks) - prompt_tokens, 1)
+
+    def check_open(self) -> None:
+        """Raises `ApiError` 503 where nothing is taken in any more."""
+        if self.draining:
+            raise unavailable("the service is shutting down: it finishes what runs")
+
+    def model_named(self, name: str | None) -> str:
+        """The name by which an answer calls the model. Raises `ApiError` 404 for another model."""
+        names = self.settings.models
+        if name is None:
+            return names[0]
+        if name not in names:
+            said = f"the model {name!r} does not exist; served here: {', '.join(names)}"
+            raise ApiError(404, said, param="model", code="model_not_found")
+        return name
+
+    async def call(
+        self,
+        exchange: Exchange,
+        endpoint: Endpoint,
+        asked: Generating,
+        prompts: Sequence[Prompt],
+        params: SamplingParams,
+    ) -> Call:
+        """Hand the prompts in. Raises `ApiError` where one of them cannot be served."""
+        self.check_open()
+        model = self.model_named(asked.model)
+        streams = await submitted(self.llm, prompts, params, exchange.id, self.settings.limits)
+        tokens = sum(each.ticket.prompt_tokens for each in streams)
+        served = Served(
+            id=exchange.id,
+            endpoint=endpoint,
+            model=model,
+            streams=bool(asked.stream),
+            choices=len(streams) * params.n,
+            prompt_tokens=tokens,
+            max_tokens=params.max_tokens,
+            began_s=exchange.began_s,
+        )
+        exchange.notes |= {"model": model, "stream": served.streams, "user": asked.user}
+        return Call(streams, served, Usage(tokens), self.observers)
+
+    def shape(self, id: str, asked: Generating, logprobs: int | None) -> Shape:
+        """What the answer has, as the request asks for it."""
+        return Shape(
+            id=id,
+            created=int(time.time()),
+            model=self.model_named(asked.model),
+            fingerprint=self.fingerprint,
+            logprobs=logprobs,
+            token_ids=bool(asked.return_token_ids),
+            include_usage=asked.streams.include_usage,
+            continuous_usage=asked.streams.continuous_usage_stats,
+        )

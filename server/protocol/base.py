@@ -1,0 +1,45 @@
+"""What every request body has in common: known keys only, and refusals by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import model_validator
+
+from ...requests.keys import Keys
+from ..errors import ApiError
+
+MAX_KEYS = 64
+"""Most keys of one object of a request, where the object is not a mapping of the client's own."""
+
+
+class Body(Keys):
+    """An object of a request. Keys that it does not know are refused, with the nearest right one.
+
+    `REFUSED` has the keys that other servers take and this one does not, with what to do instead.
+    Where a value is that key's default, so that it asks for nothing, the key may be there.
+    """
+
+    REFUSED: ClassVar[Mapping[str, tuple[str, tuple[object, ...]]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_refused(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        if len(given) > MAX_KEYS:
+            raise ApiError(400, f"an object has {len(given)} keys, more than {MAX_KEYS}")
+        if not (named := cls.REFUSED.keys() & given.keys()):
+            return given
+        for name in named:
+            advice, harmless = cls.REFUSED[name]
+            value = given[name]
+            if value is not None and not any(_same(value, each) for each in harmless):
+                said = f"{name} is not supported; {advice}"
+                raise ApiError(400, said, param=name, code="unsupported_parameter")
+        return {key: value for key, value in given.items() if key not in named}
+
+
+def _same(value: object, other: object) -> bool:
+    return type(value) is type(other) and value == other

@@ -1,0 +1,77 @@
+"""POST /v1/completions: a prompt, or several, continued."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from ...configs.prompts import MAX_TEXT
+from ...requests.limits import MAX_LOGPROBS
+from .sampling import REFUSED, Generating
+
+MAX_PROMPTS = 128
+DEFAULT_TOKENS = 16
+
+Prompt = str | tuple[int, ...]
+
+
+def _prompts(given: Any) -> tuple[Prompt, ...]:
+    """A text, a list of texts, token ids, or a list of lists of them, each as a prompt.
+
+    By hand: a union of the four would collect an error for each token of each form.
+    """
+    if isinstance(given, str) or _are_ids(given):
+        return (_prompt(given, ""),)
+    if not isinstance(given, list):
+        raise ValueError("must be a text, a list of texts, token ids, or a list of lists of them")
+    if not 1 <= len(given) <= MAX_PROMPTS:
+        raise ValueError(f"has {len(given)} prompts; from 1 to {MAX_PROMPTS} are served at once")
+    return tuple(_prompt(each, f"prompt {index} ") for index, each in enumerate(given))
+
+
+def _prompt(given: Any, which: str) -> Prompt:
+    if isinstance(given, str):
+        if len(given) > MAX_TEXT:
+            raise ValueError(f"{which}is longer than {MAX_TEXT} characters")
+        return given
+    if not _are_ids(given):
+        raise ValueError(f"{which}must be a text or a list of token ids")
+    return tuple(given)
+
+
+def _are_ids(given: Any) -> bool:
+    return isinstance(given, list) and bool(given) and all(type(each) is int for each in given)
+
+
+_FORMS: Any = [
+    {"type": "string"},
+    {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_PROMPTS},
+    {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+    {
+        "type": "array",
+        "items": {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+        "minItems": 1,
+        "maxItems": MAX_PROMPTS,
+    },
+]
+
+
+class CompletionRequest(Generating):
+    """The body of POST /v1/completions."""
+
+    prompt: Annotated[
+        tuple[Prompt, ...], BeforeValidator(_prompts), WithJsonSchema({"anyOf": _FORMS})
+    ] = Field(description="What to continue. Several prompts are answered in one object.")
+    logprobs: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="Return the log-probability of each token, and of so many of the most "
+        "probable ones at its place.",
+    )
+    REFUSED: ClassVar = {
+        **REFUSED,
+        "echo": ("the answer is the completion alone", (False,)),
+        "suffix": ("a prompt is continued at its end", ("",)),
+    }

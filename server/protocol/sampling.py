@@ -1,0 +1,126 @@
+"""What both generating endpoints take: how tokens are drawn, and how the answer is sent."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from ...requests.keys import StructuredOutputs, WholeCharacters, with_keys_of
+from ...requests.params import RequestError, SamplingParams
+from ..errors import ApiError, param_of
+from .base import Body
+
+_UNCONSTRAINED = "use structured_outputs: "
+_NO_EFFECT = "the service keeps nothing of a request; leave it out"
+
+REFUSED: Mapping[str, tuple[str, tuple[object, ...]]] = {
+    "guided_json": (_UNCONSTRAINED + '{"json": schema}', ()),
+    "guided_regex": (_UNCONSTRAINED + '{"regex": pattern}', ()),
+    "guided_choice": (_UNCONSTRAINED + '{"choice": [text, …]}', ()),
+    "guided_grammar": (_UNCONSTRAINED + '{"grammar": text}', ()),
+    "guided_json_object": (_UNCONSTRAINED + '{"json_object": true}', ()),
+    "guided_decoding_backend": ("the pipeline's nodes.bitmask.backend chooses it", ()),
+    "guided_whitespace_pattern": ("the pipeline's nodes.bitmask.any_whitespace allows it", ()),
+    "structural_tag": (_UNCONSTRAINED + '{"structural_tag": {…}}', ()),
+    "best_of": ("use n, which returns every completion", (1,)),
+    "use_beam_search": ("tokens are drawn one by one", (False,)),
+    "length_penalty": ("it is a setting of beam search", (1.0, 1)),
+    "early_stopping": ("it is a setting of beam search", (False,)),
+    "prompt_embeds": ("a prompt is text or token ids", ()),
+    "prompt_logprobs": ("the answer has no place for them; call `LLM` from Python", ()),
+    "store": (_NO_EFFECT, (False,)),
+    "metadata": (_NO_EFFECT, ({},)),
+    "service_tier": ("there is one tier; use priority", ("auto", "default")),
+    "include_stop_str_in_output": ("the output ends before the stop string", (False,)),
+    "skip_special_tokens": ("the text never has them; see return_token_ids", (True,)),
+    "spaces_between_special_tokens": ("the text never has special tokens", (True,)),
+    "truncate_prompt_tokens": ("shorten the prompt before it is sent", ()),
+    "logits_processors": ("use logit_bias, bad_words or structured_outputs", ([],)),
+    "mm_processor_kwargs": ("only text models are served", ()),
+    "cache_salt": ("the prefix cache is shared by all keys of a service", ()),
+}
+
+ShortText = Annotated[str, Field(max_length=256), WholeCharacters]
+
+
+class StreamOptions(Body):
+    """What a stream tells beside the text. Only with `stream: true`."""
+
+    include_usage: bool = Field(
+        default=False, description="Send one more chunk at the end, with no choices and `usage`."
+    )
+    continuous_usage_stats: bool = Field(
+        default=False, description="Send `usage` so far with every chunk."
+    )
+    REFUSED: ClassVar = {"include_obfuscation": ("chunks are sent as they are", (False,))}
+
+
+@with_keys_of(SamplingParams, without={"prompt_logprobs"})
+class _Sampling(Body):
+    """The keys of `SamplingParams`, each with its rule."""
+
+
+class Generating(_Sampling):
+    """A request for completions. What is not given is as the API's users know it.
+
+    That is a temperature of 1, and a seed that differs from request to request.
+    """
+
+    model: ShortText | None = Field(
+        default=None, description="A name that /v1/models lists. Not given: the model served."
+    )
+    stream: bool | None = Field(
+        default=None, description="Send the answer in pieces, as server-sent events."
+    )
+    stream_options: StreamOptions | None = Field(
+        default=None, description="What the stream tells beside the text."
+    )
+    user: ShortText | None = Field(
+        default=None, description="Who asks, by a name of the caller's; the log has it."
+    )
+    return_token_ids: bool | None = Field(
+        default=None, description="Return the ids of the tokens beside the text."
+    )
+    REFUSED: ClassVar = REFUSED
+
+    @model_validator(mode="after")
+    def _options_belong_to_streams(self) -> Generating:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options is for streams: set stream to true, or leave it out")
+        return self
+
+    def says(self, name: str) -> bool:
+        """Whether the body has this parameter, and not as null."""
+        return getattr(self, name) is not None
+
+    @property
+    def streams(self) -> StreamOptions:
+        return self.stream_options or StreamOptions()
+
+    def sampling(self, **own: Any) -> SamplingParams:
+        """The parameters of its requests; `own` goes before what the body says.
+
+        Raises `ApiError` for parameters that contradict each other.
+        """
+        said = {
+            each: value
+            for each in PARAMETERS
+            if (value := getattr(self, each, None)) is not None
+        }
+        drawn = {"temperature": 1.0, "seed": secrets.randbits(62)}
+        structured = said.get("structured_outputs")
+        if isinstance(structured, StructuredOutputs):
+            asked = structured.model_dump(by_alias=True, exclude_none=True)
+            said["structured_outputs"] = asked
+        try:
+            return SamplingParams.of({**drawn, **said, **own})
+        except RequestError as error:
+            param = param_of(error.message, type(self).model_fields)
+            raise ApiError(400, error.message, param=param) from error
+
+
+PARAMETERS = tuple(each.name for each in fields(SamplingParams) if each.metadata)

@@ -1,0 +1,146 @@
+"""The service as a process: it listens, takes signals, and ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from .app import Router, create_app
+from .connection import connection_with
+from .logs import SERVER, fields
+from .observers import Observer
+from .open_engine import OpenEngine
+from .settings import Limits, Settings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from ..serving.async_llm import AsyncLLM
+
+CLOSING_S = 1.0
+"""Of the drain limit: for what is left when the engine has ended."""
+
+LAST_RESORT_S = 5.0
+"""After the drain limit the process is ended, whatever it waits for."""
+
+_ONE_PRESS_S = 1.0  # a shell may signal the process and its group: still one Ctrl-C
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that is bound and will listen. Raises `OSError`."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+def configured(app: FastAPI, limits: Limits) -> uvicorn.Config:
+    """How uvicorn runs the application: with our connections, and without its own logs."""
+    return uvicorn.Config(
+        app,
+        http=connection_with(limits),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=int(limits.idle_s),
+        timeout_graceful_shutdown=max(int(CLOSING_S), 1),
+    )
+
+
+def serve(
+    llm: AsyncLLM,
+    settings: Settings,
+    bound: socket.socket,
+    *,
+    routers: Sequence[Router] = (),
+    observers: Sequence[Observer] = (),
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until TERM or Ctrl-C, then finish what runs within the drain limit, and return.
+
+    For the main thread: it takes both signals. A second one ends the process at once. `on_ready`
+    is called when requests are taken. The engine is closed at the end.
+    """
+    app = create_app(llm, settings, routers=routers, observers=observers)
+    config = configured(app, settings.limits)
+    service = _Service(config, app.state.engine, on_ready)
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(service.run(bound))
+
+
+class _Server(uvicorn.Server):
+    """Without uvicorn's handling of signals, which refuses connections while requests run."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Service:
+    def __init__(
+        self, config: uvicorn.Config, engine: OpenEngine, on_ready: Callable[[], None]
+    ) -> None:
+        self._server = _Server(config)
+        self._engine = engine
+        self._on_ready = on_ready
+        self._first_signal: float | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def run(self, bound: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled, number)
+        self._engine.llm.start()
+        announcing = asyncio.create_task(self._announce())
+        try:
+            await self._server.serve(sockets=[bound])
+        finally:
+            announcing.cancel()
+            await self._engine.llm.close()
+
+    async def _announce(self) -> None:
+        while not self._server.started:
+            await asyncio.sleep(0.01)
+        self._on_ready()
+
+    def _signalled(self, number: int) -> None:
+        now = monotonic()
+        if self._first_signal is None:
+            self._first_signal = now
+            self._engine.draining = True
+            self._draining = asyncio.create_task(self._drain())
+        elif now - self._first_signal > _ONE_PRESS_S:
+            SERVER.warning("ended at once, by a second signal")
+            os._exit(128 + number)
+
+    async def _drain(self) -> None:
+        """Finish what runs, cancel what has not ended in time, and let the server end."""
+        limit = self._engine.settings.drain_s
+        last = threading.Timer(limit + LAST_RESORT_S, os._exit, (1,))
+        last.daemon = True
+        last.start()
+        service = self._engine.llm.service
+        SERVER.info("draining", extra=fields(running=service.running, queued=service.queued))
+        if not await self._engine.llm.drain(max(limit - CLOSING_S, 0.0)):
+            SERVER.warning("not all requests ended within the drain limit: they are cancelled")
+            service.cancel_all()
+        self._server.should_exit = True

@@ -1,0 +1,33 @@
+"""How the service is run: where it listens, who may use it, and how much it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that a client may send or ask for. All of it is checked before it is expanded."""
+
+    body_bytes: int = 8 << 20  # of a request
+    header_bytes: int = 32 << 10  # of the request line and all headers
+    headers: int = 100
+    header_s: float = 10.0  # until all headers have come
+    body_s: float = 30.0  # until the whole body has come
+    write_s: float = 60.0  # that a client may leave what was sent unread
+    idle_s: float = 30.0  # that a connection may be kept without a request
+    completions: int = 256  # of one call: its prompts times n
+    retry_after_s: int = 1  # what a client is told that finds the queue full
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`models`: the names that requests may call the model by, the first being its own.
+
+    `api_keys`: where there are none, everybody who reaches the port may use the service.
+    """
+
+    models: tuple[str, ...]
+    api_keys: tuple[str, ...] = ()
+    drain_s: float = 30.0  # that what runs may take to end after TERM
+    limits: Limits = field(default_factory=Limits)

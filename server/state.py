@@ -1,0 +1,66 @@
+"""The routes that tell of the service itself: its model, its version, and how it is."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
+
+from .documents import documented
+from .open_engine import OpenEngine
+from .protocol.answers import ModelList, ModelObject, StateAnswer, VersionAnswer
+
+
+def state_router(engine: OpenEngine) -> APIRouter:
+    """GET /v1/models, /v1/models/{name}, /version, /health and /ready."""
+    router = APIRouter()
+
+    def described(name: str) -> dict[str, object]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": engine.started,
+            "owned_by": "stepweave",
+            "root": engine.llm.config.model.name,
+            "max_model_len": engine.context_length,
+        }
+
+    async def models() -> Response:
+        data = [described(each) for each in engine.settings.models]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def model(name: str) -> Response:
+        return JSONResponse(described(engine.model_named(name)))
+
+    async def tell_version() -> Response:
+        return JSONResponse({"version": version("stepweave")})
+
+    async def health() -> Response:
+        return _state("ok" if engine.alive else "the engine has failed", engine.alive)
+
+    async def ready() -> Response:
+        if engine.draining:
+            return _state("draining", False)
+        return await health()
+
+    known = (401, 431)
+    for path, route, answer, statuses, summary in (
+        ("/v1/models", models, ModelList, known, "The names of the model."),
+        ("/v1/models/{name:path}", model, ModelObject, (*known, 404), "One name of the model."),
+        ("/version", tell_version, VersionAnswer, known, "The version of Stepweave."),
+        ("/health", health, StateAnswer, (431,), "Whether the engine runs; 503 if it is dead."),
+        ("/ready", ready, StateAnswer, (431,), "Whether requests are taken; 503 if not."),
+    ):
+        router.add_api_route(
+            path,
+            route,
+            methods=["GET"],
+            summary=summary,
+            **documented(answer=answer, statuses=statuses),
+        )
+    return router
+
+
+def _state(status: str, well: bool) -> Response:
+    return JSONResponse({"status": status}, 200 if well else 503)

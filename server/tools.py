@@ -1,0 +1,155 @@
+"""Calls of functions: what grammar an answer with tools follows, and its text taken apart again.
+
+Both come from the form that the model's own template writes. The grammar holds whatever the model
+writes between the parts of that form, so each call names a function that was offered, and its
+arguments follow that function's schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..models.call_format import CallFormat
+from .sections import Piece, held_back
+
+_NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def structural_tag(
+    form: CallFormat, functions: Sequence[Any], *, forced: bool, several: bool
+) -> dict[str, Any]:
+    """The grammar of an answer that may call these functions, of a name and a schema each.
+
+    `forced`: it is a call, or several, and nothing else. Otherwise it is any text up to where a
+    call begins. `several`: more than one call may follow, if the form has a way to write them.
+    """
+    one = {"type": "or", "elements": [_call(form, *each) for each in functions]}
+    calls = one if len(functions) > 1 else one["elements"][0]
+    if several and form.middle is not None:
+        next_one = {
+            "type": "sequence",
+            "elements": [{"type": "const_string", "value": form.middle}, calls],
+        }
+        more = {"type": "star", "content": next_one}
+        calls = {"type": "sequence", "elements": [calls, more]}
+    tag = {"type": "tag", "begin": form.begin, "content": calls, "end": form.end}
+    if forced:
+        return {"type": "structural_tag", "format": tag}
+    free = {
+        "type": "triggered_tags",
+        "triggers": [form.trigger],
+        "tags": [tag],
+        "stop_after_first": True,
+    }
+    return {"type": "structural_tag", "format": free}
+
+
+def _call(form: CallFormat, name: str, schema: dict[str, Any] | None) -> dict[str, Any]:
+    named = {"type": "const_string", "value": name + form.between}
+    arguments = {
+        "type": "json_schema",
+        "json_schema": _NO_ARGUMENTS if schema is None else schema,
+    }
+    return {"type": "sequence", "elements": [named, arguments]}
+
+
+class Calls:
+    """A section of text and then calls, in the form that the grammar holds them to.
+
+    White space before the first call belongs to neither. An output that was cut short gives what
+    there is of its last call.
+    """
+
+    def __init__(self, form: CallFormat) -> None:
+        self._form = form
+        self._held = ""
+        self._count = 0  # calls that have begun
+        self._arguments: _JsonEnd | None = None  # of the call that is under way
+        self._inside = False  # a call has begun, or ended; no text can follow
+
+    def push(self, text: str) -> Iterator[Piece]:
+        self._held += text
+        if not self._inside:
+            yield from self._content()
+        while self._inside and (yield from self._step()):
+            pass
+
+    def finish(self) -> Iterator[Piece]:
+        if not self._inside and self._held:
+            yield Piece("content", self._held)
+        self._held = ""
+
+    def _content(self) -> Iterator[Piece]:
+        before, begun, after = self._held.partition(self._form.begin)
+        if begun:
+            self._inside, self._held = True, after
+            if before := before.rstrip():
+                yield Piece("content", before)
+            return
+        kept = held_back(self._held, (self._form.begin,))
+        shown = self._held[: len(self._held) - kept].rstrip()
+        self._held = self._held[len(shown) :]
+        if shown:
+            yield Piece("content", shown)
+
+    def _step(self) -> Iterator[Piece]:
+        """One step within the calls, as a generator that returns whether there is another."""
+        form = self._form
+        if self._arguments is not None:
+            taken = self._arguments.take(self._held)
+            part, self._held = self._held[:taken], self._held[taken:]
+            if part:
+                yield Piece("arguments", part, self._count - 1)
+            if self._arguments.ended:
+                self._arguments = None
+                return True
+            return False
+        if self._count and not self._between_calls():
+            return False
+        name, found, rest = self._held.partition(form.between)
+        if not found:
+            return False
+        if self._count and form.middle is not None:
+            name = name.removeprefix(form.middle)
+        self._held = rest
+        self._count += 1
+        self._arguments = _JsonEnd()
+        yield Piece("name", name, self._count - 1)
+        return True
+
+    def _between_calls(self) -> bool:
+        """Whether another call begins where the last one has ended."""
+        return self._form.middle is not None and self._held.startswith(self._form.middle)
+
+
+class _JsonEnd:
+    """Finds where a JSON object ends, in text that comes in parts."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._quoted = self._escaped = False
+
+    ended = False
+
+    def take(self, text: str) -> int:
+        """How many characters of `text` belong to the object."""
+        for index, character in enumerate(text):
+            if self._quoted:
+                if self._escaped:
+                    self._escaped = False
+                elif character == "\\":
+                    self._escaped = True
+                elif character == '"':
+                    self._quoted = False
+            elif character == '"':
+                self._quoted = True
+            elif character in "{[":
+                self._depth += 1
+            elif character in "}]":
+                self._depth -= 1
+                if self._depth == 0:
+                    self.ended = True
+                    return index + 1
+        return len(text)

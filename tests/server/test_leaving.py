@@ -1,0 +1,173 @@
+"""Clients that leave, read slowly or not at all: their rows are free, and nobody else notices."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.server.in_thread import Running, running
+
+from stepweave.requests.increment import Increment
+from stepweave.server.observers import Exchange, Observer, Served
+from stepweave.server.settings import Limits, Settings
+
+LONG = {"prompt": "a", "max_tokens": 1000, "ignore_eos": True, "temperature": 0}
+
+
+class Watcher(Observer):
+    """Notes what it is told; `when` waits for it."""
+
+    def __init__(self) -> None:
+        self.begun_calls: list[Served] = []
+        self.increments: list[Increment] = []
+        self.answers: list[Exchange] = []
+        self._changed = threading.Condition()
+
+    def begun(self, served: Served) -> None:
+        with self._changed:
+            self.begun_calls.append(served)
+            self._changed.notify_all()
+
+    def settled(self, served: Served, choice: int, increment: Increment) -> None:
+        with self._changed:
+            self.increments.append(increment)
+            self._changed.notify_all()
+
+    def answered(self, exchange: Exchange) -> None:
+        with self._changed:
+            self.answers.append(exchange)
+            self._changed.notify_all()
+
+    def when(self, true: Callable[[], object]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(true, timeout=120), "it did not come to that"
+
+    def forget(self) -> None:
+        with self._changed:
+            self.begun_calls, self.increments, self.answers = [], [], []
+
+
+class Failing(Observer):
+    """Raises whatever it is told."""
+
+    def begun(self, served: Served) -> None:
+        raise RuntimeError("begun")
+
+    def settled(self, served: Served, choice: int, increment: Increment) -> None:
+        raise RuntimeError("settled")
+
+    def answered(self, exchange: Exchange) -> None:
+        raise RuntimeError("answered")
+
+
+WATCHER = Watcher()
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Running]:
+    settings = Settings(models=("embedded",), limits=Limits(header_s=0.3, write_s=0.3))
+    with running(settings, observers=(Failing(), WATCHER)) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _watched() -> None:
+    WATCHER.forget()
+
+
+def sent(service: Running, body: dict[str, Any]) -> socket.socket:
+    data = json.dumps(body).encode()
+    wire = socket.create_connection(("127.0.0.1", service.port), 60)
+    head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    wire.sendall(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
+    return wire
+
+
+def ended(service: Running) -> str:
+    """How the one request ended, once it has."""
+    WATCHER.when(lambda: WATCHER.answers)
+    WATCHER.when(lambda: [each for each in WATCHER.increments if each.output is not None])
+    [output] = [each.output for each in WATCHER.increments if each.output is not None]
+    assert service.llm.service.running == 0
+    assert len(output.token_ids) < 1000
+    return output.finish_reason
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_row(service: Running, stream: bool) -> None:
+    wire = sent(service, {**LONG, "stream": stream})
+    WATCHER.when(lambda: WATCHER.increments)
+    wire.close()
+    assert ended(service) == "cancelled"
+    assert WATCHER.answers[0].status == 499
+
+
+def test_a_client_that_leaves_before_anything_came_frees_its_row(service: Running) -> None:
+    wire = sent(service, LONG)
+    WATCHER.when(lambda: WATCHER.begun_calls)
+    wire.close()
+    assert ended(service) == "cancelled"
+
+
+def test_of_many_that_leave_at_once_nothing_stays(service: Running) -> None:
+    wires = [sent(service, {**LONG, "stream": True}) for _ in range(40)]
+    WATCHER.when(lambda: len(WATCHER.begun_calls) == 40)
+    for wire in wires:
+        wire.close()
+    WATCHER.when(lambda: len(WATCHER.answers) == 40)
+    ends = [each.output for each in WATCHER.increments if each.output is not None]
+    assert {each.finish_reason for each in ends} == {"cancelled"}
+    assert len(ends) == 40
+    assert (service.llm.service.running, service.llm.service.queued) == (0, 0)
+
+
+def test_a_client_that_reads_nothing_is_let_go(service: Running) -> None:
+    """What is sent fills the buffers of both ends; then the time for reading runs out."""
+    options = {"stream": True, "logprobs": 32, "return_token_ids": True, "n": 16}
+    wire = socket.socket()
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    wire.settimeout(60)
+    wire.connect(("127.0.0.1", service.port))
+    data = json.dumps({**LONG, **options}).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    wire.sendall(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
+    WATCHER.when(lambda: WATCHER.answers)
+    assert WATCHER.answers[0].status == 499
+    WATCHER.when(lambda: len([e for e in WATCHER.increments if e.output is not None]) == 16)
+    assert service.llm.service.running == 0
+    wire.close()
+
+
+def test_headers_that_do_not_come_end_the_connection(service: Running) -> None:
+    for start in (b"", b"POST /v1/completions HTTP/1.1\r\nhost: a\r\n"):
+        with socket.create_connection(("127.0.0.1", service.port), 60) as wire:
+            wire.sendall(start)
+            assert wire.recv(1000) in (b"",), "closed, without an answer"
+
+
+def test_observers_are_told_of_each_request(service: Running) -> None:
+    """Also where another of them fails."""
+    with service.client() as client:
+        body = {"prompt": ["a", "b"], "max_tokens": 4, "n": 2, "temperature": 0}
+        answer = client.post("/v1/completions", json=body, headers={"x-request-id": "mine"})
+        assert answer.status_code == 200
+        client.get("/nothing")
+    WATCHER.when(lambda: len(WATCHER.answers) == 2)
+    [served] = WATCHER.begun_calls
+    assert (served.id, served.endpoint, served.choices, served.streams) == (
+        "mine",
+        "completions",
+        4,
+        False,
+    )
+    assert served.prompt_tokens == answer.json()["usage"]["prompt_tokens"]
+    tokens = sum(len(each.token_ids) for each in WATCHER.increments)
+    assert tokens == answer.json()["usage"]["completion_tokens"]
+    outputs = [each.output for each in WATCHER.increments if each.output is not None]
+    assert len(outputs) == 4
+    assert all(each.timings is not None and each.timings.total_s for each in outputs)
+    assert [each.status for each in WATCHER.answers] == [200, 404]

@@ -150,9 +150,9 @@ class ServeOptions:
         str | None,
         Option(metavar="NAME", help="A directory or a hub name, in place of the config's model."),
     ] = None
-    host: Annotated[
-        str, Option(help="Address to listen on. Default: this machine alone.")
-    ] = "127.0.0.1"
+    host: Annotated[str, Option(help="Address to listen on. Default: this machine alone.")] = (
+        "127.0.0.1"
+    )
     port: Annotated[
         int, Option(min=0, max=65535, help="Port to listen on. 0: any that is free.")
     ] = 8000

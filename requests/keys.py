@@ -135,9 +135,7 @@ def key(default: Any, says: str, checked: Any = None, **rule: Any) -> Any:
     return field(default=default, metadata={"checked": checked, "rule": rule, "says": says})
 
 
-def with_keys_of(
-    params: type, *, without: Collection[str] = ()
-) -> Callable[[type[M]], type[M]]:
+def with_keys_of(params: type, *, without: Collection[str] = ()) -> Callable[[type[M]], type[M]]:
     """Add every `key` of a dataclass to a model, in its order; None, or absent, is its default.
 
     `without`: the names of those that the model does not take.

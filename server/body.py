@@ -101,9 +101,7 @@ def _refusal(body: bytes, model: type[Body], error: ValidationError) -> ApiError
     )
 
 
-def _without_tags(
-    location: tuple[str | int, ...], kind: str, data: Any
-) -> tuple[str | int, ...]:
+def _without_tags(location: tuple[str | int, ...], kind: str, data: Any) -> tuple[str | int, ...]:
     """The place in the body: pydantic's has the tags of unions too."""
     found: list[str | int] = []
     for index, step in enumerate(location):

@@ -58,7 +58,7 @@ def refusal(error: Exception, limits: Limits) -> ApiError:
     if isinstance(error, RequestError | ConfigError | GrammarError):
         if isinstance(error, GrammarError):
             return invalid_grammar(message)
-        if code == "SW-TOO-LONG":
+        if code == "SW-LENGTH":
             return ApiError(400, message, param="prompt", code="context_length_exceeded")
         return ApiError(400, message, param=param_of(message, ("prompt", *PARAMETERS)))
     return ApiError(500, message)
@@ -155,9 +155,9 @@ async def _merged(
     try:
         left = len(readers)
         while left:
-            which, there = await told.get()
-            if there:
-                yield which, there
+            which, increments = await told.get()
+            if increments:
+                yield which, increments
             else:
                 left -= 1
     finally:

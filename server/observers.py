@@ -68,4 +68,6 @@ def tell(observers: Sequence[Observer], what: str, *about: object) -> None:
         try:
             getattr(observer, what)(*about)
         except Exception:
-            SERVER.exception("an observer has failed", extra=fields(observer=type(observer).__name__))
+            SERVER.exception(
+                "an observer has failed", extra=fields(observer=type(observer).__name__)
+            )

@@ -7,8 +7,7 @@ arguments follow that function's schema.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from ..models.call_format import CallFormat
@@ -94,8 +93,8 @@ class Calls:
         if shown:
             yield Piece("content", shown)
 
-    def _step(self) -> Iterator[Piece]:
-        """One step within the calls, as a generator that returns whether there is another."""
+    def _step(self) -> Generator[Piece, None, bool]:
+        """One step within the calls; returns whether there is another."""
         form = self._form
         if self._arguments is not None:
             taken = self._arguments.take(self._held)

@@ -132,7 +132,7 @@ class Service:
             len(first.prompt_ids), first.params.max_tokens, first.window
         )
         if refusal is not None:
-            raise RequestError(refusal)
+            raise RequestError(refusal, code="SW-LENGTH" if first.prompt_ids else None)
         if asked.grammar is not None:
             ticket.grammar = self.intake.grammar(asked.grammar, asked.reasoning)
         for request in ticket.requests:

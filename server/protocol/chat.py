@@ -175,9 +175,9 @@ class ChatRequest(Generating):
     response_format: ResponseFormat | None = Field(
         default=None, description="What the answer looks like: text, any JSON object, or a schema."
     )
-    tools: Annotated[
-        tuple[Tool, ...], Field(max_length=MAX_TOOLS, fail_fast=True), Listed
-    ] | None = Field(default=None, description="The functions that the model may call.")
+    tools: (
+        Annotated[tuple[Tool, ...], Field(max_length=MAX_TOOLS, fail_fast=True), Listed] | None
+    ) = Field(default=None, description="The functions that the model may call.")
     tool_choice: ToolChoice | None = Field(
         default=None,
         description="Whether the model calls functions. Not given: `auto` if there are tools.",

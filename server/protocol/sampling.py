@@ -107,9 +107,7 @@ class Generating(_Sampling):
         Raises `ApiError` for parameters that contradict each other.
         """
         said = {
-            each: value
-            for each in PARAMETERS
-            if (value := getattr(self, each, None)) is not None
+            each: value for each in PARAMETERS if (value := getattr(self, each, None)) is not None
         }
         drawn = {"temperature": 1.0, "seed": secrets.randbits(62)}
         structured = said.get("structured_outputs")

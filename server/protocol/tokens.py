@@ -18,12 +18,17 @@ class TokenizeRequest(Body):
 
     model: ShortText | None = None
     prompt: Text | None = Field(default=None, description="A text.")
-    messages: Annotated[
-        tuple[Message, ...], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True), Listed
-    ] | None = Field(default=None, description="A conversation.")
-    tools: Annotated[
-        tuple[Tool, ...], Field(max_length=MAX_TOOLS, fail_fast=True), Listed
-    ] | None = Field(default=None, description="With `messages`: the functions it is told of.")
+    messages: (
+        Annotated[
+            tuple[Message, ...],
+            Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True),
+            Listed,
+        ]
+        | None
+    ) = Field(default=None, description="A conversation.")
+    tools: (
+        Annotated[tuple[Tool, ...], Field(max_length=MAX_TOOLS, fail_fast=True), Listed] | None
+    ) = Field(default=None, description="With `messages`: the functions it is told of.")
     add_special_tokens: bool | None = Field(
         default=None,
         description="With `prompt`: add what the tokenizer puts around a text. Not given: true.",

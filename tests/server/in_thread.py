@@ -64,6 +64,7 @@ def running(
     llm = AsyncLLM(model, pipeline=pipeline, overrides=overrides)
     app = create_app(llm, settings, routers=routers, observers=observers)
     bound = listening("127.0.0.1", 0)
+    bound.listen()  # so that whoever connects early waits
     server = uvicorn.Server(configured(app, settings.limits))
     started: list[asyncio.AbstractEventLoop] = []
     begun = threading.Event()

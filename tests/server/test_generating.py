@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.server.in_thread import Running, running
 
 from stepweave import LLM, SamplingParams
 from stepweave.server.protocol.answers import ChatAnswer, CompletionAnswer
+from tests.server.in_thread import Running, running
 
 STORY = "Write a short story about a fox named Ida."
 GREEDY = {"temperature": 0, "max_tokens": 24}

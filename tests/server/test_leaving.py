@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.server.in_thread import Running, running
 
 from stepweave.requests.increment import Increment
 from stepweave.server.observers import Exchange, Observer, Served
 from stepweave.server.settings import Limits, Settings
+from tests.server.in_thread import Running, running
 
 LONG = {"prompt": "a", "max_tokens": 1000, "ignore_eos": True, "temperature": 0}
 

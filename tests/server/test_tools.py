@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.in_thread import Running, running
 
 from stepweave.models.call_format import CallFormat
 from stepweave.models.chat import Chat, ChatError
@@ -18,6 +17,7 @@ from stepweave.models.source import resolve
 from stepweave.models.tokenizer import load_tokenizer
 from stepweave.server.sections import Piece, Reasoning, Section
 from stepweave.server.tools import Calls, structural_tag
+from tests.server.in_thread import Running, running
 
 CHAT = "/v1/chat/completions"
 ASKED = "Extract name, age, job and city as JSON: Max Tanaka is a 61-year-old lawyer from Warsaw."
@@ -27,8 +27,12 @@ MESSAGES = [{"role": "user", "content": ASKED}]
 
 def function(name: str, *keys: str, **types: str) -> dict[str, Any]:
     properties = {key: {"type": types.get(key, "string")} for key in keys}
-    schema = {"type": "object", "properties": properties, "required": [*keys]}
-    schema["additionalProperties"] = False
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": [*keys],
+        "additionalProperties": False,
+    }
     return {"type": "function", "function": {"name": name, "parameters": schema}}
 
 
@@ -52,7 +56,7 @@ QWEN = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role }}"
     "{% if message.content %}{{ '\\n' + message.content }}{% endif %}"
     "{% for call in message.tool_calls or [] %}"
-    "{{ '\\n<tool_call>\\n{\"name\": \"' + call.function.name + '\", \"arguments\": ' }}"
+    '{{ \'\\n<tool_call>\\n{"name": "\' + call.function.name + \'", "arguments": \' }}'
     "{{ call.function.arguments | tojson }}{{ '}\\n</tool_call>' }}{% endfor %}"
     "{{ '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -60,7 +64,7 @@ QWEN = (
 LISTED = (
     "{% for message in messages %}{{ '[' + message.role + ']' }}"
     "{% if message.tool_calls %}{{ '[CALLS] [' }}{% for call in message.tool_calls %}"
-    "{{ '{\"name\": \"' + call.function.name + '\", \"arguments\": ' }}"
+    '{{ \'{"name": "\' + call.function.name + \'", "arguments": \' }}'
     "{{ call.function.arguments | tojson }}{{ '}' }}{% if not loop.last %}{{ ', ' }}{% endif %}"
     "{% endfor %}{{ ']' }}{% else %}{{ message.content }}{% endif %}{{ eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}"
@@ -115,7 +119,7 @@ def test_special_tokens_in_tools_and_calls_are_text() -> None:
     tokenizer = load_tokenizer("embedded")
     tool = {"type": "function", "function": {"name": "f", "description": "<|eos|>"}}
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"a": "<|eos|>"}}}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "<|eos|>"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "1", "content": "<|eos|>"},
@@ -259,9 +263,7 @@ MAX = {"name": "Max Tanaka", "age": 61, "job": "lawyer", "city": "Warsaw"}
 def test_a_call_that_must_be_comes_whole_and_streamed(
     service: Running, choice: Any, finish: str
 ) -> None:
-    whole, streamed = asked(
-        service, tools=[PERSON], tool_choice=choice, parallel_tool_calls=False
-    )
+    whole, streamed = asked(service, tools=[PERSON], tool_choice=choice, parallel_tool_calls=False)
     assert whole["finish_reason"] == finish
     assert whole["message"]["content"] is None
     [call] = whole["message"]["tool_calls"]

@@ -5,10 +5,10 @@ from math import inf
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option, Typer
+from typer import Argument, Option, Typer
 
 from ..loadgen.choices import Endpoint, RampUp
-from .options import PromptsFile
+from .options import Config, PromptsFile, Settings, offer_configs
 from .verb import verb
 
 bench_app = Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -133,6 +133,10 @@ class LoadOptions:
     ignore_eos: Annotated[
         bool, Option("--ignore-eos", help="Generate up to the largest length in any case.")
     ] = False
+    endpoint: Annotated[
+        Endpoint,
+        Option(help="Send prompts through the chat template, or as they are."),
+    ] = Endpoint.CHAT
     seed: Annotated[int, Option(min=0, max=1 << 32, help="Seed of prompts and arrivals.")] = 0
     percentiles: Annotated[
         str,
@@ -161,9 +165,6 @@ class LoadOptions:
 class HttpOptions:
     """How an endpoint is asked."""
 
-    endpoint: Annotated[Endpoint, Option(help="Ask /v1/chat/completions or /v1/completions.")] = (
-        Endpoint.CHAT
-    )
     model: Annotated[
         str | None,
         Option(metavar="NAME", help="Model to ask for. Default: the first of /v1/models."),
@@ -217,3 +218,66 @@ class ServeBenchOptions(HttpOptions, LoadOptions):
         from .bench_serve import bench_serve
 
         return bench_serve(self)
+
+
+@verb(bench_app, "offline")
+class OfflineBenchOptions(LoadOptions):
+    """Load a pipeline's engine in this process, without HTTP, and print the same table.
+
+    \b
+    Exit status 1 if a request failed; 130 after Ctrl-C and 143 after TERM, with the figures so far.
+      stepweave bench offline quickstart --num-prompts 32 --output-len 64
+      stepweave bench offline async --request-rate 20 --warmup 4 --set depth=3
+      stepweave bench offline quickstart --prompts requests.jsonl --json
+    """
+
+    config: Config
+    settings: Settings = None
+    plot: Annotated[
+        Path | None,
+        Option(metavar="FILE.svg", help="Draw throughput over time and percentiles of latencies."),
+    ] = None
+
+    def __call__(self) -> int:
+        from .bench_offline import bench_offline
+
+        return bench_offline(self)
+
+
+_SIDE = "The URL of an endpoint, a YAML file, or the name of a shipped config."
+
+
+@verb(bench_app, "compare")
+class CompareOptions(HttpOptions, LoadOptions):
+    """Run the same load on two endpoints or pipelines in turn, and print the ratios of the figures.
+
+    \b
+    A pipeline gets a server of its own for each turn; with --offline it runs in this process.
+    Exit status 1 if a request failed; 130 after Ctrl-C and 143 after TERM.
+      stepweave bench compare http://127.0.0.1:8000 http://127.0.0.1:8001 --max-concurrency 8
+      stepweave bench compare synchronous async --offline --num-prompts 16 --output-len 32
+      stepweave bench compare quickstart quickstart --set-a depth=1 --set-b depth=2 --rounds 7
+    """
+
+    a: Annotated[str, Argument(metavar="A", help=_SIDE, autocompletion=offer_configs)]
+    b: Annotated[str, Argument(metavar="B", help=_SIDE, autocompletion=offer_configs)]
+    rounds: Annotated[
+        int,
+        Option(min=1, max=1000, help="Turns of each side; the order alternates."),
+    ] = 5
+    offline: Annotated[
+        bool, Option("--offline", help="Run pipelines in this process, without HTTP.")
+    ] = False
+    set_a: Annotated[
+        list[str] | None,
+        Option("--set-a", metavar="KEY=VALUE", help="Change a setting of A. Can be repeated."),
+    ] = None
+    set_b: Annotated[
+        list[str] | None,
+        Option("--set-b", metavar="KEY=VALUE", help="Change a setting of B. Can be repeated."),
+    ] = None
+
+    def __call__(self) -> int:
+        from .bench_compare import bench_compare
+
+        return bench_compare(self)

@@ -9,9 +9,9 @@ from typing import Any
 
 from ..configs.errors import ConfigError, Mark
 from ..loadgen.arrivals import Arrivals
-from ..loadgen.bench import Load
 from ..loadgen.choices import Endpoint
 from ..loadgen.client import Target, root_of
+from ..loadgen.load import Load
 from ..loadgen.schemas import read_schemas
 from ..loadgen.traces import read_trace
 from ..loadgen.workload import GivenPrompts, RandomPrompts, ReplayedTrace, UnderSchemas, Workload
@@ -25,9 +25,9 @@ _RANDOM = ("input_len", "range_ratio", "prefix_len", "num_prefixes")
 _TRACED = ("speed_up", "length_scale")
 
 
-def load_of(asked: LoadOptions, endpoint: Endpoint | None = None) -> Load:
+def load_of(asked: LoadOptions) -> Load:
     """What is asked, how often, and when. Raises `ConfigError`."""
-    workload, most = _workload(asked, endpoint)
+    workload, most = _workload(asked)
     if asked.schemas is not None:
         workload = UnderSchemas(workload, read_schemas(asked.schemas))
     return Load(
@@ -41,7 +41,7 @@ def load_of(asked: LoadOptions, endpoint: Endpoint | None = None) -> Load:
     )
 
 
-def _workload(asked: LoadOptions, endpoint: Endpoint | None) -> tuple[Workload, int | None]:
+def _workload(asked: LoadOptions) -> tuple[Workload, int | None]:
     """And how many requests it holds, where it is not endless."""
     if asked.prompts is not None and asked.trace is not None:
         raise ConfigError.at(Mark("--trace"), "has prompts of its own: drop it or --prompts")
@@ -49,7 +49,7 @@ def _workload(asked: LoadOptions, endpoint: Endpoint | None) -> tuple[Workload, 
         return _traced(asked, asked.trace)
     _refuse(asked, _TRACED, "is for a trace: add --trace FILE")
     if asked.prompts is not None:
-        return _given(asked, asked.prompts, endpoint)
+        return _given(asked, asked.prompts)
     if asked.num_prefixes is not None and asked.prefix_len is None:
         raise ConfigError.at(Mark("--num-prefixes"), "needs the length of a prefix: --prefix-len")
     made = RandomPrompts(
@@ -74,10 +74,10 @@ def _traced(asked: LoadOptions, file: Path) -> tuple[Workload, int]:
     return ReplayedTrace(trace, asked.speed_up or 1.0, asked.length_scale or 1.0), len(trace)
 
 
-def _given(asked: LoadOptions, file: Path, endpoint: Endpoint | None) -> tuple[Workload, int]:
+def _given(asked: LoadOptions, file: Path) -> tuple[Workload, int]:
     _refuse(asked, _RANDOM, "is for random prompts: drop it or --prompts")
     lines = lines_of(file)
-    if endpoint is Endpoint.COMPLETIONS:
+    if asked.endpoint is Endpoint.COMPLETIONS:
         for number, line in enumerate(lines, start=1):
             if line.messages is not None:
                 said = f"request {number} is a conversation: use --endpoint chat"
@@ -128,16 +128,19 @@ def target_of(asked: HttpOptions, load: LoadOptions, url: str, where: str) -> Ta
         if not f"{name}{value}".isprintable() or not f"{name}{value}".isascii():
             said = "headers are printable ASCII text"
             raise ConfigError.at(Mark(f"the header {name!r}"), said)
-    extra: dict[str, Any] = {"temperature": load.temperature}
-    if load.ignore_eos:
-        extra["ignore_eos"] = True
     return Target(
         root_of(url, where),
-        asked.endpoint,
+        load.endpoint,
         headers,
-        extra | _object(asked.extra_body),
+        parameters_of(load) | _object(asked.extra_body),
         asked.timeout,
     )
+
+
+def parameters_of(asked: LoadOptions) -> dict[str, Any]:
+    """Of requests that do not say others themselves."""
+    found: dict[str, Any] = {"temperature": asked.temperature}
+    return found | ({"ignore_eos": True} if asked.ignore_eos else {})
 
 
 def _object(text: str | None) -> dict[str, Any]:
@@ -152,8 +155,10 @@ def _object(text: str | None) -> dict[str, Any]:
     return found
 
 
-def checked(*paths: Path | None) -> None:
-    """Refuse files that cannot be written before anything is measured."""
-    for path in paths:
+def check_files(output: Path | None, plot: Path | None = None) -> None:
+    """Refuse files that cannot be written before anything is measured. Raises `ConfigError`."""
+    if plot is not None and plot.suffix != ".svg":
+        raise ConfigError.at(Mark(f"--plot {plot}"), "the ending must be .svg")
+    for path in (output, plot):
         if path is not None:
             check_writable(path)

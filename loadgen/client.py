@@ -14,6 +14,7 @@ from ..configs.errors import ConfigError, Mark
 from ..graph.errors import did_you_mean
 from .ask import Ask, body
 from .choices import Endpoint
+from .outcome import Outcome
 from .reading import Reading, error_message
 from .sse import EventReader
 
@@ -127,6 +128,24 @@ class Client:
         for data in events.finish():
             reading.event(data, at_s)
 
+    async def first_answer(self, ask: Ask) -> Outcome:
+        """Ask, and find how the server counts tokens: options that it refuses are left out.
+
+        Raises `ConfigError` if it answers none of the forms.
+        """
+        for usage in USAGES[USAGES.index(self.usage) :]:
+            self.usage = usage
+            now_s = self._clock()
+            reading = Reading(ask.name, now_s, now_s)
+            await self.answer(ask, reading)
+            outcome = reading.outcome()
+            if outcome.error is None:
+                return outcome
+            if self.status not in (400, 422):
+                break
+        hint = await self._unknown_model() if self.status in (400, 404) else ""
+        raise ConfigError.at(Mark(self.place), f"the first request failed: {outcome.error}{hint}")
+
     async def models(self) -> list[str]:
         """The ids of the models that are served. Raises `ConfigError`."""
         url = f"{self._target.root}/v1/models"
@@ -163,7 +182,7 @@ class Client:
         except (ClientError, OSError, TimeoutError, ValueError):
             return None
 
-    async def unknown_model(self) -> str:
+    async def _unknown_model(self) -> str:
         """A hint that ends a message, where the model is not one of those served."""
         try:
             served = await self.models()
@@ -188,22 +207,3 @@ async def _short_text(response: ClientResponse) -> str:
     with suppress(ValueError):
         text = error_message(json.loads(text)) or text
     return " ".join(text.split())
-
-
-async def first_answer(client: Client, ask: Ask, clock: Callable[[], float]) -> Reading:
-    """Ask once, and find how the server counts tokens: what it refuses is left out.
-
-    Raises `ConfigError` where it answers none of the forms.
-    """
-    for usage in USAGES:
-        client.usage = usage
-        now_s = clock()
-        reading = Reading(ask.name, now_s, now_s)
-        await client.answer(ask, reading)
-        outcome = reading.outcome()
-        if outcome.error is None:
-            return reading
-        if client.status not in (400, 422):
-            break
-    hint = await client.unknown_model() if client.status in (400, 404) else ""
-    raise ConfigError.at(Mark(client.place), f"the first request failed: {outcome.error}{hint}")

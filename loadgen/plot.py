@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ..views import svg
 from ..views.plot import ticks
-from .bench import Result
+from .load import Result
 from .summary import LATENCIES, Distribution, throughput
 
 _WIDTH, _HEIGHT = 760, 470

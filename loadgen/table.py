@@ -13,7 +13,6 @@ _WIDTH = 50
 
 def table(
     summary: Summary,
-    *,
     heading: str,
     limit: int | None = None,
     rate: float = inf,

@@ -172,6 +172,56 @@ def test_a_broken_line_of_a_trace_is_named(tmp_path: Path) -> None:
     assert "the trace has 1 requests only" in done.output
 
 
+def test_two_endpoints_are_compared(server: Stub, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    options = ["--rounds", "2", "--warmup", "1", "-o", str(file)]
+    done = bench("compare", server.url, f"{server.url}/v1", *SMALL, *options)
+    assert done.exit_code == 0, done.output
+    assert " Comparison over 2 rounds " in done.stdout
+    assert done.stderr == f"wrote {file}\n"
+    assert len(server.bodies) == 2 * 2 * (2 + 1 + 3)
+    found = json.loads(file.read_text())
+    assert len(found["ratios"]["output_throughput"]["ratio"]["rounds"]) == 2
+    again = bench("compare", server.url, server.url, *SMALL, "--rounds", "1", "--json")
+    assert json.loads(again.stdout)["ratios"].keys() == found["ratios"].keys()
+
+
+def test_a_side_that_fails_its_first_request_ends_the_comparison(server: Stub) -> None:
+    done = bench("compare", server.url, server.url, *SMALL, "--rounds", "1", "--model", "breaks")
+    assert done.exit_code == 2
+    assert "the first request failed: the engine failed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["asinc", "async"], "did you mean 'async'"),
+        (["async", "async", "--set-b", "dpth=3"], "did you mean 'depth'"),
+        (["async", "http://127.0.0.1:9", "--set-b", "depth=3"], "is for pipelines"),
+        (["async", "abstract_decode"], "abstract graph, with no code to run"),
+        (["async", "async", "--set-a", "depth"], "write it as --set-a dotted.key=value"),
+        (["http://", "async"], "the endpoint http://: write it as http://HOST:PORT"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_runs(
+    arguments: list[str], said: str
+) -> None:
+    done = bench("compare", *arguments)
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_pipelines_are_loaded_and_compared_in_this_process() -> None:
+    small = ["--num-prompts", "2", "--output-len", "4", "--input-len", "20", "--json"]
+    done = bench("offline", "async", *small, "--set", "depth=1")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["pipeline"] == "async"
+    done = bench("compare", "async", "async", "--offline", "--rounds", "1", *small)
+    assert done.exit_code == 0, done.output
+    [[a, b]] = json.loads(done.stdout)["rounds"]
+    assert a["total_input_tokens"] == b["total_input_tokens"] > 0
+
+
 def test_a_missing_verb_gets_the_nearest_one() -> None:
     done = bench("serv")
     assert done.exit_code == 2

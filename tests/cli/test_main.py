@@ -16,7 +16,7 @@ def stepweave(*arguments: str | Path) -> Result:
 
 VERBS = ["check", "run", "trace", "profile", "simulate", "list", "schema", "doctor"]
 GRAPH_VERBS = ["show", "render", "why", "why-not", "diff", "whatif"]
-BENCH_VERBS = ["serve"]
+BENCH_VERBS = ["serve", "offline", "compare"]
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ import pytest
 
 from stepweave.configs.errors import ConfigError
 from stepweave.loadgen.ask import Ask
-from stepweave.loadgen.bench import Load, Result, ServeBench
 from stepweave.loadgen.choices import Endpoint
 from stepweave.loadgen.client import USAGES, Target, connected, root_of
+from stepweave.loadgen.load import Load, Result
 from stepweave.loadgen.outcome import Outcome
 from stepweave.loadgen.reading import Reading
+from stepweave.loadgen.served import serve_bench
+from stepweave.loadgen.session import Session
 from stepweave.loadgen.workload import RandomPrompts
 from tests.loadgen.stub import BAD, GOOD, LATE, PLAIN, Stub
 
@@ -23,7 +25,7 @@ def load(warm_up: int = 0) -> Load:
 
 
 def bench(target: Target, model: str | None = None, asked: Load | None = None) -> Result:
-    return asyncio.run(ServeBench().run(target, model, asked or load()))
+    return asyncio.run(serve_bench(Session(), target, model, asked or load()))
 
 
 def answer(server: Stub, model: str, timeout_s: float = 60.0) -> Outcome:
@@ -161,12 +163,17 @@ def test_what_is_no_url_is_refused(url: str) -> None:
 def test_a_stop_before_the_load_ends_it_at_once(server: Stub) -> None:
     """The first request is answered by nobody: the stop cancels what waits for it."""
 
+    session = Session()
+
+    async def run() -> None:
+        session.begin()
+        await serve_bench(session, Target(server.url), "silent", load())
+
     async def main() -> None:
-        waiting = ServeBench()
-        running = asyncio.create_task(waiting.run(Target(server.url), "silent", load()))
+        running = asyncio.create_task(run())
         while not server.bodies:
             await asyncio.sleep(0)
-        waiting.stop()
+        session.stop()
         with pytest.raises(asyncio.CancelledError):
             await running
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from stepweave.loadgen.bench import Load, Result
+from stepweave.loadgen.load import Load, Result
 from stepweave.loadgen.outcome import Outcome
 from stepweave.loadgen.plot import plot_svg
 from stepweave.loadgen.runner import Ran
@@ -42,7 +42,7 @@ def matches_golden(name: str, text: str) -> None:
 def test_the_table_reads_as_it_did() -> None:
     text = table(
         Summary.of(RAN),
-        heading=" Serving Benchmark Result ",
+        " Serving Benchmark Result ",
         limit=8,
         rate=2.5,
         speculation=SPECULATION,
@@ -51,7 +51,7 @@ def test_the_table_reads_as_it_did() -> None:
 
 
 def test_what_was_not_asked_or_told_is_left_out() -> None:
-    text = table(Summary.of(RAN, (75.5,)), heading="", rate=inf, speculation=Counts())
+    text = table(Summary.of(RAN, (75.5,)), "", rate=inf, speculation=Counts())
     for absent in ("concurrency:", "RPS", "Speculative", "P99"):
         assert absent not in text
     assert "P75.5 TTFT (ms):" in text

@@ -30,9 +30,9 @@ right wait or number of slots is derived, or a run of this engine; the *buggy fo
 wrote by hand. The buggy form must be refused, and where it is a race, some interleaving found by
 brute force must give another result than the serial program.
 
-This page is written from the tests by `docs/make_incidents.py`. *(graph)* marks what the engine has
-no such feature for yet; it is tried as a graph. [Error codes](reference/errors.md) explains the
-codes.
+This page is written from the tests by `docs/make_incidents.py`. *(graph)* marks bugs of features
+that the engine does not have yet; they are tested as graphs. [Error codes](reference/errors.md)
+explains the codes.
 """
 
 
@@ -47,8 +47,8 @@ def page() -> str:
             f"refused by |\n| --- | --- | --- | --- | --- |\n{rows}\n"
         )
     parts.append(
-        "## What is said\n\nFor those that are graphs: what is derived, and the report that the "
-        "buggy plan gets.\n"
+        "## Reports\n\nFor those that are graphs: the waits and slots that are derived, and what "
+        "the verifier reports of the buggy plan.\n"
     )
     parts += [text for each in INCIDENTS for text in _told(each)]
     return "\n".join(parts)

@@ -34,8 +34,8 @@ class RequestError(StepweaveError):
 class SamplingParams:
     """How to draw tokens. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off.
 
-    Logits are changed in this order: bias, repetition, presence and frequency penalty, bad words,
-    min_tokens, grammar; then temperature, top-k, top-p, min-p. Repetition counts prompt and output
+    Logits are changed in this order: bias, repetition, presence and frequency penalty, grammar, bad
+    words, min_tokens; then temperature, top-k, top-p, min-p. Repetition counts prompt and output
     (Keskar et al. 2019, arXiv:1909.05858); presence and frequency count the output alone. Bad
     words and min_tokens give way where the grammar leaves nothing else. Log-probabilities are
     those of the model, before any of it.

@@ -232,8 +232,8 @@ INCIDENTS = [
     Incident(
         "C1",
         "vLLM #54437, #56802",
-        "the hand-off of drafts had one unlabelled place; another batch overwrote it, and the mask "
-        "failed open",
+        "the hand-off of drafts had one slot without a label; another batch overwrote it, and the "
+        "mask failed open",
         "drafts carry the generation of their row and their step; masks fail closed",
         safe=drafts_of_its_own_are_taken,
         refusals=(
@@ -290,7 +290,7 @@ INCIDENTS = [
         Derived(accepted, ("gather.device → schedule.host +1",)),
         (
             Mistake(
-                "rows condensed without a word",
+                "rows condensed, which is not declared",
                 planned_for(lambda: accepted(condensed=False)),
                 "SW-WAR-DEVICE-HOST",
                 ("schedule.host of step i+1 may write it before gather.device of step i has read",),
@@ -318,7 +318,7 @@ INCIDENTS = [
         "C6",
         "after vLLM #23569",
         "a frequency penalty scattered with −1 as an index: a device assert",
-        "penalties count on the device what is settled and the drafts before a place; a "
+        "penalties count on the device what is settled and the drafts before a position; a "
         "placeholder adds nothing",
         safe=placeholders_count_for_nothing,
         refusals=(

@@ -185,7 +185,8 @@ INCIDENTS = [
         "D3",
         "vLLM #45357",
         "a freed KV block was filled again while an old step still wrote it",
-        "a block rests until the plan orders its old owner's last step before the new one's first",
+        "a block is in quarantine until the plan orders its old owner's last step before the new "
+        "one's first",
         Derived(
             refilled,
             (

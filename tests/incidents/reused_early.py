@@ -298,7 +298,7 @@ INCIDENTS = [
         ),
         (
             Mistake(
-                "a ring of three, which somebody else's wait protects in most steps",
+                "a ring of three, protected in most steps by a wait for another value",
                 without_wait("prepare.device", "prepare.host"),
                 "SW-WAR-DEVICE-HOST",
                 (

@@ -46,6 +46,7 @@ def test_an_unknown_write_is_refused() -> None:
 def test_a_value_has_one_writer() -> None:
     error = refused(PRODUCER, host("second", op(writes="x")))
     assert error.code == "SW-TWO-WRITERS"
+    assert "take one of the two nodes out" in error.message
     assert "'producer.host'" in error.message
 
 

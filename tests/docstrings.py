@@ -109,7 +109,7 @@ def _public(name: str) -> bool:
 
 
 def _holds(annotation: ast.expr | None) -> bool:
-    if annotation is None:
+    if annotation is None or isinstance(annotation, ast.Call):  # metadata beside a type
         return False
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         annotation = ast.parse(annotation.value, mode="eval").body

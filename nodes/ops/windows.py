@@ -15,6 +15,7 @@ from ...sampling.draw import filtered_log_probs
 from ...sampling.logprobs import Logprobs, token_logprobs
 from ...sampling.windows import Verified, Windows
 from ..data import Inputs, Mask, Progress, PromptTargets, Sampled, SampleRows
+from ..values import LOGITS, PROMPT_LOGITS
 from .edits import apply_edits
 from .history import History
 from .results import WrongResult, check_integers
@@ -229,8 +230,8 @@ def sample_step(
     `WrongResult` where there are none of rows that sample: such a run would never end.
     """
     for what, asked, got in (
-        ("logits", inputs.sample, logits),
-        ("prompt_logits", inputs.prompt, prompt_logits),
+        (LOGITS.name, inputs.sample, logits),
+        (PROMPT_LOGITS.name, inputs.prompt, prompt_logits),
     ):
         if asked is not None and got is None:
             raise WrongResult(

@@ -51,12 +51,17 @@ def test_reading_a_pipeline_loads_no_executor_and_builds_no_model_that_it_does_n
         "import sys\n"
         "from stepweave.configs.load import load_config\n"
         "from stepweave.configs.abstract import AbstractGraph\n"
+        "from stepweave.configs.schema import policy_model\n"
         "from stepweave.nodes.eagle import EagleOptions\n"
         "load_config('async')\n"
         "print([name for name in sys.modules if name.startswith('stepweave.executors')])\n"
-        "print(AbstractGraph.__pydantic_complete__, EagleOptions.__pydantic_complete__)\n"
+        "usual = policy_model('stopping', 'as_asked')\n"
+        "unused = (AbstractGraph, EagleOptions, usual)\n"
+        "print(*(model.__pydantic_complete__ for model in unused))\n"
+        "others = ('stepweave.configs.costs', 'stepweave.requests.batch')\n"
+        "print([name for name in others if name in sys.modules])\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert ran.stdout.splitlines() == ["[]", "False False"]
+    assert ran.stdout.splitlines() == ["[]", "False False False", "[]"]

@@ -102,7 +102,7 @@ def uniform(seeds: Tensor, positions: Tensor, purpose: Purpose | int | Tensor) -
     """`[L]` float32 in [0, 1): multiples of 2^-24, so `uniform < p` has probability p to 2^-24,
     never holds for p = 0 and always for p = 1.
 
-    `seeds[L]`: of the requests; `positions[L]`: output positions; `purpose`: one for all, or `[L]`.
+    `seeds[L]`: of the requests; `positions[L]`: output positions; `purpose[L]`, or one for all.
     Raises nothing of its own.
     """
     if active(seeds.device):

@@ -26,7 +26,7 @@ class ServeError(StepweaveError):
 
 
 def serve(asked: ServeOptions) -> int:
-    """Listen, load, serve; 0 after an ordered end. A port that is taken is told before loading."""
+    """Listen, load, serve; 0 after an ordered end. Raises `ServeError`, before it loads a model."""
     if missing := [each for each in NEEDED if find_spec(each) is None]:
         say(f"error: `stepweave serve` needs {', '.join(missing)}: pip install 'stepweave[server]'")
         raise Exit(USAGE)

@@ -33,7 +33,6 @@ from tests.docstrings import (
 from tests.installed import ROOT
 
 RAISES_ALL_THE_SAME = {
-    ("doctor", "Exit"),  # how a command ends with a status: no error
     ("XGrammarMatcher.restore", "RuntimeError"),  # kept as the matcher's failure, by its boundary
 }
 

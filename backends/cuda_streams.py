@@ -103,7 +103,12 @@ class CudaStream:
             self.origin = (first, perf_counter())
         origin, at = self.origin
         event = self._timing_event()
-        return lambda: at + origin.elapsed_time(event) / 1e3
+
+        def moment() -> float | None:
+            over = bool(event.query())  # type: ignore[no-untyped-call]
+            return at + origin.elapsed_time(event) / 1e3 if over else None
+
+        return moment
 
     def recording(self, pool: str) -> CudaRecording:
         shared = self.pools.setdefault(pool, torch.cuda.graph_pool_handle())

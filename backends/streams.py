@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-Moment = Callable[[], float]  # seconds of `perf_counter`, once the stream has come by
+Moment = Callable[[], float | None]  # seconds of `perf_counter`; None: not yet come by
 
 
 class CannotCapture(RuntimeError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..executors.trace import overhead_us
+from ..executors.recorder import overhead_us
 from ..timelines.critical import Cycle
 from ..views.timeline_page import signed
 from ..views.traced import Trace

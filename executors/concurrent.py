@@ -27,17 +27,17 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ..backends.streams import Event, Moment, Stream, Streams
+from ..backends.streams import Event, Stream, Streams
 from ..graph.plan import Plan, Wait
 from .context import Context, Memory, cells_in_flight
 from .errors import DeviceFailure, NodeFailure
 from .frontier import BEFORE_ALL, Aborted, Frontier
 from .hold import Copies, Holds
 from .instructions import ActorStatus, Perform, Program, Task, interpret
-from .report import OpEvent, RunReport
+from .recorder import Recorder
+from .report import RunReport
 from .run_arguments import RunArguments
 from .switch_interval import switching_every
-from .trace import timed
 from .watchdog import watch
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def run_on(
     return RunReport(
         steps=frontier.steps,
         kept=memory.histories(frontier.steps),
-        events=tuple(sorted(running.events(), key=lambda event: event.start_s)),
+        events=() if running.times is None else running.times.events(),
         seconds=perf_counter() - running.origin,
     )
 
@@ -96,7 +96,7 @@ class ConcurrentRun:
         frontier: Frontier,
         memory: Memory,
         device: Streams,
-        trace: bool,
+        trace: Recorder | None,
         captures: Captures | None,
     ) -> None:
         self.program = program
@@ -110,11 +110,8 @@ class ConcurrentRun:
         self.ended: SimpleQueue[str] = SimpleQueue()
         self.failures: list[tuple[int, int, NodeFailure]] = []  # by step, then listing position
         self.origin = perf_counter()
-        self._traced = trace
-        self._events: list[OpEvent] = []
-        self._stamps: list[tuple[str, int, Moment, Moment]] = []
+        self.times = None if trace is None else trace.begin()
         self._recorded: dict[str, int] = {}  # the last step of a device op that has its event
-        self._launched: dict[tuple[str, int], float] = {}  # when a host op had launched its own
         self.tokens: dict[Wait, Tokens] = {
             wait: SimpleQueue() for task in self.tasks.values() for wait in task.waits
         }
@@ -152,20 +149,6 @@ class ConcurrentRun:
             for actor in self.hosts
             for task in program.hosts[actor]
         }
-
-    def events(self) -> list[OpEvent]:
-        """What a traced run did, once it is over."""
-        stamped = [
-            OpEvent(op, step, self.actor_of[op], start() - self.origin, end() - self.origin)
-            for op, step, start, end in self._stamps
-        ]
-        return [
-            *(
-                event._replace(end_s=self._launched.get((event.op, event.step), event.end_s))
-                for event in self._events
-            ),
-            *stamped,
-        ]
 
     # --- before the run: each op's calls, with all look-ups done ---
 
@@ -217,7 +200,7 @@ class ConcurrentRun:
 
     def _host_run(self, task: Task) -> Run | None:
         vertex = self.contexts[task.op].vertex
-        run = timed(vertex, self.origin, self._events) if self._traced else vertex.op.run
+        run = vertex.op.run if self.times is None else self.times.timed(vertex)
         begun = [] if self.holds is None else [*self.holds.releases(task.op)]
         begun += [copies.copy for copies in self.copies.values() if copies.host == task.op]
         if not begun:
@@ -232,20 +215,18 @@ class ConcurrentRun:
         return begin_and_run
 
     def _device_run(self, task: Task, stream: Stream) -> Run | None:
-        vertex = self.contexts[task.op].vertex
+        vertex, times = self.contexts[task.op].vertex, self.times
         run = self.captured.get(task.op, vertex.op.run)
         if self.holds is None:
-            return timed(vertex, self.origin, self._events) if self._traced else run
-        if run is None and not self._traced:
+            return run if times is None else times.timed(vertex)
+        if times is not None:
+            run = times.stamped(vertex, stream, run)
+        if run is None:
             return None
-        keep, stamps, traced = self.holds.keep(vertex), self._stamps, self._traced
+        body, keep = run, self.holds.keep(vertex)
 
         def run_and_keep(context: Context) -> None:
-            before = stream.stamp() if traced else None
-            if run is not None:
-                run(context)
-            if before is not None:
-                stamps.append((vertex.name, context.step, before, stream.stamp()))
+            body(context)
             keep(context.step)
 
         return run_and_keep
@@ -257,8 +238,10 @@ class ConcurrentRun:
         launches = [self._launch_one(op, task.stream, memory, pending) for op in task.launches]
         if not launches:
             return None
-        if len(launches) == 1 and not (self._traced and self.device.defers):
-            return launches[0]
+        # Where a launch calls the bodies, it is a host op's own work, and often most of it.
+        times = self.times if self.device.defers else None
+        if len(launches) == 1:
+            return launches[0] if times is None else times.launching(task.op, launches[0])
 
         def launch(step: int) -> None:
             """Nobody learns of the first phase before the last is launched: to the plan, whoever
@@ -269,12 +252,7 @@ class ConcurrentRun:
                 put(step, event)
             told.clear()
 
-        def launch_and_note(step: int) -> None:
-            launch(step)
-            self._launched[task.op, step] = perf_counter() - self.origin
-
-        # Where a launch calls the bodies, it is a host op's own work, and often most of it.
-        return launch_and_note if self._traced and self.device.defers else launch
+        return launch if times is None else times.launching(task.op, launch)
 
     def _launch_one(
         self,

@@ -10,9 +10,9 @@ from ..graph.step_graph import StepGraph
 from .context import Memory
 from .frontier import Frontier
 from .instructions import ActorStatus, Perform, interpret
-from .report import OpEvent, RunReport
+from .recorder import RunTimes
+from .report import RunReport
 from .run_arguments import RunArguments
-from .trace import timed
 
 
 @dataclass(frozen=True)
@@ -24,31 +24,32 @@ class OneThread:
     status: ActorStatus
     performs: Mapping[str, Perform]
     origin: float
-    events: list[OpEvent]
+    times: RunTimes | None  # of a run that is traced
 
     @staticmethod
     def of(graph: StepGraph, sizes: Mapping[str, int], tail: int, given: RunArguments) -> OneThread:
         """`sizes`: cells of each value; `tail`: iterations that follow the last step."""
         frontier = Frontier(given.steps, tail=tail)
         memory = Memory.of(graph, sizes, given.states, given.keep, frontier)
-        status, events, origin = ActorStatus(), list[OpEvent](), perf_counter()
+        status, origin = ActorStatus(), perf_counter()
+        times = None if given.trace is None else given.trace.begin()
         performs = {
             name: interpret(
                 context,
                 memory,
                 frontier,
                 status,
-                run=timed(context.vertex, origin, events) if given.trace else context.vertex.op.run,
+                run=context.vertex.op.run if times is None else times.timed(context.vertex),
             )
             for name, context in memory.contexts.items()
         }
-        return OneThread(frontier, memory, status, performs, origin, events)
+        return OneThread(frontier, memory, status, performs, origin, times)
 
     def report(self) -> RunReport:
         """What the run returns, once it is over."""
         return RunReport(
             steps=self.frontier.steps,
             kept=self.memory.histories(self.frontier.steps),
-            events=tuple(sorted(self.events, key=lambda event: event.start_s)),
+            events=() if self.times is None else self.times.events(),
             seconds=perf_counter() - self.origin,
         )

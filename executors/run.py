@@ -10,6 +10,7 @@ from ..backends.executor_names import executor_names, streams_behind
 from ..graph import arguments
 from ..graph.plan import Plan
 from ..graph.verifier.verified import verified
+from .recorder import Recorder
 from .report import RunReport
 from .run_arguments import RunArguments
 from .serial import run_serial
@@ -43,7 +44,7 @@ def run(
     steps: int | None = None,
     states: Mapping[str, object] = MappingProxyType({}),
     keep: Sequence[str] = (),
-    trace: bool = False,
+    trace: bool | Recorder = False,
     watchdog_s: float | None = 60.0,
 ) -> RunReport:
     """Run `steps` steps, or until an op calls `ctx.stop()`.
@@ -52,7 +53,8 @@ def run(
     does not pass (`testing.run_unverified` runs it all the same).
     `executor` is a name, or an executor itself, such as `stepweave.testing.Strict()`.
     `states` gives the objects behind the graph's states, `keep` names the values whose every
-    version is returned. If an op raises, the run ends with a `NodeFailure`; if nothing moves for
+    version is returned. `trace`: whether the report has the times of all ops, or what notes them.
+    If an op raises, the run ends with a `NodeFailure`; if nothing moves for
     `watchdog_s` seconds while an actor waits, with a `StuckWait`. In both cases no thread is left.
     """
     arguments.a("run", "plan", plan, Plan, arguments.A_PLAN)
@@ -67,4 +69,5 @@ def run(
     keep = arguments.texts("run", "keep", keep)
     if watchdog_s is not None:
         arguments.number("run", "watchdog_s", watchdog_s, code="SW-ARGUMENT")
-    return executor(verified(plan), RunArguments(steps, states, keep, trace, watchdog_s))
+    recorder = Recorder() if trace is True else trace or None
+    return executor(verified(plan), RunArguments(steps, states, keep, recorder, watchdog_s))

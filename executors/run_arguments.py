@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
 
 
 @dataclass(frozen=True)
@@ -13,5 +17,5 @@ class RunArguments:
     steps: int | None = None  # None: until an op calls `stop`
     states: Mapping[str, object] = field(default_factory=dict)
     keep: Sequence[str] = ()  # values whose versions are returned
-    trace: bool = False
+    trace: Recorder | None = None  # which notes when each op ran
     watchdog_s: float | None = 60.0

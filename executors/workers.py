@@ -66,7 +66,7 @@ class WorkerStream:
     def stamp(self) -> Moment:
         at: list[float] = []
         self._queue.put((lambda _: at.append(perf_counter()), None))
-        return lambda: at[0]
+        return lambda: at[0] if at else None
 
     def recording(self, pool: str) -> Recording:
         """Raises `CannotCapture`: there is nothing to record."""

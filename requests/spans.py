@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from .moments import Moments
 from .request import FinishReason, Request
-from .step_counts import StepCounts
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,6 @@ class RequestLog:
     """What a table notes of its requests while it has this for its `log`."""
 
     def __init__(self, requests: Iterable[Request]) -> None:
-        self.steps = StepCounts()
         self._noted = {request.uid: _Noted(request) for request in requests}
 
     def scheduled(self, request: Request, step: int) -> None:

@@ -22,7 +22,7 @@ from .pacer import Pacer
 from .pools import KeyPool
 from .request import FinishReason, Request
 from .spans import RequestLog
-from .step_counts import StepCount
+from .step_counts import StepCount, StepCounts
 from .step_rows import StepRows
 from .totals import Totals
 
@@ -72,6 +72,7 @@ class RequestTable:
         self._uncommitted: deque[int] = deque()  # query tokens of each step in flight
         self.inbox = Inbox(limits.max_queue)
         self.log: RequestLog | None = None  # of a traced run
+        self.counts: StepCounts | None = None  # where somebody looks on
         self.totals = Totals() if totals is None else totals
         self._left = False
         self.requests: dict[int, Request] = {}  # everything not yet done
@@ -199,14 +200,14 @@ class RequestTable:
         """
         if step <= self._step:
             self._begin_run()
-        self._step = step
+        self._step, idle_s = step, 0.0
         self._take_in()
         if self._left:
             self._uncommitted.append(0)
             return StepBatch(step, ())
         in_flight = any(request.in_flight.steps for request in self.ended.values())
         if self.inbox.is_open and not self.requests and not in_flight:
-            self.inbox.wait(IDLE_WAIT_S)
+            idle_s = self._await_arrival()
             self._take_in()
         for request in self.phases.running:
             self.blocks.keep_up(request)
@@ -220,11 +221,17 @@ class RequestTable:
             self.decisions.nobody_runs()
         self._uncommitted.append(sum(row.queries for row in rows))
         self._batches.append((step, tuple([row.request.uid for row in rows])))
-        if self.log is not None:
-            self.log.steps.scheduled(self._count(step, len(rows)))
+        if self.counts is not None:
+            self.counts.scheduled(self._count(step, len(rows), idle_s))
         return StepBatch(step, tuple(rows))
 
-    def _count(self, step: int, rows: int) -> StepCount:
+    def _await_arrival(self) -> float:
+        """Until something comes, or `IDLE_WAIT_S`; how many seconds that took."""
+        began = perf_counter()
+        self.inbox.wait(IDLE_WAIT_S)
+        return perf_counter() - began
+
+    def _count(self, step: int, rows: int, idle_s: float) -> StepCount:
         running = len(self.phases.running)
         return StepCount(
             step,
@@ -232,6 +239,7 @@ class RequestTable:
             waiting=len(self.requests) - running,
             blocks=len(self.blocks.pool.held),
             blocks_in_all=self.limits.num_blocks,
+            idle_s=idle_s,
         )
 
     @property
@@ -323,7 +331,7 @@ class RequestTable:
     def await_arrival(self) -> None:
         """Where somebody holds the table open: until something comes, or `IDLE_WAIT_S`."""
         if self.inbox.is_open:
-            self.inbox.wait(IDLE_WAIT_S)
+            self._await_arrival()
 
     def _give_up(self, hit: Sequence[int], error: str) -> None:
         for request in self.requests.values():
@@ -364,6 +372,7 @@ class RequestTable:
         self.finished += 1
         self.totals.prompt_tokens += len(request.prompt_ids)
         self.totals.cached_tokens += request.cached_tokens
+        self.totals.end(reason)
         request.finish_reason = reason
         request.error = error
         request.moments.ended_s = perf_counter()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .request import FinishReason
 
 
 @dataclass
@@ -25,6 +29,11 @@ class Totals:
     prompt_tokens: int = 0  # of requests that have ended
     cached_tokens: int = 0  # of the prompts' tokens, found in the prefix cache
     seconds: float = 0.0  # in which a run was on
+    ended: dict[FinishReason, int] = field(default_factory=dict)  # requests, those of n each
+
+    def end(self, reason: FinishReason) -> None:
+        """One request has ended."""
+        self.ended[reason] = self.ended.get(reason, 0) + 1
 
     def settle(self, tokens: int, drafted: int, accepted: int) -> None:
         """One row of a step: of `drafted` drafts, the first `accepted` were kept."""
@@ -40,10 +49,10 @@ class Totals:
 
     def copy(self) -> Totals:
         """The counts of now."""
-        return replace(self, accepted_at=[*self.accepted_at])
+        return replace(self, accepted_at=[*self.accepted_at], ended={**self.ended})
 
     def restore(self, before: Totals) -> None:
         """Forget what was counted since that copy."""
         for each in fields(self):
             setattr(self, each.name, getattr(before, each.name))
-        self.accepted_at = [*before.accepted_at]
+        self.accepted_at, self.ended = [*before.accepted_at], {**before.ended}

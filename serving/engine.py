@@ -14,6 +14,7 @@ from ..backends.executor_names import streams_behind
 from ..executors.blocking import executor_on
 from ..executors.capture import Captures
 from ..executors.errors import NodeFailure, UndeclaredAccess
+from ..executors.recorder import Recorder
 from ..executors.report import RunReport
 from ..executors.run import Executor, run
 from ..graph.errors import GraphError, StepweaveError, shortly
@@ -141,14 +142,14 @@ class Engine:
         states = [state.name for state in self._lasting if state.keys == keys]
         return max((reuse_distance(self.plan, name) for name in states), default=1)
 
-    def run(self, table: RequestTable, *, trace: bool = False) -> RunReport:
+    def run(self, table: RequestTable, *, trace: bool | Recorder = False) -> RunReport:
         """Serve what is submitted to `table`, now or meanwhile, until all have ended.
 
         Rows and blocks are back in their pools afterwards. Where an op fails, the requests of its
         step's batch end with an error that names node, op and step, and a new run goes on with the
-        others from what is settled; the report is that of the last run. Raises `StuckWait`,
-        `UndeclaredAccess`, and what is wrong with the plan; the requests then keep what was
-        settled. `table.leave` ends it before.
+        others from what is settled; the report is that of the last run. `trace` is that of
+        `executors.run`. Raises `StuckWait`, `UndeclaredAccess`, and what is wrong with the plan;
+        the requests then keep what was settled. `table.leave` ends it before.
         """
         threads = torch.get_num_threads()
         started = perf_counter()
@@ -202,7 +203,7 @@ class Engine:
                 "executor 'threads'"
             )
 
-    def _serve(self, table: RequestTable, trace: bool) -> RunReport:
+    def _serve(self, table: RequestTable, trace: bool | Recorder) -> RunReport:
         """Run the plan, again after each failure, until nobody is left."""
         futile, finished, before = 0, table.finished, _settled(table)
         runner = self.runner()

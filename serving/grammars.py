@@ -18,7 +18,7 @@ from ..structured.library_backend import BackendOptions
 from ..structured.llguidance_backend import LLGuidanceBackend
 from ..structured.reasoning import with_reasoning
 from ..structured.refusal import Cause, Refusal
-from ..structured.service import GrammarService
+from ..structured.service import GrammarService, OnCompiled
 from ..structured.xgrammar_backend import XGrammarBackend
 
 Backend = AutoBackend | XGrammarBackend | LLGuidanceBackend
@@ -124,6 +124,10 @@ class Grammars:
 
         compiled.add_done_callback(wrap)
         return wrapped
+
+    def on_compiled(self, tell: OnCompiled | None) -> None:
+        """Tell of each compilation from now on; None: no more."""
+        self._service.on_compiled = tell
 
     def close(self) -> None:
         """End the workers and their processes."""

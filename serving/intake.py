@@ -54,6 +54,11 @@ class Intake:
         if self._grammars is not None:
             self._grammars.close()
 
+    @property
+    def grammars(self) -> Grammars | None:
+        """What compiles grammars, where the pipeline has them."""
+        return self._grammars
+
     def read(self, prompt: Prompt, request_id: str) -> PromptLine | tuple[int, ...]:
         """A prompt as a line, or as token ids."""
         if isinstance(prompt, str | Mapping | PromptLine):

@@ -181,7 +181,7 @@ class LLM:
             trace = Trace(RequestLog(call.requests))
             with self.service.traced(trace):
                 outputs = call.outputs(listening)
-        return Traced(outputs, trace.report, trace.log.spans(), trace.log.steps.all())
+        return Traced(outputs, trace.report, trace.log.spans(), trace.counts.all())
 
     def _call(self, prompts: Prompt | Sequence[Prompt], params: Params) -> Call:
         many = each_prompt(prompts)

@@ -16,6 +16,7 @@ from operator import attrgetter
 
 from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
+from ..executors.recorder import Recorder
 from ..executors.report import RunReport
 from ..executors.run import Executor
 from ..executors.run_arguments import RunArguments
@@ -66,7 +67,9 @@ class _Recording:
     reports: list[RunReport] = field(default_factory=list)
 
     def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
-        report = self.executor(plan, replace(given, trace=True, keep=(*given.keep, BATCH.name)))
+        report = self.executor(
+            plan, replace(given, trace=Recorder(), keep=(*given.keep, BATCH.name))
+        )
         self.reports.append(report)
         return report
 

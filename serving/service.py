@@ -20,12 +20,20 @@ from time import perf_counter
 from ..executors.report import RunReport
 from ..graph.errors import shortly
 from ..requests.increment import Deliver, Increment
-from ..requests.request import Request, RequestError, RequestOutput, SamplingParams
+from ..requests.request import (
+    FinishReason,
+    Request,
+    RequestError,
+    RequestOutput,
+    SamplingParams,
+)
 from ..requests.spans import RequestLog, RequestSpan, span_of
+from ..requests.step_counts import StepCounts
 from ..requests.table import RequestTable
 from ..requests.totals import Totals
 from ..structured.backend import CompiledGrammar
 from .engine import Engine, EngineError
+from .flight import FlightRecorder
 from .intake import Intake, Prompt, prompt_text
 
 CLOSING_S = 10.0
@@ -80,6 +88,7 @@ class Trace:
     """What is noted of runs while they are traced."""
 
     log: RequestLog
+    counts: StepCounts = field(default_factory=StepCounts)
     report: RunReport = field(default_factory=lambda: RunReport(steps=0))
     ended: threading.Event = field(default_factory=threading.Event)  # no run is in it
 
@@ -108,6 +117,8 @@ class Service:
         self._driver: threading.Thread | None = None
         self._refusal: str | None = None  # why nothing more is taken in
         self._trace: Trace | None = None
+        self._flight: FlightRecorder | None = None
+        self._unbegun: dict[FinishReason, int] = {}  # requests that ended in no table
         self._unheard: BaseException | None = None  # what failed when nobody was served
 
     # -- requests --------------------------------------------------------------------------
@@ -226,9 +237,12 @@ class Service:
 
     def _end(self, ticket: Ticket, error: str | None) -> None:
         """End what is in no table: nobody else will. Without an error it was cancelled."""
+        reason: FinishReason = "error" if error else "cancelled"
         for request in ticket.requests:
             if request.uid in self._live:
-                request.finish_reason = "error" if error else "cancelled"
+                request.finish_reason = reason
+                with self._lock:
+                    self._unbegun[reason] = self._unbegun.get(reason, 0) + 1
                 request.error = error
                 request.moments.ended_s = perf_counter()
                 request.tell_end()
@@ -246,11 +260,14 @@ class Service:
             with self._lock:
                 table, trace = self._table, self._trace
                 table.resume()
+                looks_on = trace or self._flight
                 table.log = None if trace is None else trace.log
+                table.counts = None if looks_on is None else looks_on.counts
+                recorder = trace is not None or (self._flight is not None and self._flight.ops)
                 if trace is not None:
                     trace.ended.clear()
             try:
-                report = self.engine.run(table, trace=trace is not None)
+                report = self.engine.run(table, trace=recorder)
             except BaseException as error:
                 self._broken(error)
             else:
@@ -341,6 +358,29 @@ class Service:
                 self._trace = None
                 self._table.leave()
             trace.ended.wait()
+
+    @property
+    def ended(self) -> dict[FinishReason, int]:
+        """How many requests have ended, by how; the n of one prompt each."""
+        found = {**self.totals.ended}
+        for reason, times in {**self._unbegun}.items():
+            found[reason] = found.get(reason, 0) + times
+        return found
+
+    @property
+    def flight(self) -> FlightRecorder | None:
+        """What notes the last steps, where somebody has asked for it."""
+        return self._flight
+
+    def record(self, flight: FlightRecorder | None) -> None:
+        """Have the steps of all runs noted from now on, but for those that are traced; or no more.
+
+        A run that is on begins anew.
+        """
+        with self._lock:
+            self._flight = flight
+            if self._trace is None:
+                self._table.leave()
 
     def renew(self) -> None:
         """Begin with an empty table, and so an empty prefix cache, of the engine's limits of now.

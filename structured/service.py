@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
+from time import perf_counter
 from typing import Final
 
 from .backend import CompiledGrammar, GrammarBackend
@@ -17,6 +19,10 @@ from .grammar import GrammarError, GrammarSpec
 
 MAX_WAITING: Final = 1024
 """Grammars that may wait for a worker; more are refused, as the engine's queue refuses requests."""
+
+
+OnCompiled = Callable[[float, bool], None]
+"""Told of each compilation, on the thread that did it: seconds, and whether there is a grammar."""
 
 
 class GrammarService:
@@ -39,6 +45,7 @@ class GrammarService:
     ) -> None:
         if workers < 1:
             raise ValueError(f"at least one worker is needed, not {workers}")
+        self.on_compiled: OnCompiled | None = None
         self._backend = backend
         self._max_waiting = max_waiting
         self._changed = threading.Condition()
@@ -97,10 +104,13 @@ class GrammarService:
         while (spec := self._next()) is not None:
             compiled: CompiledGrammar | None = None
             error: BaseException | None = None
+            began = perf_counter()
             try:
                 compiled = self._backend.compile(spec)
             except BaseException as failure:  # whatever it is, it is the answer to this spec
                 error = failure
+            if self.on_compiled is not None:
+                self.on_compiled(perf_counter() - began, error is None)
             with self._changed:
                 futures = self._asked.pop(spec)
             for future in futures:

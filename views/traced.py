@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..executors.report import RunReport
@@ -168,7 +168,7 @@ class Trace:
                 "predicted": _cycle(self.planned_cycle) if self.planned is not None else None,
             },
             "requests": [_request(each, self.began_s) for each in self.requests],
-            "counts": [asdict(each) for each in self.counts],
+            "counts": [each._asdict() for each in self.counts],
         }
 
 

@@ -116,23 +116,15 @@ def _take_in(table: RequestTable, request: Request, each: SettledRow) -> tuple[s
 
 
 def finish_requests(table: RequestTable, settled: SettledRows, step: int) -> None:
-    """`finish`, and the step's counts to the log of a traced run."""
-    if table.log is None:
+    """`finish`, and the step's counts to whoever looks on."""
+    if table.counts is None:
         return finish(table, settled)
-    requests = [table.find(each.uid) for each in settled]
-    drafted, accepted, tokens = _counted(requests)
-    tokens -= sum(len(each.tokens) for each in settled)  # `advance` took them in already
+    totals = table.totals
+    tokens, drafted, accepted = totals.tokens, totals.drafted, totals.accepted
     finish(table, settled)
-    now = _counted(requests)
-    table.log.steps.settled(
-        step, drafted=now[0] - drafted, accepted=now[1] - accepted, tokens=now[2] - tokens
-    )
-
-
-def _counted(requests: Sequence[Request]) -> tuple[int, int, int]:
-    """Drafts verified and accepted, and tokens, of these requests so far."""
-    return (
-        sum(request.drafted for request in requests),
-        sum(request.accepted for request in requests),
-        sum(len(request.output_ids) for request in requests),
+    table.counts.settled(
+        step,
+        tokens=totals.tokens - tokens,
+        drafted=totals.drafted - drafted,
+        accepted=totals.accepted - accepted,
     )

@@ -9,7 +9,7 @@ from time import sleep
 import pytest
 
 from stepweave.executors import OpEvent, RunReport, run
-from stepweave.executors.trace import overhead_us
+from stepweave.executors.recorder import overhead_us
 from stepweave.graph.errors import GraphError, StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan

@@ -42,7 +42,7 @@ class TwoRows:
         """
         device = self._tables.device
         spans = [torch.arange(start, stop, device=device) for _, start, stop in chunks]
-        tables = self._tables[[row for row, _, _ in chunks]]
+        tables = torch.stack([self._tables[row] for row, _, _ in chunks])
         slots = [
             table[span // _BLOCK_SIZE] * _BLOCK_SIZE + span % _BLOCK_SIZE
             for table, span in zip(tables, spans, strict=True)

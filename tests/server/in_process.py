@@ -1,0 +1,58 @@
+"""`stepweave serve` as its users start it: a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+
+@dataclass
+class Process:
+    """A running service: its address, and the file that its log goes to."""
+
+    child: subprocess.Popen[str]
+    url: str
+    log: Path
+
+    def signal(self, number: int) -> None:
+        self.child.send_signal(number)
+
+    def ended(self) -> int:
+        """Its exit status, once it has ended."""
+        return self.child.wait(120)
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[Process]:
+    """In the block `stepweave serve` with these arguments takes requests; port 0 is any."""
+    log = folder / "log.jsonl"
+    command = [sys.executable, "-m", "stepweave", "serve", *arguments, "--port", "0"]
+    with log.open("w") as errors:
+        child = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, **environment},
+        )
+    try:
+        assert child.stdout is not None, "it was asked for"
+        yield Process(child, _address(child.stdout, log), log)
+    finally:
+        if child.poll() is None:
+            child.kill()
+        child.wait(120)
+        child.stdout.close()
+
+
+def _address(output: IO[str], log: Path) -> str:
+    line = output.readline()
+    assert line.startswith("serving "), f"it did not start: {line}{log.read_text()}"
+    return line.split()[-1]

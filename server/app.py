@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 Router = Callable[[OpenEngine], APIRouter]
 """Makes the routes of one subject for an engine."""
 
+NOT_SERVED = {
+    "/v1/responses": ": use /v1/chat/completions",
+    "/v1/embeddings": ": the model generates text",
+}
+"""Routes that clients of the API may look for, and what to say beside that they are not there."""
+
 ROUTERS: tuple[Router, ...] = (chat_router, completions_router, tokens_router, state_router)
 
 
@@ -60,8 +66,9 @@ async def _told(request: Request, error: Any) -> Response:
     """Our errors as they are, and those of the framework in the same form."""
     if isinstance(error, ApiError):
         return error.response()
+    path = request.url.path[:200]
     said = {
-        404: f"there is no {request.url.path[:200]}",
-        405: f"{request.url.path[:200]} does not take {request.method[:20]}",
+        404: f"there is no {path}{NOT_SERVED.get(path, '')}",
+        405: f"{path} does not take {request.method[:20]}",
     }.get(error.status_code, str(error.detail))
     return ApiError(error.status_code, said, headers=error.headers).response()

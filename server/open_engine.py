@@ -52,11 +52,6 @@ class OpenEngine:
         grammars = self.llm.config.grammars
         return None if grammars is None else grammars.reasoning_end
 
-    @property
-    def alive(self) -> bool:
-        """Whether the engine answers: its latest run has not failed as a whole."""
-        return self.llm.service.failure is None
-
     def room(self, prompt_tokens: int) -> int:
         """Tokens that an output may have after a prompt: in the context, and in all KV blocks."""
         limits = self.llm.engine.limits

@@ -37,7 +37,8 @@ def state_router(engine: OpenEngine) -> APIRouter:
         return JSONResponse({"version": version("stepweave")})
 
     async def health() -> Response:
-        return _state("ok" if engine.alive else "the engine has failed", engine.alive)
+        alive = engine.llm.service.alive
+        return _state("ok" if alive else "the engine has failed", alive)
 
     async def ready() -> Response:
         if engine.draining:

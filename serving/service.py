@@ -46,6 +46,10 @@ RECENT = 256
 """Requests that have ended, of which a service remembers the spans."""
 
 
+FUTILE_RUNS = 3
+"""How many runs in a row may end by an error, with no token between, before the engine is dead."""
+
+
 @dataclass(eq=False)
 class Ticket:
     """One prompt that was handed in, and what becomes of it: n requests."""
@@ -108,6 +112,7 @@ class Service:
         self.intake = intake
         self.recent: deque[RequestSpan] = deque(maxlen=RECENT)
         self.failure: BaseException | None = None  # what ended the latest run, if anything did
+        self._futile = 0  # runs that an error ended since a token was settled
         self._table = engine.new_table()  # lives on, and its prefix cache with it
         self._uids = count()
         self._live: dict[int, Ticket] = {}  # by uid of each request that has not ended
@@ -226,6 +231,8 @@ class Service:
 
     def _delivered(self, ticket: Ticket, uid: int, increment: Increment) -> None:
         """On the driver's thread, or that of whoever ends a request which never began."""
+        if increment.token_ids:
+            self._futile = 0
         if increment.output is not None:
             if self._live.pop(uid, None) is None:
                 return  # it was given up meanwhile
@@ -285,6 +292,7 @@ class Service:
         """A run has failed as a whole: all its requests end, and later ones find a new table."""
         with self._lock:
             self.failure = error
+            self._futile += 1
             old, self._table = self._table, self.engine.new_table()
             while old.inbox.is_open:
                 old.close()
@@ -306,6 +314,15 @@ class Service:
     def totals(self) -> Totals:
         """What it has done so far."""
         return self.engine.totals
+
+    @property
+    def alive(self) -> bool:
+        """Whether it serves: its thread lives, and its latest runs have not all failed as a whole.
+
+        A failure that ends requests, and not what comes after them, is no death.
+        """
+        driver = self._driver
+        return self._futile < FUTILE_RUNS and (driver is None or driver.is_alive())
 
     @property
     def running(self) -> int:

@@ -1,0 +1,118 @@
+"""What the service tells of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+
+from stepweave.server.protocol.answers import (
+    DetokenizeAnswer,
+    ModelList,
+    StateAnswer,
+    TokenizeAnswer,
+    VersionAnswer,
+)
+from tests.server.in_thread import Running, running
+
+STORY = "Write a short story about a fox named Ida."
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Running]:
+    with running() as found:
+        yield found
+
+
+def test_its_model_and_version(service: Running) -> None:
+    with service.client() as client:
+        ModelList.model_validate_json(client.get("/v1/models").content)
+        told = VersionAnswer.model_validate_json(client.get("/version").content)
+        assert told.version == version("stepweave")
+        assert StateAnswer.model_validate_json(client.get("/ready").content).status == "ok"
+
+
+def test_tokens_of_texts_and_conversations(service: Running) -> None:
+    tokenizer = service.llm.tokenizer
+    with service.client() as client:
+
+        def tokenized(**body: Any) -> TokenizeAnswer:
+            answer = client.post("/tokenize", json=body)
+            assert answer.status_code == 200, answer.text
+            return TokenizeAnswer.model_validate_json(answer.content)
+
+        told = tokenized(prompt=STORY, return_token_strs=True)
+        assert told.tokens == tokenizer(STORY)["input_ids"]
+        assert "".join(told.token_strs or ()) == tokenizer.decode(told.tokens)
+        assert (told.count, told.max_model_len) == (len(told.tokens), 1024)
+        bare = tokenized(prompt=STORY, add_special_tokens=False)
+        assert bare.tokens == told.tokens[1:]
+        chat = tokenized(messages=[{"role": "user", "content": STORY}])
+        back = client.post("/detokenize", json={"tokens": chat.tokens})
+        text = DetokenizeAnswer.model_validate_json(back.content).prompt
+        assert text == f"<|bos|><|user|>{STORY}<|assistant|>"
+        messages = [{"role": "user", "content": STORY}]
+        spent = client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1})
+        assert spent.json()["usage"]["prompt_tokens"] == chat.count
+
+
+def test_what_it_does_not_serve_is_refused_by_name(service: Running) -> None:
+    with service.client() as client:
+        answer = client.post("/v1/responses", json={"input": "hello"})
+        assert answer.status_code == 404
+        assert "use /v1/chat/completions" in answer.json()["error"]["message"]
+
+
+def test_the_document_of_the_api_names_every_route_and_model(service: Running) -> None:
+    with service.client() as client:
+        document = client.get("/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    for path, methods in document["paths"].items():
+        for method, route in methods.items():
+            assert route["responses"]["200"], (path, method)
+            text = str(route)
+            for name in _references(route):
+                assert name in schemas, f"{path}: {name}"
+            assert ("requestBody" in route) == (method == "post"), text
+    assert all(name in schemas for schema in schemas.values() for name in _references(schema))
+    chat = schemas["ChatRequest"]
+    assert chat["additionalProperties"] is False
+    assert "prompt_logprobs" not in chat["properties"]
+    assert all("description" in each for each in chat["properties"].values())
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == "$ref":
+                yield inner.rsplit("/", 1)[-1]
+            else:
+                yield from _references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _references(inner)
+
+
+def test_an_engine_whose_runs_all_fail_is_dead_until_one_does_not(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no device")
+
+    body = {"prompt": STORY, "max_tokens": 2, "temperature": 0}
+    with service.client() as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(service.llm.engine, "run", broken)
+            service.llm.service.table.leave()  # the run that is on ends, and another begins
+            statuses = []
+            while client.get("/health").status_code == 200:
+                answer = client.post("/v1/completions", json=body)
+                statuses.append(answer.status_code)
+                assert "no device" in answer.json()["error"]["message"]
+                assert len(statuses) < 10
+            assert set(statuses) == {500}
+            assert client.get("/ready").status_code == 503
+        assert client.post("/v1/completions", json=body).status_code == 200
+        assert client.get("/health").status_code == 200

@@ -42,8 +42,8 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[Proce
             text=True,
             env={**os.environ, **environment},
         )
+    assert child.stdout is not None, "it was asked for"
     try:
-        assert child.stdout is not None, "it was asked for"
         yield Process(child, _address(child.stdout, log), log)
     finally:
         if child.poll() is None:

@@ -137,7 +137,7 @@ def test_tools_of_pydantic_models(client: openai.OpenAI) -> None:
         parallel_tool_calls=False,
     )
     assert whole.choices[0].finish_reason == "tool_calls"
-    [call] = whole.choices[0].message.tool_calls or ()
+    [call] = whole.choices[0].message.tool_calls or []
     assert call.function.parsed_arguments == MAX
     with client.beta.chat.completions.stream(
         model="embedded",
@@ -149,7 +149,7 @@ def test_tools_of_pydantic_models(client: openai.OpenAI) -> None:
         deltas = [each for each in stream if each.type == "tool_calls.function.arguments.delta"]
         final = stream.get_final_completion()
     assert len(deltas) > 3
-    [call] = final.choices[0].message.tool_calls or ()
+    [call] = final.choices[0].message.tool_calls or []
     assert call.function.parsed_arguments == MAX
 
 

@@ -9,7 +9,8 @@ they make stays for those below. A comment before a block says what is special a
     <!-- file: path -->       the block is that file of the repository, word for word
 
 A word after the language is a file name: the block is written there. `pip install .` in a session
-installs what its files declare, for that session. UPDATE_GOLDEN=1 rewrites what is printed.
+installs what its files declare, for that session. `stepweave serve` goes on to the session's end, on
+a free port in place of 8000. UPDATE_GOLDEN=1 rewrites what is printed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from typer.testing import CliRunner
 from stepweave.cli.main import app
 from stepweave.configs.prompts import read_prompts
 from tests.installed import ROOT, installed
+from tests.server.in_process import serving
 
 DOCUMENTS = [
     ROOT / "README.md",
@@ -40,10 +42,11 @@ DOCUMENTS = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
+SERVED = "http://localhost:8000"
 COMMENT = re.compile(r"<!-- (output|fails|refused: (\S+)|file: (\S+)) -->")
 INSTALLS = re.compile(
     r"python3 -m venv \.venv"
-    r"|(\.venv/bin/)?pip install( -q)?( -c constraints\.txt)?( -e)? (\.|\"\.\[dev\]\")"
+    r"|(\.venv/bin/)?pip install( -q)?( -c constraints\.txt)?( -e)? (\.|\"\.\[(dev|server)\]\")"
     r"|pip install --no-deps (\.|\./\S+)"
     r"|\.venv/bin/python -m pytest( -n 2)?"
 )
@@ -93,6 +96,7 @@ class Session:
     rewritten: dict[int, str] = field(default_factory=dict)  # line of the fence -> what it holds
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__docs__"})
     installs: ExitStack = field(default_factory=ExitStack)
+    served: str = SERVED  # the address that takes its place
 
     def take(self, block: Block) -> None:
         where = f"{self.document.relative_to(ROOT)}:{block.line}"
@@ -111,8 +115,9 @@ class Session:
                 self.command(line, where, fails=block.comment == "fails")
         elif block.language == "python":
             caught = io.StringIO()
+            text = block.text.replace(SERVED, self.served)
             with redirect_stdout(caught):
-                exec(compile("\n" * block.line + block.text, where, "exec"), self.names)
+                exec(compile("\n" * block.line + text, where, "exec"), self.names)
             self.printed = caught.getvalue()
         elif block.language == "yaml":
             self.check(block, where)
@@ -130,6 +135,12 @@ class Session:
                     site = Path("site")
                     site.mkdir()
                     self.installs.enter_context(installed(Path(), site.resolve()))
+                continue
+            if words[0].startswith("stepweave serve "):
+                folder = Path("service").resolve()
+                folder.mkdir()
+                process = serving(folder, *shlex.split(words[0])[2:])
+                self.served = self.installs.enter_context(process).url
                 continue
             done = CliRunner().invoke(app, shlex.split(words[0])[1:])
             wanted = (1, 2) if fails else (0,)
@@ -182,11 +193,12 @@ def test_every_block_works_as_written(
         document.write_text("".join(lines), encoding="utf-8")
 
 
-def test_the_readmes_first_two_bash_blocks_are_the_two_commands() -> None:
-    first, second = [b.text for b in blocks(ROOT / "README.md") if b.language == "bash"][:2]
+def test_the_readmes_first_bash_blocks_are_its_commands() -> None:
+    first, second, third = [b.text for b in blocks(ROOT / "README.md") if b.language == "bash"][:3]
     install = "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt "
     assert first == f"{install}. && .venv/bin/stepweave run configs/quickstart.yaml\n"
     assert second == f'{install}-e ".[dev]" && .venv/bin/python -m pytest -n 2\n'
+    assert third == f'{install}".[server]" && .venv/bin/stepweave serve quickstart\n'
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -9,8 +9,8 @@ they make stays for those below. A comment before a block says what is special a
     <!-- file: path -->       the block is that file of the repository, word for word
 
 A word after the language is a file name: the block is written there. `pip install .` in a session
-installs what its files declare, for that session. `stepweave serve` goes on to the session's end, on
-a free port in place of 8000. UPDATE_GOLDEN=1 rewrites what is printed.
+installs what its files declare, for that session. `stepweave serve` goes on to the session's end,
+on a free port in place of 8000. UPDATE_GOLDEN=1 rewrites what is printed.
 """
 
 from __future__ import annotations

@@ -107,6 +107,9 @@ class _Progress:
 
 
 def _report(found: Comparison, asked: CompareOptions) -> None:
+    if asked.output is not None:
+        save(asked.output, json.dumps(found.to_json(requests=True), indent=2) + "\n")
+        say(f"wrote {asked.output}")
     if asked.json:
         print(json.dumps(found.to_json(requests=False)))
     else:
@@ -115,6 +118,3 @@ def _report(found: Comparison, asked: CompareOptions) -> None:
     for both in found.rounds:
         for name, result in zip(found.names, both, strict=True):
             tell_errors(result, f"{name}: ")
-    if asked.output is not None:
-        save(asked.output, json.dumps(found.to_json(requests=True), indent=2) + "\n")
-        say(f"wrote {asked.output}")

@@ -58,7 +58,15 @@ def until_signal(session: Session, run: Callable[[], Awaitable[T]]) -> tuple[T, 
 
 
 def report(result: Result, asked: LoadOptions, heading: str, plot: Path | None) -> None:
-    """Print the table or the JSON object, and write the files; failures are told on stderr."""
+    """Write the files, then print the table or the JSON object; failures are told on stderr."""
+    if asked.output is not None:
+        save(asked.output, json.dumps(result.to_json(requests=True), indent=2) + "\n")
+        say(f"wrote {asked.output}")
+    if plot is not None:
+        from ..loadgen.plot import plot_svg
+
+        save(plot, plot_svg(result))
+        say(f"wrote {plot}")
     if asked.json:
         print(json.dumps(result.to_json(requests=False)))
     else:
@@ -68,14 +76,6 @@ def report(result: Result, asked: LoadOptions, heading: str, plot: Path | None) 
     for note in result.notes:
         say(f"note: {note}")
     tell_errors(result)
-    if asked.output is not None:
-        save(asked.output, json.dumps(result.to_json(requests=True), indent=2) + "\n")
-        say(f"wrote {asked.output}")
-    if plot is not None:
-        from ..loadgen.plot import plot_svg
-
-        save(plot, plot_svg(result))
-        say(f"wrote {plot}")
 
 
 def tell_errors(result: Result, where: str = "") -> None:

@@ -51,6 +51,7 @@ class Summary:
     failed: int
     seconds: float
     input_tokens: int
+    cached_tokens: int | None  # of them, found in a prefix cache; None where nobody tells
     output_tokens: int
     peak_output_throughput: float  # tokens in the best second
     peak_concurrency: int
@@ -74,6 +75,7 @@ class Summary:
             failed=len(ran.outcomes) - len(good),
             seconds=ran.seconds,
             input_tokens=sum(each.prompt_tokens or 0 for each in good),
+            cached_tokens=_sum_of_known(each.cached_tokens for each in good),
             output_tokens=sum(each.tokens for each in good),
             peak_output_throughput=max(throughput(good, ran.began_s), default=0.0),
             peak_concurrency=peak_concurrency(ran.outcomes),
@@ -103,6 +105,7 @@ class Summary:
             "completed": self.completed,
             "failed": self.failed,
             "total_input_tokens": self.input_tokens,
+            "total_cached_tokens": self.cached_tokens,
             "total_output_tokens": self.output_tokens,
             "request_throughput": self.request_throughput,
             "output_throughput": self.output_throughput,
@@ -117,6 +120,11 @@ class Summary:
                 if wanted != 50.0:
                     found[f"p{wanted:g}_{key}_ms"] = ms
         return found | {"errors": dict(self.errors)}
+
+
+def _sum_of_known(counts: Iterable[int | None]) -> int | None:
+    known = [each for each in counts if each is not None]
+    return sum(known) if known else None
 
 
 def throughput(outcomes: Sequence[Outcome], began_s: float) -> list[float]:

@@ -36,6 +36,8 @@ def _counts(summary: Summary, limit: int | None, rate: float) -> Iterator[str]:
         yield _row("Request rate configured (RPS):", rate)
     yield _row("Benchmark duration (s):", summary.seconds)
     yield _row("Total input tokens:", summary.input_tokens)
+    if summary.cached_tokens is not None:
+        yield _row("Cached input tokens:", summary.cached_tokens)
     yield _row("Total generated tokens:", summary.output_tokens)
     yield _row("Request throughput (req/s):", summary.request_throughput)
     yield _row("Output token throughput (tok/s):", summary.output_throughput)

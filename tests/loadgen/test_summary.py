@@ -15,7 +15,7 @@ QUICK = [
     (0.25, chunk("a")),
     (0.125, chunk("b")),
     (0.5, chunk("cd", finish="stop")),
-    (0.0, total(10, 4)),
+    (0.0, total(10, 4, 3)),
 ]
 # First token after 1 s, one more after 1 s.
 SLOW = [(1.0, chunk("a")), (1.0, chunk("b", finish="length")), (0.0, total(20, 2))]
@@ -34,7 +34,7 @@ def summary(wanted: tuple[float, ...] = (90, 99)) -> Summary:
 def test_counts_and_rates() -> None:
     found = summary()
     assert (found.completed, found.failed, found.seconds) == (2, 1, 4.0)
-    assert (found.input_tokens, found.output_tokens) == (30, 6)
+    assert (found.input_tokens, found.cached_tokens, found.output_tokens) == (30, 3, 6)
     assert found.request_throughput == 2 / 4
     assert found.output_throughput == 6 / 4
     assert found.total_throughput == 36 / 4
@@ -73,6 +73,7 @@ def test_one_that_begins_when_another_ends_does_not_run_beside_it() -> None:
 
 def test_nothing_done_is_all_zero() -> None:
     found = Summary.of(Ran((), 1.0, 1.0))
+    assert found.cached_tokens is None
     assert (found.request_throughput, found.peak_output_throughput) == (0.0, 0.0)
     assert {each.mean for each in found.latencies.values()} == {0.0}
     assert Distribution.of([None, 0.002], [50.0]) == Distribution(2.0, 0.0, {50.0: 2.0})

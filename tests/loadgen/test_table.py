@@ -21,7 +21,7 @@ from stepweave.loadgen.workload import RandomPrompts
 GOLDEN = Path(__file__).parent / "golden"
 RAN = Ran(
     (
-        Outcome("a", 0.0, 0.0, 0.875, (0.25, 0.375, 0.875), 4, 10),
+        Outcome("a", 0.0, 0.0, 0.875, (0.25, 0.375, 0.875), 4, 10, 3),
         Outcome("b", 0.0, 0.0, 2.0, (1.0, 2.0), 2, 20),
         Outcome("c", 1.0, 1.0, 4.0, (1.5,), 1, None, error="out of memory"),
     ),
@@ -52,6 +52,7 @@ def test_the_table_reads_as_it_did() -> None:
 
 def test_what_was_not_asked_or_told_is_left_out() -> None:
     text = table(Summary.of(RAN, (75.5,)), "", rate=inf, speculation=Counts())
+    assert "Cached input tokens:                     3\n" in text
     for absent in ("concurrency:", "RPS", "Speculative", "P99"):
         assert absent not in text
     assert "P75.5 TTFT (ms):" in text

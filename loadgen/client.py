@@ -152,7 +152,8 @@ class Client:
         try:
             async with self._session.get(url, allow_redirects=False) as response:
                 if response.status != 200:
-                    said = f"answered {response.status}: {await _short_text(response)}"
+                    text = await _short_text(response)
+                    said = f"answered {response.status} {text}".rstrip() + "; --model names one"
                     raise ConfigError.at(Mark(url), said)
                 listed = await response.json(content_type=None)
         except (OSError, TimeoutError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from math import inf
 from typing import Any
@@ -67,8 +68,9 @@ class Result:
     notes: tuple[str, ...] = ()
     date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
-    @property
+    @cached_property
     def summary(self) -> Summary:
+        """The figures."""
         return Summary.of(self.ran, self.load.percentiles)
 
     def to_json(self, *, requests: bool) -> dict[str, Any]:

@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
 
 from stepweave import LLM, SamplingParams
+from stepweave.cli.main import app
 from stepweave.configs.keys import keys
 
 PAGE = (Path(__file__).parents[1] / "docs" / "coming-from.md").read_text(encoding="utf-8")
@@ -39,6 +41,14 @@ def test_every_parameter_of_a_request_is_on_the_page_and_no_other() -> None:
     named = {re.findall(r"`(\w+)`", cell)[0] for cell in ours("A request")}
     assert named <= FIELDS
     assert FIELDS - named == {"reasoning"}, "a part of structured outputs here"
+
+
+def test_every_option_of_a_benchmark_that_the_page_names_is_one_of_ours() -> None:
+    serve = typer.main.get_command(app).commands["bench"].commands["serve"]  # type: ignore[attr-defined]
+    known = {option for each in serve.params for option in each.opts}
+    named = {option for cell in ours("Benchmarks") for option in re.findall(r"`(--[\w-]+)", cell)}
+    assert len(named) > 15
+    assert named - known == set()
 
 
 def test_the_defaults_that_the_page_states_are_those_of_a_request() -> None:

@@ -1,0 +1,124 @@
+"""`stepweave serve`: what is wrong is told in one line, before anything is loaded; how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from stepweave.cli import serve
+from stepweave.cli.main import app
+from stepweave.server import run as server_run
+from stepweave.server.run import configured
+from tests.server.in_process import serving
+from tests.server.in_thread import Running, running
+
+
+def told(*arguments: str) -> tuple[int, list[str]]:
+    """The exit status, and the lines on stderr."""
+    done = CliRunner().invoke(app, ["serve", *arguments])
+    assert not isinstance(done.exception, AssertionError)
+    return done.exit_code, done.stderr.splitlines()
+
+
+def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "NEEDED", ("json", "no_such_package"))
+    status, lines = told("quickstart")
+    assert status == 2
+    assert lines == [
+        "error: `stepweave serve` needs no_such_package: pip install 'stepweave[server]'"
+    ]
+
+
+def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def loaded(_: object) -> None:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(serve, "loaded_async", loaded)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, [line] = told("quickstart", "--port", str(port))
+    assert status == 2
+    assert line.startswith(f"error: 127.0.0.1:{port} cannot be listened on: ")
+    status, [line] = told("quickstart", "--host", "no.such.host.invalid", "--port", "0")
+    assert status == 2
+    assert "cannot be listened on" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("quickstart", "--api-key", " "), "--api-key"),
+        (("quickstart", "--api-key", "schlüssel"), "--api-key"),
+        (("abstract_decode",), "no code to run"),
+        (("no_such_config",), "no_such_config"),
+        (("quickstart", "--set", "depht=3"), "depht"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(arguments: tuple[str, ...], said: str) -> None:
+    status, [line] = told(*arguments)
+    assert status == 2
+    assert line.startswith("error: ")
+    assert said in line
+
+
+LONG = {"prompt": "a", "max_tokens": 1000, "ignore_eos": True, "temperature": 0, "stream": True}
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, "synchronous", "--drain-s", "600", "--log-level", "warning") as service,
+        httpx.Client(base_url=service.url, timeout=120, trust_env=False) as client,
+        client.stream("POST", "/v1/completions", json=LONG) as stream,
+    ):
+        next(stream.iter_raw())
+        while service.child.poll() is None:  # signals within a second are one press of Ctrl-C
+            service.signal(signal.SIGTERM)
+            try:
+                service.child.wait(0.1)
+            except subprocess.TimeoutExpired:
+                continue
+        assert service.ended() == 128 + signal.SIGTERM
+        [line] = service.log.read_text().splitlines()
+        assert json.loads(line)["message"] == "ended at once, by a second signal"
+
+
+def test_what_has_not_ended_in_time_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is over at once here; the answer that runs is told its end all the same."""
+    resorts: list[float] = []
+
+    def timer(seconds: float, *_: object) -> Any:
+        resorts.append(seconds)
+        return SimpleNamespace(start=lambda: None)
+
+    monkeypatch.setattr("stepweave.server.run.threading.Timer", timer)
+    with running() as service, service.client() as client:
+        with client.stream("POST", "/v1/completions", json=LONG) as stream:
+            parts = stream.iter_text()
+            text = next(parts)
+            assert drained(service, 0.0)
+            text += "".join(parts)
+        assert '"finish_reason":"cancelled"' in text
+        assert text.endswith("data: [DONE]\n\n")
+        assert service.llm.service.unended == 0
+    assert resorts == [server_run.LAST_RESORT_S]
+
+
+def drained(service: Running, seconds: float) -> bool:
+    """Drain as after TERM; whether the server is told to end."""
+    object.__setattr__(service.engine.settings, "drain_s", seconds)
+    config = configured(service.app, service.engine.settings.limits)
+    ending = server_run._Service(config, service.engine, lambda: None)
+    asyncio.run_coroutine_threadsafe(ending._drain(), service.loop).result(120)
+    return ending._server.should_exit

@@ -6,7 +6,7 @@ prompts file has the same keys beside its prompt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field, fields
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -135,10 +135,13 @@ def key(default: Any, says: str, checked: Any = None, **rule: Any) -> Any:
     return field(default=default, metadata={"checked": checked, "rule": rule, "says": says})
 
 
-def with_keys_of(params: type, *, without: Collection[str] = ()) -> Callable[[type[M]], type[M]]:
+def with_keys_of(
+    params: type, *, without: Collection[str] = (), says: Mapping[str, str] | None = None
+) -> Callable[[type[M]], type[M]]:
     """Add every `key` of a dataclass to a model, in its order; None, or absent, is its default.
 
-    `without`: the names of those that the model does not take.
+    `without`: the names of those that the model does not take. `says`: descriptions by name, where
+    the model's defaults are others.
     """
     hints = get_type_hints(params)
 
@@ -150,9 +153,9 @@ def with_keys_of(params: type, *, without: Collection[str] = ()) -> Callable[[ty
             kind, rule = each.metadata["checked"] or hints[each.name], each.metadata["rule"]
             if kind is float:
                 rule = {**rule, "allow_inf_nan": False}
-            says = Field(description=each.metadata["says"])
-            made[each.name] = (Annotated[Annotated[kind, Field(**rule)] | None, says], None)
-        name, module, about = model.__name__, model.__module__, model.__doc__
-        return create_model(name, __base__=model, __module__=module, __doc__=about, **made)
+            about = Field(description=(says or {}).get(each.name, each.metadata["says"]))
+            made[each.name] = (Annotated[Annotated[kind, Field(**rule)] | None, about], None)
+        name, module, doc = model.__name__, model.__module__, model.__doc__
+        return create_model(name, __base__=model, __module__=module, __doc__=doc, **made)
 
     return add

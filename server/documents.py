@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from .errors import ApiError
 from .protocol.answers import ANSWERS, ErrorAnswer
 from .protocol.chat import ChatRequest
 from .protocol.completions import CompletionRequest
@@ -21,7 +22,7 @@ BODIES: tuple[type[BaseModel], ...] = (
 )
 
 _JSON = "application/json"
-_SAID = {
+SAID = {
     400: "The request is wrong.",
     401: "The API key is wrong, or there is none.",
     404: "There is no such model.",
@@ -35,22 +36,33 @@ _SAID = {
 }
 
 
+def type_of(status: int) -> str:
+    """The `type` of an error with this status."""
+    return ApiError(status, "").type
+
+
 def documented(
     body: type[BaseModel] | None = None,
     answer: type[BaseModel] | None = None,
     *,
     streams: bool = False,
-    statuses: tuple[int, ...] = tuple(_SAID),
+    statuses: tuple[int, ...] = tuple(SAID),
+    or_503: bool = False,
 ) -> dict[str, Any]:
-    """Arguments of `add_api_route`: the model of its body, of its answer, and its errors."""
+    """Arguments of `add_api_route`: the model of its body, of its answer, and its errors.
+
+    `or_503`: the same answer comes with that status too.
+    """
     responses: dict[int | str, Any] = {
-        status: {"description": _SAID[status], "content": {_JSON: {"schema": _ref(ErrorAnswer)}}}
+        status: {"description": SAID[status], "content": {_JSON: {"schema": _ref(ErrorAnswer)}}}
         for status in statuses
     }
     content: dict[str, Any] = {} if answer is None else {_JSON: {"schema": _ref(answer)}}
     if streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     responses[200] = {"description": "The answer.", **({"content": content} if content else {})}
+    if or_503:
+        responses[503] = {"description": "It is not so.", "content": content}
     extra: dict[str, Any] = {"responses": {str(each): what for each, what in responses.items()}}
     if body is not None:
         extra["requestBody"] = {"required": True, "content": {_JSON: {"schema": _ref(body)}}}

@@ -58,7 +58,7 @@ def state_router(engine: OpenEngine) -> APIRouter:
             route,
             methods=["GET"],
             summary=summary,
-            **documented(answer=answer, statuses=statuses),
+            **documented(answer=answer, statuses=statuses, or_503=answer is StateAnswer),
         )
     return router
 

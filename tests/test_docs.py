@@ -25,9 +25,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -129,6 +131,9 @@ class Session:
     def command(self, line: str, where: str, *, fails: bool) -> None:
         for part in line.split(" && "):
             words = part.removeprefix(".venv/bin/").split(" > ")
+            if words[0].startswith("curl "):
+                self.printed = curl(shlex.split(words[0].replace(SERVED, self.served))[1:])
+                continue
             if not words[0].startswith("stepweave "):
                 assert INSTALLS.fullmatch(part), f"{where}: {part!r} is neither run nor known"
                 if part == "pip install --no-deps .":
@@ -157,6 +162,19 @@ class Session:
             assert [error["code"] for error in found["errors"]] == [block.detail], where
         else:
             assert found["ok"], f"{where}: {found['errors']}"
+
+
+def curl(words: list[str]) -> str:
+    """What `curl URL -H HEADER -d BODY` prints; a body that is no answer fails."""
+    headers = dict(
+        each.split(": ", 1) for flag, each in pairwise(words) if flag in ("-H", "--header")
+    )
+    bodies = [each for flag, each in pairwise(words) if flag == "-d"]
+    [url] = [each for each in words if each.startswith("http://")]
+    method = "POST" if bodies else "GET"
+    answer = httpx.request(method, url, headers=headers, content="".join(bodies), timeout=120)
+    assert answer.status_code == 200, answer.text
+    return answer.text
 
 
 def _bare(text: str) -> list[str]:

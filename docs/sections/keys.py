@@ -60,8 +60,8 @@ def default_of(said: Mapping[str, Any], required: bool) -> str:
 
 def kind_of(said: Mapping[str, Any]) -> str:
     """What may stand there, in words."""
-    if "anyOf" in said:
-        return " or ".join(dict.fromkeys(kind_of(part) for part in said["anyOf"]))
+    if choices := said.get("anyOf", said.get("oneOf")):
+        return " or ".join(dict.fromkeys(kind_of(part) for part in choices))
     if "$ref" in said:
         return "mapping"
     if "const" in said:

@@ -14,6 +14,10 @@ MAX_KEYS = 64
 """Most keys of one object of a request, where the object is not a mapping of the client's own."""
 
 
+Refused = Mapping[str, tuple[str, tuple[object, ...]]]
+"""By key: what to do instead, and the values with which it asks for nothing."""
+
+
 class Body(Keys):
     """An object of a request. Keys that it does not know are refused, with the nearest right one.
 
@@ -21,7 +25,7 @@ class Body(Keys):
     Where a value is that key's default, so that it asks for nothing, the key may be there.
     """
 
-    REFUSED: ClassVar[Mapping[str, tuple[str, tuple[object, ...]]]] = {}
+    REFUSED: ClassVar[Refused] = {}
 
     @model_validator(mode="before")
     @classmethod

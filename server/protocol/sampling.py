@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, ClassVar
 
@@ -12,12 +11,12 @@ from pydantic import Field, model_validator
 from ...requests.keys import StructuredOutputs, WholeCharacters, with_keys_of
 from ...requests.params import RequestError, SamplingParams
 from ..errors import ApiError, param_of
-from .base import Body
+from .base import Body, Refused
 
 _UNCONSTRAINED = "use structured_outputs: "
 _NO_EFFECT = "the service keeps nothing of a request; leave it out"
 
-REFUSED: Mapping[str, tuple[str, tuple[object, ...]]] = {
+REFUSED: Refused = {
     "guided_json": (_UNCONSTRAINED + '{"json": schema}', ()),
     "guided_regex": (_UNCONSTRAINED + '{"regex": pattern}', ()),
     "guided_choice": (_UNCONSTRAINED + '{"choice": [text, …]}', ()),
@@ -59,7 +58,16 @@ class StreamOptions(Body):
     REFUSED: ClassVar = {"include_obfuscation": ("chunks are sent as they are", (False,))}
 
 
-@with_keys_of(SamplingParams, without={"prompt_logprobs"})
+_DEFAULTS = {
+    "max_tokens": "Tokens generated at most. Not given: 16 for a prompt, and for a conversation "
+    "all that there is room for.",
+    "temperature": "Divides the logits before a token is drawn; 0 is greedy. Not given: 1.",
+    "seed": "Seed of the random draws; completion number i uses seed + i. Not given: another for "
+    "each request.",
+}
+
+
+@with_keys_of(SamplingParams, without={"prompt_logprobs"}, says=_DEFAULTS)
 class _Sampling(Body):
     """The keys of `SamplingParams`, each with its rule."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from .arrivals import Arrivals
 from .ask import Ask
+from .lateness import lateness_note
 from .runner import Ran
 from .speculation import Counts
 from .summary import PERCENTILES, Summary
@@ -65,13 +66,19 @@ class Result:
     ran: Ran
     about: Mapping[str, Any]
     speculation: Counts | None = None
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @cached_property
     def summary(self) -> Summary:
         """The figures."""
         return Summary.of(self.ran, self.load.percentiles)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the figures should know."""
+        late = lateness_note(self.ran.late_ms)
+        return self.remarks if late is None else (*self.remarks, late)
 
     def to_json(self, *, requests: bool) -> dict[str, Any]:
         """All figures; with `requests` what became of each as well."""
@@ -83,6 +90,7 @@ class Result:
             **self.summary.to_json(),
             **(self.speculation.to_json() if self.speculation else {}),
             "interrupted": self.ran.interrupted,
+            "client_lateness_p99_ms": self.ran.late_ms,
             "notes": list(self.notes),
         }
         if requests:

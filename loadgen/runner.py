@@ -25,6 +25,7 @@ class Ran:
     began_s: float
     ended_s: float
     interrupted: bool = False
+    late_ms: float = 0.0  # how late the client itself was, at the 99th percentile
 
     @property
     def seconds(self) -> float:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
+from .lateness import Lateness
 from .load import Load
 from .runner import Clock, Ran, Runner, Seen, Source
 from .words import WordCost
@@ -54,7 +56,10 @@ class Session:
         self._runner = Runner(
             source, limit=load.limit, clock=self.clock, on_progress=self._on_progress
         )
+        lateness = Lateness()
         try:
-            return await self._runner.run(asks, load.offsets(asks))
+            with lateness.sampled(self.clock):
+                ran = await self._runner.run(asks, load.offsets(asks))
         finally:
             self._runner = None
+        return replace(ran, late_ms=lateness.p99_ms)

@@ -50,7 +50,7 @@ def test_a_load_comes_to_its_figures(server: Stub, endpoint: Endpoint) -> None:
     assert result.summary.input_tokens == 4 * 47
     assert result.summary.output_tokens == 4 * 5
     assert all(len(each.arrivals) == 5 for each in result.ran.outcomes)
-    assert result.notes == ()
+    assert result.remarks == ()
     first, *_, last = server.bodies
     assert (first["max_tokens"], last["max_tokens"]) == (1, 5)
     assert last["stream_options"] == USAGES[0]
@@ -79,7 +79,7 @@ def test_what_a_server_refuses_to_count_is_left_out(server: Stub) -> None:
     plain = bench(Target(server.url), PLAIN)
     assert "stream_options" not in server.bodies[-1]
     assert (plain.summary.input_tokens, plain.summary.output_tokens) == (0, 20)
-    assert "does not count tokens" in plain.notes[0]
+    assert "does not count tokens" in plain.remarks[0]
 
 
 def test_headers_go_with_every_request_and_are_not_in_the_result(server: Stub) -> None:

@@ -40,6 +40,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._instant.now_s
 
+    def pass_time(self, seconds: float) -> None:
+        """Somebody works for so long, and nobody else can meanwhile."""
+        self._instant.now_s += seconds
+
 
 def virtually(main: Callable[[], Awaitable[T]]) -> T:
     """Run it on virtual time."""

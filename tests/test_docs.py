@@ -147,7 +147,8 @@ class Session:
                 process = serving(folder, *shlex.split(words[0])[2:])
                 self.served = self.installs.enter_context(process).url
                 continue
-            done = CliRunner().invoke(app, shlex.split(words[0])[1:])
+            asked = shlex.split(words[0].replace(SERVED, self.served))
+            done = CliRunner().invoke(app, asked[1:])
             wanted = (1, 2) if fails else (0,)
             assert done.exit_code in wanted, f"{where}: {part}\n{done.output}\n{done.exception!r}"
             self.printed = done.output if fails else done.stdout

@@ -50,7 +50,9 @@ def serve(asked: ServeOptions) -> int:
     with bound:
         llm = loaded_async(config)
         names = tuple(asked.served_model_name or (config.model.name,))
-        settings = Settings(models=names, api_keys=keys, drain_s=asked.drain_s)
+        settings = Settings(
+            models=names, api_keys=keys, recorder=asked.recorder, drain_s=asked.drain_s
+        )
         host, port = bound.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         if not keys and not host.startswith("127.") and host != "::1":

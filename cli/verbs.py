@@ -177,6 +177,13 @@ class ServeOptions:
         float,
         Option(min=0, max=86400, help="Seconds that what runs may take to end after TERM."),
     ] = 30.0
+    recorder: Annotated[
+        bool,
+        Option(
+            help="Note when the ops of the last steps ran, for the live page and the metrics of "
+            "the plan."
+        ),
+    ] = True
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         Option(help="Least severe log lines that are written. Each is JSON, on standard error."),

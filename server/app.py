@@ -6,15 +6,21 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
+from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
+from ..serving.flight import FlightRecorder
 from .chat import chat_router
 from .completions import completions_router
 from .documents import BODIES, document
 from .errors import ApiError
 from .gate import Gate
+from .insight import Insight
+from .metrics.histograms import Latencies
+from .metrics.route import labels, metrics_router
 from .observers import Observer
 from .open_engine import OpenEngine
 from .settings import Settings
@@ -43,23 +49,40 @@ def create_app(
     routers: Sequence[Router] = (),
     observers: Sequence[Observer] = (),
 ) -> FastAPI:
-    """The API over an engine. `app.state.engine` is the `OpenEngine` that its routes share.
+    """The API over an engine, and its metrics; `app.state.engine` is what the routes share.
 
     `routers` and `observers` are added to those of the API. The engine is whoever's who made it:
     it is neither started nor closed here.
     """
-    engine = OpenEngine(llm, settings, tuple(observers), f"sw-{llm.plan.digest[:12]}")
+    registry = CollectorRegistry()
+    latencies = Latencies(registry, labels(settings.models[0]))
+    watching = (latencies, *observers)
+    engine = OpenEngine(llm, settings, watching, f"sw-{llm.plan.digest[:12]}")
+    insight = Insight(llm)
+    _look_on(llm, settings, latencies)
     for body in BODIES:
         body.model_rebuild()  # now, not at the first request
     app = FastAPI(title="Stepweave", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.engine = engine
-    for router in (*ROUTERS, *routers):
-        app.include_router(router(engine))
-    app.add_middleware(Gate, settings=settings, observers=observers)
+    found = [router(engine) for router in (*ROUTERS, *routers)]
+    found.append(metrics_router(engine, insight, registry))
+    for each in found:
+        app.include_router(each)
+    latencies.paths = frozenset(
+        route.path for each in found for route in each.routes if isinstance(route, Route)
+    )
+    app.add_middleware(Gate, settings=settings, observers=watching)
     app.add_exception_handler(ApiError, _told)
     app.add_exception_handler(HTTPException, _told)
     document(app)
     return app
+
+
+def _look_on(llm: AsyncLLM, settings: Settings, latencies: Latencies) -> None:
+    """Have the service note its last steps, and tell of the grammars that it compiles."""
+    llm.service.record(FlightRecorder() if settings.recorder else None)
+    if (grammars := llm.service.intake.grammars) is not None:
+        grammars.on_compiled(latencies.compiled)
 
 
 async def _told(request: Request, error: Any) -> Response:

@@ -28,7 +28,7 @@ class Exchange:
     notes: dict[str, object] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Served:
     """A call for completions that the engine has taken in: `choices` outputs will come.
 

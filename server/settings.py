@@ -29,5 +29,6 @@ class Settings:
 
     models: tuple[str, ...]
     api_keys: tuple[str, ...] = ()
+    recorder: bool = True  # note when the ops of the last steps ran
     drain_s: float = 30.0  # that what runs may take to end after TERM
     limits: Limits = field(default_factory=Limits)

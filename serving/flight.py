@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..executors.recorder import Recorder
@@ -45,7 +45,7 @@ class FlightRecorder:
     def stretch(self, plan: Plan, most: int = STEPS) -> Stretch | None:
         """The latest steps in a row that are complete, at most so many; None before there are any.
 
-        Where those are few, the longest row of steps that is remembered.
+        Where those are few, the longest row of steps that is remembered; the latest, of several.
         """
         times = self.ops.latest
         events = times.events()
@@ -58,7 +58,7 @@ class FlightRecorder:
         if not counts or times is not self.ops.latest:  # else the counts may be of the next run
             return None
         rows = _in_a_row(sorted(counts))
-        latest = rows[-1] if len(rows[-1]) >= FEW else max(rows, key=lambda row: (len(row), row))
+        latest = rows[-1] if len(rows[-1]) >= FEW else max(reversed(rows), key=len)
         steps = latest[-most:]
         inside = [event for event in events if event.step in steps]
         begin = min(event.start_s for event in inside)
@@ -82,7 +82,7 @@ class FlightRecorder:
         )
 
 
-def _in_a_row(steps: Iterable[int]) -> Sequence[range]:
+def _in_a_row(steps: Iterable[int]) -> list[range]:
     """These steps, in order, as ranges without a hole."""
     found: list[range] = []
     for step in steps:

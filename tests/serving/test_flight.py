@@ -69,6 +69,12 @@ def test_where_the_latest_are_few_an_earlier_longer_stretch_counts(plan: Plan) -
     assert (found.first, found.report.steps) == (0, 34)
 
 
+def test_of_several_that_are_few_and_equally_long_the_latest_counts(plan: Plan) -> None:
+    found = recorded(plan, 21, idle={4, 10, 16}, empty=set(), kept=128).stretch(plan)
+    assert found is not None
+    assert (found.first, found.report.steps) == (11, 5)
+
+
 def test_before_a_step_is_complete_there_is_no_stretch(plan: Plan) -> None:
     assert FlightRecorder().stretch(plan) is None
     assert recorded(plan, 3, idle=set(), empty={0, 1, 2}, kept=8).stretch(plan) is None

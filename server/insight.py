@@ -1,0 +1,69 @@
+"""What the last steps say of the plan that runs: computed when somebody asks, and not too often."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ..graph.errors import StepweaveError
+from ..views.traced import Trace
+
+if TYPE_CHECKING:
+    from ..serving.async_llm import AsyncLLM
+
+STEPS = 48
+"""Of so many of the last steps the figures are: computing them takes some 10 ms of a processor."""
+
+FRESH_S = 2.0
+"""So long figures are good: whoever asks again gets the same."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The figures of some of the last steps. `first`: the number of the first of them.
+
+    `ended_s`: when the last of them ended, by `time.perf_counter`.
+    """
+
+    trace: Trace
+    first: int
+    ended_s: float
+
+
+class Insight:
+    """The figures of an engine's last steps; safe to ask from several threads.
+
+    What asks waits for who is computing already, and the engine for nobody.
+    """
+
+    def __init__(self, llm: AsyncLLM) -> None:
+        self._llm = llm
+        self._lock = threading.Lock()
+        self._seen: Seen | None = None
+        self._until = 0.0
+
+    def latest(self) -> Seen | None:
+        """None where nothing is recorded, or too few steps in a row to judge by."""
+        with self._lock:
+            if monotonic() >= self._until:
+                self._seen = self._look()
+                self._until = monotonic() + FRESH_S * (self._seen is not None)
+            return self._seen
+
+    def _look(self) -> Seen | None:
+        flight, plan = self._llm.service.flight, self._llm.plan
+        found = None if flight is None else flight.stretch(plan, STEPS)
+        if found is None:
+            return None
+        ended_s = found.report.ended_s
+        if self._seen is not None and self._seen.ended_s == ended_s:
+            return self._seen
+        try:
+            trace = Trace.of(
+                plan, found.report, counts=found.counts, executor=self._llm.config.executor
+            )
+        except StepweaveError:
+            return None
+        return Seen(trace, found.first, ended_s)

@@ -1,0 +1,1 @@
+"""What `/metrics` says, in the form of Prometheus."""

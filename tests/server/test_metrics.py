@@ -1,0 +1,245 @@
+"""Metrics: every name that is promised, values that are the service's, closed sets of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.parser import text_string_to_metric_families as plain
+from prometheus_client.samples import Sample
+
+from stepweave.server.metrics.engine_figures import ENGINE
+from stepweave.server.metrics.histograms import ANSWERS, SPREADS
+from stepweave.server.metrics.plan_figures import PLAN
+from stepweave.server.settings import Settings
+from tests.server.in_thread import Running, running
+from tests.server.test_leaving import Watcher
+
+KEY = {"authorization": "Bearer secret"}
+STORY = {"prompt": "Once upon a time", "max_tokens": 48, "ignore_eos": True, "temperature": 0}
+Labels = frozenset[tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def watcher() -> Watcher:
+    return Watcher()
+
+
+@pytest.fixture(scope="module")
+def service(watcher: Watcher) -> Iterator[Running]:
+    settings = Settings(models=("embedded", "other"), api_keys=("secret",))
+    with running(settings, observers=[watcher]) as found:
+        yield found
+
+
+@pytest.fixture
+def client(service: Running) -> Iterator[httpx.Client]:
+    with service.client(headers=KEY) as found:
+        yield found
+
+
+def samples(client: httpx.Client) -> list[Sample]:
+    answer = client.get("/metrics")
+    assert answer.status_code == 200
+    return [sample for family in plain(answer.text) for sample in family.samples]
+
+
+def value(found: list[Sample], name: str, **labels: str) -> float:
+    """The sum of the samples of that name that have these labels."""
+    hits = [s.value for s in found if s.name == name and labels.items() <= s.labels.items()]
+    assert hits, f"there is no {name} with {labels}"
+    return sum(hits)
+
+
+def completed(client: httpx.Client, **asked: Any) -> Mapping[str, Any]:
+    answer = client.post("/v1/completions", json={**STORY, **asked})
+    assert answer.status_code == 200, answer.text
+    found: Mapping[str, Any] = answer.json()
+    return found
+
+
+def test_every_name_is_exposed_with_its_kind_and_its_words_and_no_other(
+    client: httpx.Client,
+) -> None:
+    completed(client)
+    read: list[tuple[str, str, str]] = [(each.name, each.kind, each.says) for each in ENGINE]
+    read += [(each.name, each.kind, each.says) for each in PLAN]
+    promised = {name.removesuffix("_total"): (kind, says) for name, kind, says in read}
+    promised |= {each.name: ("histogram", each.says) for each in SPREADS}
+    families = {each.name: each for each in plain(client.get("/metrics").text)}
+    own = {name for name in families if not name.startswith("process_")}
+    created = {name for name in own if name.endswith("_created")}
+    assert own - created == {*promised, ANSWERS.removesuffix("_total")}
+    for name, (kind, says) in promised.items():
+        assert (families[name].type, families[name].documentation) == (kind, says)
+    for name in own:
+        for sample in families[name].samples:
+            common = {"model_name": "embedded", "engine": "0"}
+            assert common.items() <= sample.labels.items(), sample
+
+
+def test_counters_go_up_by_what_the_answers_say(client: httpx.Client) -> None:
+    before = samples(client)
+    answers = [completed(client, n=2, seed=seed) for seed in range(2)]
+    after = samples(client)
+
+    def gained(name: str, **labels: str) -> float:
+        return value(after, name, **labels) - value(before, name, **labels)
+
+    usage = [each["usage"] for each in answers]
+    assert gained("vllm:generation_tokens_total") == sum(u["completion_tokens"] for u in usage)
+    assert gained("vllm:request_success_total", finished_reason="length") == 4
+    assert gained("vllm:request_success_total") == 4
+    assert gained("stepweave:requests_total") == 2
+    accepted = sum(u["completion_tokens_details"]["accepted_prediction_tokens"] for u in usage)
+    drafted = accepted + sum(
+        u["completion_tokens_details"]["rejected_prediction_tokens"] for u in usage
+    )
+    assert gained("vllm:spec_decode_num_accepted_tokens_total") == accepted > 0
+    assert gained("vllm:spec_decode_num_draft_tokens_total") == drafted
+    assert gained("vllm:spec_decode_num_accepted_tokens_per_pos_total") == accepted
+    assert gained("vllm:spec_decode_num_drafts_total") >= gained(
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total", position="0"
+    )
+    assert gained("vllm:time_to_first_token_seconds_count") == 4
+    assert gained("vllm:e2e_request_latency_seconds_count") == 4
+    assert gained("vllm:request_generation_tokens_sum") == gained("vllm:generation_tokens_total")
+    assert gained("vllm:request_params_n_sum") == 4
+    between = gained("vllm:inter_token_latency_seconds_count")
+    assert between == gained("vllm:time_per_output_token_seconds_count")
+    assert 4 * 11 <= between < 4 * 47  # steps settle one to four tokens
+    assert gained("stepweave:http_requests_total", path="/v1/completions", status="200") == 2
+
+
+def test_the_parts_of_a_request_add_up_to_the_whole(client: httpx.Client) -> None:
+    completed(client)
+    found = samples(client)
+    queue, inference, prefill, decode, whole = (
+        value(found, f"vllm:{name}_seconds_sum")
+        for name in (
+            "request_queue_time",
+            "request_inference_time",
+            "request_prefill_time",
+            "request_decode_time",
+            "e2e_request_latency",
+        )
+    )
+    assert prefill + decode == pytest.approx(inference)
+    assert 0 < queue + inference < whole  # which begins with the first byte
+
+
+def test_a_client_that_leaves_is_counted_as_an_abort(
+    service: Running, client: httpx.Client, watcher: Watcher
+) -> None:
+    before = value(samples(client), "vllm:request_success_total", finished_reason="abort")
+    watcher.forget()
+    long = {**STORY, "max_tokens": 1000, "n": 40, "stream": True}
+    with client.stream("POST", "/v1/completions", json=long) as answer:
+        next(answer.iter_lines())
+        meanwhile = samples(client)
+    watcher.when(lambda: any(each.status == 499 for each in watcher.answers))
+    watcher.when(lambda: sum(each.output is not None for each in watcher.increments) == 40)
+    found = samples(client)
+    running = value(meanwhile, "vllm:num_requests_running")
+    assert 0 < running <= value(meanwhile, "stepweave:rows_limit") == 16
+    assert value(meanwhile, "vllm:num_requests_waiting") >= 40 - 16
+    assert 0 < value(meanwhile, "vllm:kv_cache_usage_perc") <= 1
+    assert value(found, "vllm:request_success_total", finished_reason="abort") == before + 40
+    for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+        assert value(found, f"vllm:{name}") == 0
+    assert value(found, "stepweave:http_requests_total", status="499") == 1
+
+
+def test_the_plan_is_named_and_its_last_steps_are_judged(
+    service: Running, client: httpx.Client
+) -> None:
+    completed(client)
+    found = samples(client)
+    plan = service.llm.plan
+    assert value(found, "stepweave:plan_info", digest=plan.digest, depth="2") == 1
+    measured = value(found, "stepweave:period_measured_seconds")
+    assert 0 < measured < 60
+    assert 0 < value(found, "stepweave:period_predicted_seconds") < 60
+    assert 0 < value(found, "stepweave:host_hidden_ratio") <= 1
+    waits = {
+        (s.labels["op"], s.labels["event"], s.labels["distance"])
+        for s in found
+        if s.name == "stepweave:wait_seconds_per_step"
+    }
+    assert waits == {(w.target, w.source, str(w.distance)) for w in plan.waits}
+    ops = {s.labels["op"] for s in found if s.name == "stepweave:op_median_seconds"}
+    assert ops == {*plan.graph.vertices}
+    causes = [s for s in found if s.name == "stepweave:idle_seconds_per_step"]
+    assert {s.labels["by"] for s in causes} <= {"wait", "order", "launch", "start"}
+    assert all(s.labels["op"] in plan.graph.vertices for s in causes)
+
+
+def test_no_label_takes_its_value_from_a_client(client: httpx.Client) -> None:
+    completed(client)
+
+    def series() -> set[tuple[str, Labels]]:
+        return {
+            (s.name, frozenset(s.labels.items()))
+            for s in samples(client)
+            if not s.name.startswith("stepweave:idle_seconds")  # of the plan, and of the moment
+            and not s.name.endswith("_created")
+        }
+
+    client.get("/never/heard/of")
+    client.request("BREW", "/metrics")
+    client.post("/v1/completions", json={"prompt": 1})
+    before = series()
+    for index in range(20):
+        named = {"x-request-id": f"id-{index}"}
+        client.get(f"/path/{index}?query={index}", headers=named)
+        client.request(f"BREW{index}", "/metrics", headers=named)
+        client.request("BREW", f"/metrics/{index}")
+        wrong = {**STORY, "model": f"model-{index}", "user": f"user-{index}"}
+        client.post("/v1/completions", json=wrong, headers=named)
+    completed(client, model="other", user="somebody")
+    gained = {name for name, _ in series() - before}
+    assert gained <= {ANSWERS}
+    new = {dict(labels)["path"] for name, labels in series() - before if name == ANSWERS}
+    assert new <= {"other", "/metrics", "/v1/completions"}
+
+
+def test_grammars_are_timed_when_they_are_compiled_and_not_when_they_are_cached(
+    client: httpx.Client,
+) -> None:
+    def compiled(outcome: str) -> float:
+        found = samples(client)
+        return value(found, "stepweave:grammar_compile_seconds_count", outcome=outcome)
+
+    well, refused = compiled("compiled"), compiled("refused")
+    for _ in range(2):
+        completed(client, structured_outputs={"regex": "[a-c]{3}"}, ignore_eos=False)
+    wrong = {**STORY, "structured_outputs": {"regex": "(?<=a)b"}}
+    assert client.post("/v1/completions", json=wrong).status_code == 400
+    assert (compiled("compiled"), compiled("refused")) == (well + 1, refused + 1)
+
+
+def test_the_key_is_asked_for(service: Running) -> None:
+    with service.client() as stranger:
+        assert stranger.get("/metrics").status_code == 401
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/openmetrics-text; version=1.0.0", ""])
+def test_names_have_their_colons_whatever_form_is_preferred(
+    client: httpx.Client, accept: str
+) -> None:
+    answer = client.get("/metrics", headers={"accept": accept})
+    assert answer.headers["content-type"] == CONTENT_TYPE_PLAIN_0_0_4
+    assert "\nvllm:generation_tokens_total{" in answer.text
+
+
+def test_without_the_recorder_only_the_figures_of_the_plan_are_missing() -> None:
+    settings = Settings(models=("embedded",), recorder=False)
+    with running(settings) as service, service.client() as client:
+        completed(client)
+        assert service.llm.service.flight is None
+        names = {sample.name for sample in samples(client)}
+    assert not names & {each.name for each in PLAN}
+    assert names >= {each.name for each in ENGINE}

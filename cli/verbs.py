@@ -180,8 +180,9 @@ class ServeOptions:
     recorder: Annotated[
         bool,
         Option(
+            "--recorder/--no-recorder",
             help="Note when the ops of the last steps ran, for the live page and the metrics of "
-            "the plan."
+            "the plan.",
         ),
     ] = True
     log_level: Annotated[

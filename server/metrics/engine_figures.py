@@ -167,7 +167,7 @@ ENGINE: tuple[Figure[Counted], ...] = (
         "stepweave:up",
         "gauge",
         "1 while the engine answers, 0 when its latest run has failed as a whole.",
-        lambda of: int(of.engine.alive),
+        lambda of: int(of.engine.llm.service.alive),
     ),
     Figure(
         "stepweave:draining",

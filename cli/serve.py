@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from .reporting import USAGE, Exit, say
 from .settings import overrides
 
 if TYPE_CHECKING:
+    from ..server.otel import Spans
     from .verbs import ServeOptions
 
 NEEDED = ("fastapi", "uvicorn", "httptools", "prometheus_client")
@@ -25,11 +27,13 @@ class ServeError(StepweaveError):
     names_nothing = True  # the command is wrong
 
 
+OTEL = ("opentelemetry.sdk", "opentelemetry.exporter")
+"""The same for the extra `otel`, without which no spans are sent."""
+
+
 def serve(asked: ServeOptions) -> int:
     """Listen, load, serve; 0 after an ordered end. Raises `ServeError`, before it loads a model."""
-    if missing := [each for each in NEEDED if find_spec(each) is None]:
-        say(f"error: `stepweave serve` needs {', '.join(missing)}: pip install 'stepweave[server]'")
-        raise Exit(USAGE)
+    _need(NEEDED, "`stepweave serve`", "server")
     keys = tuple(asked.api_key or ())
     if any(not key.strip() or not key.isascii() for key in keys):
         raise ServeError("--api-key must be a text of ASCII letters, and not empty")
@@ -42,6 +46,7 @@ def serve(asked: ServeOptions) -> int:
     from ..server.settings import Settings
 
     log_to_stderr(asked.log_level)
+    spans = _spans(asked.otlp_traces_endpoint)
     try:
         bound = listening(asked.host, asked.port)
     except OSError as error:
@@ -61,5 +66,35 @@ def serve(asked: ServeOptions) -> int:
         def ready() -> None:
             print(f"serving {names[0]} at http://{shown}:{port}", flush=True)
 
-        serve(llm, settings, bound, on_ready=ready)
+        serve(llm, settings, bound, observers=spans, on_ready=ready)
+        for each in spans:
+            each.close()
     return 0
+
+
+def _spans(endpoint: str | None) -> Sequence[Spans]:
+    if endpoint is None:
+        return ()
+    if not endpoint.startswith(("http://", "https://")):
+        raise ServeError(
+            f"--otlp-traces-endpoint must be an address such as http://localhost:4318/v1/traces, "
+            f"not {endpoint[:80]!r}"
+        )
+    _need(OTEL, "--otlp-traces-endpoint", "otel")
+    from ..server.otel import exported_to
+
+    return (exported_to(endpoint),)
+
+
+def _need(modules: Sequence[str], what: str, extra: str) -> None:
+    """Raises `Exit` where a module is not installed."""
+    if missing := [each for each in modules if not _there(each)]:
+        say(f"error: {what} needs {', '.join(missing)}: pip install 'stepweave[{extra}]'")
+        raise Exit(USAGE)
+
+
+def _there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it is in
+        return False

@@ -189,6 +189,15 @@ class ServeOptions:
         Literal["debug", "info", "warning", "error"],
         Option(help="Least severe log lines that are written. Each is JSON, on standard error."),
     ] = "info"
+    otlp_traces_endpoint: Annotated[
+        str | None,
+        Option(
+            metavar="URL",
+            envvar="OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            help="Send a span of each call to this collector, by OTLP over HTTP, as "
+            "http://localhost:4318/v1/traces. Needs the extra `otel`. Default: no spans.",
+        ),
+    ] = None
     settings: Settings = None
 
     def __call__(self) -> int:

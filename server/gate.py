@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 
 from starlette.requests import ClientDisconnect
@@ -41,7 +41,9 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
-        exchange = Exchange(request_id(headers), scope["method"], scope["path"])
+        exchange = Exchange(
+            request_id(headers), scope["method"], scope["path"], trace=_trace(headers)
+        )
         scope["state"]["exchange"] = exchange
         echoed = (b"x-request-id", exchange.id.encode())
 
@@ -104,6 +106,12 @@ def request_id(headers: Sequence[tuple[bytes, bytes]]) -> str:
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
     return secrets.token_hex(12)
+
+
+def _trace(headers: Sequence[tuple[bytes, bytes]]) -> Mapping[str, str]:
+    """Of which trace of the client's the request is a part, by W3C Trace Context."""
+    found = {name: _header(headers, name.encode()) for name in ("traceparent", "tracestate")}
+    return {name: value.decode("latin-1") for name, value in found.items() if value is not None}
 
 
 def _header(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> bytes | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal
@@ -26,6 +26,7 @@ class Exchange:
     began_s: float = field(default_factory=perf_counter)
     status: int = 0
     notes: dict[str, object] = field(default_factory=dict)
+    trace: Mapping[str, str] = field(default_factory=dict)  # W3C Trace Context, as the client sent
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

@@ -39,6 +39,17 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.Mon
     ]
 
 
+def test_spans_need_an_address_and_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    status, [line] = told("quickstart", "--otlp-traces-endpoint", "localhost:4318")
+    assert (status, "must be an address such as" in line) == (2, True)
+    monkeypatch.setattr(serve, "OTEL", ("no_such_package.traces",))
+    status, [line] = told("quickstart", "--otlp-traces-endpoint", "http://localhost:4318")
+    assert (status, line) == (
+        2,
+        "error: --otlp-traces-endpoint needs no_such_package.traces: pip install 'stepweave[otel]'",
+    )
+
+
 def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,0 +1,138 @@
+"""Spans of calls: what they say, whose children they are, and that a collector gets them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from stepweave.server.otel import Spans
+from tests.server.in_process import serving
+from tests.server.in_thread import Running, running
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "Write a short story about a fox named Ida."}]
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", "x-request-id": "mine"}
+
+
+class Collected:
+    """A service, and the spans of what it answered."""
+
+    def __init__(self, service: Running, spans: Spans, exporter: InMemorySpanExporter) -> None:
+        self.service, self.spans, self.exporter = service, spans, exporter
+
+    def of(self, headers: dict[str, str] | None = None, **body: Any) -> list[ReadableSpan]:
+        self.exporter.clear()
+        with self.service.client() as client:
+            answer = client.post(CHAT, json={"messages": HELLO, **body}, headers=headers)
+            assert answer.status_code == (400 if "max_tokens" not in body else 200)
+        # The span is made when the last byte is sent, which a client may see a moment earlier.
+        for _ in range(2000):
+            self.spans._provider.force_flush()
+            found = list(self.exporter.get_finished_spans())
+            if found or answer.status_code == 400:
+                return found
+            threading.Event().wait(0.01)
+        raise AssertionError("no span came")
+
+
+@pytest.fixture(scope="module")
+def collected() -> Iterator[Collected]:
+    exporter = InMemorySpanExporter()
+    spans = Spans(exporter)
+    with running(observers=[spans]) as service:
+        yield Collected(service, spans, exporter)
+    spans.close()
+
+
+def test_a_call_is_one_span_with_what_it_waited_for_below(collected: Collected) -> None:
+    *parts, call = collected.of(PARENT, max_tokens=6)
+    assert [each.name for each in parts] == ["queue", "prefill", "decode"]
+    assert call.name == "chat embedded"
+    assert call.context is not None
+    assert call.parent is not None
+    assert f"{call.context.trace_id:032x}" == TRACE
+    assert f"{call.parent.span_id:016x}" == "00f067aa0ba902b7"
+    said = dict(call.attributes or {})
+    assert said["gen_ai.response.id"] == "mine"
+    assert said["gen_ai.usage.output_tokens"] == 6
+    assert said["gen_ai.usage.input_tokens"] > 10  # type: ignore[operator]
+    assert said["gen_ai.response.finish_reasons"] == ("length",)
+    assert said["http.response.status_code"] == 200
+    for part in parts:
+        assert part.parent is not None
+        assert part.parent.span_id == call.context.span_id
+    times = [call.start_time, *(each.end_time for each in parts), call.end_time]
+    assert times == sorted(times, key=lambda at: at or 0)
+    assert parts[0].start_time == call.start_time
+    assert [each.start_time for each in parts[1:]] == [each.end_time for each in parts[:-1]]
+    queue_ns = (parts[0].end_time or 0) - (parts[0].start_time or 0)
+    assert queue_ns / 1e9 == pytest.approx(said["gen_ai.latency.time_in_queue"], abs=1e-6)
+
+
+def test_each_choice_has_its_own_parts_and_a_stream_ends_with_its_last_byte(
+    collected: Collected,
+) -> None:
+    spans = collected.of(max_tokens=4, n=3, temperature=1.0, stream=True)
+    assert [each.name for each in spans].count("decode") == 3
+    [call] = [each for each in spans if each.parent is None]
+    assert dict(call.attributes or {})["gen_ai.request.choice.count"] == 3
+    assert "gen_ai.latency.e2e" not in (call.attributes or {})
+
+
+def test_what_was_refused_has_no_span_and_nothing_is_kept_of_it(collected: Collected) -> None:
+    assert collected.of(tempratur=1) == []
+    assert collected.spans._open == {}
+
+
+def test_a_header_that_is_no_trace_is_not_a_parent(collected: Collected) -> None:
+    *_, call = collected.of({"traceparent": "00-" + "f" * 900}, max_tokens=2)
+    assert call.parent is None
+
+
+def test_a_collector_has_them_when_the_service_has_ended(tmp_path: Path) -> None:
+    """As a process of its own: the exporter's library `requests` is a folder here."""
+    taken: list[ExportTraceServiceRequest] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            taken.append(ExportTraceServiceRequest.FromString(body))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        collector = f"http://127.0.0.1:{server.server_port}/v1/traces"
+        try:
+            with serving(tmp_path, "quickstart", "--otlp-traces-endpoint", collector) as service:
+                body = {"messages": HELLO, "max_tokens": 2}
+                with httpx.Client(base_url=service.url, timeout=120, trust_env=False) as client:
+                    assert client.post(CHAT, json=body).status_code == 200
+                service.signal(signal.SIGTERM)
+                assert service.ended() == 0
+        finally:
+            server.shutdown()
+            thread.join()
+    found = [
+        span.name
+        for request in taken
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    assert sorted(found) == ["chat embedded", "decode", "prefill", "queue"]

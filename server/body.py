@@ -17,13 +17,19 @@ from .settings import Limits
 
 M = TypeVar("M", bound=Body)
 
+BESIDE_THE_LOOP = 64 << 10
+"""Bytes from which on a body is parsed in another thread, so that no stream waits for it."""
+
 MAX_COMPLAINTS = 5  # told of at once; a body that is wrong throughout is wrong in one way
 
 
 async def read(request: Request, model: type[M], limits: Limits) -> M:
     """The body as a `model`. Raises `ApiError`: 400, 408, 413 or 415."""
     _check_type(request.headers)
-    return parsed(await _whole(request, limits), model)
+    body = await _whole(request, limits)
+    if len(body) < BESIDE_THE_LOOP:
+        return parsed(body, model)
+    return await asyncio.to_thread(parsed, body, model)
 
 
 def parsed(body: bytes, model: type[M]) -> M:

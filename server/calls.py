@@ -17,7 +17,7 @@ from .errors import ApiError, param_of
 from .observers import Observer, Served, tell
 from .protocol.sampling import PARAMETERS
 from .settings import Limits
-from .usage import Usage
+from .usage import ReasoningTokens, Usage
 
 if TYPE_CHECKING:
     from ..serving.async_llm import AsyncLLM, AsyncStream
@@ -83,6 +83,7 @@ class Call:
         served: Served,
         usage: Usage,
         observers: Sequence[Observer],
+        reasoning: ReasoningTokens | None = None,
     ) -> None:
         self.served = served
         self.usage = usage
@@ -90,6 +91,7 @@ class Call:
         self._streams = streams
         self._n = served.choices // len(streams)
         self._observers = observers
+        self._reasoning = reasoning
 
     def cancel(self) -> None:
         """End what has not ended; its outputs come as always."""
@@ -115,6 +117,9 @@ class Call:
 
     def _take(self, choice: int, increment: Increment) -> None:
         self.usage.completion += len(increment.token_ids)
+        if self._reasoning is not None:
+            said = self._reasoning.among(choice, increment.token_ids)
+            self.usage.reasoning = (self.usage.reasoning or 0) + said
         if self._observers:
             tell(self._observers, "settled", self.served, choice, increment)
         if (output := increment.output) is None:

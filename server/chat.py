@@ -46,13 +46,14 @@ def chat_router(engine: OpenEngine) -> APIRouter:
         if params.logprobs is not None:
             await asyncio.to_thread(lambda: engine.texts.spelled)
         exchange = request.state.exchange
-        call = await engine.call(exchange, "chat", asked, [prompt], params)
+        end = engine.reasoning_end if params.reasoning is not False else None
+        call = await engine.call(exchange, "chat", asked, [prompt], params, reasons=bool(end))
         form = ChatForm(
             engine.shape(f"chatcmpl-{exchange.id}", asked, params.logprobs),
             call.served.choices,
             call.usage,
             engine.texts,
-            _sections(engine, calls, params.reasoning),
+            _sections(end, calls),
             reasoning=asked.include_reasoning is not False,
             forced=isinstance(asked.tool_choice, NamedTool),
         )
@@ -132,11 +133,8 @@ def _chosen(tools: tuple[Tool, ...], choice: object) -> list[Any]:
     return [functions[name]]
 
 
-def _sections(
-    engine: OpenEngine, calls: CallFormat | None, reasoning: bool | None
-) -> Callable[[], Section] | None:
-    """What takes outputs apart; None: they are one text."""
-    end = engine.reasoning_end if reasoning is not False else None
+def _sections(end: str | None, calls: CallFormat | None) -> Callable[[], Section] | None:
+    """What takes outputs apart; None: they are one text. `end` is that of their reasoning."""
     if calls is None and end is None:
         return None
 

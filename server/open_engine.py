@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from .calls import Call, submitted, unavailable
@@ -14,7 +15,7 @@ from .forms import Shape
 from .observers import Exchange, Observer, Served
 from .settings import Settings
 from .token_texts import TokenTexts
-from .usage import Usage
+from .usage import ReasoningTokens, Usage
 
 if TYPE_CHECKING:
     from ..requests.params import SamplingParams
@@ -52,6 +53,11 @@ class OpenEngine:
         grammars = self.llm.config.grammars
         return None if grammars is None else grammars.reasoning_end
 
+    @cached_property
+    def _marker(self) -> list[int]:
+        ids = self.llm.tokenizer(self.reasoning_end or "", add_special_tokens=False)["input_ids"]
+        return list(ids)
+
     def room(self, prompt_tokens: int) -> int:
         """Tokens that an output may have after a prompt: in the context, and in all KV blocks."""
         limits = self.llm.engine.limits
@@ -80,8 +86,13 @@ class OpenEngine:
         asked: Generating,
         prompts: Sequence[Prompt],
         params: SamplingParams,
+        *,
+        reasons: bool = False,
     ) -> Call:
-        """Hand the prompts in. Raises `ApiError` where one of them cannot be served."""
+        """Hand the prompts in. Raises `ApiError` where one of them cannot be served.
+
+        `reasons`: an output begins with a section of reasoning.
+        """
         self.check_open()
         model = self.model_named(asked.model)
         streams = await submitted(self.llm, prompts, params, exchange.id, self.settings.limits)
@@ -97,7 +108,10 @@ class OpenEngine:
             began_s=exchange.began_s,
         )
         exchange.notes |= {"model": model, "stream": served.streams, "user": asked.user}
-        return Call(streams, served, Usage(tokens), self.observers)
+        reasoning = None
+        if reasons and self.reasoning_end is not None:
+            reasoning = ReasoningTokens(self._marker, served.choices)
+        return Call(streams, served, Usage(tokens), self.observers, reasoning)
 
     def shape(self, id: str, asked: Generating, logprobs: int | None) -> Shape:
         """What the answer has, as the request asks for it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..requests.request import RequestOutput
+from ..structured.reasoning import MarkerAutomaton
 
 
 @dataclass(slots=True)
@@ -46,3 +48,24 @@ class Usage:
             "prompt_tokens_details": {"cached_tokens": self.cached},
             "completion_tokens_details": details,
         }
+
+
+class ReasoningTokens:
+    """Counts the tokens of each choice up to the marker that ends its reasoning, marker included.
+
+    By token ids, as the grammar does that begins there.
+    """
+
+    def __init__(self, marker: Sequence[int], choices: int) -> None:
+        self._marker = MarkerAutomaton(marker)
+        self._states = [0] * choices
+
+    def among(self, choice: int, token_ids: Iterable[int]) -> int:
+        """How many of the next tokens of a choice are reasoning."""
+        count, state = 0, self._states[choice]
+        for token in token_ids:
+            if state == self._marker.end:
+                break
+            count, state = count + 1, self._marker.step(state, token)
+        self._states[choice] = state
+        return count

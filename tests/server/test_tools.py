@@ -355,6 +355,10 @@ def test_reasoning_comes_apart_from_the_answer() -> None:
         assert message["content"].startswith(" a time")
         for key in ("reasoning_content", "content"):
             assert "".join(each["delta"].get(key, "") for each in streamed) == message[key]
+        with service.client() as client:
+            body = {"messages": story, "max_tokens": 12, "temperature": 0}
+            usage = client.post(CHAT, json=body).json()["usage"]
+        assert usage["completion_tokens_details"]["reasoning_tokens"] == 3, "`Once`, ` `, `upon`"
         hidden, streamed = asked(service, messages=story, max_tokens=12, include_reasoning=False)
         assert "reasoning_content" not in hidden["message"]
         assert not any("reasoning_content" in each["delta"] for each in streamed)

@@ -1,0 +1,82 @@
+"""Bodies that nobody should send: each is refused by name, or served; none fails the service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepweave.server.documents import BODIES
+from stepweave.server.protocol.answers import ErrorAnswer
+from tests.server.in_thread import Running, running
+
+PATHS = {
+    "/v1/chat/completions": BODIES[0],
+    "/v1/completions": BODIES[1],
+    "/tokenize": BODIES[2],
+    "/detokenize": BODIES[3],
+}
+VALID: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2},
+    "/v1/completions": {"prompt": "hello", "max_tokens": 2},
+    "/tokenize": {"prompt": "hello"},
+    "/detokenize": {"tokens": [5, 6]},
+}
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 70), 1 << 70)
+    | st.integers(-2, 40)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["auto", "required", "json_object", "user", "tool", "function", "text"])
+)
+WORDS = ["role", "content", "type", "function", "name", "json", "regex", "choice", "arguments"]
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(WORDS) | st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Running]:
+    with running() as found:
+        yield found
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.sampled_from(sorted(PATHS)), st.data())
+def test_a_body_changed_at_random_is_served_or_refused_by_name(
+    service: Running, path: str, data: st.DataObject
+) -> None:
+    body = dict(VALID[path])
+    known = sorted(PATHS[path].model_fields)
+    for _ in range(data.draw(st.integers(1, 3))):
+        key = data.draw(st.sampled_from(known) | st.text(max_size=10))
+        body[key] = data.draw(VALUES)
+    with service.client() as client:
+        text = json.dumps(body).encode()
+        answer = client.post(path, content=text, headers={"content-type": "application/json"})
+    if "text/event-stream" in answer.headers["content-type"]:
+        assert answer.text.endswith("data: [DONE]\n\n")
+    elif answer.status_code != 200:
+        assert answer.status_code in (400, 404), answer.text
+        error = ErrorAnswer.model_validate_json(answer.content).error
+        assert error.message
+    assert service.llm.service.alive
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.sampled_from(sorted(PATHS)), st.binary(max_size=60))
+def test_bytes_that_are_no_body_are_refused(service: Running, path: str, body: bytes) -> None:
+    with service.client() as client:
+        answer = client.post(path, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400, answer.text

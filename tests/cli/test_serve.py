@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from typer.testing import CliRunner
 
 from stepweave.cli import serve
@@ -87,7 +88,8 @@ def test_what_is_wrong_is_told_in_one_line(arguments: tuple[str, ...], said: str
 LONG = {"prompt": "a", "max_tokens": 1000, "ignore_eos": True, "temperature": 0, "stream": True}
 
 
-def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
     with (
         serving(tmp_path, "synchronous", "--drain-s", "600", "--log-level", "warning") as service,
         httpx.Client(base_url=service.url, timeout=120, trust_env=False) as client,
@@ -103,6 +105,28 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         assert service.ended() == 128 + signal.SIGTERM
         [line] = service.log.read_text().splitlines()
         assert json.loads(line)["message"] == "ended at once, by a second signal"
+
+
+def test_a_second_signal_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not one within a second of the first: a shell signals a process and its group."""
+    statuses: list[int] = []
+    clock = iter((100.0, 100.9, 101.1))
+    monkeypatch.setattr("os._exit", statuses.append)
+    monkeypatch.setattr(server_run, "monotonic", lambda: next(clock))
+    engine: Any = SimpleNamespace(draining=False)
+    service: Any = server_run._Service(uvicorn.Config(lambda: None), engine, lambda: None)
+
+    async def signalled() -> None:
+        monkeypatch.setattr(service, "_drain", lambda: asyncio.sleep(0))
+        service._signalled(signal.SIGTERM)
+        service._signalled(signal.SIGTERM)
+        assert engine.draining
+        assert statuses == []
+        service._signalled(signal.SIGINT)
+        await service._draining
+
+    asyncio.run(signalled())
+    assert statuses == [130]
 
 
 def test_what_has_not_ended_in_time_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,7 +233,7 @@ def test_a_stream_that_is_closed_is_cancelled(service: Process, client: openai.O
     stream.close()
     # One that comes later, and says so in the log behind it.
     client.completions.create(
-        model="embedded", prompt="a", max_tokens=900, temperature=0, extra_body={"ignore_eos": True}
+        model="embedded", prompt="a", max_tokens=60, temperature=0, extra_body={"ignore_eos": True}
     )
     lines = [json.loads(line) for line in service.log.read_text().splitlines()]
     [line] = [each for each in lines if each.get("request_id") == "closed-early"]
@@ -248,7 +248,7 @@ def test_term_ends_it_when_what_runs_has_ended(service: Process, client: openai.
         client.completions.create(
             model="embedded",
             prompt=STORY,
-            max_tokens=300,
+            max_tokens=120,
             temperature=0,
             stream=True,
             extra_body={"ignore_eos": True},

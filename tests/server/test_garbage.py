@@ -52,7 +52,7 @@ def service() -> Iterator[Running]:
         yield found
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.sampled_from(sorted(PATHS)), st.data())
 def test_a_body_changed_at_random_is_served_or_refused_by_name(
     service: Running, path: str, data: st.DataObject

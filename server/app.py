@@ -19,6 +19,7 @@ from .documents import BODIES, document
 from .errors import ApiError
 from .gate import Gate
 from .insight import Insight
+from .live.route import live_router
 from .metrics.histograms import Latencies
 from .metrics.route import labels, metrics_router
 from .observers import Observer
@@ -49,10 +50,10 @@ def create_app(
     routers: Sequence[Router] = (),
     observers: Sequence[Observer] = (),
 ) -> FastAPI:
-    """The API over an engine, and its metrics; `app.state.engine` is what the routes share.
+    """The API over an engine, its metrics and its live page.
 
-    `routers` and `observers` are added to those of the API. The engine is whoever's who made it:
-    it is neither started nor closed here.
+    `app.state.engine` is what the routes share. `routers` and `observers` are added to those of
+    the API. The engine is whoever's who made it: it is neither started nor closed here.
     """
     registry = CollectorRegistry()
     latencies = Latencies(registry, labels(settings.models[0]))
@@ -65,7 +66,7 @@ def create_app(
     app = FastAPI(title="Stepweave", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.engine = engine
     found = [router(engine) for router in (*ROUTERS, *routers)]
-    found.append(metrics_router(engine, insight, registry))
+    found += [metrics_router(engine, insight, registry), live_router(engine, insight)]
     for each in found:
         app.include_router(each)
     latencies.paths = frozenset(

@@ -19,8 +19,9 @@ from .logs import ACCESS, SERVER, fields
 from .observers import Exchange, Observer, tell
 from .settings import Settings
 
-OPEN_PATHS = frozenset({"/health", "/ready"})
-"""What answers without a key: whoever restarts a service that hangs has none."""
+OPEN_PATHS = frozenset({"/health", "/ready", "/"})
+"""What answers without a key: whoever restarts a service that hangs has none, and a browser has
+no header for it; the page asks for the key, and has nothing to tell without."""
 
 CLIENT_LEFT = 499
 

@@ -384,6 +384,19 @@ class Service:
             found[reason] = found.get(reason, 0) + times
         return found
 
+    def spans(self, most: int) -> list[RequestSpan]:
+        """So many of the requests that are being served, then of those that have ended; the
+        latest of each first.
+        """
+        live = [*self._live.items()][-most:]
+        found = [
+            span_of(request)
+            for uid, ticket in reversed(live)
+            for request in ticket.requests
+            if request.uid == uid
+        ]
+        return [*found, *reversed(self.recent.copy())][:most]
+
     @property
     def flight(self) -> FlightRecorder | None:
         """What notes the last steps, where somebody has asked for it."""

@@ -13,7 +13,7 @@ from .svg import DARK, LIGHT
 
 # No address is ever asked for anything, and no script runs but the page's own.
 _POLICY = (
-    "default-src 'none'; script-src {script}; style-src 'unsafe-inline'; "
+    "default-src 'none'; script-src {script}; style-src {style}; "
     "img-src data:; base-uri 'none'; form-action 'none'"
 )
 
@@ -25,8 +25,20 @@ def asset(name: str) -> str:
 
 def policy(script: str = "") -> str:
     """The content security policy of a page whose one script is this, as an attribute's value."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return escape(_POLICY.format(script=f"'sha256-{digest}'" if script else "'none'"))
+    return escape(_POLICY.format(script=_only(script), style="'unsafe-inline'"))
+
+
+def served_policy(script: str, style: str) -> str:
+    """The same for a page that asks the service it comes from, and nobody else; as a header."""
+    own = _POLICY.format(script=_only(script), style=_only(style))
+    return f"{own}; connect-src 'self'; frame-ancestors 'none'"
+
+
+def _only(text: str) -> str:
+    """This script, or this style, and no other."""
+    if not text:
+        return "'none'"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def palette() -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..executors.report import RunReport
-from ..graph.plan import Plan
+from ..graph.plan import Plan, Wait
 from ..timelines.analysis import Analysis, Cause, analyse
 from ..timelines.critical import Cycle, cycle
 from ..timelines.measured import measured, planned_beside, replayed_us
@@ -96,6 +96,16 @@ class Trace:
         if cause.by == "launch":
             return f"launched late, by {cause.held}"
         return f"waits for {cause.held}{_before(cause.distance)} ({self.protects(cause)})"
+
+    def waited_us(self) -> dict[Wait, float]:
+        """For each wait of the plan the time per step that its op waited for it."""
+        waited = dict.fromkeys(self.plan.waits, 0.0)
+        for wait in waited:
+            for cause in self.analysis.causes:
+                held = (cause.by, cause.held, cause.op, cause.distance)
+                if held == ("wait", wait.source, wait.target, wait.distance):
+                    waited[wait] += cause.us - cause.late_us
+        return waited
 
     def protects(self, cause: Cause) -> str:
         """What the wait of a cause is for, in words."""

@@ -20,12 +20,8 @@ def _idle(seen: Seen) -> Iterator[Labelled]:
 
 def _waits(seen: Seen) -> Iterator[Labelled]:
     """Every wait of the plan, those that took no time too."""
-    waited = {(wait.target, wait.source, wait.distance): 0.0 for wait in seen.trace.plan.waits}
-    for each in seen.trace.analysis.causes:
-        if (key := (each.op, each.held, each.distance)) in waited and each.by == "wait":
-            waited[key] += each.us - each.late_us
-    for (op, event, distance), us in waited.items():
-        yield (op, event, str(distance)), us / 1e6
+    for wait, us in seen.trace.waited_us().items():
+        yield (wait.target, wait.source, str(wait.distance)), us / 1e6
 
 
 PLAN: tuple[Figure[Seen], ...] = (

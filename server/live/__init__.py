@@ -1,0 +1,1 @@
+"""The live page, and what it asks for each second."""

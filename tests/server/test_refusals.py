@@ -211,18 +211,21 @@ def test_a_model_that_is_not_served_is_404(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer", "Basic key-2", "key-2"])
-def test_every_route_but_the_two_probes_needs_a_key(service: Running, given: str | None) -> None:
+def test_every_route_but_the_probes_and_the_page_needs_a_key(
+    service: Running, given: str | None
+) -> None:
     headers = {} if given is None else {"authorization": given}
     paths = service.paths
     assert {CHAT, "/v1/completions", "/v1/models", "/tokenize", "/version"} <= paths
     with service.client(headers=headers) as client:
-        for path in sorted(paths - {"/health", "/ready"}):
+        for path in sorted(paths - {"/health", "/ready", "/"}):
             for method in ("GET", "POST"):
                 answer = client.request(method, path)
                 assert refused(answer, 401)["code"] == "invalid_api_key"
                 assert answer.headers["www-authenticate"] == "Bearer"
         assert client.get("/health").status_code == 200
         assert client.get("/ready").status_code == 200
+        assert client.get("/").status_code == 200
 
 
 def test_any_of_several_keys_opens(service: Running) -> None:

@@ -176,6 +176,8 @@ def any_line(random: Random) -> Case:
 def _argument(parameter: Any, path: tuple[str, ...], random: Random) -> str:
     if random.random() < 0.15:
         return random.choice(WORDS)
+    if path == ("bench", "compare"):
+        return random.choice(("http://127.0.0.1:9", "abstract_decode", "here.yaml"))
     if parameter.name in ("config", "configs", "x", "y", "left", "right"):
         light = ("abstract_decode", "here.yaml")
         return random.choice(light if path in HEAVY else (*shipped(), *light))
@@ -190,7 +192,7 @@ def _value(option: Any, random: Random) -> str:
         return random.choice(KEYS) + "=" + random.choice(WORDS)
     if name == "costs":
         return random.choice((*shipped_costs(), "here.costs.yaml", "all"))
-    if name in ("prompts", "schema"):
+    if name in ("prompts", "schema", "trace", "schemas"):
         return random.choice(("here.jsonl", "here.json", "-"))
     if name in ("output", "html"):
         return random.choice(("x.json", "x.html", "x.svg", "x.csv", "x.txt", "x.dot", "x.png", "-"))
@@ -209,14 +211,23 @@ def _choices(option: Any) -> list[str]:
     return [str(each) for each in getattr(getattr(option, "type", None), "choices", ())]
 
 
-HEAVY = {("run",), ("trace",), ("profile",)}
+HEAVY = {("run",), ("trace",), ("profile",), ("bench", "offline"), ("bench", "compare")}
 """Verbs that may load a model."""
+
+ENDS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("profile",): ("--rounds", "1", "--rows", "2", "--max-tokens", "4", "--force"),
+    ("serve",): ("--host", "240.0.0.1"),  # an address that no machine has: it would serve for ever
+    ("bench", "serve"): ("--base-url", "http://127.0.0.1:9"),  # where nobody answers
+    ("bench", "offline"): ("--num-prompts", "1"),
+    ("bench", "compare"): ("--num-prompts", "1", "--rounds", "1", "--offline"),
+}
+"""The last words, which bound what a verb does."""
 
 
 def _bounded(path: tuple[str, ...], said: list[str], random: Random) -> list[str]:
     """Where a model may run it is for a few tokens, as the last word says."""
-    if path == ("profile",):
-        return [*said, "--rounds", "1", "--rows", "2", "--max-tokens", "4", "--force"]
+    if path in ENDS:
+        return [*said, *ENDS[path]]
     return [*said, "--max-tokens", "2"] if path in HEAVY and random.random() < 0.9 else said
 
 
@@ -432,7 +443,8 @@ def main(arguments: Sequence[str]) -> int:
     failed, ended = 0, Counter[int]()
     for seed, number in numbers:
         case = case_of(seed, number)
-        if asked.light and case.arguments[:1] in HEAVY and not asked.only:
+        heavy = any(case.arguments[: len(verb)] == verb for verb in HEAVY)
+        if asked.light and heavy and not asked.only:
             continue
         with tempfile.TemporaryDirectory(prefix="stepweave-fuzz-") as folder:
             os.chdir(folder)

@@ -9,7 +9,7 @@ from typing import Any
 
 # Whoever serves puts a name of its own before the colon; the rest of the name is the same.
 _LINE = re.compile(
-    r"^\w+:spec_decode_num_(drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)"
+    r"^(\w+):spec_decode_num_(drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)"
     r"(?:_total)?(\{[^\n]*\})?\s+(\S+)",
     re.MULTILINE,
 )
@@ -27,10 +27,16 @@ class Counts:
 
     @classmethod
     def read(cls, page: str | None) -> Counts | None:
-        """From a page in the format of Prometheus; None where it has no such counters."""
+        """From a page in the format of Prometheus; None where it has no such counters.
+
+        A page may have them twice, under two names before the colon: the first ones count.
+        """
         found: dict[str, float] = {}
         positions: dict[int, float] = {}
-        for name, labels, written in _LINE.findall(page or ""):
+        lines = _LINE.findall(page or "")
+        for whose, name, labels, written in lines:
+            if whose != lines[0][0]:
+                continue
             try:
                 value = float(written)
             except ValueError:

@@ -61,3 +61,4 @@ def test_an_endpoint_is_compared_with_a_server_that_is_started(service: Running)
     assert (a["completed"], b["completed"]) == (3, 3)
     assert a["total_input_tokens"] == b["total_input_tokens"]
     assert a["base_url"] == service.url != b["base_url"]
+    assert 0 < b["spec_decode_accepted_tokens"] <= b["spec_decode_draft_tokens"]

@@ -47,6 +47,10 @@ def test_the_names_count_not_whose_they_are_nor_the_total_at_their_end(prefix: s
     assert counts(other) == counts(AFTER)
 
 
+def test_counters_under_two_names_count_once() -> None:
+    assert counts(AFTER + AFTER.replace("vllm:", "stepweave:")) == counts(AFTER)
+
+
 @pytest.mark.parametrize("page", [None, "", "<html>", "vllm:num_requests_running 3", "\x00"])
 def test_a_page_without_these_counters_tells_nothing(page: str | None) -> None:
     assert Counts.read(page) is None

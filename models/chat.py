@@ -15,6 +15,9 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
+from .template_limit import MAX_TEMPLATE_LINES, at_most_lines
+from .tokenizer import too_long
+
 _MARKS = "".join(map(chr, range(0xFDD0, 0xFDF0)))
 """Code points that Unicode promises never to assign, so that texts have no use for them."""
 
@@ -23,11 +26,19 @@ class ChatError(ValueError):
     """The messages cannot become tokens: there is no template, or it refuses them."""
 
 
-class Chat:
-    """Renders and encodes conversations for one tokenizer."""
+class TooLong(ChatError):
+    """No context has room for the text that the messages make."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+
+class Chat:
+    """Renders and encodes conversations for one tokenizer.
+
+    `most`: characters of a rendered conversation, at most; None: no limit.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, most: int | None = None) -> None:
         self._tokenizer = tokenizer
+        self._most = most
         self._special = _special_tokens(tokenizer)
         self._marking = _Marking(tokenizer, self._special, _MARKS[0])
 
@@ -37,13 +48,16 @@ class Chat:
         """The conversation's tokens, up to where the answer begins.
 
         `tools`: the functions that the model may call, as chat templates take them. A message may
-        have calls of them, each with its arguments as a mapping. Raises `ChatError`.
+        have calls of them, each with its arguments as a mapping. Raises `ChatError`, and `TooLong`
+        before a text is encoded that is longer than `most`.
         """
         marking = self._marking_for([*_texts(list(messages)), *_texts(list(tools))])
         marked = [
             {**_changed(message, marking.marked), "role": message["role"]} for message in messages
         ]
         text = self.render(marked, [_changed(tool, marking.marked) for tool in tools])
+        if self._most is not None and len(text) - text.count(marking.mark) > self._most:
+            raise TooLong(too_long("the conversation", len(text), self._most))
         if marking.mark not in text:
             return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         return marking.encode(text)
@@ -62,12 +76,13 @@ class Chat:
         if not self._tokenizer.chat_template:
             raise ChatError("this model's tokenizer has no chat template: give a `prompt`")
         try:
-            text = self._tokenizer.apply_chat_template(
-                [dict(each) for each in messages],
-                tools=[dict(each) for each in tools] or None,
-                tokenize=False,
-                add_generation_prompt=answering,
-            )
+            with at_most_lines(MAX_TEMPLATE_LINES):
+                text = self._tokenizer.apply_chat_template(
+                    [dict(each) for each in messages],
+                    tools=[dict(each) for each in tools] or None,
+                    tokenize=False,
+                    add_generation_prompt=answering,
+                )
         except Exception as error:  # a template is the model's program; it may raise anything
             raise ChatError(f"the chat template refuses these messages: {error}") from error
         assert isinstance(text, str), "a template renders one conversation to one text"
@@ -113,15 +128,18 @@ class _Marking:
 
         Also at an end that a neighbouring text could make one.
         """
-        while found := self._pattern.search(content):
-            cut = found.start() + 1
-            marks = self.mark * (2 if len(found[0]) == 1 else 1)
-            content = content[:cut] + marks + content[cut:]
+        changed = -1
+        while changed:  # again where a mark has uncovered another that overlaps
+            content, changed = self._pattern.subn(self._split, content)
         if any(_ends_in_a_beginning(content, token) for token in self._special):
             content += self.mark
         if any(_ends_in_a_beginning(content[::-1], token[::-1]) for token in self._special):
             content = self.mark + content
         return content
+
+    def _split(self, found: re.Match[str]) -> str:
+        marks = self.mark * (2 if len(found[0]) == 1 else 1)
+        return found[0][:1] + marks + found[0][1:]
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a rendered text, its marks taken out. Raises `ChatError`."""

@@ -66,6 +66,18 @@ def _no_tokenizer(name: str) -> ModelNotFound | None:
     )
 
 
+def most_characters(tokenizer: PreTrainedTokenizerBase, tokens: int) -> int:
+    """Characters that so many tokens spell at most: a longer text need not be encoded to be
+    refused.
+    """
+    return tokens * max(map(len, tokenizer.get_vocab()), default=1)
+
+
+def too_long(what: str, characters: int, most: int) -> str:
+    """Why a text is refused that exceeds `most_characters`."""
+    return f"{what} has {characters} characters; the context holds no more than {most}"
+
+
 @dataclass(frozen=True)
 class _Window:
     """The tokens from `start` on are decoded anew, so that the new ones have context.

@@ -244,9 +244,13 @@ class BlockManager:
 
 
 def _root_of(request: Request) -> bytes:
-    """Without speculation there are no keys of a drafter; those of a long text are others."""
+    """Without speculation there are no keys of a drafter; those of a long text are others.
+
+    Whoever has another salt finds none: what is cached can be told by how soon an answer begins.
+    """
     kind = "drafted" if request.speculates else "plain"
-    return empty_hash(f"{kind}, long".encode() if request.long else kind.encode())
+    known = f"{kind}, long" if request.long else kind
+    return empty_hash(known.encode() + b"\0" + request.cache_salt)
 
 
 def _held(request: Request) -> list[int]:

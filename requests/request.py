@@ -57,6 +57,7 @@ class Request:
     window: int = 1  # query tokens of a decode step: its last token and its share of drafts
     bad_words: tuple[tuple[int, ...], ...] = ()  # forbidden sequences, as token ids
     index: int = 0  # which of the n completions of its prompt this is
+    cache_salt: bytes = b""  # it shares cached prefixes with requests of the same salt only
     deliver: Deliver | None = None
     streams: bool = True  # deliver what each step settled; else the output alone
     moments: Moments = field(default_factory=Moments)

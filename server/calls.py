@@ -14,7 +14,7 @@ from ..serving.engine import EngineError
 from ..serving.intake import Prompt
 from ..structured.grammar import GrammarError
 from .errors import ApiError, param_of
-from .observers import Observer, Served, tell
+from .observers import Exchange, Observer, Served, tell
 from .protocol.sampling import PARAMETERS
 from .settings import Limits
 from .usage import ReasoningTokens, Usage
@@ -27,17 +27,26 @@ Batch = Sequence[tuple[int, Increment]]
 
 
 async def submitted(
-    llm: AsyncLLM, prompts: Sequence[Prompt], params: SamplingParams, id: str, limits: Limits
+    llm: AsyncLLM,
+    prompts: Sequence[Prompt],
+    params: SamplingParams,
+    exchange: Exchange,
+    limits: Limits,
 ) -> list[AsyncStream]:
-    """All prompts of a call, taken in; or none of them, and `ApiError` says why."""
+    """All prompts of a call, taken in; or none of them, and `ApiError` says why.
+
+    Each API key has a part of the prefix cache of its own: nobody can tell from an answer what
+    others have asked.
+    """
     if (many := len(prompts) * params.n) > limits.completions:
         said = f"{len(prompts)} prompts with n {params.n} are {many} completions"
         raise ApiError(400, f"{said}, more than {limits.completions}", param="n")
     streams: list[AsyncStream] = []
     try:
         for index, prompt in enumerate(prompts):
-            name = id if len(prompts) == 1 else f"{id}-{index}"
-            streams.append(await llm.submit(prompt, params, id=name))
+            name = exchange.id if len(prompts) == 1 else f"{exchange.id}-{index}"
+            stream = await llm.submit(prompt, params, id=name, cache_salt=exchange.key)
+            streams.append(stream)
     except BaseException as error:
         for stream in streams:
             stream.cancel()

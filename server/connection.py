@@ -21,12 +21,13 @@ def connection_with(limits: Limits) -> type[asyncio.Protocol]:
     class Connection(_Connection):
         pass
 
-    Connection.limits = limits
+    Connection.limits, Connection.open = limits, set()
     return Connection
 
 
 class _Connection(HttpToolsProtocol):
     limits: Limits
+    open: set[_Connection]  # of the same class
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -37,14 +38,21 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
+        self.open.add(self)
+        if len(self.open) > self.limits.connections:
+            self._refuse(503, f"more than {self.limits.connections} connections are open")
+            return
         self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.open.discard(self)
         self._clear("_headers_due")
         self._clear("_read_due")
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return  # it was refused
         was_in_headers = self._in_headers
         super().data_received(data)
         if not self._in_headers:

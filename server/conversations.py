@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json
+
 from ..models.call_format import CallFormat
-from ..models.chat import Chat, ChatError
+from ..models.chat import Chat, ChatError, TooLong
 from .errors import ApiError
 from .protocol.chat import AssistantMessage, Message, SystemMessage, Tool, ToolCall
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 class Conversations:
     """Renders and encodes beside the event loop: a template is a program, and texts may be long."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, most_characters: int) -> None:
         self._tokenizer = tokenizer
+        self._most = most_characters
         self._mine = threading.local()  # a `Chat` is of one thread
 
     async def encode(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
@@ -34,7 +36,8 @@ class Conversations:
         try:
             return await asyncio.to_thread(self._encode, told, offered)
         except ChatError as error:
-            raise ApiError(400, f"{error}", param="messages") from error
+            code = "context_length_exceeded" if isinstance(error, TooLong) else None
+            raise ApiError(400, f"{error}", param="messages", code=code) from error
 
     async def call_format(self) -> CallFormat:
         """How this model writes calls. Raises `ApiError` where its template has no form of them."""
@@ -54,7 +57,7 @@ class Conversations:
     def _chat(self) -> Chat:
         chat: Chat | None = getattr(self._mine, "chat", None)
         if chat is None:
-            chat = self._mine.chat = Chat(self._tokenizer)
+            chat = self._mine.chat = Chat(self._tokenizer, self._most)
         return chat
 
     def _encode(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[int]:
@@ -78,8 +81,9 @@ def _message(message: Message, index: int) -> dict[str, Any]:
 
 def _call(call: ToolCall, where: str) -> dict[str, Any]:
     try:
-        arguments = json.loads(call.function.arguments or "{}")
-    except (ValueError, RecursionError):
+        # As of a body: no depth that would exhaust the stack, and no half of a surrogate pair.
+        arguments = from_json(call.function.arguments or "{}", allow_inf_nan=False)
+    except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
         said = f"{where}.function.arguments must be the text of a JSON object"

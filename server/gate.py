@@ -56,7 +56,7 @@ class Gate:
 
         try:
             try:
-                self._check(scope, headers)
+                exchange.key = self._check(scope, headers)
                 await self._app(scope, receive, sending)
             except ClientDisconnect:
                 exchange.status = CLIENT_LEFT
@@ -70,7 +70,8 @@ class Gate:
         finally:
             self._tell(exchange)
 
-    def _check(self, scope: Scope, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    def _check(self, scope: Scope, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+        """The digest of the key that was given, where one is needed."""
         limits = self._limits
         size = sum(len(name) + len(value) for name, value in headers)
         size += len(scope.get("raw_path") or b"") + len(scope["query_string"])
@@ -80,8 +81,9 @@ class Gate:
                 f"more than {limits.headers} headers, or {limits.header_bytes} bytes of them",
                 headers={"connection": "close"},
             )
-        if scope["path"] not in OPEN_PATHS:
-            self._keys.check(_header(headers, b"authorization"))
+        if scope["path"] in OPEN_PATHS:
+            return b""
+        return self._keys.check(_header(headers, b"authorization"))
 
     def _tell(self, exchange: Exchange) -> None:
         ACCESS.info(

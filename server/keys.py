@@ -18,19 +18,21 @@ class Keys:
     def __bool__(self) -> bool:
         return bool(self._digests)
 
-    def check(self, authorization: bytes | None) -> None:
-        """Raises `ApiError` 401 unless the header's value is `Bearer` and one of the keys.
+    def check(self, authorization: bytes | None) -> bytes:
+        """The digest of the key; empty where none is needed.
+
+        Raises `ApiError` 401 unless the header's value is `Bearer` and one of the keys.
 
         Digests have one length, and each key is compared: neither the length of a key nor how much
         of it was right, nor which key it was, can be read from the time.
         """
         if not self._digests:
-            return
+            return b""
         scheme, _, given = (authorization or b"").partition(b" ")
         digest = sha256(given.strip()).digest()
         known = [compare_digest(digest, each) for each in self._digests]
         if scheme.lower() == b"bearer" and any(known):
-            return
+            return digest
         said = "the API key is wrong" if authorization else "an API key is needed"
         raise ApiError(
             401,

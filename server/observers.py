@@ -18,6 +18,7 @@ class Exchange:
     """One HTTP request and its answer, from the first header to the last byte.
 
     Times are seconds of `time.perf_counter`. `notes` has what its line in the log says beside.
+    `key`: the digest of the API key that came with it, if one is needed; nobody is told of it.
     """
 
     id: str
@@ -25,6 +26,7 @@ class Exchange:
     path: str
     began_s: float = field(default_factory=perf_counter)
     status: int = 0
+    key: bytes = field(default=b"", repr=False)
     notes: dict[str, object] = field(default_factory=dict)
     trace: Mapping[str, str] = field(default_factory=dict)  # W3C Trace Context, as the client sent
 

@@ -40,12 +40,17 @@ class OpenEngine:
 
     def __post_init__(self) -> None:
         self.texts = TokenTexts(self.llm.tokenizer)
-        self.conversations = Conversations(self.llm.tokenizer)
+        self.conversations = Conversations(self.llm.tokenizer, self.most_characters)
 
     @property
     def context_length(self) -> int:
         """Tokens of a prompt and its output, at most."""
         return self.llm.engine.limits.context_length
+
+    @property
+    def most_characters(self) -> int:
+        """Characters of a text, beyond which it cannot fit into the context."""
+        return self.llm.service.intake.most_characters
 
     @property
     def reasoning_end(self) -> str | None:
@@ -95,7 +100,7 @@ class OpenEngine:
         """
         self.check_open()
         model = self.model_named(asked.model)
-        streams = await submitted(self.llm, prompts, params, exchange.id, self.settings.limits)
+        streams = await submitted(self.llm, prompts, params, exchange, self.settings.limits)
         tokens = sum(each.ticket.prompt_tokens for each in streams)
         served = Served(
             id=exchange.id,

@@ -32,6 +32,9 @@ CLOSING_S = 1.0
 LAST_RESORT_S = 5.0
 """After the drain limit the process is ended, whatever it waits for."""
 
+OTHER_FILES = 256
+"""Files that are open beside the connections: pipes to compiling processes, for example."""
+
 _ONE_PRESS_S = 1.0  # a shell may signal the process and its group: still one Ctrl-C
 
 
@@ -80,11 +83,24 @@ def serve(
     For the main thread: it takes both signals. A second one ends the process at once. `on_ready`
     is called when requests are taken. The engine is closed at the end.
     """
+    _allow_files(settings.limits.connections + OTHER_FILES)
     app = create_app(llm, settings, routers=routers, observers=observers)
     config = configured(app, settings.limits)
     service = _Service(config, app.state.engine, on_ready)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(service.run(bound))
+
+
+def _allow_files(wanted: int) -> None:
+    """Raise this process's own limit on open files, as far as it may: a connection is one."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class _Server(uvicorn.Server):

@@ -12,6 +12,7 @@ class Limits:
     body_bytes: int = 8 << 20  # of a request
     header_bytes: int = 32 << 10  # of the request line and all headers
     headers: int = 100
+    connections: int = 4096  # at the same time
     header_s: float = 10.0  # until all headers have come
     body_s: float = 30.0  # until the whole body has come
     write_s: float = 60.0  # that a client may leave what was sent unread

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ..models.tokenizer import too_long
 from .body import read
 from .documents import documented
 from .errors import ApiError
@@ -27,6 +28,9 @@ def tokens_router(engine: OpenEngine) -> APIRouter:
         if asked.messages is not None:
             ids = await engine.conversations.encode(asked.messages, asked.tools or ())
         else:
+            if (length := len(asked.prompt or "")) > engine.most_characters:
+                why = too_long("the prompt", length, engine.most_characters)
+                raise ApiError(400, why, param="prompt", code="context_length_exceeded")
             special = asked.add_special_tokens is not False
             found = await asyncio.to_thread(
                 tokenizer, asked.prompt or "", add_special_tokens=special

@@ -90,8 +90,11 @@ class AsyncLLM:
         params: SamplingParams | Mapping[str, Any] | None = None,
         *,
         id: str | None = None,
+        cache_salt: bytes = b"",
     ) -> AsyncStream:
         """Hand in one prompt; it is tokenized beside the loop.
+
+        `cache_salt`: of whom it shares cached prefixes with.
 
         Raises:
             RequestError: what this engine cannot serve, or, with code SW-QUEUE-FULL, not now.
@@ -110,6 +113,7 @@ class AsyncLLM:
             each,
             partial(mailbox.put, stream),
             id=str(next(self._ids)) if id is None else id,
+            cache_salt=cache_salt,
         )
         handed = asyncio.ensure_future(asyncio.to_thread(submit))
         try:

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..configs.prompts import PromptLine, prompt_of
 from ..configs.schema import PipelineConfig
-from ..models.chat import Chat, ChatError
-from ..models.tokenizer import StreamDecoder, load_tokenizer
+from ..models.chat import Chat, ChatError, TooLong
+from ..models.tokenizer import StreamDecoder, load_tokenizer, most_characters, too_long
 from ..requests.complaints import shown
 from ..requests.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_STOP_TOKENS
 from ..requests.request import Request, RequestError, SamplingParams
@@ -35,7 +35,8 @@ class Intake:
         self._config = config
         self._engine = engine
         self.tokenizer = load_tokenizer(config.model.name)
-        self._chat = Chat(self.tokenizer)
+        self.most_characters = most_characters(self.tokenizer, engine.limits.context_length)
+        self._chat = Chat(self.tokenizer, self.most_characters)
         own = self.tokenizer.eos_token_id
         self._eos = engine.model.eos_token_ids | (
             frozenset({own}) if isinstance(own, int) else frozenset()
@@ -84,6 +85,7 @@ class Intake:
         text: str,
         prompt: PromptLine | tuple[int, ...],
         params: SamplingParams,
+        cache_salt: bytes = b"",
     ) -> list[Request]:
         """The n requests of one prompt, with the next of `uids`; their grammar is not there yet."""
         prompt_ids = self._encode(prompt)
@@ -119,6 +121,7 @@ class Intake:
                 decoder=StreamDecoder(self.tokenizer, prompt_ids),
                 window=1 + min(wanted, limits.draft_tokens),
                 bad_words=bad_words,
+                cache_salt=cache_salt,
             )
             for index in range(params.n)
         ]
@@ -166,9 +169,15 @@ class Intake:
             messages = messages or [{"role": "user", "content": prompt.prompt or ""}]
         if not messages:
             # A plain prompt is the model's input as it stands: special tokens in it are tokens.
-            return tuple(self.tokenizer(prompt.prompt or "")["input_ids"])
+            text = prompt.prompt or ""
+            if len(text) > self.most_characters:
+                said = too_long("the prompt", len(text), self.most_characters)
+                raise RequestError(said, code="SW-LENGTH")
+            return tuple(self.tokenizer(text)["input_ids"])
         try:
             return tuple(self._chat.encode(messages))
+        except TooLong as error:
+            raise RequestError(f"{error}", code="SW-LENGTH") from error
         except ChatError as error:
             raise RequestError(f"{error}") from error
 

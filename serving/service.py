@@ -49,6 +49,9 @@ RECENT = 256
 FUTILE_RUNS = 3
 """How many runs in a row may end by an error, with no token between, before the engine is dead."""
 
+FUTILE_STEPS = 5
+"""How many steps may fail, with no token between, before it is: each has ended its requests."""
+
 
 @dataclass(eq=False)
 class Ticket:
@@ -113,6 +116,7 @@ class Service:
         self.recent: deque[RequestSpan] = deque(maxlen=RECENT)
         self.failure: BaseException | None = None  # what ended the latest run, if anything did
         self._futile = 0  # runs that an error ended since a token was settled
+        self._failed_steps = 0  # of the engine's life, when a token was last settled
         self._table = engine.new_table()  # lives on, and its prefix cache with it
         self._uids = count()
         self._live: dict[int, Ticket] = {}  # by uid of each request that has not ended
@@ -129,9 +133,17 @@ class Service:
     # -- requests --------------------------------------------------------------------------
 
     def ticket(
-        self, prompt: Prompt, params: SamplingParams | None, deliver: Deliver, *, id: str
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        deliver: Deliver,
+        *,
+        id: str,
+        cache_salt: bytes = b"",
     ) -> Ticket:
         """Make the requests of one prompt. Raises what cannot be served; nothing begins yet.
+
+        Requests of one `cache_salt` share what the prefix cache knows, and no others.
 
         Raises:
             RequestError: the prompt, a parameter or a size that this engine cannot serve.
@@ -142,7 +154,7 @@ class Service:
         asked = self.intake.params(line, params)
         text = prompt_text(line)
         ticket = Ticket(id, text, (), deliver)
-        ticket.requests = self.intake.requests(self._uids, id, text, line, asked)
+        ticket.requests = self.intake.requests(self._uids, id, text, line, asked, cache_salt)
         first = ticket.requests[0]
         refusal = self._table.refuse_reason(
             len(first.prompt_ids), first.params.max_tokens, first.window
@@ -156,7 +168,13 @@ class Service:
         return ticket
 
     def submit(
-        self, prompt: Prompt, params: SamplingParams | None, deliver: Deliver, *, id: str
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        deliver: Deliver,
+        *,
+        id: str,
+        cache_salt: bytes = b"",
     ) -> Ticket:
         """Make the requests of one prompt and begin, unless too many wait already.
 
@@ -166,7 +184,7 @@ class Service:
         most = self.engine.limits.max_queue
         if self.queued >= most:
             raise RequestError(f"the queue is full ({most} requests wait)", code="SW-QUEUE-FULL")
-        ticket = self.ticket(prompt, params, deliver, id=id)
+        ticket = self.ticket(prompt, params, deliver, id=id, cache_salt=cache_salt)
         self.begin([ticket])
         return ticket
 
@@ -233,6 +251,7 @@ class Service:
         """On the driver's thread, or that of whoever ends a request which never began."""
         if increment.token_ids:
             self._futile = 0
+            self._failed_steps = self.engine.totals.failed_steps
         if increment.output is not None:
             if self._live.pop(uid, None) is None:
                 return  # it was given up meanwhile
@@ -317,12 +336,14 @@ class Service:
 
     @property
     def alive(self) -> bool:
-        """Whether it serves: its thread lives, and its latest runs have not all failed as a whole.
+        """Whether it serves: its thread lives, and its latest runs and steps have not all failed.
 
         A failure that ends requests, and not what comes after them, is no death.
         """
         driver = self._driver
-        return self._futile < FUTILE_RUNS and (driver is None or driver.is_alive())
+        failed = self.engine.totals.failed_steps - self._failed_steps
+        works = self._futile < FUTILE_RUNS and failed < FUTILE_STEPS
+        return works and (driver is None or driver.is_alive())
 
     @property
     def running(self) -> int:

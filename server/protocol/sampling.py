@@ -40,7 +40,7 @@ REFUSED: Refused = {
     "truncate_prompt_tokens": ("shorten the prompt before it is sent", ()),
     "logits_processors": ("use logit_bias, bad_words or structured_outputs", ([],)),
     "mm_processor_kwargs": ("only text models are served", ()),
-    "cache_salt": ("the prefix cache is shared by all keys of a service", ()),
+    "cache_salt": ("each API key has a part of the prefix cache of its own", ()),
 }
 
 ShortText = Annotated[str, Field(max_length=256), WholeCharacters]

@@ -12,6 +12,8 @@ from .base import Body
 from .chat import MAX_MESSAGES, MAX_TOOLS, Message, Tool
 from .sampling import ShortText
 
+MAX_IDS = 1 << 18
+
 
 class TokenizeRequest(Body):
     """A text, or a conversation as the chat template writes it."""
@@ -58,6 +60,8 @@ class DetokenizeRequest(Body):
     """Token ids."""
 
     model: ShortText | None = None
-    tokens: Annotated[tuple[Annotated[int, Field(ge=0, lt=1 << 31)], ...], Listed] = Field(
-        description="Ids of tokens."
-    )
+    tokens: Annotated[
+        tuple[Annotated[int, Field(ge=0, lt=1 << 31)], ...],
+        Field(max_length=MAX_IDS, fail_fast=True),
+        Listed,
+    ] = Field(description="Ids of tokens.")

@@ -29,6 +29,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from ..graph.errors import StepweaveError, did_you_mean, shortly
 from .errors import ModelError, ModelNotFound, UnsupportedModel
+from .plausible import require_plausible
 from .source import (
     folder_of,
     from_local_then_hub,
@@ -79,9 +80,10 @@ def load_model(name_or_path: str | Path, dtype: torch.dtype | str) -> PreTrained
     """
     name = located(name_or_path)
     with quiet() as reports:
-        load_config(name)
+        config = load_config(name)
         if (folder := Path(name)).is_dir():
             require_safetensors(name, folder)
+            require_plausible(name, folder, config)
         try:
             model, loaded = from_local_then_hub(
                 AutoModelForCausalLM,

@@ -1,0 +1,137 @@
+"""What no source of the package does, because doing it has opened servers of this field."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.installed import ROOT
+
+OWN = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+SOURCES = [
+    file for package in OWN for file in sorted((ROOT / Path(*package.split(".")[1:])).glob("*.py"))
+]
+
+UNPICKLING = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+REMOTE = {"zmq", "xmlrpc", "multiprocessing.managers", "multiprocessing.shared_memory", "ray"}
+RUNNING = {"eval", "exec", "compile", "__import__"}
+CALLS = {"torch.load", "yaml.load", "yaml.unsafe_load", "np.load", "numpy.load", "os.system"}
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    for file in SOURCES:
+        yield file.relative_to(ROOT).as_posix(), ast.parse(file.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+def called(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def unsafe(tree: ast.Module) -> Iterator[str]:
+    """What of a source is on the lists above."""
+    for name in imported(tree):
+        if name.split(".")[0] in UNPICKLING | REMOTE or name in REMOTE:
+            yield f"imports {name}"
+    for name, call in called(tree):
+        if name in RUNNING | CALLS:
+            yield f"calls {name}"
+        for keyword in call.keywords:
+            trusting = keyword.arg == "trust_remote_code" and ast.unparse(keyword.value) != "False"
+            pickles = keyword.arg == "allow_pickle" and ast.unparse(keyword.value) != "False"
+            shell = keyword.arg == "shell" and ast.unparse(keyword.value) != "False"
+            if trusting or pickles or shell:
+                yield f"passes {keyword.arg}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value == "0.0.0.0":
+            yield "listens on all interfaces"
+
+
+def test_there_are_sources() -> None:
+    assert len(SOURCES) > 200
+
+
+def test_nothing_is_unpickled_evaluated_or_trusted() -> None:
+    """CVE-2025-32444, CVE-2025-47277, CVE-2025-30202, CVE-2026-115912, CVE-2025-62164."""
+    assert {f"{name}: {what}" for name, tree in trees() for what in unsafe(tree)} == set()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from multiprocessing.shared_memory import SharedMemory",
+        "import torch\ntorch.load(a)",
+        "AutoModel.from_pretrained(a, trust_remote_code=True)",
+        "AutoModel.from_pretrained(a, trust_remote_code=trusted)",
+        "eval(text)",
+        "bind('0.0.0.0')",
+        "subprocess.run(text, shell=True)",
+        "import zmq",
+    ],
+)
+def test_the_search_finds_what_it_looks_for(source: str) -> None:
+    assert list(unsafe(ast.parse(source)))
+
+
+IMPORTERS = {
+    "graph/public.py": "names that this package lists itself",
+    "nodes/registry.py": "names that this package lists itself",
+    "backends/registry.py": "names that this package lists itself",
+    "views/png.py": "one library, by its name",
+}
+
+
+def test_modules_are_imported_by_names_of_ours_only() -> None:
+    """CVE-2026-68508, CVE-2026-106439: a dotted path in YAML was imported and called."""
+    found = {
+        name
+        for name, tree in trees()
+        for call, _ in called(tree)
+        if call.split(".")[-1] in ("import_module", "find_spec", "spec_from_file_location")
+        and "find_spec" not in call
+    }
+    assert found == set(IMPORTERS)
+
+
+def test_keys_are_compared_in_one_place_in_constant_time() -> None:
+    """A comparison of texts ends at the first difference, and so tells how much was right."""
+    tree = ast.parse((ROOT / "server" / "keys.py").read_text())
+    compared = {
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        and any(isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for op in node.ops)
+    }
+    assert compared == {"scheme.lower() == b'bearer'"}
+    assert [name for name, _ in called(tree) if name.endswith("compare_digest")]
+    users = [
+        name
+        for name, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "api_keys"
+    ]
+    assert users == ["server/gate.py"]
+
+
+def test_no_assertion_keeps_anybody_out() -> None:
+    """`python -O` takes assertions out. What is refused is refused by `raise`."""
+    server = ("keys.py", "gate.py", "body.py", "connection.py")
+    models = ("source.py", "plausible.py", "template_limit.py")
+    guards = [*(f"server/{each}" for each in server), *(f"models/{each}" for each in models)]
+    for guard in guards:
+        tree = ast.parse((ROOT / guard).read_text())
+        assert not [node for node in ast.walk(tree) if isinstance(node, ast.Assert)], guard

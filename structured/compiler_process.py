@@ -69,6 +69,7 @@ class CompilerProcess:
         self._limit_s = limit_s
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._closing = False
 
     def run(self, spec: GrammarSpec, *, any_whitespace: bool, strict: bool) -> Job:
         """The job that a backend has to run for a grammar; it has run once, within the limits.
@@ -83,8 +84,15 @@ class CompilerProcess:
             "any_whitespace": any_whitespace,
             "strict": strict,
         }
+        limit_s = STUCK_S + self._limit_s / STUCK_SHARE
         with self._lock:
-            answer = self._exchange(self._started(), asked, STUCK_S + self._limit_s / STUCK_SHARE)
+            try:
+                answer = self._exchange(self._started(), asked, limit_s)
+            except _Gone:
+                if self._closing:
+                    raise
+                # Somebody has ended it: what a grammar does to a process, it does to a copy.
+                answer = self._exchange(self._started(), asked, limit_s)
         if "job" in answer:
             return Job(**{**answer["job"], "warnings": tuple(answer["job"]["warnings"])})
         if "refused" in answer:
@@ -106,9 +114,11 @@ class CompilerProcess:
 
     def close(self) -> None:
         """End the child process, and what it is at. A later grammar would start another."""
+        self._closing = True
         _kill(self._process)  # first: who is at it has the lock
         with self._lock:
             self._end()
+            self._closing = False
 
     def __del__(self) -> None:
         self._end()
@@ -144,7 +154,7 @@ class CompilerProcess:
             raise RuntimeError("the compiling process is stuck, and was ended") from None
         except (OSError, ValueError) as error:
             self._end()
-            raise RuntimeError(DIED) from error
+            raise _Gone(DIED) from error
         return answer
 
     def _end(self) -> None:
@@ -156,6 +166,10 @@ class CompilerProcess:
                 if pipe is not None:
                     with suppress(OSError):  # closing flushes what nobody reads any more
                         pipe.close()
+
+
+class _Gone(RuntimeError):
+    """The process has ended, or its pipes have."""
 
 
 DIED: Final = "the compiling process died (out of memory?)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -61,10 +61,15 @@ def running(
     model: Any = None,
     routers: Sequence[Router] = (),
     observers: Sequence[Observer] = (),
+    prepare: Callable[[AsyncLLM], object] = lambda _: None,
 ) -> Iterator[Running]:
-    """In the block a service answers; its engine is closed at the end."""
+    """In the block a service answers; its engine is closed at the end.
+
+    `prepare` may change the engine before it runs.
+    """
     settings = settings or Settings(models=("embedded",))
     llm = AsyncLLM(model, pipeline=pipeline, overrides=overrides)
+    prepare(llm)
     app = create_app(llm, settings, routers=routers, observers=observers)
     bound = listening("127.0.0.1", 0)
     bound.listen()  # so that whoever connects early waits

@@ -83,6 +83,32 @@ def test_a_process_that_dies_fails_one_compilation_only(guarded: XGrammarBackend
     guarded.compile(GrammarSpec("regex", "b"))
 
 
+def test_a_process_that_is_killed_at_a_grammar_is_replaced_by_one_that_compiles_it(
+    guarded: XGrammarBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: whatever ends the second one too is told."""
+    guarded.compile(GrammarSpec("regex", "a"))
+    send, killed = compiler_process._send, 0
+
+    def send_and_kill(process: subprocess.Popen[bytes], message: Any) -> None:
+        nonlocal killed
+        send(process, message)
+        if "kind" in message and killed < kills:
+            killed += 1
+            process.kill()
+            process.wait()
+
+    monkeypatch.setattr(compiler_process, "_send", send_and_kill)
+    kills = 1
+    guarded.compile(GrammarSpec("regex", "killed once"))
+    assert killed == 1
+    kills = 3
+    with pytest.raises(GrammarError, match="the compiling process died"):
+        guarded.compile(GrammarSpec("regex", "killed twice"))
+    assert killed == 3
+    guarded.compile(GrammarSpec("regex", "killed twice"))
+
+
 @pytest.fixture(scope="module")
 def tried(tokenizer: PreTrainedTokenizerFast) -> Iterator[LLGuidanceBackend]:
     backend = LLGuidanceBackend(tokenizer, VOCAB, STOPS, BackendOptions(compile_limit_s=20.0))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+import runpy
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +22,9 @@ from stepweave.server.settings import Settings
 from tests.server.in_thread import Running, running
 from tests.server.test_leaving import Watcher
 
+ROOT = Path(__file__).parents[2]
+PATH = ROOT / "server" / "dashboards" / "stepweave.json"
+SCRIPT = runpy.run_path(str(ROOT / "docs" / "make_dashboard.py"))
 KEY = {"authorization": "Bearer secret"}
 STORY = {"prompt": "Once upon a time", "max_tokens": 48, "ignore_eos": True, "temperature": 0}
 Labels = frozenset[tuple[str, str]]
@@ -233,6 +240,69 @@ def test_names_have_their_colons_whatever_form_is_preferred(
     answer = client.get("/metrics", headers={"accept": accept})
     assert answer.headers["content-type"] == CONTENT_TYPE_PLAIN_0_0_4
     assert "\nvllm:generation_tokens_total{" in answer.text
+
+
+def test_the_dashboard_is_the_one_that_its_script_makes() -> None:
+    assert PATH.read_text(encoding="utf-8") == SCRIPT["text"]()
+
+
+def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(client: httpx.Client) -> None:
+    completed(client)
+    client.get("/metrics")
+    labels: dict[str, set[str]] = {}
+    for sample in samples(client):
+        labels.setdefault(sample.name, {"instance"}).update(sample.labels)
+    found = [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+    assert len(found) > 20
+    for panel in found:
+        for target in panel["targets"]:
+            names = re.findall(r"\b(?:vllm|stepweave|process)[a-z0-9_:]+", target["expr"])
+            assert names, target["expr"]
+            assert {*names} <= {*labels}, target["expr"]
+            grouped = re.findall(r"by \(([a-z_, ]*)\)", target["expr"])
+            written = {each.strip() for group in grouped for each in group.split(",")} - {"le"}
+            written |= {*re.findall(r"{{([a-z_]+)}}", target["legendFormat"])}
+            assert all(written <= labels[name] for name in names[:1]), (target, written)
+
+
+def test_the_dashboard_loads_without_edits() -> None:
+    """Its source of data is a variable, no panel lies on another, every place is in the row."""
+    found = dashboard()
+    variables = {each["name"]: each for each in found["templating"]["list"]}
+    assert variables["datasource"]["type"] == "datasource"
+    assert {each["uid"] for each in _values(found, "datasource") if "uid" in each} == {
+        "${datasource}"
+    }
+    used = {*re.findall(r"\$(?!__)\{?([a-z_]+)", PATH.read_text(encoding="utf-8"))}
+    assert used == {*variables}
+    places = [panel["gridPos"] for panel in found["panels"]]
+    cells = [
+        (x, y)
+        for at in places
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(cells) == len({*cells})
+    assert max(x for x, _ in cells) < 24
+    ids = [panel["id"] for panel in found["panels"]]
+    assert len(ids) == len({*ids})
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
+    return found
+
+
+def _values(found: Any, key: str) -> Iterator[dict[str, Any]]:
+    """Every mapping that is somewhere below under this key."""
+    if isinstance(found, Mapping):
+        for name, each in found.items():
+            if name == key and isinstance(each, dict):
+                yield each
+            yield from _values(each, key)
+    elif isinstance(found, list):
+        for each in found:
+            yield from _values(each, key)
 
 
 def test_without_the_recorder_only_the_figures_of_the_plan_are_missing() -> None:

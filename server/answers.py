@@ -13,12 +13,13 @@ from contextlib import asynccontextmanager
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .calls import Call
+from .calls import Batch, Call
 from .errors import ApiError
 from .forms import Form
 from .gate import CLIENT_LEFT
 from .observers import Exchange
 from .sse import DONE, error_event
+from .streamed_body import StreamedBody
 
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -74,8 +75,7 @@ class WholeAnswer(_Answer):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._watched(receive):
             try:
-                async for _ in self._call.batches():
-                    pass
+                await self._call.told(lambda batch: None)
             except ApiError as error:
                 await error.response()(scope, receive, send)
                 return
@@ -95,31 +95,18 @@ class StreamedAnswer(_Answer):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._watched(receive):
-            started = False
+            out = StreamedBody(send, scope["state"]["send"], _STREAM_HEADERS)
+            events = self._form.events
 
-            async def write(body: bytes, *, more: bool = True) -> None:
-                nonlocal started
-                if not started:
-                    started = True
-                    await send(
-                        {
-                            "type": "http.response.start",
-                            "status": 200,
-                            "headers": list(_STREAM_HEADERS),
-                        }
-                    )
-                await send({"type": "http.response.body", "body": body, "more_body": more})
+            def heard(batch: Batch) -> None:
+                out.write(b"".join([events(choice, increment) for choice, increment in batch]))
 
-            events, call = self._form.events, self._call
             try:
-                async for batch in call.batches():
-                    body = b"".join([events(choice, increment) for choice, increment in batch])
-                    if len(call.outputs) == call.served.choices:
-                        await write(body + self._form.ending() + DONE, more=False)
-                    elif body:
-                        await write(body)
+                await self._call.told(heard)
             except ApiError as error:
-                if not started:
-                    await error.response()(scope, receive, send)
+                if out.begun:
+                    await out.end(error_event(error.body()) + DONE)
                 else:
-                    await write(error_event(error.body()) + DONE, more=False)
+                    await error.response()(scope, receive, send)
+            else:
+                await out.end(self._form.ending() + DONE)

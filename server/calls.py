@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..configs.errors import ConfigError
@@ -107,22 +108,42 @@ class Call:
         for stream in self._streams:
             stream.cancel()
 
-    async def batches(self) -> AsyncIterator[Batch]:
-        """All there is, and then all that has come meanwhile, until each choice has its output.
+    async def told(self, heard: Callable[[Batch], None]) -> None:
+        """Have `heard` called with what is there, and what comes, until each choice has its output.
 
-        Raises `ApiError` for a choice that ended with an error. Whoever reads no further cancels.
+        Raises `ApiError` for a choice that ended with an error, and what `heard` raises. If it is
+        cancelled, the call is.
         """
         tell(self._observers, "begun", self.served)
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
-            async for which, increments in _merged(self._streams):
-                first = which * self._n
-                batch = [(first + each.index, each) for each in increments]
-                for choice, increment in batch:
-                    self._take(choice, increment)
-                yield batch
+            for which, stream in enumerate(self._streams):
+                stream.listen(partial(self._hear, which * self._n, heard, over))
+            await over
         finally:
             if len(self.outputs) < self.served.choices:
                 self.cancel()
+
+    def _hear(
+        self,
+        first: int,
+        heard: Callable[[Batch], None],
+        over: asyncio.Future[None],
+        increments: Sequence[Increment],
+    ) -> None:
+        """Of the stream whose choices begin at `first`."""
+        if over.done():
+            return
+        batch = [(first + each.index, each) for each in increments]
+        try:
+            for choice, increment in batch:
+                self._take(choice, increment)
+            heard(batch)
+        except Exception as error:
+            over.set_exception(error)
+        else:
+            if len(self.outputs) == self.served.choices:
+                over.set_result(None)
 
     def _take(self, choice: int, increment: Increment) -> None:
         self.usage.completion += len(increment.token_ids)
@@ -148,32 +169,3 @@ class Call:
             if isinstance(error, GrammarError):
                 return invalid_grammar(message)
         return ApiError(500, message, code="engine_failed" if ticket.failure else None)
-
-
-async def _merged(
-    streams: Sequence[AsyncStream],
-) -> AsyncIterator[tuple[int, Sequence[Increment]]]:
-    """The increments of several streams as they come, with the number of their stream."""
-    if len(streams) == 1:
-        while there := await streams[0].all_there():
-            yield 0, there
-        return
-    told: asyncio.Queue[tuple[int, Sequence[Increment]]] = asyncio.Queue()
-
-    async def read(which: int) -> None:
-        while there := await streams[which].all_there():
-            told.put_nowait((which, there))
-        told.put_nowait((which, ()))
-
-    readers = [asyncio.create_task(read(which)) for which in range(len(streams))]
-    try:
-        left = len(readers)
-        while left:
-            which, increments = await told.get()
-            if increments:
-                yield which, increments
-            else:
-                left -= 1
-    finally:
-        for reader in readers:
-            reader.cancel()

@@ -46,6 +46,7 @@ class Gate:
             request_id(headers), scope["method"], scope["path"], trace=_trace(headers)
         )
         scope["state"]["exchange"] = exchange
+        scope["state"]["send"] = send
         echoed = (b"x-request-id", exchange.id.encode())
 
         async def sending(message: Message) -> None:

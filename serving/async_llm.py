@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 POLL_S = 0.05
 """How often a drain looks whether everything has ended."""
+
+Listener = Callable[[Sequence[Increment]], None]
+"""Takes increments of one prompt on the event loop: must neither wait nor raise."""
 
 
 class AsyncLLM:
@@ -183,6 +186,7 @@ class AsyncStream:
         self._service = service
         self._there: deque[Increment] = deque()
         self._reader: asyncio.Future[None] | None = None
+        self._listener: Listener | None = None
         self._left: int | None = None  # outputs that have not been read; None: none was yet
 
     def __aiter__(self) -> AsyncStream:
@@ -195,13 +199,14 @@ class AsyncStream:
             await self._wait()
         return self._read()
 
-    async def all_there(self) -> list[Increment]:
-        """Wait for at least one increment, and take all that are there; none at the end."""
-        if self.ended:
-            return []
-        while not self._there:
-            await self._wait()
-        return [self._read() for _ in range(len(self._there))]
+    def listen(self, listener: Listener) -> None:
+        """Have what is there, and what comes, handed to this in place of iterating.
+
+        It is called on the loop, with all that is there at the same time. So a step costs the
+        loop no turn of a task. It must not raise.
+        """
+        self._listener = listener
+        self.tell()
 
     async def __aenter__(self) -> AsyncStream:
         return self
@@ -220,9 +225,15 @@ class AsyncStream:
             self._service.cancel(self.ticket)
 
     def take(self, increment: Increment) -> None:
-        """On the loop's thread, from its mailbox."""
+        """On the loop's thread, from its mailbox, which tells the reader when it has no more."""
         self._there.append(increment)
-        if self._reader is not None and not self._reader.done():
+
+    def tell(self) -> None:
+        """Let the reader have what is there."""
+        if self._listener is not None:
+            if self._there:
+                self._listener([self._read() for _ in range(len(self._there))])
+        elif self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
     async def _wait(self) -> None:
@@ -261,9 +272,13 @@ class _Mailbox:
 
     def _deliver(self) -> None:
         self._woken = False  # first: what is put from now on wakes the loop again
+        fed: dict[AsyncStream, None] = {}
         while not self._there.empty():
             stream, increment = self._there.get_nowait()
             stream.take(increment)
+            fed[stream] = None
+        for stream in fed:
+            stream.tell()
 
 
 def _cancel_late(service: Service, handed: asyncio.Future[Ticket]) -> None:

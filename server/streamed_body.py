@@ -1,0 +1,93 @@
+"""A body that is sent piece by piece, as it comes about.
+
+A piece per step and answer is what a service does most. So it is sent where it comes about, on the
+event loop, and by the connection itself: a task's turn, and a way through every layer around the
+routes, would cost more than the piece. A task sends only what the client is not ready for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Generator, Sequence
+from contextvars import copy_context
+from types import coroutine
+from typing import Any
+
+from starlette.types import Message, Send
+
+
+class StreamedBody:
+    """Status 200 and these headers, with the first piece; then each piece, in order.
+
+    `send` is that of the route, for the start. `connection` is the outermost one, for the pieces.
+    """
+
+    def __init__(
+        self, send: Send, connection: Send, headers: Sequence[tuple[bytes, bytes]]
+    ) -> None:
+        self._send, self._connection = send, connection
+        self._headers = headers
+        self._context = copy_context()
+        self._kept: list[bytes] = []  # pieces that the task will send
+        self._task: asyncio.Task[None] | None = None
+        self.begun = False
+
+    def write(self, piece: bytes) -> None:
+        """Send this, or have it sent; on the event loop. An empty piece changes nothing."""
+        if not piece:
+            return
+        if self._task is not None:
+            self._kept.append(piece)
+            return
+        if not self.begun:
+            self.begun = True
+            self._have_sent(self._start(piece))
+            return
+        sending: Coroutine[Any, Any, None] = self._connection(_message(piece))  # type: ignore[assignment]
+        try:
+            waits_for = sending.send(None)
+        except StopIteration:
+            return
+        self._have_sent(_rest_of(sending, waits_for))
+
+    async def end(self, piece: bytes) -> None:
+        """Send the last piece. Raises what the connection raised of any of them."""
+        if self._task is not None:
+            await self._task
+        if self.begun:
+            await self._connection(_message(piece, more=False))
+        else:
+            self.begun = True
+            await self._start(piece, more=False)
+
+    def _have_sent(self, first: Coroutine[Any, Any, None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._send_kept(first), context=self._context)
+
+    async def _send_kept(self, first: Coroutine[Any, Any, None]) -> None:
+        await first
+        while self._kept:
+            piece = b"".join(self._kept)
+            self._kept.clear()
+            await self._connection(_message(piece))
+        self._task = None
+
+    async def _start(self, piece: bytes, *, more: bool = True) -> None:
+        await self._send(
+            {"type": "http.response.start", "status": 200, "headers": [*self._headers]}
+        )
+        await self._connection(_message(piece, more=more))
+
+
+def _message(piece: bytes, *, more: bool = True) -> Message:
+    return {"type": "http.response.body", "body": piece, "more_body": more}
+
+
+@coroutine
+def _rest_of(begun: Coroutine[Any, Any, None], waits_for: object) -> Generator[object, Any, None]:
+    """What is left of a coroutine that was begun outside of a task, and waits for this."""
+    try:
+        yield waits_for
+        yield from begun.__await__()
+    finally:
+        begun.close()

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 from starlette.requests import Request
 
 from ..requests.complaints import complaint
-from .errors import ApiError
+from .errors import ApiError, param_of
 from .protocol.base import Body
 from .settings import Limits
 
@@ -90,19 +90,22 @@ def _refusal(body: bytes, model: type[Body], error: ValidationError) -> ApiError
         return ApiError(400, f"the body {complaint(model, dict(details[0]))}", code="invalid_json")
     data = from_json(body)
     said: list[str] = []
-    params: list[str] = []
+    params: list[str | None] = []
     for detail in details:
         if detail["type"] == "too_short" and len(details) > 1:
             continue  # entries that are wrong were not counted; they are told of themselves
         location = _without_tags(detail["loc"], detail["type"], data)
         told = complaint(model, {**detail, "loc": location}, whole="the body").strip()
         if told not in said:
-            said.append(told if location else f"the body {told}" if told[0].islower() else told)
-            params.append(str(location[0]) if location else "")
+            param = str(location[0]) if location else param_of(told, model.model_fields)
+            # What contradicts something is told of the whole, and begins with the key that does.
+            whole = param is None and told[0].islower()
+            said.append(f"the body {told}" if whole else told)
+            params.append(param)
     return ApiError(
         400,
         "; ".join(said[:MAX_COMPLAINTS]),
-        param=params[0] or None,
+        param=params[0],
         code="unknown_parameter" if details[0]["type"] == "extra_forbidden" else None,
     )
 

@@ -202,6 +202,8 @@ class ChatRequest(Generating):
         "safety_identifier": ("use user", ()),
         "prompt_cache_key": ("the prefix cache finds equal beginnings by itself", ()),
         "prompt_cache_retention": ("the prefix cache finds equal beginnings by itself", ()),
+        "prompt_cache_options": ("the prefix cache finds equal beginnings by itself", ()),
+        "moderation": ("the service judges no text", ()),
         "chat_template": ("the model's own template is used", ()),
         "chat_template_kwargs": ("the model's own template is used as it is", ({},)),
         "add_generation_prompt": ("the answer begins a turn", (True,)),

@@ -12,6 +12,7 @@ from typing import Any
 import openai
 import pytest
 
+from benchmarks.third_party import PROGRAMS
 from tests.clients.conftest import KEY
 from tests.clients.logged import logged
 from tests.server.in_process import Process
@@ -37,7 +38,7 @@ def required(program: Path | None, *needed: Path) -> str:
 @pytest.fixture(scope="session")
 def node() -> str:
     found = shutil.which("node")
-    return required(found and Path(found), JAVASCRIPT / "node_modules" / "openai")
+    return required(Path(found) if found else None, JAVASCRIPT / "node_modules" / "openai")
 
 
 @pytest.fixture(scope="session")
@@ -95,3 +96,16 @@ def test_litellm(python: str, base_url: str) -> None:
     assert len([each for each in found["pieces"] if each]) > 1
     assert found["whole_tokens"] == found["streamed_tokens"] == 16
     assert "n must be at most 128" in found["wrong"]
+
+
+def test_the_page_names_the_versions_that_are_tested() -> None:
+    page = (HERE.parents[1] / "docs" / "how-to" / "serve.md").read_text(encoding="utf-8")
+    pinned = (PYTHON / "requirements.txt").read_text().split()
+    versions = dict(each.split("==") for each in pinned)
+    versions["openai"] = json.loads((JAVASCRIPT / "package.json").read_text())["dependencies"][
+        "openai"
+    ]
+    versions |= {each.name: each.version for each in PROGRAMS}
+    for name, version in versions.items():
+        rows = [line for line in page.splitlines() if line.startswith(f"| `{name}`")]
+        assert any(f"| {version} |" in row for row in rows), f"{name} {version}"

@@ -44,15 +44,17 @@ WRONG: list[tuple[str, dict[str, Any], str | None, str]] = [
     (CHAT, {"messages": HELLO, "guided_regex": "a"}, "guided_regex", '{"regex": pattern}'),
     (CHAT, {"messages": HELLO, "functions": [{}]}, "functions", "use tools"),
     (CHAT, {"messages": HELLO, "prediction": {}}, "prediction", "drafts come from"),
+    (CHAT, {"messages": HELLO, "moderation": {}}, "moderation", "judges no text"),
+    (CHAT, {"messages": HELLO, "prompt_cache_options": {}}, "prompt_cache_options", "by itself"),
     (CHAT, {"messages": HELLO, "modalities": ["audio"]}, "modalities", "answers are text"),
     (CHAT, {"messages": HELLO, "n": 129}, "n", "n must be at most 128, not 129"),
     (CHAT, {"messages": HELLO, "n": 9}, "n", "more than 8"),
     (CHAT, {"messages": HELLO, "temperature": "hot"}, "temperature", "must be a number"),
     (CHAT, {"messages": HELLO, "stop": ["a"] * 17}, "stop", "more than 16 entries"),
-    (CHAT, {"messages": HELLO, "top_logprobs": 3}, None, "top_logprobs needs logprobs"),
+    (CHAT, {"messages": HELLO, "top_logprobs": 3}, "top_logprobs", "top_logprobs needs"),
     (CHAT, {"messages": HELLO, "logprobs": True, "top_logprobs": 33}, "top_logprobs", "at most 32"),
-    (CHAT, {"messages": HELLO, "tool_choice": "auto"}, None, "tool_choice needs tools"),
-    (CHAT, {"messages": HELLO, "stream_options": {}}, None, "set stream to true"),
+    (CHAT, {"messages": HELLO, "tool_choice": "auto"}, "tool_choice", "tool_choice needs tools"),
+    (CHAT, {"messages": HELLO, "stream_options": {}}, "stream_options", "set stream to true"),
     (CHAT, {"messages": HELLO, "max_tokens": 3, "max_completion_tokens": 4}, "max_tokens", "one"),
     (CHAT, {"messages": HELLO, "min_tokens": 9, "max_tokens": 3}, "min_tokens", "at most"),
     (CHAT, {"messages": HELLO, "logit_bias": {"99999": 1}}, "logit_bias", "outside the model's"),
@@ -112,6 +114,7 @@ def test_what_is_wrong_is_named_with_what_to_do(
     assert said in error["message"]
     assert error["param"] == param
     assert error["type"] == "invalid_request_error"
+    assert param is None or f"the body {param}" not in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER))  # for `sections`, which is no part of the package
 
-from sections import http, keys, names, nodes, policies, public, verbs  # noqa: E402
+from sections import http, keys, metrics, names, nodes, policies, public, verbs  # noqa: E402
 from sections.markdown import filled  # noqa: E402
 
 WRITERS: Mapping[str, Callable[[str], str]] = {
@@ -28,6 +28,7 @@ WRITERS: Mapping[str, Callable[[str], str]] = {
     "public": lambda _: public.packages(),
     "errors": lambda _: names.errors(),
     "step": nodes.step,
+    "metrics": metrics.metrics,
     "body": http.keys,
     "refused": http.refused,
     "statuses": lambda _: http.statuses(),

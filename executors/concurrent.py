@@ -69,7 +69,6 @@ def run_on(
     return RunReport(
         steps=frontier.steps,
         kept=memory.histories(frontier.steps),
-        events=() if running.times is None else running.times.events(),
         seconds=perf_counter() - running.origin,
     )
 

@@ -10,7 +10,6 @@ from ..graph.step_graph import StepGraph
 from .context import Memory
 from .frontier import Frontier
 from .instructions import ActorStatus, Perform, interpret
-from .recorder import RunTimes
 from .report import RunReport
 from .run_arguments import RunArguments
 
@@ -24,7 +23,6 @@ class OneThread:
     status: ActorStatus
     performs: Mapping[str, Perform]
     origin: float
-    times: RunTimes | None  # of a run that is traced
 
     @staticmethod
     def of(graph: StepGraph, sizes: Mapping[str, int], tail: int, given: RunArguments) -> OneThread:
@@ -43,13 +41,12 @@ class OneThread:
             )
             for name, context in memory.contexts.items()
         }
-        return OneThread(frontier, memory, status, performs, origin, times)
+        return OneThread(frontier, memory, status, performs, origin)
 
     def report(self) -> RunReport:
         """What the run returns, once it is over."""
         return RunReport(
             steps=self.frontier.steps,
             kept=self.memory.histories(self.frontier.steps),
-            events=() if self.times is None else self.times.events(),
             seconds=perf_counter() - self.origin,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -53,9 +54,10 @@ def run(
     does not pass (`testing.run_unverified` runs it all the same).
     `executor` is a name, or an executor itself, such as `stepweave.testing.Strict()`.
     `states` gives the objects behind the graph's states, `keep` names the values whose every
-    version is returned. `trace`: whether the report has the times of all ops, or what notes them.
-    If an op raises, the run ends with a `NodeFailure`; if nothing moves for
-    `watchdog_s` seconds while an actor waits, with a `StuckWait`. In both cases no thread is left.
+    version is returned. `trace`: whether the report has the times of all ops; or what notes them,
+    for whoever reads it meanwhile. If an op raises, the run ends with a `NodeFailure`; if nothing
+    moves for `watchdog_s` seconds while an actor waits, with a `StuckWait`. In both cases no
+    thread is left.
     """
     arguments.a("run", "plan", plan, Plan, arguments.A_PLAN)
     if isinstance(executor, str):
@@ -70,4 +72,7 @@ def run(
     if watchdog_s is not None:
         arguments.number("run", "watchdog_s", watchdog_s, code="SW-ARGUMENT")
     recorder = Recorder() if trace is True else trace or None
-    return executor(verified(plan), RunArguments(steps, states, keep, recorder, watchdog_s))
+    report = executor(verified(plan), RunArguments(steps, states, keep, recorder, watchdog_s))
+    if trace is True and recorder is not None:
+        report = replace(report, events=recorder.latest.events())
+    return report

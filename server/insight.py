@@ -12,6 +12,7 @@ from ..views.traced import Trace
 
 if TYPE_CHECKING:
     from ..serving.async_llm import AsyncLLM
+    from ..serving.llm import LLM
 
 STEPS = 48
 """Of so many of the last steps the figures are: computing them takes some 10 ms of a processor."""
@@ -38,7 +39,7 @@ class Insight:
     What asks waits for who is computing already, and the engine for nobody.
     """
 
-    def __init__(self, llm: AsyncLLM) -> None:
+    def __init__(self, llm: AsyncLLM | LLM) -> None:
         self._llm = llm
         self._lock = threading.Lock()
         self._seen: Seen | None = None

@@ -67,9 +67,10 @@ class _Recording:
     reports: list[RunReport] = field(default_factory=list)
 
     def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
-        report = self.executor(
-            plan, replace(given, trace=Recorder(), keep=(*given.keep, BATCH.name))
-        )
+        recorder = Recorder()
+        kept = (*given.keep, BATCH.name)
+        report = self.executor(plan, replace(given, trace=recorder, keep=kept))
+        report = replace(report, events=recorder.latest.events())
         self.reports.append(report)
         return report
 

@@ -98,6 +98,7 @@ SPREADS = (
 )
 
 ANSWERS = "stepweave:http_requests_total"
+ANSWERS_LABELS = ("path", "status")
 ANSWERS_SAY = "HTTP requests, by path and status; 499: the client left. Unknown paths are `other`."
 
 
@@ -127,7 +128,7 @@ class Latencies(Observer):
             well: made[COMPILING].labels(*values, outcome)
             for well, outcome in ((True, "compiled"), (False, "refused"))
         }
-        answers = Counter(ANSWERS, ANSWERS_SAY, [*names, "path", "status"], registry=registry)
+        answers = Counter(ANSWERS, ANSWERS_SAY, [*names, *ANSWERS_LABELS], registry=registry)
         self._answers = partial(answers.labels, *values)
 
     def begun(self, served: Served) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -57,3 +57,23 @@ def _said(what: str) -> Iterator[None]:
     finally:
         sys.stderr.write(f"\r{' ' * len(line)}\r")
         sys.stderr.flush()
+
+
+@contextmanager
+def warming_up() -> Iterator[Callable[[int, int, str], None] | None]:
+    """Graphs are captured before the clock starts; a bar says how far that is."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("capturing graphs"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, of, what: bar.update(task, completed=done, total=of, description=what)

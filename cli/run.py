@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TextIO
 
 from .compare import compared
-from .loading import loaded
+from .loading import loaded, warming_up
 from .output import check_writable, writing
 from .planned import runnable
 from .reporting import UNSOUND, say
@@ -52,7 +51,7 @@ def _run(
     from .results import print_text, write_json, write_summary
 
     if config.captured:
-        with _warming_up() as on_warm_up:
+        with warming_up() as on_warm_up:
             llm.warm_up(on_warm_up)
     at_once = asked.json and not asked.ordered
     started = perf_counter()
@@ -84,23 +83,3 @@ def _run(
         return interruption.code
     unequal = summary["equal_to_synchronous"] is False
     return UNSOUND if unequal or any(output.failed for output in outputs) else 0
-
-
-@contextmanager
-def _warming_up() -> Iterator[Callable[[int, int, str], None] | None]:
-    """Graphs are captured before the clock starts; a bar says how far that is."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (
-        TextColumn("capturing graphs"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, of, what: bar.update(task, completed=done, total=of, description=what)

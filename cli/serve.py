@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from ..graph.errors import StepweaveError
-from .loading import loaded_async
+from .loading import loaded_async, warming_up
 from .planned import runnable
 from .reporting import USAGE, Exit, say
 from .settings import overrides
@@ -26,6 +27,9 @@ class ServeError(StepweaveError):
     code = "SW-SERVE"
     names_nothing = True  # the command is wrong
 
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+"""What this machine is called by those who are on it."""
 
 OTEL = ("opentelemetry.sdk", "opentelemetry.exporter")
 """The same for the extra `otel`, without which no spans are sent."""
@@ -54,13 +58,21 @@ def serve(asked: ServeOptions) -> int:
         raise ServeError(f"{where} cannot be listened on: {error.strerror or error}") from error
     with bound:
         llm = loaded_async(config)
+        if config.captured:
+            with warming_up() as on_warm_up:
+                llm.warm_up(on_warm_up)
         names = tuple(asked.served_model_name or (config.model.name,))
-        settings = Settings(
-            models=names, api_keys=keys, recorder=asked.recorder, drain_s=asked.drain_s
-        )
         host, port = bound.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        if not keys and not host.startswith("127.") and host != "::1":
+        local = ip_address(host).is_loopback
+        settings = Settings(
+            models=names,
+            api_keys=keys,
+            hosts=frozenset({asked.host, *LOCAL_NAMES}) if local and not keys else None,
+            recorder=asked.recorder,
+            drain_s=asked.drain_s,
+        )
+        if not keys and not local:
             say(f"warning: without --api-key everybody who reaches {shown}:{port} may use it")
 
         def ready() -> None:

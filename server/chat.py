@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..models.call_format import CallFormat
+from .answer_grammar import grammar_of
 from .answers import StreamedAnswer, WholeAnswer
 from .body import read
 from .chat_form import ChatForm
@@ -18,15 +19,9 @@ from .documents import documented
 from .errors import ApiError
 from .open_engine import OpenEngine
 from .protocol.answers import ChatAnswer
-from .protocol.chat import (
-    ChatRequest,
-    JsonObjectFormat,
-    JsonSchemaFormat,
-    NamedTool,
-    Tool,
-)
+from .protocol.chat import ChatRequest, NamedTool
 from .sections import Content, Reasoning, Section
-from .tools import Calls, structural_tag
+from .tools import Calls
 
 
 def chat_router(engine: OpenEngine) -> APIRouter:
@@ -40,7 +35,7 @@ def chat_router(engine: OpenEngine) -> APIRouter:
         tools = asked.tools or ()
         prompt = await engine.conversations.encode(asked.messages, tools)
         calls = await engine.conversations.call_format() if _may_call(asked) else None
-        own = _length(asked, engine.room(len(prompt))) | _grammar(asked, calls)
+        own = _length(asked, engine.room(len(prompt))) | grammar_of(asked, calls)
         own["logprobs"] = (asked.top_logprobs or 0) if asked.logprobs else None
         params = asked.sampling(**own)
         if params.logprobs is not None:
@@ -81,56 +76,6 @@ def _length(asked: ChatRequest, room: int) -> dict[str, Any]:
         said = f"max_completion_tokens is {named} and max_tokens {older}: give one of them"
         raise ApiError(400, said, param="max_tokens")
     return {"max_tokens": named or older or room}
-
-
-def _grammar(asked: ChatRequest, calls: CallFormat | None) -> dict[str, Any]:
-    """`structured_outputs`, from the one of four keys that asks for a form of the answer."""
-    wanted = asked.response_format
-    by_format: dict[str, Any] | None = None
-    if isinstance(wanted, JsonObjectFormat):
-        by_format = {"json_object": True}
-    elif isinstance(wanted, JsonSchemaFormat):
-        schema = wanted.json_schema.json_schema
-        by_format = {"json": {} if schema is None else schema}
-    given = [
-        name
-        for name, there in (
-            ("response_format", by_format is not None),
-            ("structured_outputs", asked.says("structured_outputs")),
-            ("tools", calls is not None),
-        )
-        if there
-    ]
-    if len(given) > 1:
-        hint = "; with tool_choice none the tools are only told of" if calls else ""
-        said = f"{' and '.join(given)} ask for different forms of the answer: give one{hint}"
-        raise ApiError(400, said, param=given[0])
-    if by_format is not None:
-        return {"structured_outputs": by_format}
-    if calls is None:
-        return {}
-    choice = asked.tool_choice
-    tag = structural_tag(
-        calls,
-        [(each.name, each.parameters) for each in _chosen(asked.tools or (), choice)],
-        forced=choice == "required" or isinstance(choice, NamedTool),
-        several=asked.parallel_tool_calls is not False and not isinstance(choice, NamedTool),
-    )
-    return {"structured_outputs": {"structural_tag": tag}}
-
-
-def _chosen(tools: tuple[Tool, ...], choice: object) -> list[Any]:
-    """The functions that may be called. Raises `ApiError` for one that was not offered."""
-    functions = {each.function.name: each.function for each in tools}
-    if len(functions) < len(tools):
-        raise ApiError(400, "two tools have the same name", param="tools")
-    if not isinstance(choice, NamedTool):
-        return list(functions.values())
-    name = choice.function.name
-    if name not in functions:
-        said = f"tool_choice names {name!r}, which is none of the tools: {', '.join(functions)}"
-        raise ApiError(400, said, param="tool_choice")
-    return [functions[name]]
 
 
 def _sections(end: str | None, calls: CallFormat | None) -> Callable[[], Section] | None:

@@ -29,6 +29,7 @@ SAID = {
     408: "The body has not come in time.",
     413: "The body is too large.",
     415: "The body is not JSON.",
+    421: "The request is for a host of another name, and the service has no keys.",
     429: "The queue is full; `Retry-After` says when to come again.",
     431: "The headers are too large.",
     500: "The service has failed.",

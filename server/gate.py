@@ -35,6 +35,7 @@ class Gate:
         self._app = app
         self._keys = Keys(settings.api_keys)
         self._limits = settings.limits
+        self._hosts = settings.hosts
         self._observers = tuple(observers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,9 +83,22 @@ class Gate:
                 f"more than {limits.headers} headers, or {limits.header_bytes} bytes of them",
                 headers={"connection": "close"},
             )
+        self._check_host(headers)
         if scope["path"] in OPEN_PATHS:
             return b""
         return self._keys.check(_header(headers, b"authorization"))
+
+    def _check_host(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        if self._hosts is None:
+            return
+        said = (_header(headers, b"host") or b"").decode("latin-1")
+        name = said.partition("]")[0].lstrip("[") if said.startswith("[") else said.split(":")[0]
+        if name.lower() not in self._hosts:
+            raise ApiError(
+                421,
+                f"this host is not {name[:80]!r}: call it {' or '.join(sorted(self._hosts))}, or "
+                "start the service with an API key",
+            )
 
     def _tell(self, exchange: Exchange) -> None:
         ACCESS.info(

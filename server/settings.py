@@ -26,10 +26,14 @@ class Settings:
     """`models`: the names that requests may call the model by, the first being its own.
 
     `api_keys`: where there are none, everybody who reaches the port may use the service.
+    `hosts`: the names that a request may call this host by; None: any. A page of another site can
+    make a browser take this machine for that site's own, and then read what it answers; the name
+    is what tells.
     """
 
     models: tuple[str, ...]
     api_keys: tuple[str, ...] = ()
+    hosts: frozenset[str] | None = None
     recorder: bool = True  # note when the ops of the last steps ran
     drain_s: float = 30.0  # that what runs may take to end after TERM
     limits: Limits = field(default_factory=Limits)

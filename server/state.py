@@ -45,13 +45,13 @@ def state_router(engine: OpenEngine) -> APIRouter:
             return _state("draining", False)
         return await health()
 
-    known = (401, 431)
+    known = (401, 421, 431)
     for path, route, answer, statuses, summary in (
         ("/v1/models", models, ModelList, known, "The names of the model."),
         ("/v1/models/{name:path}", model, ModelObject, (*known, 404), "One name of the model."),
         ("/version", tell_version, VersionAnswer, known, "The version of Stepweave."),
-        ("/health", health, StateAnswer, (431,), "Whether the engine runs; 503 if it is dead."),
-        ("/ready", ready, StateAnswer, (431,), "Whether requests are taken; 503 if not."),
+        ("/health", health, StateAnswer, (421, 431), "Whether the engine runs; 503 if it is dead."),
+        ("/ready", ready, StateAnswer, (421, 431), "Whether requests are taken; 503 if not."),
     ):
         router.add_api_route(
             path,

@@ -17,12 +17,18 @@ _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": Fal
 
 
 def structural_tag(
-    form: CallFormat, functions: Sequence[Any], *, forced: bool, several: bool
+    form: CallFormat,
+    functions: Sequence[Any],
+    *,
+    forced: bool,
+    several: bool,
+    schema: dict[str, Any] | bool | None = None,
 ) -> dict[str, Any]:
     """The grammar of an answer that may call these functions, of a name and a schema each.
 
     `forced`: it is a call, or several, and nothing else. Otherwise it is any text up to where a
-    call begins. `several`: more than one call may follow, if the form has a way to write them.
+    call begins, or, with a `schema`, calls or JSON of that schema. `several`: more than one call
+    may follow, if the form has a way to write them.
     """
     one = {"type": "or", "elements": [_call(form, *each) for each in functions]}
     calls = one if len(functions) > 1 else one["elements"][0]
@@ -36,6 +42,9 @@ def structural_tag(
     tag = {"type": "tag", "begin": form.begin, "content": calls, "end": form.end}
     if forced:
         return {"type": "structural_tag", "format": tag}
+    if schema is not None:
+        written = {"type": "json_schema", "json_schema": schema}
+        return {"type": "structural_tag", "format": {"type": "or", "elements": [tag, written]}}
     free = {
         "type": "triggered_tags",
         "triggers": [form.trigger],

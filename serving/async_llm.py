@@ -27,6 +27,7 @@ from .intake import Intake, Prompt
 from .loading import load_engine
 from .service import Service, Ticket
 from .summary import summary
+from .warm_up import warm_up
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -80,6 +81,13 @@ class AsyncLLM:
     def get_tokenizer(self) -> PreTrainedTokenizerBase:
         """The model's tokenizer, that of transformers."""
         return self.tokenizer
+
+    def warm_up(self, on_progress: Callable[[int, int, str], None] | None = None) -> None:
+        """Capture all graphs that steady decoding needs; do nothing if there are none.
+
+        For before `start`: it waits. `on_progress(done, of, what)` tells how far it is.
+        """
+        warm_up(self, on_progress)
 
     def start(self) -> None:
         """Begin the run, so that the first request need not."""

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from ..requests.request import SamplingParams
 from ..structured.grammar import GrammarSpec
+from .call import Call, Listeners
 
 if TYPE_CHECKING:
+    from .async_llm import AsyncLLM
     from .llm import LLM
 
 PROMPT = [0, 0]  # any token does: what comes out is thrown away
@@ -29,7 +31,9 @@ class Kind:
     params: SamplingParams
 
 
-def warm_up(llm: LLM, on_progress: Callable[[int, int, str], None] | None = None) -> None:
+def warm_up(
+    llm: LLM | AsyncLLM, on_progress: Callable[[int, int, str], None] | None = None
+) -> None:
     """Decode every kind of request at every size. Totals are as before.
 
     `on_progress(done, of, what)` is called before each and at the end.
@@ -41,13 +45,13 @@ def warm_up(llm: LLM, on_progress: Callable[[int, int, str], None] | None = None
     for done, (size, kind) in enumerate(todo):
         if on_progress is not None:
             on_progress(done, len(todo), f"{kind.name}, {size} rows")
-        llm.generate([PROMPT] * size, kind.params, progress=False)
+        Call(llm.service, [PROMPT] * size, [kind.params] * size).outputs(Listeners())
     if on_progress is not None:
         on_progress(len(todo), len(todo), "")
     engine.totals.restore(totals)
 
 
-def _kinds(llm: LLM) -> Iterator[Kind]:
+def _kinds(llm: LLM | AsyncLLM) -> Iterator[Kind]:
     plan, limits = llm.plan, llm.engine.limits
     phases = math.lcm(*(slots for slots in plan.slots.values() if slots))
     # Two turns through the slots, after the steps in which the requests come in.

@@ -125,6 +125,33 @@ def test_of_many_that_leave_at_once_nothing_stays(service: Running) -> None:
     assert (service.llm.service.running, service.llm.service.queued) == (0, 0)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_fails_under_way_is_told_in_the_stream_or_as_the_status(
+    service: Running, stream: bool
+) -> None:
+    """And a client after it is served."""
+    wire = sent(service, {**LONG, "stream": stream})
+    WATCHER.when(lambda: WATCHER.increments)
+    engine = service.llm.service
+    for ticket in {each for each in engine._live.values()}:
+        engine.cancel(ticket, "the matcher is broken")
+    WATCHER.when(lambda: WATCHER.answers)
+    told = b""
+    while b"[DONE]" not in told and b"}}" not in told:
+        told += wire.recv(65536)
+    wire.close()
+    error = b'{"error": {"message": "the matcher is broken", "type": "server_error"'
+    if stream:
+        head, _, _ = told.partition(b"\r\n")
+        assert b" 200 " in head
+        assert b"data: " + error in told
+    else:
+        assert told.startswith(b"HTTP/1.1 500 ")
+        assert error in told
+    with service.client() as client:
+        assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 200
+
+
 def test_a_client_that_reads_nothing_is_let_go(service: Running) -> None:
     """What is sent fills the buffers of both ends; then the time for reading runs out."""
     options = {"stream": True, "logprobs": 32, "return_token_ids": True, "n": 16}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
 import pytest
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
+from stepweave.server.gate import Gate
 from stepweave.server.protocol.answers import (
     DetokenizeAnswer,
     ModelList,
@@ -15,6 +19,7 @@ from stepweave.server.protocol.answers import (
     TokenizeAnswer,
     VersionAnswer,
 )
+from stepweave.server.settings import Settings
 from tests.server.in_thread import Running, running
 
 STORY = "Write a short story about a fox named Ida."
@@ -63,6 +68,47 @@ def test_what_it_does_not_serve_is_refused_by_name(service: Running) -> None:
         answer = client.post("/v1/responses", json={"input": "hello"})
         assert answer.status_code == 404
         assert "use /v1/chat/completions" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("host", "served"),
+    [
+        ("localhost", True),
+        ("LOCALHOST:8000", True),
+        ("127.0.0.1:1", True),
+        ("[::1]:8000", True),
+        ("evil.example", False),
+        ("localhost.evil.example:8000", False),
+        ("[::2]", False),
+        ("", False),
+    ],
+)
+def test_a_page_of_another_site_cannot_take_this_host_for_its_own(host: str, served: bool) -> None:
+    """DNS rebinding: the browser calls the address of this machine by the name of that site."""
+    reached: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(b"", 200)(scope, receive, send)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            reached.append(message["status"])
+
+    names = frozenset({"localhost", "127.0.0.1", "::1"})
+    gate = Gate(app, Settings(models=("embedded",), hosts=names), ())
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/v1/models",
+        "query_string": b"",
+        "headers": [(b"host", host.encode())] if host else [],
+        "state": {},
+    }
+    asyncio.run(gate(scope, receive, send))
+    assert reached == [200 if served else 421]
 
 
 def test_the_document_of_the_api_names_every_route_and_model(service: Running) -> None:

@@ -297,6 +297,19 @@ def test_with_auto_the_model_calls_where_it_begins_a_call(llama: Running) -> Non
     assert calls_of(streamed)[0]["function"] == call["function"]
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_with_a_response_format_the_answer_is_of_it_or_a_call(
+    service: Running, choice: str
+) -> None:
+    schema = PLACE["function"]["parameters"]
+    wanted = {"type": "json_schema", "json_schema": {"name": "place", "schema": schema}}
+    whole, _ = asked(service, tools=[PERSON], response_format=wanted, tool_choice=choice)
+    if choice == "auto":
+        assert json.loads(whole["message"]["content"]).keys() == {"city"}
+    else:
+        assert whole["message"]["tool_calls"][0]["function"]["name"] == "person"
+
+
 @pytest.mark.parametrize("choice", ["auto", "none", None])
 def test_a_model_that_does_not_call_answers_in_text(service: Running, choice: Any) -> None:
     whole, streamed = asked(service, tools=[PERSON], tool_choice=choice)
@@ -331,7 +344,7 @@ def test_an_output_cut_within_a_call_says_so(service: Running) -> None:
             {"tools": [PERSON], "tool_choice": {"type": "function", "function": {"name": "no"}}},
             "none of the tools",
         ),
-        ({"tools": [PERSON], "response_format": {"type": "json_object"}}, "different forms"),
+        ({"tools": [PERSON], "structured_outputs": {"regex": "a"}}, "different forms"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "web"}]}, "tools[0].type"),
         ({"tool_choice": "required"}, "tool_choice needs tools"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -13,6 +14,7 @@ from stepweave.configs.schema import PipelineConfig
 from stepweave.executors.capture import Counts
 from stepweave.requests.buckets import powers_of_two, rounded_up
 from stepweave.requests.request import RequestOutput
+from stepweave.serving.async_llm import AsyncLLM
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.testing.devices.recorded_calls import RecordedCalls
 
@@ -92,6 +94,18 @@ def test_after_warming_up_steady_steps_are_replayed() -> None:
     after = [(each.captured, each.eager.get("first of its shape", 0)) for each in counts(device)]
     assert after == before, "nothing new had to be captured"
     assert all(each.replayed > was for each, was in zip(counts(device), replayed, strict=True))
+
+
+def test_an_engine_of_an_event_loop_warms_up_before_it_starts() -> None:
+    llm = AsyncLLM(pipeline="async", overrides={"scheduler.max_rows": "2"})
+    assert llm.engine.buckets == ()
+    llm.warm_up()  # nothing is captured on this machine
+    llm.engine.buckets = (1, 2)
+    seen: list[tuple[int, int]] = []
+    llm.warm_up(lambda done, of, what: seen.append((done, of)))
+    assert seen == [(done, 4) for done in range(5)], "two kinds, of 2 and 1 rows"
+    assert llm.engine.totals.tokens == 0, "nobody asked for these"
+    asyncio.run(llm.close())
 
 
 def test_notes_say_what_was_not_replayed() -> None:

@@ -1,9 +1,11 @@
 """What the flight recorder of a service costs: the quickstart pipeline with it, and without.
 
-One engine serves the same requests in alternating rounds; the figure is the median of the paired
-ratios of processor time per step, which on a shared machine says more than the clock, and of the
-clock beside it. `watched` has a reader beside: one who looks at the last steps each second, as the
-live page does, and has figures made of them as often as the service makes any.
+First, what noting costs a step by itself: the step of `benchmarks.interpreter`, with bodies that do
+nothing, run with a recorder and without. Then one engine serves the same requests in alternating
+rounds; the figure is the median of the paired ratios of processor time per step, which on a shared
+machine says more than the clock, and of the clock beside it. `watched` has a reader beside: one who
+looks at the last steps each second, as the live page does, and has figures made of them as often as
+the service makes any.
 
     python -m benchmarks.recorder [--rounds 21] [--max-tokens 48] [--set executor=serial]
 """
@@ -19,12 +21,13 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from stepweave import LLM
-from stepweave.executors.recorder import overhead_us
+from stepweave import LLM, run
+from stepweave.executors.recorder import Recorder
 from stepweave.server.insight import Insight
 from stepweave.server.live.snapshot import DRAWN
 from stepweave.serving.flight import FlightRecorder
 
+from .interpreter import body_of, decode_step
 from .paired import Spread, at_least_one, rounds, save
 
 PROMPTS = ("Write a short story about a fox.", "Write a short story about a lamp.") * 4
@@ -80,6 +83,22 @@ class Sides:
             reader.join()
 
 
+def noting_us(count: int, executor: str, steps: int = 2000) -> Spread:
+    """µs of processor time that a recorder takes of a step whose 13 ops do nothing."""
+    plan = decode_step(body_of(0))
+
+    def timed(recorder: Recorder | None) -> Callable[[], float]:
+        def once() -> float:
+            cpu = process_time()
+            run(plan, executor=executor, steps=steps, trace=recorder or False)
+            return (process_time() - cpu) / steps * 1e6
+
+        return once
+
+    without, with_it = rounds(count, timed(None), timed(Recorder(128)))
+    return Spread.of([b - a for a, b in zip(without, with_it, strict=True)])
+
+
 @contextmanager
 def _nobody() -> Iterator[None]:
     yield
@@ -94,8 +113,11 @@ def main() -> None:
     given = parser.parse_args()
     sides = Sides(dict(each.split("=", 1) for each in given.set), given.max_tokens)
     ops = len(sides.llm.plan.graph.vertices)
-    result: dict[str, Any] = {"ops": ops, "noting_us": ops * overhead_us()}
-    print(f"noting {ops} ops takes {result['noting_us']:.1f} µs of a step")
+    result: dict[str, Any] = {"ops": ops, "noting_us": {}}
+    for executor in ("serial", "threads"):
+        noting = noting_us(given.rounds, executor)
+        print(f"noting 13 ops that do nothing, {executor}: {noting} µs")
+        result["noting_us"][executor] = asdict(noting)
     for side in ("on", "watched"):
         sides.cpu.clear()
         without, with_it = rounds(given.rounds, sides.timed("off"), sides.timed(side))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from dataclasses import dataclass
 from time import monotonic
@@ -36,10 +37,13 @@ class Seen:
 class Insight:
     """The figures of an engine's last steps; safe to ask from several threads.
 
-    What asks waits for who is computing already, and the engine for nobody.
+    What asks waits for who is computing already, and the engine for nobody. Whoever looks on from
+    an event loop does so in `turn`: so all of them together take one thread of those that also
+    take requests in.
     """
 
     def __init__(self, llm: AsyncLLM | LLM) -> None:
+        self.turn = asyncio.Lock()
         self._llm = llm
         self._lock = threading.Lock()
         self._seen: Seen | None = None

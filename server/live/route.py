@@ -56,7 +56,8 @@ def live_router(engine: OpenEngine, insight: Insight) -> APIRouter:
         return HTMLResponse(page.html, headers=headers)
 
     async def live() -> Response:
-        text = await asyncio.to_thread(told.text)
+        async with insight.turn:
+            text = await asyncio.to_thread(told.text)
         return Response(text, media_type="application/json", headers={"cache-control": "no-store"})
 
     router.add_api_route(

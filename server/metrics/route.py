@@ -50,7 +50,8 @@ def metrics_router(engine: OpenEngine, insight: Insight, registry: CollectorRegi
 
     async def metrics() -> Response:
         # Whoever prefers another form takes this too, and in others names lose their colons.
-        text = await asyncio.to_thread(generate_latest, registry)
+        async with insight.turn:
+            text = await asyncio.to_thread(generate_latest, registry)
         return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
     router.add_api_route(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.parser import text_string_to_metric_families as plain
 from prometheus_client.samples import Sample
 
+from stepweave.server import insight
 from stepweave.server.metrics.engine_figures import ENGINE
 from stepweave.server.metrics.histograms import ANSWERS, SPREADS
 from stepweave.server.metrics.plan_figures import PLAN
@@ -240,6 +243,32 @@ def test_names_have_their_colons_whatever_form_is_preferred(
     answer = client.get("/metrics", headers={"accept": accept})
     assert answer.headers["content-type"] == CONTENT_TYPE_PLAIN_0_0_4
     assert "\nvllm:generation_tokens_total{" in answer.text
+
+
+def test_those_who_look_on_hold_nobody_up_however_many_and_however_long(
+    service: Running, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flight = service.llm.service.flight
+    assert flight is not None
+    looking, go_on = threading.Event(), threading.Event()
+    stretch = flight.stretch
+
+    def slow(*asked: Any) -> Any:
+        looking.set()
+        assert go_on.wait(120), "nobody let it go on"
+        return stretch(*asked)
+
+    monkeypatch.setattr(flight, "stretch", slow)
+    monkeypatch.setattr(insight, "FRESH_S", 0.0)
+    with ThreadPoolExecutor(40) as many:
+        asked = [many.submit(client.get, path) for _ in range(20) for path in ("/metrics", "/live")]
+        try:
+            assert looking.wait(120)
+            completed(client)
+            assert client.get("/health").status_code == 200
+        finally:
+            go_on.set()
+        assert {each.result(120).status_code for each in asked} == {200}
 
 
 def test_the_dashboard_is_the_one_that_its_script_makes() -> None:

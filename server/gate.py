@@ -5,6 +5,7 @@ A plain ASGI application around the routes, so that bytes of a stream go through
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,9 @@ from .settings import Settings
 OPEN_PATHS = frozenset({"/health", "/ready", "/"})
 """What answers without a key: whoever restarts a service that hangs has none, and a browser has
 no header for it; the page asks for the key, and has nothing to tell without."""
+
+ASKED_OFTEN = frozenset({"/health", "/ready", "/live", "/metrics"})
+"""What programs ask every few seconds: as long as all is well, the log has it on debug only."""
 
 CLIENT_LEFT = 499
 
@@ -101,7 +105,9 @@ class Gate:
             )
 
     def _tell(self, exchange: Exchange) -> None:
-        ACCESS.info(
+        often = exchange.path in ASKED_OFTEN and exchange.status == 200
+        ACCESS.log(
+            logging.DEBUG if often else logging.INFO,
             "request",
             extra=fields(
                 request_id=exchange.id,

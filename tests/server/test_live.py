@@ -139,6 +139,20 @@ def test_however_many_ask_it_is_computed_once_in_a_while(
     assert computed == [100.0, 100.0 + route.FRESH_S]
 
 
+def test_the_log_is_not_full_of_those_who_look_on(
+    service: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = {"authorization": "Bearer secret"}
+    with caplog.at_level("INFO", "stepweave.access"), service.client() as client:
+        for path in ("/live", "/metrics", "/health", "/ready"):
+            assert client.get(path, headers=key).status_code == 200
+        assert client.get("/live").status_code == 401
+        assert client.get("/version", headers=key).status_code == 200
+        client.get("/health")  # on the same connection: what was before it has been logged
+    told = [vars(record)["fields"] for record in caplog.records]
+    assert [(each["path"], each["status"]) for each in told] == [("/live", 401), ("/version", 200)]
+
+
 def test_it_says_so_when_the_service_drains_or_its_recorder_is_off() -> None:
     with running(Settings(models=("embedded",), recorder=False)) as service:
         before = told(service)

@@ -32,6 +32,7 @@ def cut(raw: bytes, places: list[int]) -> list[bytes]:
         (b"data:one\n\n", ["one"]),
         (b"data:  one\n\n", [" one"]),  # one blank is taken away, no more
         (b"data: a\ndata: b\n\n", ["a\nb"]),
+        (b"data: a\r\ndata: b\r\n\r\n", ["a\nb"]),  # one byte at a time: \r\n is one end
         (b"data\n\n", [""]),
         (b": ping\n\ndata: one\n\n", ["one"]),
         (b"event: token\nid: 7\nretry: 10\ndata: one\n\n", ["one"]),

@@ -60,7 +60,7 @@ def chat_router(engine: OpenEngine) -> APIRouter:
         chat,
         methods=["POST"],
         summary="Continue a conversation.",
-        **documented(ChatRequest, ChatAnswer, streams=True),
+        **documented(ChatRequest, ChatAnswer, text="text/event-stream"),
     )
     return router
 

@@ -42,6 +42,6 @@ def completions_router(engine: OpenEngine) -> APIRouter:
         completions,
         methods=["POST"],
         summary="Continue a prompt, or several.",
-        **documented(CompletionRequest, CompletionAnswer, streams=True),
+        **documented(CompletionRequest, CompletionAnswer, text="text/event-stream"),
     )
     return router

@@ -46,21 +46,22 @@ def documented(
     body: type[BaseModel] | None = None,
     answer: type[BaseModel] | None = None,
     *,
-    streams: bool = False,
+    text: str | None = None,
     statuses: tuple[int, ...] = tuple(SAID),
     or_503: bool = False,
 ) -> dict[str, Any]:
     """Arguments of `add_api_route`: the model of its body, of its answer, and its errors.
 
-    `or_503`: the same answer comes with that status too.
+    `text`: the media type of an answer that is of no model. `or_503`: the same answer comes with
+    that status too.
     """
     responses: dict[int | str, Any] = {
         status: {"description": SAID[status], "content": {_JSON: {"schema": _ref(ErrorAnswer)}}}
         for status in statuses
     }
     content: dict[str, Any] = {} if answer is None else {_JSON: {"schema": _ref(answer)}}
-    if streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+    if text is not None:
+        content[text] = {}
     responses[200] = {"description": "The answer.", **({"content": content} if content else {})}
     if or_503:
         responses[503] = {"description": "It is not so.", "content": content}

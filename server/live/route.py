@@ -61,13 +61,17 @@ def live_router(engine: OpenEngine, insight: Insight) -> APIRouter:
         return Response(text, media_type="application/json", headers={"cache-control": "no-store"})
 
     router.add_api_route(
-        "/", show, methods=["GET"], summary="The live page.", **documented(statuses=(431,))
+        "/",
+        show,
+        methods=["GET"],
+        summary="The live page.",
+        **documented(text="text/html", statuses=(431,)),
     )
     router.add_api_route(
         "/live",
         live,
         methods=["GET"],
         summary="What the live page shows.",
-        **documented(statuses=(401, 431)),
+        **documented(text="application/json", statuses=(401, 431)),
     )
     return router

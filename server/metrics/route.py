@@ -59,6 +59,6 @@ def metrics_router(engine: OpenEngine, insight: Insight, registry: CollectorRegi
         metrics,
         methods=["GET"],
         summary="Metrics in the form of Prometheus.",
-        **documented(statuses=(401, 431)),
+        **documented(text="text/plain", statuses=(401, 431)),
     )
     return router

@@ -43,31 +43,39 @@ class CompletionTokensDetails(Answer):
 class UsageObject(Answer):
     """Tokens of a call, over all its prompts and choices."""
 
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-    completion_tokens_details: CompletionTokensDetails
+    prompt_tokens: int = Field(description="Of all prompts, each counted once.")
+    completion_tokens: int = Field(description="Of all choices.")
+    total_tokens: int = Field(description="The sum of both.")
+    prompt_tokens_details: PromptTokensDetails = Field(description="`cached_tokens`.")
+    completion_tokens_details: CompletionTokensDetails = Field(
+        description="`accepted_prediction_tokens`, `rejected_prediction_tokens`, "
+        "`reasoning_tokens`."
+    )
 
 
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
+_FINISH = "Why it ended. In a chunk: null but in the last of a choice."
 
 
 class CompletionLogprobs(Answer):
     """One entry per token in each list."""
 
-    tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
-    text_offset: list[int]
+    tokens: list[str] = Field(
+        description="The text of each; `bytes:\\xe2` for a part of a character."
+    )
+    token_logprobs: list[float] = Field(description="The model's own; −9999 for minus infinity.")
+    top_logprobs: list[dict[str, float]] = Field(description="The most probable tokens there.")
+    text_offset: list[int] = Field(description="Where it begins in the text, in characters.")
 
 
 class CompletionChoice(Answer):
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None
-    finish_reason: FinishReason
-    token_ids: list[int] | None = None
+    index: int = Field(description="That of its prompt times `n`, plus its own.")
+    text: str = Field(description="The completion, without the prompt and the stop string.")
+    logprobs: CompletionLogprobs | None = Field(description="If they were asked for.")
+    finish_reason: FinishReason = Field(description=_FINISH)
+    token_ids: list[int] | None = Field(
+        default=None, description="With `return_token_ids`: its tokens, a stop token included."
+    )
 
 
 class CompletionAnswer(Answer):
@@ -75,21 +83,21 @@ class CompletionAnswer(Answer):
 
     id: str
     object: Literal["text_completion"]
-    created: int
-    model: str
-    system_fingerprint: str
+    created: int = Field(description="Seconds since 1970.")
+    model: str = Field(description="The name that the request calls it by.")
+    system_fingerprint: str = Field(description="The same for equal plans.")
     choices: list[CompletionChoice]
     usage: UsageObject
 
 
 class TopLogprob(Answer):
-    token: str
-    logprob: float
-    bytes: list[int]
+    token: str = Field(description="Its text; `bytes:\\xe2` for a part of a character.")
+    logprob: float = Field(description="The model's own; −9999 for minus infinity.")
+    bytes: list[int] = Field(description="What it spells, in UTF-8.")
 
 
 class ChatLogprob(TopLogprob):
-    top_logprobs: list[TopLogprob]
+    top_logprobs: list[TopLogprob] = Field(description="The most probable tokens there.")
 
 
 class ChatLogprobs(Answer):
@@ -110,18 +118,24 @@ class AnsweredCall(Answer):
 
 class AnsweredMessage(Answer):
     role: Literal["assistant"]
-    content: str | None
-    refusal: None
-    reasoning_content: str | None = None
-    tool_calls: list[AnsweredCall] | None = None
+    content: str | None = Field(description="The text; null where there are calls and no text.")
+    refusal: None = Field(description="Always null.")
+    reasoning_content: str | None = Field(
+        default=None, description="The reasoning section, where the pipeline has one."
+    )
+    tool_calls: list[AnsweredCall] | None = Field(
+        default=None, description="Each with `id`, `type`, and `function`: `name`, `arguments`."
+    )
 
 
 class ChatChoice(Answer):
-    index: int
-    message: AnsweredMessage
-    logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
-    token_ids: list[int] | None = None
+    index: int = Field(description="Which of the `n` it is, from 0.")
+    message: AnsweredMessage = Field(description="In a chunk `delta`: what is added to it.")
+    logprobs: ChatLogprobs | None = Field(description="If they were asked for.")
+    finish_reason: FinishReason = Field(description=_FINISH)
+    token_ids: list[int] | None = Field(
+        default=None, description="With `return_token_ids`: its tokens, a stop token included."
+    )
 
 
 class ChatAnswer(Answer):
@@ -129,9 +143,9 @@ class ChatAnswer(Answer):
 
     id: str
     object: Literal["chat.completion"]
-    created: int
-    model: str
-    system_fingerprint: str
+    created: int = Field(description="Seconds since 1970.")
+    model: str = Field(description="The name that the request calls it by.")
+    system_fingerprint: str = Field(description="The same for equal plans.")
     choices: list[ChatChoice]
     usage: UsageObject
 

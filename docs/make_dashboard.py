@@ -337,7 +337,6 @@ def dashboard() -> dict[str, Any]:
                     "refresh": 1,
                     "multi": False,
                     "includeAll": False,
-                    "current": {},
                     "options": [],
                 },
                 {
@@ -345,7 +344,6 @@ def dashboard() -> dict[str, Any]:
                     "label": "Model",
                     "type": "query",
                     "datasource": DATASOURCE,
-                    "definition": "label_values(vllm:generation_tokens_total, model_name)",
                     "query": {
                         "query": "label_values(vllm:generation_tokens_total, model_name)",
                         "refId": "models",

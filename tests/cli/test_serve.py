@@ -51,6 +51,23 @@ def test_spans_need_an_address_and_their_extra(monkeypatch: pytest.MonkeyPatch) 
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "recorder"), [([], True), (["--recorder"], True), (["--no-recorder"], False)]
+)
+def test_the_last_steps_are_noted_unless_it_is_told_not_to(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], recorder: bool
+) -> None:
+    served = []
+
+    def serve_none(_: object, settings: Any, *__: object, **___: object) -> None:
+        served.append(settings.recorder)
+
+    monkeypatch.setattr(serve, "loaded_async", lambda _: None)
+    monkeypatch.setattr(server_run, "serve", serve_none)
+    assert told("quickstart", "--port", "0", *options) == (0, [])
+    assert served == [recorder]
+
+
 def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -20,7 +20,7 @@ from tests.server.in_process import Process
 HERE = Path(__file__).parent
 JAVASCRIPT = HERE / "js"
 PYTHON = HERE / "python"
-INSTALL = "tests/clients/install"
+INSTALLED = HERE.parents[1] / "build" / "clients"
 MAX = {"name": "Max Tanaka", "age": 61, "job": "lawyer", "city": "Warsaw"}
 
 
@@ -28,7 +28,7 @@ def required(program: Path | None, *needed: Path) -> str:
     """The program, if all is installed; skip without it, or fail where clients are required."""
     if program is not None and all(each.exists() for each in (program, *needed)):
         return str(program)
-    reason = f"{program or 'node'} or its packages are not installed; run {INSTALL}"
+    reason = f"{program or 'node'} or its packages are not installed; run tests/clients/install"
     if os.environ.get("STEPWEAVE_REQUIRE_CLIENTS") == "1":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
@@ -38,12 +38,12 @@ def required(program: Path | None, *needed: Path) -> str:
 @pytest.fixture(scope="session")
 def node() -> str:
     found = shutil.which("node")
-    return required(Path(found) if found else None, JAVASCRIPT / "node_modules" / "openai")
+    return required(Path(found) if found else None, INSTALLED / "js" / "node_modules" / "openai")
 
 
 @pytest.fixture(scope="session")
 def python() -> str:
-    return required(PYTHON / ".venv" / "bin" / "python")
+    return required(INSTALLED / "python" / "bin" / "python")
 
 
 def ran(command: list[str], **environment: str) -> str:
@@ -70,8 +70,12 @@ def test_the_client_for_javascript(
     node: str, service: Process, client: openai.OpenAI, base_url: str
 ) -> None:
     """Each test of openai.test.js passes, and what it leaves is cancelled."""
-    tests = str(JAVASCRIPT / "openai.test.js")
-    output = ran([node, "--test", "--test-reporter=tap", tests], BASE_URL=base_url, API_KEY=KEY)
+    beside_packages = shutil.copy(JAVASCRIPT / "openai.test.js", INSTALLED / "js")
+    output = ran(
+        [node, "--test", "--test-reporter=tap", str(beside_packages)],
+        BASE_URL=base_url,
+        API_KEY=KEY,
+    )
     counts = dict(line[2:].split(" ", 1) for line in output.splitlines() if line[:2] == "# ")
     assert int(counts["pass"]) == int(counts["tests"]) >= 13, output
     line = logged(service, client, "js-aborted")

@@ -10,16 +10,21 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from stepweave.configs.load import load_config
+from stepweave.graph.errors import StepweaveError
 from stepweave.requests.params import SamplingParams
 from stepweave.server.protocol.answers import ErrorAnswer
 from stepweave.server.settings import Limits, Settings
 from stepweave.structured.auto_backend import AutoBackend
 from stepweave.structured.compiler_process import CompilerProcess
+from tests.installed import ROOT
+from tests.server.in_process import serving
 from tests.server.in_thread import Running, running
 from tests.server.leftovers import nothing_left_in
 
@@ -387,3 +392,70 @@ def test_the_log_of_a_request_has_no_key_and_no_line_of_the_client(
         assert json.loads(line)["message"] == "request"
         assert "Bearer" not in line
         assert "first" not in line
+
+
+def test_no_text_of_a_client_becomes_a_label(service: Running) -> None:
+    """PYSEC-2026-4325: each new method was a new line of the metrics, without end."""
+    with service.client(headers=FIRST) as client:
+        client.get("/metrics")
+        for number in range(5):
+            client.request(
+                "PURGE", f"/forged/{number}", headers={"x-request-id": f"forged-{number}"}
+            )
+            client.post(TEXT, json={"prompt": "a", "model": "forged", "user": "forged"})
+            client.post(TEXT, json={"prompt": "a", "max_tokens": 1, "user": "forged"})
+        told = client.get("/metrics").text
+    assert "forged" not in told
+    assert "PURGE" not in told
+
+
+def test_a_pipeline_file_names_no_code(tmp_path: Path) -> None:
+    """CVE-2026-68508, CVE-2026-106439: `_target_` in YAML was imported and called."""
+    mark = tmp_path / "it ran"
+    (tmp_path / "evil.py").write_text(f"open({str(mark)!r}, 'w')")
+    call = f"os.system('touch {mark}')"
+    for text in (
+        "version: 2\nextends: async.yaml\n_target_: os.system\n",
+        "version: 2\nextends: async.yaml\npolicies: {acceptance: {_target_: os.system}}\n",
+        "version: 2\nextends: async.yaml\npolicies: {acceptance: evil.Evil}\n",
+        "version: 2\nextends: async.yaml\nnodes: {evil: {kind: evil.run, after: sample}}\n",
+        "version: 2\nextends: async.yaml\nnodes: {evil: {kind: 'evil:run', after: sample}}\n",
+        "version: 2\nextends: async.yaml\nmodel: !!python/object/apply:os.system [ls]\n",
+        f'version: 2\nextends: async.yaml\nmodel: {{name: "${{{call}}}"}}\nunknown: 1\n',
+        "version: 2\nextends: ../../../../etc/passwd\n",
+        "version: 2\n" + "a: &a [*a, *a]\n",
+        "version: 2\nnodes: " + "[" * 5000,
+    ):
+        file = tmp_path / "pipeline.yaml"
+        file.write_text(text)
+        with pytest.raises(StepweaveError):
+            load_config(file)
+    assert not mark.exists()
+
+
+@pytest.mark.nightly
+def test_the_limits_hold_where_assertions_are_taken_out(tmp_path: Path) -> None:
+    """`python -O`: an assertion that kept somebody out would not."""
+    with (
+        serving(tmp_path, "quickstart", "--api-key", "first", PYTHONOPTIMIZE="1") as process,
+        httpx.Client(base_url=process.url, timeout=120, trust_env=False) as client,
+    ):
+        refused(client.post(TEXT, json={"prompt": "a"}), 401)
+        client.headers.update(FIRST)
+        for path, body in UNBOUNDED:
+            refused(client.post(path, json=body))
+        for grammar in BLOWN_UP:
+            refused(client.post(TEXT, json={"prompt": "a", "structured_outputs": grammar}))
+        refused(client.post(TEXT, json={"prompt": [5, 10**9]}))
+        assert client.post(TEXT, json={"prompt": "a", "max_tokens": 2}).status_code == 200
+
+
+def test_every_row_of_the_threat_model_names_tests_that_there_are() -> None:
+    page = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
+    sources = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    rows = [line for line in page.splitlines() if line.startswith(("| CVE", "| PYSEC", "| GHSA"))]
+    assert len(rows) == 14
+    for row in rows:
+        named = re.findall(r"`(test_\w+)`", row)
+        assert named, row
+        assert [each for each in named if f"def {each}(" not in sources] == []

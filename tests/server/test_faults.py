@@ -34,7 +34,7 @@ from tests.server.in_thread import Running, running
 from tests.server.leftovers import Held, nothing_left_in, until
 
 TEXT = "/v1/completions"
-LETTERS = {"structured_outputs": {"regex": "[a-z ]{40}"}}
+LETTERS = {"structured_outputs": {"regex": "[a-z ]{30}"}}
 OPS = (
     "schedule.host",
     "prepare_inputs.host",
@@ -136,7 +136,7 @@ def _whole(service: Running) -> Iterator[None]:
 
 
 def asked(prompt: str, **more: Any) -> dict[str, Any]:
-    return {"prompt": prompt, "max_tokens": 24, "temperature": 0, "ignore_eos": True, **more}
+    return {"prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": True, **more}
 
 
 MIXED = (

@@ -204,8 +204,7 @@ def test_the_same_at_the_other_end_of_each_node(
     service: Running, alone: list[tuple[str, Any]], op: str
 ) -> None:
     FAULTS.fail(op, after=OPS.index(op) % 2 == 0)
-    if op != "commit.host.finish":
-        concerned(service, alone, op)
+    concerned(service, alone, op)
 
 
 def test_memory_that_a_step_does_not_get_ends_its_requests_alone(

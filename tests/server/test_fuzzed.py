@@ -74,6 +74,7 @@ def test_requests_made_from_the_document_are_answered_as_it_says(
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(3))
 def test_many_requests_made_from_the_document_are_answered_as_it_says(
     service: Running, tmp_path: Path, seed: int

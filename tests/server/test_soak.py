@@ -33,5 +33,6 @@ def test_faults_in_every_round_leave_nothing_behind() -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(4 * 3600)
 def test_half_an_hour_of_faults_takes_no_memory() -> None:
     assert soak(ROUNDS_OF_A_NIGHT, 2).growth_mb() < GROWTH_MB

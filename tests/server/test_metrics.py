@@ -144,6 +144,8 @@ def test_the_parts_of_a_request_add_up_to_the_whole(client: httpx.Client) -> Non
 def test_a_client_that_leaves_is_counted_as_an_abort(
     service: Running, client: httpx.Client, watcher: Watcher
 ) -> None:
+    completed(client)
+    samples(client)  # figures of a plan are computed for the first time, which may take long
     before = value(samples(client), "vllm:request_success_total", finished_reason="abort")
     watcher.forget()
     long = {**STORY, "max_tokens": 1000, "n": 40, "stream": True}

@@ -100,12 +100,10 @@ class NodeKind:
 
 
 def _settings_of(function: Callable[..., Any]) -> Iterator[type]:
-    """The models of options that a function takes, and those that make its resources."""
+    """The models of options that a function takes; its resources may be brought, and take none."""
     for each in parameters(function).values():
         if each is not None and each.role == "options":
             yield each.of
-        elif each is not None and each.role == "resource" and each.of.make is not None:
-            yield from _settings_of(each.of.make)
 
 
 def _costing(op: OpFunction[..., Any], cost_us: float | None) -> OpFunction[..., Any]:

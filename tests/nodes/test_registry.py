@@ -67,9 +67,8 @@ BROKEN = {
     "KIND = NodeKind('mine', 'x', host=(f,))": (
         "kind 'mine': 'f' is no op, since nothing says what it writes: decorate it with `@op("
     ),
-    "from stepweave.nodes import NodeKind, Options, Resource, given, op, settings\n\n\n"
-    "class Mine(Options): ...\n\n\ndef load(chosen=settings(Mine)): ...\n\n\n"
-    "@op\ndef f(made=given(Resource('made', load))): ...\n\n\n"
+    "from stepweave.nodes import NodeKind, Options, op, settings\n\n\n"
+    "class Mine(Options): ...\n\n\n@op\ndef f(chosen=settings(Mine)): ...\n\n\n"
     "KIND = NodeKind('mine', 'x', host=(f,))": (
         "its op 'f' takes settings(Mine), but its options are Options: say `options=Mine`"
     ),

@@ -81,7 +81,7 @@ def test_outputs_come_in_the_order_of_the_prompts_and_texts_stream_whole(llm: LL
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ({"prompt": "x" * 4000}, "the context of"),
+        ({"prompt": "x" * 4000}, "the context holds no more than"),
         ({"prompt": ""}, "the prompt is empty"),
         ({"prompt": "a", "max_tokns": 3}, "max_tokns"),
         ({"prompt": "a", "structured_outputs": {"regex": "(((a"}}, "regex"),

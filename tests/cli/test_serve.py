@@ -112,7 +112,8 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
         httpx.Client(base_url=service.url, timeout=120, trust_env=False) as client,
         client.stream("POST", "/v1/completions", json=LONG) as stream,
     ):
-        next(stream.iter_raw())
+        parts = stream.iter_raw()  # kept: one that is gone has closed the connection
+        next(parts)
         while service.child.poll() is None:  # signals within a second are one press of Ctrl-C
             service.signal(signal.SIGTERM)
             try:

@@ -150,7 +150,8 @@ def test_a_client_that_leaves_is_counted_as_an_abort(
     watcher.forget()
     long = {**STORY, "max_tokens": 1000, "n": 40, "stream": True}
     with client.stream("POST", "/v1/completions", json=long) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()  # kept: an iterator that is gone has closed the connection
+        next(lines)
         meanwhile = samples(client)
     watcher.when(lambda: any(each.status == 499 for each in watcher.answers))
     watcher.when(lambda: sum(each.output is not None for each in watcher.increments) == 40)

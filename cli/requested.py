@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from ..configs.errors import ConfigError, Mark
 from ..configs.prompts import (
@@ -16,9 +14,9 @@ from ..configs.prompts import (
     read_prompts,
 )
 from ..configs.schema import PipelineConfig
+from ..configs.schema_file import read_schema_file
 from .options import OfPrompts
 
-MAX_SCHEMA_BYTES = 1024 * 1024
 STDIN = "standard input"
 
 
@@ -28,7 +26,7 @@ def requested(
     """The requests in order. `schema` binds the prompts of the command line only."""
     if schema is not None and not asked.prompt:
         raise ConfigError.at(Mark("--schema"), "needs a --prompt to apply to")
-    grammar = {"structured_outputs": {"json": _read_schema(schema)}} if schema else {}
+    grammar = {"structured_outputs": {"json": read_schema_file(schema)}} if schema else {}
     found = [prompt_of({"prompt": text, **grammar}, "--prompt") for text in asked.prompt or ()]
     if asked.prompts is not None:
         found += lines_of(asked.prompts)
@@ -53,20 +51,3 @@ def _read_stdin() -> bytes:
         return sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError.at(Mark(STDIN), f"cannot be read: {error.strerror}") from error
-
-
-def _read_schema(path: Path) -> Any:
-    name = str(path)
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_SCHEMA_BYTES + 1)
-        if len(raw) > MAX_SCHEMA_BYTES:
-            raise ConfigError.at(Mark(name), f"is larger than {MAX_SCHEMA_BYTES // 1024} KiB")
-        return json.loads(raw.decode("utf-8-sig"))
-    except OSError as error:
-        raise ConfigError.at(Mark(name), f"cannot be read: {error.strerror}") from error
-    except json.JSONDecodeError as error:
-        mark = Mark(name, error.lineno, error.colno)
-        raise ConfigError.at(mark, f"is not JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError.at(Mark(name, 1), f"is not usable JSON: {error}") from error

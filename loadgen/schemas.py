@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from ..configs.errors import ConfigError, Mark, Problem
-
-MAX_BYTES = 1 << 20  # of a schema
+from ..configs.schema_file import read_schema_file
 
 
 def read_schemas(folder: Path) -> tuple[tuple[str, Any], ...]:
@@ -36,18 +34,7 @@ def read_schemas(folder: Path) -> tuple[tuple[str, Any], ...]:
 
 
 def _read(path: Path) -> Any:
-    name = str(path)
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigError.at(Mark(name), f"is larger than {MAX_BYTES >> 10} KiB")
-        schema = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except OSError as error:
-        raise ConfigError.at(Mark(name), f"cannot be read: {error.strerror}") from error
-    except json.JSONDecodeError as error:
-        mark = Mark(name, error.lineno, error.colno)
-        raise ConfigError.at(mark, f"is not JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError.at(Mark(name, 1), f"is not usable JSON: {error}") from error
+    schema = read_schema_file(path)
     if not isinstance(schema, dict | bool):
-        raise ConfigError.at(Mark(name, 1), "must be a JSON Schema, which is an object")
+        raise ConfigError.at(Mark(str(path), 1), "must be a JSON Schema, which is an object")
     return schema

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ..configs.errors import ConfigError
@@ -135,9 +136,10 @@ class Call:
         if over.done():
             return
         batch = [(first + each.index, each) for each in increments]
+        now = perf_counter()
         try:
             for choice, increment in batch:
-                self._take(choice, increment)
+                self._take(choice, increment, now)
             heard(batch)
         except Exception as error:
             over.set_exception(error)
@@ -145,13 +147,15 @@ class Call:
             if len(self.outputs) == self.served.choices:
                 over.set_result(None)
 
-    def _take(self, choice: int, increment: Increment) -> None:
+    def _take(self, choice: int, increment: Increment, now: float) -> None:
         self.usage.completion += len(increment.token_ids)
         if self._reasoning is not None:
             said = self._reasoning.among(choice, increment.token_ids)
             self.usage.reasoning = (self.usage.reasoning or 0) + said
         if self._observers:
-            tell(self._observers, "settled", self.served, choice, increment)
+            tell(self._observers, "settled", self.served, choice, increment, now)
+        if increment.token_ids:
+            self.served.settled_s[choice] = now
         if (output := increment.output) is None:
             return
         self.outputs[choice] = output

@@ -31,12 +31,13 @@ class Exchange:
     trace: Mapping[str, str] = field(default_factory=dict)  # W3C Trace Context, as the client sent
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
+@dataclass(slots=True, eq=False)
 class Served:
     """A call for completions that the engine has taken in: `choices` outputs will come.
 
-    `increments` that an observer gets belong to one of its choices; the last of each choice has an
-    `output`, with its finish reason, counts and timings.
+    Increments that an observer gets belong to one of its choices; the last of each choice has an
+    `output`, with its finish reason, counts and timings. `settled_s`: when tokens of each choice
+    were last settled, before the increment that observers are told of.
     """
 
     id: str
@@ -47,6 +48,10 @@ class Served:
     prompt_tokens: int
     max_tokens: int
     began_s: float
+    settled_s: list[float | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.settled_s = [None] * self.choices
 
 
 class Observer:
@@ -58,7 +63,7 @@ class Observer:
     def begun(self, served: Served) -> None:
         """The engine has taken the call in."""
 
-    def settled(self, served: Served, choice: int, increment: Increment) -> None:
+    def settled(self, served: Served, choice: int, increment: Increment, at_s: float) -> None:
         """Something has come of a choice, or its end: `increment.output`."""
 
     def answered(self, exchange: Exchange) -> None:

@@ -59,7 +59,7 @@ class Spans(Observer):
     def begun(self, served: Served) -> None:
         self._open[served.id] = _Open(served)
 
-    def settled(self, served: Served, choice: int, increment: Increment) -> None:
+    def settled(self, served: Served, choice: int, increment: Increment, at_s: float) -> None:
         if increment.output is not None and (found := self._open.get(served.id)) is not None:
             found.outputs[choice] = increment.output
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from ...requests.moments import RequestTimings
 from ..observers import Exchange, Observer, Served
+from .tally import Spread, Tally
 
 if TYPE_CHECKING:
     from ...requests.increment import Increment
@@ -31,16 +29,6 @@ REQUEST_S = (
 )
 TOKENS = tuple(digit * 10**power for power in range(7) for digit in (1, 2, 5))
 COUNTS = (1, 2, 5, 10, 20, 50, 100, 200)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A histogram: its name, what it says, and its buckets."""
-
-    name: str
-    says: str
-    buckets: Sequence[float]
-    labels: tuple[str, ...] = ()
 
 
 FIRST_TOKEN = Spread(
@@ -92,10 +80,12 @@ COMPILING = Spread(
     REQUEST_S,
     ("outcome",),
 )
-SPREADS = (
-    *(FIRST_TOKEN, BETWEEN_TOKENS, OLDER_BETWEEN_TOKENS, PER_TOKEN, WHOLE, QUEUE, INFERENCE),
-    *(PREFILL, DECODE, PROMPT, GENERATED, MAX_TOKENS, CHOICES, COMPILING),
+OFTEN = (BETWEEN_TOKENS, OLDER_BETWEEN_TOKENS)
+SELDOM = (
+    *(FIRST_TOKEN, PER_TOKEN, WHOLE, QUEUE, INFERENCE, PREFILL, DECODE, PROMPT, GENERATED),
+    *(MAX_TOKENS, CHOICES, COMPILING),
 )
+SPREADS = (FIRST_TOKEN, *OFTEN, *SELDOM[1:])
 
 ANSWERS = "stepweave:http_requests_total"
 ANSWERS_LABELS = ("path", "status")
@@ -112,7 +102,8 @@ class Latencies(Observer):
 
     def __init__(self, registry: CollectorRegistry, common: Sequence[tuple[str, str]]) -> None:
         names, values = [name for name, _ in common], [value for _, value in common]
-        self._last: WeakKeyDictionary[Served, dict[int, float]] = WeakKeyDictionary()
+        self._between = Tally(OFTEN, common)
+        registry.register(self._between)
         made = {
             each: Histogram(
                 each.name,
@@ -121,9 +112,9 @@ class Latencies(Observer):
                 buckets=each.buckets,
                 registry=registry,
             )
-            for each in SPREADS
+            for each in SELDOM
         }
-        self._of = {each: made[each].labels(*values) for each in SPREADS if not each.labels}
+        self._of = {each: made[each].labels(*values) for each in SELDOM if not each.labels}
         self._compiling = {
             well: made[COMPILING].labels(*values, outcome)
             for well, outcome in ((True, "compiled"), (False, "refused"))
@@ -132,24 +123,19 @@ class Latencies(Observer):
         self._answers = partial(answers.labels, *values)
 
     def begun(self, served: Served) -> None:
-        self._last[served] = {}
         self._of[PROMPT].observe(served.prompt_tokens)
         self._of[MAX_TOKENS].observe(served.max_tokens)
         self._of[CHOICES].observe(served.choices)
 
-    def settled(self, served: Served, choice: int, increment: Increment) -> None:
-        now = perf_counter()
+    def settled(self, served: Served, choice: int, increment: Increment, at_s: float) -> None:
         if increment.token_ids:
-            last = self._last.setdefault(served, {})
-            before = last.get(choice)
-            last[choice] = now
+            before = served.settled_s[choice]
             if before is None:
-                self._of[FIRST_TOKEN].observe(now - served.began_s)
+                self._of[FIRST_TOKEN].observe(at_s - served.began_s)
             else:
-                self._of[BETWEEN_TOKENS].observe(now - before)
-                self._of[OLDER_BETWEEN_TOKENS].observe(now - before)
+                self._between.note(at_s - before)
         if increment.output is not None:
-            self._of[WHOLE].observe(now - served.began_s)
+            self._of[WHOLE].observe(at_s - served.began_s)
             self._of[GENERATED].observe(len(increment.output.token_ids))
             self._ended(increment.output.timings or RequestTimings())
 

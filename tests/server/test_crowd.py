@@ -37,7 +37,7 @@ class Ends(Observer):
     def begun(self, served: Served) -> None:
         self.begun_calls += 1
 
-    def settled(self, served: Served, choice: int, increment: Increment) -> None:
+    def settled(self, served: Served, choice: int, increment: Increment, at_s: float) -> None:
         self.tokens += len(increment.token_ids)
         if increment.output is not None:
             self.ends.append(increment.output.finish_reason)

@@ -32,7 +32,7 @@ class Watcher(Observer):
             self.begun_calls.append(served)
             self._changed.notify_all()
 
-    def settled(self, served: Served, choice: int, increment: Increment) -> None:
+    def settled(self, served: Served, choice: int, increment: Increment, at_s: float) -> None:
         with self._changed:
             self.increments.append(increment)
             self._changed.notify_all()
@@ -57,7 +57,7 @@ class Failing(Observer):
     def begun(self, served: Served) -> None:
         raise RuntimeError("begun")
 
-    def settled(self, served: Served, choice: int, increment: Increment) -> None:
+    def settled(self, served: Served, choice: int, increment: Increment, at_s: float) -> None:
         raise RuntimeError("settled")
 
     def answered(self, exchange: Exchange) -> None:

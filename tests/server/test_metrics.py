@@ -91,8 +91,9 @@ def test_every_name_is_exposed_with_its_kind_and_its_words_and_no_other(
             assert common.items() <= sample.labels.items(), sample
 
 
-def test_counters_go_up_by_what_the_answers_say(client: httpx.Client) -> None:
+def test_counters_go_up_by_what_the_answers_say(client: httpx.Client, watcher: Watcher) -> None:
     before = samples(client)
+    watcher.forget()
     answers = [completed(client, n=2, seed=seed) for seed in range(2)]
     after = samples(client)
 
@@ -121,6 +122,7 @@ def test_counters_go_up_by_what_the_answers_say(client: httpx.Client) -> None:
     between = gained("vllm:inter_token_latency_seconds_count")
     assert between == gained("vllm:time_per_output_token_seconds_count")
     assert 4 * 11 <= between < 4 * 47  # steps settle one to four tokens
+    assert between == sum(bool(each.token_ids) for each in watcher.increments) - 4
     assert gained("stepweave:http_requests_total", path="/v1/completions", status="200") == 2
 
 

@@ -9,12 +9,12 @@ signature is one that was captured; any other runs as usual. A graph can be miss
 So nothing is captured whose signature would not tell all: what reads a tensor's numbers on the
 host, what changes a datum that is no tensor, what holds something that cannot be compared.
 
-Signatures return because device values lie in static slots. What a graph makes is copied, by the
-graph, to where its slot lies; so is every version of a carried value (it has an initial version,
-and so one shape for ever), whether a graph made it or not. Slots lie outside the memory in which
-graphs work, so that all graphs of a stream can work in the same memory: what one leaves there,
-nobody reads any more. Whether the host's numbers return is up to the nodes, which may round sizes
-up.
+Signatures return because device values lie in static slots. What a graph makes and somebody reads
+outside its segment is copied, by the graph, to where its slot lies; so is every version of a
+carried value (it has an initial version, and so one shape for ever), whether a graph made it or
+not. Slots lie outside the memory in which graphs work, so that all graphs of a stream can work in
+the same memory: what one leaves there, nobody reads any more. Whether the host's numbers return is
+up to the nodes, which may round sizes up.
 
 A signature runs as usual when it first comes up, which warms kernels up; it is captured when it
 comes up again, and replayed from then on. What cannot be captured runs as usual, and `notes` says
@@ -193,9 +193,11 @@ class _SegmentRun:
             )
             if read.name in segment.reads
         ]
-        touched = segment.reads | segment.writes
+        self._on_device = {name for name in segment.writes if graph.values[name].place == "device"}
+        inner = segment.inner & self._on_device
+        touched = (segment.reads | segment.writes) - inner
         self._phases = math.lcm(*(plan.slots.get(name) or 1 for name in touched))
-        self._settled = {name for name in segment.writes if graph.values[name].place == "device"}
+        self._settled = self._on_device - inner
         self._carried = {name for name in self._settled if graph.values[name].initial is not None}
         fresh = sorted(name for name in segment.writes if plan.slots.get(name) is None)
         self._never = f"{fresh[0]} is fresh in each step" if fresh else None
@@ -217,10 +219,12 @@ class _SegmentRun:
                 for name in sorted(self._segment.states & _touched(memory.contexts[op]))
             }.values()
         )
-        if [id(state) for state in states] != [id(state) for state in self._states]:
+        settled = self._on_device - (self._segment.inner - memory.kept.keys())
+        same = [id(state) for state in states] == [id(state) for state in self._states]
+        if not same or settled != self._settled:
             self._known.clear()
             self._seen.clear()
-        self._states = states
+        self._states, self._settled = states, settled
         filled = (self._cells[name] for name in sorted(self._segment.writes))
         self._buffers = [
             cells.buffers for cells in filled if cells.buffers and cells.value.allocate is not None
@@ -344,6 +348,9 @@ class _SegmentRun:
             slot = step % len(cells)
             if written is not None and written[slot] != step:
                 self._outputs[name] = None  # nothing this time; the slot still holds an old version
+                continue
+            if name not in self._settled and name in self._on_device:
+                self._outputs[name] = None  # nobody reads it but the ops of this very step
                 continue
             if name in (self._settled if capturing else self._carried):
                 context.write(name, self._where.settle(name, slot, cells[slot]))

@@ -27,6 +27,7 @@ class Segment:
     reads: frozenset[str]  # values of earlier segments, or of the host
     writes: frozenset[str]
     states: frozenset[str]
+    inner: frozenset[str]  # of `writes`, what its own ops alone read, in the step that writes it
 
     def __str__(self) -> str:
         return f"{self.stream}: {' → '.join(op.removesuffix('.device') for op in self.ops)}"
@@ -77,10 +78,17 @@ def _segment(plan: Plan, stream: str, ops: list[str]) -> Segment:
         if read.name not in graph.states and (read.name not in written or read.carry)
     }
     touched = written | {read.name for op in ops for read in graph.vertices[op].op.reads}
+    read_outside = {
+        read.name
+        for name, vertex in graph.vertices.items()
+        for read in vertex.op.reads
+        if name not in ops or read.carry
+    }
     return Segment(
         stream=stream,
         ops=tuple(ops),
         reads=frozenset(reads),
         writes=frozenset(written - set(graph.states)),
         states=frozenset(touched & set(graph.states)),
+        inner=frozenset(written - set(graph.states) - read_outside),
     )

@@ -101,6 +101,21 @@ def counts(device: RecordedCalls) -> Counts:
     return counts
 
 
+def test_only_what_is_read_outside_a_segment_is_copied_to_its_slot() -> None:
+    """`sum` is read by `carry` alone, in the same graph; whoever keeps it reads it outside."""
+    plan, device = pipeline(slots=2), RecordedCalls(graphs=True)
+    assert outs(plan, device) == outs(plan)
+    assert device.captures is not None
+    assert {name for name, _, _ in device.captures.where._slots} == {"total"}
+    last, wanted = (
+        run(plan, executor=each, steps=STEPS, states={"memory": torch.zeros(())}, keep=["sum"])
+        for each in (device, "serial")
+    )
+    assert torch.equal(last.kept["sum"][-1], wanted.kept["sum"][-1])
+    assert {name for name, _, _ in device.captures.where._slots} == {"total", "sum"}
+    assert counts(device).replayed > STEPS
+
+
 def test_replayed_steps_compute_what_the_serial_program_computes() -> None:
     plan = pipeline(slots=2)
     device = RecordedCalls(graphs=True)

@@ -7,7 +7,7 @@ import math
 import struct
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import SimpleNamespace
@@ -97,11 +97,13 @@ def pipeline(
     return compile_plan(StepGraph.build(nodes, values, ["equipment"], order="keep"))
 
 
-def both(plan: Plan, equipment: Callable[[], object] = Box) -> Counts:
+def both(
+    plan: Plan, equipment: Callable[[], object] = Box, keep: Sequence[str] = ("out",)
+) -> Counts:
     """Run it with captured graphs and without: the same numbers, to the bit and to the type."""
     device = RecordedCalls(graphs=True)
     found, wanted = (
-        run(plan, executor=each, steps=STEPS, states={"equipment": equipment()}, keep=["out"])
+        run(plan, executor=each, steps=STEPS, states={"equipment": equipment()}, keep=keep)
         for each in (device, "serial")
     )
     for one, other in zip(found.kept["out"], wanted.kept["out"], strict=True):
@@ -267,7 +269,8 @@ def test_what_a_graph_publishes_lies_in_its_slot_whatever_holds_it(kind: str) ->
             fill=lambda ctx, held: filled(held, ctx.step),
             use=use,
             result=reached[kind],
-        )
+        ),
+        keep=("out", "result"),  # so that it is read outside its segment
     )
     assert (counts.replayed > 0) == (kind != "hidden")
 

@@ -157,6 +157,7 @@ def test_what_a_segment_reads_of_the_step_before_comes_from_outside() -> None:
     [segment] = segments(compile_plan(StepGraph.build(nodes, values, order="keep")))
     assert segment.reads == {"y"}
     assert segment.writes == {"x", "y"}
+    assert segment.inner == {"x"}, "what the next step reads is read outside"
 
 
 def check(plan: Plan) -> None:

@@ -1,0 +1,41 @@
+"""How many operations a piece of torch code starts: on a device, each is a launch or a copy.
+
+Counted are the operations below all composite ones, without views, which compute nothing. So the
+count of a device is found on any machine: it is a property of the code and of its shapes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .devices.operations import is_composite, is_view
+
+
+class Launches(TorchDispatchMode):
+    """Within its `with`, `counts` has the operations started, by name: `index_select`, `cat`.
+
+    Triton kernels are no operations of torch: whoever counts those adds them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.counts.total()
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if is_composite(operation):  # in inference mode these arrive whole
+            with self:
+                return operation.decompose(*args, **kwargs)
+        if not is_view(operation) and not operation.name().startswith("aten::empty"):
+            self.counts[operation.name().removeprefix("aten::").partition(".")[0]] += 1
+        return operation(*args, **kwargs)

@@ -14,14 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .devices.operations import is_composite, is_view
 
 
-class Launches(TorchDispatchMode):
+class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within its `with`, `counts` has the operations started, by name: `index_select`, `cat`.
 
     Triton kernels are no operations of torch: whoever counts those adds them.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
 
     @property

@@ -27,7 +27,7 @@ class Segment:
     reads: frozenset[str]  # values of earlier segments, or of the host
     writes: frozenset[str]
     states: frozenset[str]
-    inner: frozenset[str]  # of `writes`, what its own ops alone read, in the step that writes it
+    inner: frozenset[str] = frozenset()  # written, and read by its own ops of that step alone
 
     def __str__(self) -> str:
         return f"{self.stream}: {' → '.join(op.removesuffix('.device') for op in self.ops)}"

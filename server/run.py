@@ -84,6 +84,8 @@ def serve(
     is called when requests are taken. The engine is closed at the end.
     """
     _allow_files(settings.limits.connections + OTHER_FILES)
+    if (grammars := llm.service.intake.grammars) is not None:
+        grammars.start_all()
     app = create_app(llm, settings, routers=routers, observers=observers)
     config = configured(app, settings.limits)
     service = _Service(config, app.state.engine, on_ready)

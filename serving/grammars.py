@@ -96,8 +96,8 @@ class Grammars:
         if config.reasoning_end is not None:
             ids = tokenizer(config.reasoning_end, add_special_tokens=False)["input_ids"]
             self._end = tuple(ids)
-        # A compiling process takes seconds to start: meanwhile the models load and others decode.
-        threading.Thread(target=self._start, name="grammar-start", daemon=True).start()
+        self._starting: list[threading.Thread] = []
+        self._start()
 
     def compile(self, spec: GrammarSpec, reasoning: bool | None) -> Future[CompiledGrammar]:
         """The compiled grammar, now or later; the future may hold a `GrammarError`.
@@ -129,11 +129,29 @@ class Grammars:
         """Tell of each compilation from now on; None: no more."""
         self._service.on_compiled = tell
 
+    def start_all(self) -> None:
+        """Start the processes of every library, beside the caller.
+
+        For a service: calls of tools are compiled by a library that others are tried before, and
+        the first of them would wait for its process, which takes seconds to import it.
+        """
+        self._start(every=True)
+
     def close(self) -> None:
         """End the workers and their processes."""
         self._backend.close()  # first: a worker waits for what its process is at
+        for thread in self._starting:
+            thread.join()
+        self._backend.close()  # what was being started meanwhile
         self._service.close()
 
-    def _start(self) -> None:
-        with suppress(Exception):  # the first compilation will say what is wrong
-            self._backend.start()
+    def _start(self, *, every: bool = False) -> None:
+        """A compiling process takes seconds to start: meanwhile models load, and others decode."""
+
+        def start() -> None:
+            with suppress(Exception):  # the first compilation will say what is wrong
+                self._backend.start(every=every)
+
+        thread = threading.Thread(target=start, name="grammar-start", daemon=True)
+        self._starting.append(thread)
+        thread.start()

@@ -90,9 +90,10 @@ class AutoBackend:
                 return compiled
         raise one_refusal([refusals[library] for library in order(spec.kind)])
 
-    def start(self) -> None:
-        """Start the compiling processes of the library that is asked first."""
-        self._backends[ORDER[0]].start()
+    def start(self, *, every: bool = False) -> None:
+        """Start the compiling processes of the library that is asked first, or of every one."""
+        for library in ORDER if every else ORDER[:1]:
+            self._backends[library].start()
 
     def close(self) -> None:
         """End all compiling processes."""

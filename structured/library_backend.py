@@ -123,8 +123,11 @@ class LibraryBackend(ABC, Generic[G]):
         except Exception as error:
             raise refused(spec.kind, error) from error
 
-    def start(self) -> None:
-        """Start the compiling processes, if any are to be, rather than for the first request."""
+    def start(self, *, every: bool = True) -> None:
+        """Start the compiling processes, if any are to be, rather than for the first request.
+
+        `every` changes nothing: there is one library.
+        """
         if self._processes is not None:
             self._processes.start()
 

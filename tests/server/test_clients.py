@@ -6,7 +6,9 @@ import asyncio
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.server.in_process import Process, serving
+from tests.server.leftovers import until
 
 STORY = "Write a short story about a fox named Ida."
 MESSAGES: Any = [{"role": "user", "content": STORY}]
@@ -52,6 +55,22 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
 def client(service: Process) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{service.url}/v1", api_key="two", max_retries=0) as found:
         yield found
+
+
+def test_what_compiles_grammars_is_started_before_anybody_asks_for_one(service: Process) -> None:
+    until(lambda: len(compilers_of(service.child.pid)) == 2, "a process for each library runs")
+
+
+def compilers_of(pid: int) -> list[str]:
+    """The children of a process that compile grammars."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            command = (folder / "cmdline").read_text()
+            if int(parent) == pid and "compile_worker" in command:
+                found.append(command)
+    return found
 
 
 def test_a_chat_whole_and_streamed(client: openai.OpenAI) -> None:

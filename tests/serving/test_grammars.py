@@ -1,0 +1,66 @@
+"""The processes that compile grammars: which are started when, and that closing ends them all."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from stepweave.models.source import resolve
+from stepweave.models.tokenizer import load_tokenizer
+from stepweave.nodes.bitmask import GrammarOptions
+from stepweave.serving.grammars import Grammars
+from stepweave.structured.auto_backend import AutoBackend
+from stepweave.structured.compiler_process import CompilerProcess
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The libraries whose processes were started, in this order; none really is."""
+    names: list[str] = []
+    monkeypatch.setattr(
+        CompilerProcess, "start", lambda self: names.append(self._settings["library"])
+    )
+    return names
+
+
+def grammars() -> Grammars:
+    tokenizer = load_tokenizer(resolve("embedded"))
+    return Grammars(GrammarOptions(), tokenizer, len(tokenizer), [tokenizer.eos_token_id])
+
+
+def test_an_engine_starts_one_library_and_a_service_all(started: list[str]) -> None:
+    found = grammars()
+    for thread in found._starting:
+        thread.join()
+    assert started == ["llguidance"]
+    found.start_all()
+    found.close()  # it waits for what is being started
+    assert started == ["llguidance", "llguidance", "xgrammar"]
+
+
+def test_a_process_that_starts_while_all_is_closed_is_ended_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, closed = threading.Event(), threading.Event()
+    start, close = CompilerProcess._started, AutoBackend.close
+    processes: list[Any] = []
+
+    def start_late(self: CompilerProcess) -> Any:
+        begun.set()
+        assert closed.wait(60)
+        processes.append(start(self))
+        return processes[-1]
+
+    def close_and_tell(self: AutoBackend) -> None:
+        close(self)
+        closed.set()
+
+    monkeypatch.setattr(AutoBackend, "close", close_and_tell)
+    monkeypatch.setattr(CompilerProcess, "start", start_late)
+    found = grammars()
+    assert begun.wait(60)
+    found.close()
+    [process] = processes
+    assert process.poll() is not None, "it runs on"

@@ -29,7 +29,7 @@ from training.corpus import EXTRACTION, Example, examples
 from training.evaluate import schema_of
 
 from .paired import Spread, at_least_one, save
-from .peers import until_eos
+from .peers.embedded import until_eos
 
 SEED = 7
 LIMIT = 160

@@ -69,6 +69,8 @@ def _output_path(asked: ProfileOptions) -> Path:
 
 
 def _file(config: PipelineConfig, name: str, found: Sequence[Profiled]) -> CostsFile:
+    from ..serving.loading import threads_of
+
     ops = dict.fromkeys(op for each in found for op in each.ops)
     return CostsFile.model_validate(
         {
@@ -77,7 +79,7 @@ def _file(config: PipelineConfig, name: str, found: Sequence[Profiled]) -> Costs
             "describes": f"{name}: model {config.model.name}, {config.model.dtype}",
             "device": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
             "executor": f"{config.executor}, depth {config.depth}, "
-            f"torch threads {config.threads_in_torch or 'by default'}",
+            f"torch threads {threads_of(config) or 'by default'}",
             "versions": {
                 "python": platform.python_version(),
                 **{each: version(each) for each in ("torch", "transformers")},

@@ -230,8 +230,10 @@ class PipelineConfig(Part):
     )
     torch_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = Field(
         default="auto",
-        description="Threads inside a torch operation. null: torch's default. auto: 1 for the "
-        "embedded model, whose operations are too small to split; null for any other.",
+        description="Threads inside a torch operation. null: torch's default. auto: the physical "
+        "cores that the process may use; 1 for a model with less than 64 MiB of weights, whose "
+        "operations are too small to split; torch's default if OMP_NUM_THREADS is set, and for a "
+        "model that is not on the CPU.",
     )
     check: Literal["off", "strict"] = Field(
         default="off",
@@ -297,13 +299,6 @@ class PipelineConfig(Part):
                 f"model.device is {device}; leave the device out, or use executor threads"
             )
         return self
-
-    @property
-    def threads_in_torch(self) -> int | None:
-        """Threads inside a torch operation; None: torch's own number."""
-        if self.torch_threads == "auto":
-            return 1 if self.model.name == "embedded" else None
-        return self.torch_threads
 
     @property
     def captured(self) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 
 from ..backends import device_called
+from ..backends.registry import backend_of_name
 from ..configs.schema import PipelineConfig
 from ..models.loading import Loading
+from ..models.threads import threads_for
 from ..nodes.values import LOADING
 from ..requests.limits import Limits
 from .engine import Engine
@@ -20,15 +22,23 @@ def load_engine(config: PipelineConfig) -> Engine:
     to hold for them, and threads that wait for each other cost a small model seconds.
     Raises `NoDevice`, `ModelError`, `GraphError` or `EngineError`.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(config.threads_in_torch or threads)
+    before, threads = torch.get_num_threads(), threads_of(config)
+    torch.set_num_threads(threads or before)
     try:
-        return _loaded(config)
+        return _loaded(config, threads)
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
-def _loaded(config: PipelineConfig) -> Engine:
+def threads_of(config: PipelineConfig) -> int | None:
+    """Threads inside a torch operation; None: torch's own number."""
+    if config.torch_threads != "auto":
+        return config.torch_threads
+    on_host = backend_of_name(config.device).on_host
+    return threads_for(config.model.name) if on_host else None
+
+
+def _loaded(config: PipelineConfig, threads: int | None) -> Engine:
     chosen = config.model
     loading = Loading(chosen.dtype, chosen.invariant, chosen.compile, chosen.merge)
     model = loading.causal_lm(chosen.name, device_called(config.device))
@@ -54,5 +64,5 @@ def _loaded(config: PipelineConfig) -> Engine:
         graphs=config.captured,
         nvtx=config.nvtx,
         check=config.check,
-        torch_threads=config.threads_in_torch,
+        torch_threads=threads,
     )

@@ -169,6 +169,8 @@ def _copy(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
 class _Unavailable:
     """What torch asks a device's module: it is there, but nobody should choose it by himself."""
 
+    __name__ = "torch.emulated"  # `generate_batch` asks for it
+
     def is_available(self) -> bool:
         return False
 

@@ -40,7 +40,7 @@ def test_a_model_alone_gets_the_plain_pipeline_with_grammars(model: Path) -> Non
         assert own.config.drafter is None
         assert (own.config.depth, own.config.executor) == (2, "threads")
         assert own.config.model.name == str(model)
-        assert own.engine.torch_threads is None
+        assert own.engine.torch_threads == 1, "its weights are few"
         lines = [{"prompt": "a b", "structured_outputs": {"choice": ["yes", "no"]}}]
         assert own.generate(lines)[0].text in ("yes", "no")
 

@@ -1,10 +1,11 @@
-"""Against what a user would use on CPU today: transformers `generate` and `generate_batch`.
+"""The embedded model against transformers' `generate` and `generate_batch`.
 
-The embedded model, the same mixed batch of prompts and lengths, greedy, float32, one torch thread
-on all sides. Tokens of all must be equal, or the round counts for nothing. `generate_batch` gets
-a cache of the size that the work needs: its default takes its size from the machine's memory.
+The same mixed batch of prompts and lengths, greedy, float32, one torch thread on all sides. Tokens
+of all must be equal, or the round counts for nothing; so the grammar of the sides with one is that
+of any JSON object, which the answers to half of the prompts are anyway. `generate_batch` gets a
+cache of the size that the work needs: its default takes its size from the machine's memory.
 
-    python -m benchmarks.peers [--prompts 16] [--rounds 5]
+    python -m benchmarks.peers.embedded [--prompts 16] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from stepweave import LLM, SamplingParams
+from stepweave import LLM
 from stepweave.models.source import resolve
 
-from .paired import Spread, at_least_one, save
+from ..paired import Spread, at_least_one, save
 
 NAMES = ["Nora Weber", "Ida Okoro", "Max Tanaka", "Lena Brandt"]
 ASKS = [
@@ -50,11 +51,22 @@ def work(count: int, tokenizer: Any) -> tuple[list[list[int]], list[int]]:
 
 
 def ours(
-    prompts: Sequence[list[int]], lengths: Sequence[int], pipeline: str, **overrides: str
+    prompts: Sequence[list[int]],
+    lengths: Sequence[int],
+    pipeline: str,
+    *,
+    grammar: bool = False,
+    **overrides: str,
 ) -> Callable[[], Any]:
+    """`grammar`: the answers that are JSON are held to be an object."""
     llm = LLM(pipeline=pipeline, overrides={"torch_threads": "1", **overrides})
-    params = [SamplingParams(max_tokens=length) for length in lengths]
-    return lambda: [list(output.token_ids) for output in llm.generate(prompts, params)]
+    lines = []
+    for index, length in enumerate(lengths):
+        params: dict[str, Any] = {"max_tokens": length}
+        if grammar and "JSON" in ASKS[index % len(ASKS)]:
+            params["structured_outputs"] = {"json": {"type": "object"}}
+        lines.append(params)
+    return lambda: [list(output.token_ids) for output in llm.generate(prompts, lines)]
 
 
 def one_by_one(model: Any, prompts: Sequence[list[int]], lengths: Sequence[int]) -> list[list[int]]:
@@ -118,39 +130,45 @@ def until_eos(tokens: Sequence[int], eos: int) -> list[int]:
     return found[: found.index(eos) + 1] if eos in found else found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--prompts", type=at_least_one, default=16)
-    parser.add_argument("--rounds", type=at_least_one, default=5)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    directory = resolve("embedded")
-    tokenizer = AutoTokenizer.from_pretrained(directory)
-    prompts, lengths = work(given.prompts, tokenizer)
+def sides_of(prompts: Sequence[list[int]], lengths: Sequence[int], pad: int) -> dict[str, Any]:
+    """Every way to decode the batch; the first is what the others are compared with."""
     auto: Any = AutoModelForCausalLM
+    directory = resolve("embedded")
     plain = auto.from_pretrained(directory, dtype=torch.float32).eval()
     batched = auto.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="sdpa"
     ).eval()
-    eos = int(tokenizer.eos_token_id)
-    sides: dict[str, Callable[[], Any]] = {
+    free: dict[str, Any] = {"model.invariant": "false"}
+    return {
         "stepweave, async + speculation": ours(prompts, lengths, "async_speculation"),
-        "the same, arithmetic not invariant": ours(
-            prompts, lengths, "async_speculation", **{"model.invariant": "false"}
-        ),
+        "the same, arithmetic not invariant": ours(prompts, lengths, "async_speculation", **free),
         "stepweave, async": ours(prompts, lengths, "async"),
-        "stepweave, synchronous": ours(prompts, lengths, "synchronous"),
-        "transformers generate, one by one": lambda: one_by_one(plain, prompts, lengths),
-        "transformers generate, padded batch": lambda: padded(
-            plain, int(tokenizer.pad_token_id), prompts, lengths
+        "stepweave, async, not invariant": ours(prompts, lengths, "async", **free),
+        "stepweave, async_grammar, with a grammar": ours(
+            prompts, lengths, "async_grammar", grammar=True
         ),
+        "stepweave, synchronous": ours(prompts, lengths, "synchronous"),
+        "stepweave, quickstart": ours(prompts, lengths, "quickstart"),
+        "stepweave, quickstart, with a grammar": ours(prompts, lengths, "quickstart", grammar=True),
+        "transformers generate, one by one": lambda: one_by_one(plain, prompts, lengths),
+        "transformers generate, padded batch": lambda: padded(plain, pad, prompts, lengths),
         "transformers generate_batch": lambda: continuous(batched, prompts, lengths),
     }
-    expected = [until_eos(row, eos) for row in one_by_one(plain, prompts, lengths)]
-    equal = {
-        name: [until_eos(row, eos) for row in side()] == expected for name, side in sides.items()
-    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--prompts", type=at_least_one, default=16)
+    parser.add_argument("--rounds", type=at_least_one, default=5)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    tokenizer = AutoTokenizer.from_pretrained(resolve("embedded"))
+    prompts, lengths = work(given.prompts, tokenizer)
+    eos = int(tokenizer.eos_token_id)
+    sides = sides_of(prompts, lengths, int(tokenizer.pad_token_id))
+    found = {name: [until_eos(row, eos) for row in side()] for name, side in sides.items()}
+    expected = found["transformers generate, one by one"]
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(given.rounds):
         names = list(sides) if turn % 2 == 0 else list(reversed(sides))
@@ -164,13 +182,13 @@ def main() -> None:
     table = {}
     for name, took in seconds.items():
         ratio = Spread.of([b / a for a, b in zip(seconds[first], took, strict=True)])
-        rate = tokens / Spread.of(took).median
+        rate, equal = tokens / Spread.of(took).median, found[name] == expected
         table[name] = {
             "slower_by": vars(ratio),
             "tokens_per_second": rate,
-            "tokens_equal": equal[name],
+            "tokens_equal": equal,
         }
-        print(f"{name:38} {ratio}   {rate:8.1f} tokens/s   tokens equal: {equal[name]}")
+        print(f"{name:42} {ratio}   {rate:8.1f} tokens/s   tokens equal: {equal}")
     save("peers", {"prompts": given.prompts, "tokens": tokens, "sides": table}, given.json)
 
 

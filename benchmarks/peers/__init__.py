@@ -1,0 +1,1 @@
+"""Stepweave against what somebody would use on a CPU instead."""

@@ -1,0 +1,1 @@
+"""One process per side. `worker.py` is started by its path, in the environment of the side."""

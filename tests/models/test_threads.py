@@ -1,0 +1,87 @@
+"""Operations get a thread for each core that the process may use, a small model's one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stepweave.models.threads import SMALL_BYTES, physical_cores, threads_for
+
+
+def system(folder: Path, siblings: dict[int, str], **files: str) -> Path:
+    """Files as the kernel writes them."""
+    for processor, text in siblings.items():
+        place = folder / "devices/system/cpu" / f"cpu{processor}" / "topology"
+        place.mkdir(parents=True)
+        (place / "thread_siblings_list").write_text(f"{text}\n")
+    for name, text in files.items():
+        place = folder / "fs/cgroup" / name.replace("__", "/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(f"{text}\n")
+    return folder
+
+
+@pytest.fixture
+def eight_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
+PAIRS = {number: f"{number % 4},{number % 4 + 4}" for number in range(8)}
+
+
+@pytest.mark.usefixtures("eight_processors")
+def test_two_threads_of_a_core_count_once(tmp_path: Path) -> None:
+    assert physical_cores(system(tmp_path, PAIRS)) == 4
+
+
+@pytest.mark.usefixtures("eight_processors")
+def test_where_the_kernel_says_nothing_each_processor_is_a_core(tmp_path: Path) -> None:
+    assert physical_cores(tmp_path) == 8
+
+
+def test_only_processors_that_the_process_may_use_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 2, 5}, raising=False)
+    assert physical_cores(system(tmp_path, PAIRS)) == 2
+
+
+@pytest.mark.usefixtures("eight_processors")
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "250000 100000"}, 2),
+        ({"cpu.max": "20000 100000"}, 1),
+        ({"cpu.max": "max 100000"}, 4),
+        ({"cpu__cpu.cfs_quota_us": "300000", "cpu__cpu.cfs_period_us": "100000"}, 3),
+        ({"cpu__cpu.cfs_quota_us": "-1", "cpu__cpu.cfs_period_us": "100000"}, 4),
+    ],
+)
+def test_a_container_s_share_is_the_most(files: dict[str, str], cores: int, tmp_path: Path) -> None:
+    assert physical_cores(system(tmp_path, PAIRS, **files)) == cores
+
+
+def sized(folder: Path, size: int) -> Path:
+    """A model of which only the size of the weights is real; they take no place on the disk."""
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    with (folder / "model.safetensors").open("wb") as file:
+        file.truncate(size)
+    return folder
+
+
+@pytest.mark.usefixtures("eight_processors")
+def test_a_large_model_gets_every_core_and_a_small_one_a_single_thread(tmp_path: Path) -> None:
+    large, small = (sized(tmp_path / f"{size}", size) for size in (SMALL_BYTES, SMALL_BYTES - 1))
+    assert threads_for(large) == physical_cores()
+    assert threads_for(small) == threads_for("embedded") == 1
+
+
+def test_a_number_asked_of_torch_itself_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads_for(sized(tmp_path / "large", SMALL_BYTES)) is None

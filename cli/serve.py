@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import StepweaveError
 from .loading import loaded_async, warming_up
@@ -15,6 +15,7 @@ from .settings import overrides
 
 if TYPE_CHECKING:
     from ..server.otel import Spans
+    from ..serving.async_llm import AsyncLLM
     from .verbs import ServeOptions
 
 NEEDED = ("fastapi", "uvicorn", "httptools", "prometheus_client")
@@ -69,6 +70,7 @@ def serve(asked: ServeOptions) -> int:
             models=names,
             api_keys=keys,
             hosts=frozenset({asked.host, *LOCAL_NAMES}) if local and not keys else None,
+            sampling=_sampling(llm) if asked.generation_config == "auto" else {},
             recorder=asked.recorder,
             drain_s=asked.drain_s,
         )
@@ -82,6 +84,21 @@ def serve(asked: ServeOptions) -> int:
         for each in spans:
             each.close()
     return 0
+
+
+def _sampling(llm: AsyncLLM) -> Mapping[str, Any]:
+    """What the model's `generation_config.json` says of requests. Raises `ServeError`."""
+    from ..requests.params import RequestError, SamplingParams
+
+    found = llm.engine.model.sampling_defaults
+    try:
+        SamplingParams.of(found)
+    except RequestError as error:
+        raise ServeError(
+            f"generation_config.json of {llm.config.model.name}: {error}; "
+            "--generation-config none serves the model without it"
+        ) from error
+    return found
 
 
 def _spans(endpoint: str | None) -> Sequence[Spans]:

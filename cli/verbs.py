@@ -173,6 +173,14 @@ class ServeOptions:
             help="Name that requests call the model by. Can be repeated. Default: the model's.",
         ),
     ] = None
+    generation_config: Annotated[
+        Literal["auto", "none"],
+        Option(
+            help="Where temperature, top_p, top_k, min_p, repetition_penalty and the length of an "
+            "answer come from that a request does not give. auto: the model's "
+            "generation_config.json, then the API's defaults; none: the API's defaults."
+        ),
+    ] = "auto"
     drain_s: Annotated[
         float,
         Option(min=0, max=86400, help="Seconds that what runs may take to end after TERM."),

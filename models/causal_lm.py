@@ -27,6 +27,7 @@ from .merging import merge as merged
 from .paged_cache import PagedCache
 from .pretrained import load_model
 from .rope import RowSpeeds, keep_dynamic, switch_length, undo_rope
+from .sampling_defaults import sampling_defaults
 from .source import EMBEDDED
 from .support import own_code, plain_experts, refuse, windows
 
@@ -186,6 +187,11 @@ class CausalLM:
             ids = getattr(config, "eos_token_id", None)
             found |= set() if ids is None else {ids} if isinstance(ids, int) else set(ids)
         return frozenset(found)
+
+    @property
+    def sampling_defaults(self) -> dict[str, Any]:
+        """How its authors have tokens drawn, as parameters of requests that nobody has checked."""
+        return sampling_defaults(self.hf.generation_config)
 
     @property
     def hidden_size(self) -> int:

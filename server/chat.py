@@ -35,9 +35,12 @@ def chat_router(engine: OpenEngine) -> APIRouter:
         tools = asked.tools or ()
         prompt = await engine.conversations.encode(asked.messages, tools)
         calls = await engine.conversations.call_format() if _may_call(asked) else None
-        own = _length(asked, engine.room(len(prompt))) | grammar_of(asked, calls)
+        defaults = engine.settings.sampling
+        room = engine.room(len(prompt))
+        most = min(defaults.get("max_tokens", room), room)
+        own = _length(asked, most) | grammar_of(asked, calls)
         own["logprobs"] = (asked.top_logprobs or 0) if asked.logprobs else None
-        params = asked.sampling(**own)
+        params = asked.sampling(defaults, **own)
         if params.logprobs is not None:
             await asyncio.to_thread(lambda: engine.texts.spelled)
         exchange = request.state.exchange
@@ -69,13 +72,13 @@ def _may_call(asked: ChatRequest) -> bool:
     return bool(asked.tools) and asked.tool_choice != "none"
 
 
-def _length(asked: ChatRequest, room: int) -> dict[str, Any]:
-    """`max_tokens`: as one of its two names says; not given: all that there is room for."""
+def _length(asked: ChatRequest, most: int) -> dict[str, Any]:
+    """`max_tokens`: as one of its two names says; not given: `most`."""
     named, older = asked.max_completion_tokens, getattr(asked, "max_tokens", None)
     if named is not None and older is not None and named != older:
         said = f"max_completion_tokens is {named} and max_tokens {older}: give one of them"
         raise ApiError(400, said, param="max_tokens")
-    return {"max_tokens": named or older or room}
+    return {"max_tokens": named or older or most}
 
 
 def _sections(end: str | None, calls: CallFormat | None) -> Callable[[], Section] | None:

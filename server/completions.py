@@ -26,7 +26,7 @@ def completions_router(engine: OpenEngine) -> APIRouter:
         engine.check_open()
         asked = await read(request, CompletionRequest, engine.settings.limits)
         given = {} if asked.says("max_tokens") else {"max_tokens": DEFAULT_TOKENS}
-        params = asked.sampling(**given)
+        params = asked.sampling(engine.settings.sampling, **given)
         if params.logprobs is not None:
             await asyncio.to_thread(lambda: engine.texts.spelled)
         exchange = request.state.exchange

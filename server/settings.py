@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,13 @@ class Settings:
     `hosts`: the names that a request may call this host by; None: any. A page of another site can
     make a browser take this machine for that site's own, and then read what it answers; the name
     is what tells.
+    `sampling`: parameters of requests that do not give them, before the API's own defaults.
     """
 
     models: tuple[str, ...]
     api_keys: tuple[str, ...] = ()
     hosts: frozenset[str] | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
     recorder: bool = True  # note when the ops of the last steps ran
     drain_s: float = 30.0  # that what runs may take to end after TERM
     limits: Limits = field(default_factory=Limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, ClassVar
 
@@ -60,8 +61,9 @@ class StreamOptions(Body):
 
 _DEFAULTS = {
     "max_tokens": "Tokens generated at most. Not given: 16 for a prompt, and for a conversation "
-    "all that there is room for.",
-    "temperature": "Divides the logits before a token is drawn; 0 is greedy. Not given: 1.",
+    "`max_new_tokens` of the model's generation_config.json, or all that there is room for.",
+    "temperature": "Divides the logits before a token is drawn; 0 is greedy. Not given: as the "
+    "model's generation_config.json says, or 1.",
     "seed": "Seed of the random draws; completion number i uses seed + i. Not given: another for "
     "each request.",
 }
@@ -73,9 +75,10 @@ class _Sampling(Body):
 
 
 class Generating(_Sampling):
-    """A request for completions. What is not given is as the API's users know it.
+    """A request for completions. What is not given is as the model's authors advise.
 
-    That is a temperature of 1, and a seed that differs from request to request.
+    And where they do not, as the API's users know it: a temperature of 1, and a seed that differs
+    from request to request.
     """
 
     model: ShortText | None = Field(
@@ -109,8 +112,9 @@ class Generating(_Sampling):
     def streams(self) -> StreamOptions:
         return self.stream_options or StreamOptions()
 
-    def sampling(self, **own: Any) -> SamplingParams:
-        """The parameters of its requests; `own` goes before what the body says.
+    def sampling(self, defaults: Mapping[str, Any], **own: Any) -> SamplingParams:
+        """The parameters of its requests; `own` goes before what the body says, and that before
+        `defaults`.
 
         Raises `ApiError` for parameters that contradict each other.
         """
@@ -123,7 +127,7 @@ class Generating(_Sampling):
             asked = structured.model_dump(by_alias=True, exclude_none=True)
             said["structured_outputs"] = asked
         try:
-            return SamplingParams.of({**drawn, **said, **own})
+            return SamplingParams.of({**drawn, **defaults, **said, **own})
         except RequestError as error:
             param = param_of(error.message, type(self).model_fields)
             raise ApiError(400, error.message, param=param) from error

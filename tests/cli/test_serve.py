@@ -62,10 +62,48 @@ def test_the_last_steps_are_noted_unless_it_is_told_not_to(
     def serve_none(_: object, settings: Any, *__: object, **___: object) -> None:
         served.append(settings.recorder)
 
-    monkeypatch.setattr(serve, "loaded_async", lambda _: None)
+    monkeypatch.setattr(serve, "loaded_async", lambda _: advising({}))
     monkeypatch.setattr(server_run, "serve", serve_none)
     assert told("quickstart", "--port", "0", *options) == (0, [])
     assert served == [recorder]
+
+
+def advising(sampling: dict[str, Any]) -> Any:
+    """An engine whose model's authors have tokens drawn in this way."""
+    model = SimpleNamespace(sampling_defaults=sampling)
+    config = SimpleNamespace(model=SimpleNamespace(name="this"))
+    return SimpleNamespace(engine=SimpleNamespace(model=model), config=config)
+
+
+@pytest.mark.parametrize(
+    ("options", "sampling"),
+    [([], {"temperature": 0.6, "top_k": 20}), (["--generation-config", "none"], {})],
+)
+def test_a_models_generation_config_is_used_unless_it_is_told_not_to(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], sampling: dict[str, Any]
+) -> None:
+    served = []
+
+    def serve_none(_: object, settings: Any, *__: object, **___: object) -> None:
+        served.append(settings.sampling)
+
+    monkeypatch.setattr(
+        serve, "loaded_async", lambda _: advising({"temperature": 0.6, "top_k": 20})
+    )
+    monkeypatch.setattr(server_run, "serve", serve_none)
+    assert told("quickstart", "--port", "0", *options) == (0, [])
+    assert served == [sampling]
+
+
+@pytest.mark.parametrize("wrong", ["hot", -1.0, float("nan"), [1], True])
+def test_a_generation_config_with_wrong_values_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, wrong: Any
+) -> None:
+    monkeypatch.setattr(serve, "loaded_async", lambda _: advising({"temperature": wrong}))
+    status, [line] = told("quickstart", "--port", "0")
+    assert status == 2
+    assert line.startswith("error: generation_config.json of this: temperature must be ")
+    assert line.endswith("; --generation-config none serves the model without it")
 
 
 def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(

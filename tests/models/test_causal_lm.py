@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BloomConfig, BloomForCausalLM, FalconConfig, FalconForCausalLM
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
+    GenerationConfig,
+)
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 from stepweave.models.attention import AttentionBatch
@@ -145,6 +151,15 @@ def test_a_model_says_what_it_is() -> None:
     assert lm.dtype == torch.float32
     assert lm.device == torch.device("cpu")
     assert lm.layer_shapes == (LayerShape(2, 16, 16),) * 3
+
+
+def test_a_model_says_how_its_authors_have_tokens_drawn() -> None:
+    model = tiny_model("llama")
+    assert CausalLM.wrap(model).sampling_defaults == {}
+    said = {"temperature": 0.6, "top_k": 50, "top_p": 1.0, "min_p": 0.1, "repetition_penalty": 1.1}
+    untyped: Any = GenerationConfig
+    model.generation_config = untyped(**said, max_new_tokens=9, do_sample=True)
+    assert CausalLM.wrap(model).sampling_defaults == {**said, "max_tokens": 9}
 
 
 def test_a_model_without_end_tokens_has_none() -> None:

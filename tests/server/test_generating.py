@@ -226,6 +226,37 @@ def test_without_a_seed_each_answer_is_drawn_anew(service: Running) -> None:
     assert len(texts) > 1
 
 
+@pytest.fixture
+def advised(service: Running) -> Iterator[dict[str, Any]]:
+    """What the model's authors advise, while the test runs."""
+    advice = {"temperature": 0.0, "repetition_penalty": 1.3, "max_tokens": 9}
+    object.__setattr__(service.engine.settings, "sampling", advice)
+    yield advice
+    object.__setattr__(service.engine.settings, "sampling", {})
+
+
+def test_what_a_request_does_not_give_is_as_the_models_authors_advise(
+    service: Running, llm: LLM, advised: dict[str, Any]
+) -> None:
+    chat = {"messages": [{"role": "user", "content": STORY}]}
+
+    def asked(**given: Any) -> tuple[str, int]:
+        found = post(service, "/v1/chat/completions", **chat, **given)
+        return found["choices"][0]["message"]["content"], found["usage"]["completion_tokens"]
+
+    def alone(**params: Any) -> tuple[str, int]:
+        [found] = llm.chat(chat["messages"], params)
+        return found.text, len(found.token_ids)
+
+    assert asked() == alone(**advised)
+    assert asked(max_tokens=14, repetition_penalty=1.0) == alone(**GREEDY | {"max_tokens": 14})
+    assert asked(temperature=0.9, seed=3) == alone(**advised | {"temperature": 0.9, "seed": 3})
+    whole = post(service, "/v1/completions", prompt=STORY)
+    assert whole["usage"]["completion_tokens"] == 16, "that is the API's own"
+    [found] = llm.generate([STORY], {**advised, "max_tokens": 16})
+    assert whole["choices"][0]["text"] == found.text
+
+
 def test_a_chat_without_max_tokens_may_fill_the_context(service: Running) -> None:
     messages = [{"role": "user", "content": "a " * 480}]
     answer = post(

@@ -72,6 +72,7 @@ def serve(asked: ServeOptions) -> int:
             hosts=frozenset({asked.host, *LOCAL_NAMES}) if local and not keys else None,
             sampling=_sampling(llm) if asked.generation_config == "auto" else {},
             recorder=asked.recorder,
+            keep_alive_s=asked.keep_alive_s or None,
             drain_s=asked.drain_s,
         )
         if not keys and not local:

@@ -185,6 +185,15 @@ class ServeOptions:
         float,
         Option(min=0, max=86400, help="Seconds that what runs may take to end after TERM."),
     ] = 30.0
+    keep_alive_s: Annotated[
+        float,
+        Option(
+            min=0,
+            max=86400,
+            help="Seconds without a token after which a stream sends a comment, so that no proxy "
+            "cuts it. 0: never.",
+        ),
+    ] = 15.0
     recorder: Annotated[
         bool,
         Option(

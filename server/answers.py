@@ -90,19 +90,27 @@ class StreamedAnswer(_Answer):
     """Server-sent events as the engine settles tokens.
 
     All increments that are there at the same time are one write. The status is sent with the first
-    of them: a call that fails before has the status of its error.
+    of them, or with the first sign of life: a call that fails before has the status of its error.
     """
+
+    def __init__(
+        self, call: Call, form: Form, exchange: Exchange, keep_alive_s: float | None
+    ) -> None:
+        super().__init__(call, form, exchange)
+        self._keep_alive_s = keep_alive_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._watched(receive):
-            out = StreamedBody(send, scope["state"]["send"], _STREAM_HEADERS)
+            connection = scope["state"]["send"]
+            out = StreamedBody(send, connection, _STREAM_HEADERS, self._keep_alive_s)
             events = self._form.events
 
             def heard(batch: Batch) -> None:
                 out.write(b"".join([events(choice, increment) for choice, increment in batch]))
 
             try:
-                await self._call.told(heard)
+                with out.kept_alive():
+                    await self._call.told(heard)
             except ApiError as error:
                 if out.begun:
                     await out.end(error_event(error.body()) + DONE)

@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from ..models.call_format import CallFormat
 from .answer_grammar import grammar_of
-from .answers import StreamedAnswer, WholeAnswer
 from .body import read
 from .chat_form import ChatForm
 from .documents import documented
@@ -55,8 +54,7 @@ def chat_router(engine: OpenEngine) -> APIRouter:
             reasoning=asked.include_reasoning is not False,
             forced=isinstance(asked.tool_choice, NamedTool),
         )
-        answer = StreamedAnswer if asked.stream else WholeAnswer
-        return answer(call, form, exchange)
+        return engine.answer(asked, call, form, exchange)
 
     router.add_api_route(
         "/v1/chat/completions",

@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..serving.intake import Prompt
-from .answers import StreamedAnswer, WholeAnswer
 from .body import read
 from .documents import documented
 from .forms import CompletionForm
@@ -34,8 +33,7 @@ def completions_router(engine: OpenEngine) -> APIRouter:
         call = await engine.call(exchange, "completions", asked, prompts, params)
         shape = engine.shape(f"cmpl-{exchange.id}", asked, params.logprobs)
         form = CompletionForm(shape, call.served.choices, call.usage, engine.texts)
-        answer = StreamedAnswer if asked.stream else WholeAnswer
-        return answer(call, form, exchange)
+        return engine.answer(asked, call, form, exchange)
 
     router.add_api_route(
         "/v1/completions",

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from .answers import StreamedAnswer, WholeAnswer
 from .calls import Call, submitted, unavailable
 from .conversations import Conversations
 from .errors import ApiError
-from .forms import Shape
+from .forms import Form, Shape
 from .observers import Exchange, Observer, Served
 from .settings import Settings
 from .token_texts import TokenTexts
@@ -117,6 +118,14 @@ class OpenEngine:
         if reasons and self.reasoning_end is not None:
             reasoning = ReasoningTokens(self._marker, served.choices)
         return Call(streams, served, Usage(tokens), self.observers, reasoning)
+
+    def answer(
+        self, asked: Generating, call: Call, form: Form, exchange: Exchange
+    ) -> StreamedAnswer | WholeAnswer:
+        """The answer to a call in this form, in pieces if the request asks for them."""
+        if asked.stream:
+            return StreamedAnswer(call, form, exchange, self.settings.keep_alive_s)
+        return WholeAnswer(call, form, exchange)
 
     def shape(self, id: str, asked: Generating, logprobs: int | None) -> Shape:
         """What the answer has, as the request asks for it."""

@@ -39,5 +39,6 @@ class Settings:
     hosts: frozenset[str] | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
     recorder: bool = True  # note when the ops of the last steps ran
+    keep_alive_s: float | None = 15.0  # of silence, after which a stream has a sign of life
     drain_s: float = 30.0  # that what runs may take to end after TERM
     limits: Limits = field(default_factory=Limits)

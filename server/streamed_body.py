@@ -8,34 +8,67 @@ routes, would cost more than the piece. A task sends only what the client is not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator, Sequence
+from asyncio import sleep
+from collections.abc import Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import copy_context
 from types import coroutine
 from typing import Any
 
 from starlette.types import Message, Send
 
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment of server-sent events: a connection that is silent for long is cut by many proxies."""
+
 
 class StreamedBody:
     """Status 200 and these headers, with the first piece; then each piece, in order.
 
     `send` is that of the route, for the start. `connection` is the outermost one, for the pieces.
+    In a block of `kept_alive`, `KEEP_ALIVE` is written where nothing else is for `keep_alive_s`
+    seconds, or for less than twice as many.
     """
 
     def __init__(
-        self, send: Send, connection: Send, headers: Sequence[tuple[bytes, bytes]]
+        self,
+        send: Send,
+        connection: Send,
+        headers: Sequence[tuple[bytes, bytes]],
+        keep_alive_s: float | None = None,
     ) -> None:
         self._send, self._connection = send, connection
         self._headers = headers
         self._context = copy_context()
         self._kept: list[bytes] = []  # pieces that the task will send
         self._task: asyncio.Task[None] | None = None
+        self._keep_alive_s = keep_alive_s
+        self._wrote = False  # since the latest look whether anything was written
         self.begun = False
+
+    @contextmanager
+    def kept_alive(self) -> Iterator[None]:
+        """In the block something is sent now and then, whatever comes about."""
+        if self._keep_alive_s is None:
+            yield
+            return
+        speaking = asyncio.create_task(self._speak(self._keep_alive_s))
+        try:
+            yield
+        finally:
+            speaking.cancel()
+
+    async def _speak(self, seconds: float) -> None:
+        while True:
+            await sleep(seconds)
+            if not self._wrote:
+                self.write(KEEP_ALIVE)
+            self._wrote = False
 
     def write(self, piece: bytes) -> None:
         """Send this, or have it sent; on the event loop. An empty piece changes nothing."""
         if not piece:
             return
+        self._wrote = True
         if self._task is not None:
             self._kept.append(piece)
             return

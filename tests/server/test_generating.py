@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
+import openai
 import pytest
 
 from stepweave import LLM, SamplingParams
 from stepweave.server.protocol.answers import ChatAnswer, CompletionAnswer
+from stepweave.structured.backend import CompiledGrammar
+from stepweave.structured.grammar import GrammarSpec
 from tests.server.in_thread import Running, running
 
 STORY = "Write a short story about a fox named Ida."
@@ -224,6 +228,38 @@ def test_without_a_seed_each_answer_is_drawn_anew(service: Running) -> None:
         for _ in range(4)
     }
     assert len(texts) > 1
+
+
+def test_a_stream_that_waits_has_comments_which_clients_pass_over(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intake = service.llm.service.intake
+    held: list[Callable[[], object]] = []
+
+    def slow(spec: GrammarSpec, reasoning: bool | None) -> Future[CompiledGrammar]:
+        given: Future[CompiledGrammar] = Future()
+        held.append(lambda: given.set_result(real(spec, reasoning).result(60)))
+        return given
+
+    real = intake.grammar
+    monkeypatch.setattr(intake, "grammar", slow)
+    object.__setattr__(service.engine.settings, "keep_alive_s", 0.01)
+    asked: dict[str, Any] = {"prompt": STORY, "temperature": 0, "stream": True}
+    yes = {"structured_outputs": {"choice": ["yes"]}}
+    with (
+        service.client() as client,
+        client.stream("POST", "/v1/completions", json=asked | yes) as answer,
+    ):
+        lines = answer.iter_lines()
+        assert [next(lines) for _ in range(4)] == [": keep-alive", "", ": keep-alive", ""]
+        held.pop()()
+        told = [json.loads(each[6:]) for each in lines if each.startswith("data: {")]
+    assert "".join(each["choices"][0]["text"] for each in told) == "yes"
+    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as known:
+        stream = known.completions.create(model="embedded", **asked, extra_body=yes)
+        held.pop()()  # the answer has begun, and so with a comment
+        assert "".join(each.choices[0].text for each in stream) == "yes"
+    object.__setattr__(service.engine.settings, "keep_alive_s", 15.0)
 
 
 @pytest.fixture

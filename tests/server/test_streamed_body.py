@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from stepweave.server.streamed_body import StreamedBody
+from stepweave.server.streamed_body import KEEP_ALIVE, StreamedBody
 
 HEADERS = [(b"content-type", b"text/event-stream")]
 START = {"type": "http.response.start", "status": 200, "headers": HEADERS}
@@ -127,3 +127,33 @@ def test_what_the_connection_raises_is_raised_at_the_end() -> None:
             await body.end(b"z")
 
     assert on_a_loop(scenario).pieces == [b"a"]
+
+
+def test_silence_is_broken_by_a_comment_and_nothing_else_is() -> None:
+    async def scenario(connection: Connection, _: StreamedBody) -> None:
+        looks = asyncio.Semaphore(0)
+        body = StreamedBody(connection.send, connection.send, HEADERS, 60.0)
+
+        async def sleep(seconds: float) -> None:
+            assert seconds == 60.0
+            await looks.acquire()
+
+        async def look() -> None:
+            looks.release()
+            await turns()
+
+        with pytest.MonkeyPatch.context() as patch, body.kept_alive():
+            patch.setattr("stepweave.server.streamed_body.sleep", sleep)
+            await look()
+            assert connection.taken[0] == START
+            body.write(b"a")
+            await turns()
+            await look()  # something was written since the last
+            await look()
+            body.write(b"b")
+            await turns()
+        await look()  # the block is over
+        await body.end(b"c")
+        assert connection.pieces == [KEEP_ALIVE, b"a", KEEP_ALIVE, b"b", b"c"]
+
+    on_a_loop(scenario)

@@ -9,6 +9,7 @@ hold up every launch after it. Checking mode finds such a body, on a CPU as well
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -47,29 +48,76 @@ class CudaRecording:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """Other threads may use the device meanwhile: only this one's calls are recorded.
-
-        The garbage collector rests: were it to free a graph or a cached block now, that call would
-        end the capture.
-        """
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        """Other threads may use the device meanwhile: only this one's calls are recorded."""
+        with _no_collector:
+            self._begin()
             try:
                 yield
             except BaseException:
-                with suppress(RuntimeError):  # the capture is invalid already, and is thrown away
-                    self._graph.capture_end()
+                with suppress(Exception):  # it is invalid already, and is thrown away
+                    self._end()
                 raise
-            self._graph.capture_end()
-        finally:
-            if collects:
-                gc.enable()
+            self._end()
         self._graph.replay()  # a capture does nothing yet
+
+    def _begin(self) -> None:
+        try:
+            self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        except BaseException:
+            self._take_the_pool_back()
+            raise
+
+    def _end(self) -> None:
+        try:
+            self._graph.capture_end()
+        except BaseException:
+            self._take_the_pool_back()
+            raise
+
+    def _take_the_pool_back(self) -> None:
+        """What torch does at the end of a capture, and leaves out where that fails.
+
+        Until then its allocator takes the capture for one that goes on: it frees nothing that
+        several streams used, and asks the graph, which must be there to answer, what belongs to it.
+        """
+        _FAILED.append(self._graph)
+        device = self._stream.device_index
+        with suppress(RuntimeError):  # it was not the allocator's any more: torch has released it
+            torch._C._cuda_endAllocateToPool(device, self._pool)
+            torch._C._cuda_releasePool(device, self._pool)
 
     def replay(self) -> None:
         self._graph.replay()
+
+
+_FAILED: list[torch.cuda.CUDAGraph] = []
+
+
+class _NoCollector:
+    """The garbage collector rests while any thread is within.
+
+    Were it to free a graph or a cached block, that call would end the capture.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._within, self._collects = 0, False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._within == 0:
+                self._collects = gc.isenabled()
+                gc.disable()
+            self._within += 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self._lock:
+            self._within -= 1
+            if self._within == 0 and self._collects:
+                gc.enable()
+
+
+_no_collector = _NoCollector()
 
 
 class CudaStream:
@@ -111,8 +159,9 @@ class CudaStream:
         return moment
 
     def recording(self, pool: str) -> CudaRecording:
-        shared = self.pools.setdefault(pool, torch.cuda.graph_pool_handle())
-        return CudaRecording(self.stream, shared)
+        if pool not in self.pools:
+            self.pools[pool] = torch.cuda.graph_pool_handle()
+        return CudaRecording(self.stream, self.pools[pool])
 
     def _timing_event(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -30,7 +30,11 @@ class Recording(Protocol):
     """Work of a stream that was recorded once and can be done again by one call."""
 
     def capture(self) -> AbstractContextManager[object]:
-        """Record what is done within. At the end all of it has been done, once."""
+        """Record what is done within. At the end all of it has been done, once.
+
+        One that raises has done nothing, and may leave its pool unusable. The thread that began a
+        capture ends it, and gives the stream nothing but work meanwhile: no event, no wait.
+        """
 
     def replay(self) -> None:
         """Do it all again, in the stream's order."""
@@ -56,7 +60,7 @@ class Stream(Protocol):
         """Begin what is enqueued from here on only after `event`, of any stream of the device."""
 
     def stamp(self) -> Moment:
-        """When the stream comes to here; for timelines."""
+        """When the stream comes to here; for timelines. Within a capture it cannot be known."""
 
     def recording(self, pool: str) -> Recording:
         """Something to capture with, within `run`. Recordings of one pool work in the same

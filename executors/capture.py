@@ -17,28 +17,33 @@ the same memory: what one leaves there, nobody reads any more. Whether the host'
 up to the nodes, which may round sizes up.
 
 A signature runs as usual when it first comes up, which warms kernels up; it is captured when it
-comes up again, and replayed from then on. What cannot be captured runs as usual, and `notes` says
-so.
+comes up again, and replayed from then on. What cannot be captured, or has nothing to do, runs as
+usual, and `notes` says so.
+
+A capture that fails has done nothing, and what is left of its pool is used no more: its step runs
+as usual, and later ones are captured in another. One that a run leaves open, since the run was
+ended between two ops, is ended in the stream's order. What is stamped within one is stamped when
+it is over, as nothing is done before.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, NoReturn
 
-import torch
 from torch import Tensor
 
-from ..backends.streams import CannotCapture, Recording, Stream
+from ..backends.streams import CannotCapture, Moment, Recording, Stream
 from ..graph.plan import Plan
 from ..graph.planner.segments import Segment, segments
-from .contents import Unstable, mapped, signature, tensors
+from .contents import Unstable, mapped, signature
 from .context import Context, Memory
 from .exits import NUMBERS, telling, watched_exits
+from .frontier import Aborted
+from .places import Places, place
 
 LIMIT = 512
 """Captures of one segment: a server that is asked for ever new shapes must not fill its memory
@@ -48,6 +53,9 @@ REMEMBERED = 4096
 """Signatures of one segment of which is known that they came up, or why they are not captured. The
 one that has not come up for longest is forgotten first; of each only a hash is kept, since a wrong
 answer here would only leave a graph out, or capture one sooner."""
+
+IDLE = "nothing to do"
+"""Why a step whose ops publish nothing is not captured: a graph of it would be empty."""
 
 REASONS = 32
 """Reasons of one segment that are counted apart."""
@@ -75,7 +83,8 @@ class Captures:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.buffers: dict[str, list[Any]] = {}  # of the slots: they must lie where they lay
-        self.where = _Places()
+        self.where = Places()
+        self.pools = _Pools()
         self.segments = segments(plan)
         self.counts = {segment: Counts() for segment in self.segments}
         self._runs = {segment: _SegmentRun(self, segment) for segment in self.segments}
@@ -93,6 +102,22 @@ class Captures:
             wrapped |= {op: run.of(op) for op in segment.ops}
         return wrapped
 
+    def stamps(self, op: str, stream: Stream) -> Callable[[], Moment]:
+        """When `stream`, which runs `op`, comes to here: to be called where that is launched."""
+        run = next((run for segment, run in self._runs.items() if op in segment.ops), None)
+        return stream.stamp if run is None else run.stamp
+
+    def leave(self, op: str, stream: Stream) -> None:
+        """Of a run that was ended: nothing follows what was launched of the segment of `op`."""
+        for segment, run in self._runs.items():
+            if op == segment.ops[0]:
+                stream.run(run.leave, -1, "end of captures")
+
+    def end(self) -> None:
+        """After a run: let go of what its last steps worked on."""
+        for run in self._runs.values():
+            run.end()
+
     def notes(self) -> list[str]:
         """What ran as usual, and why; one line for each segment."""
         lines = []
@@ -105,64 +130,27 @@ class Captures:
         return lines
 
 
-class _Places:
-    """Memory that stays where it is, and what lies in the static slots of carried values."""
+class _Pools:
+    """The memory in which recordings of each stream work: another one after a failed capture."""
 
     def __init__(self) -> None:
-        self._slots: dict[tuple[str, int, int], Tensor] = {}  # (value, slot, place) -> bytes
-        self._staying: dict[int, Tensor] = {}  # storage -> a tensor in it, which keeps it
+        self._failed: dict[str, int] = {}
 
-    def stay(self, datum: Any) -> None:
-        for tensor in tensors(datum):
-            self._staying[tensor.untyped_storage().data_ptr()] = tensor
+    def of(self, stream: str) -> str:
+        failed = self._failed.get(stream, 0)
+        return f"{stream}, after {failed} failed captures" if failed else stream
 
-    def settle(self, name: str, slot: int, datum: Any) -> Any:
-        """The datum, copied to where its slot lies."""
-        places = count()
-
-        def settled(tensor: Tensor) -> Tensor:
-            return self._slot((name, slot, next(places)), tensor).copy_(tensor)
-
-        return mapped(datum, settled)
-
-    def reserve(self, name: str, slot: int, datum: Any) -> None:
-        """Make room for such a datum: within a capture there would be none outside it."""
-        for place, tensor in enumerate(tensors(datum)):
-            self._slot((name, slot, place), tensor)
-
-    def _slot(self, place: tuple[str, int, int], tensor: Tensor) -> Tensor:
-        size = tensor.numel() * tensor.element_size()
-        held = self._slots.get(place)
-        if held is None or len(held) < size:
-            held = torch.empty(max(size, 1), dtype=torch.uint8, device=tensor.device)
-            self._slots[place] = held
-            self.stay(held)
-        return held[:size].view(tensor.dtype).view(tensor.shape)
-
-    def signature(self, datum: Any) -> Hashable:
-        """All that a body can see of a datum but the contents of its tensors.
-
-        Raises `Unstable` also for a tensor in memory that is not known to stay.
-        """
-        return signature(datum, self._staying_place)
-
-    def _staying_place(self, tensor: Tensor) -> Hashable:
-        if tensor.untyped_storage().data_ptr() not in self._staying:
-            raise Unstable("the memory that it reads is elsewhere in each step")
-        return _place(tensor)
+    def failed(self, stream: str) -> None:
+        self._failed[stream] = self._failed.get(stream, 0) + 1
 
 
-def _place(tensor: Tensor) -> Hashable:
-    """All that a body can see of a tensor but its contents."""
-    return (
-        type(tensor),
-        tensor.data_ptr(),
-        tensor.shape,
-        tensor.stride(),
-        tensor.dtype,
-        tensor.device,
-        tensor.is_neg() or tensor.is_conj(),
-    )
+class _Later:
+    """A moment that is not known before a capture is over."""
+
+    moment: Moment | None = None
+
+    def __call__(self) -> float | None:
+        return None if self.moment is None else self.moment()
 
 
 @dataclass(frozen=True)
@@ -179,13 +167,14 @@ class _SegmentRun:
 
     def __init__(self, captures: Captures, segment: Segment) -> None:
         plan, graph = captures.plan, captures.plan.graph
-        self._where = captures.where
+        self._where, self._pools = captures.where, captures.pools
         self._counts = captures.counts[segment]
         self._segment = segment
         self._known: dict[Hashable, _Captured] = {}
         self._seen: dict[int, str | None] = {}  # hash, latest last -> why it is not captured
         self._states: tuple[object, ...] = ()
         self._buffers: list[list[Any]] = []
+        self._kept: list[tuple[list[Any], str]] = []  # history, value
         self._reads = [
             (read.name, read.carry)
             for read in dict.fromkeys(
@@ -203,11 +192,14 @@ class _SegmentRun:
         self._never = f"{fresh[0]} is fresh in each step" if fresh else None
         # Of the step that is under way:
         self._replayed: _Captured | None = None
+        self._first = False  # of its signature
+        self._idle = True  # nothing has been published
         self._key: Hashable = None
         self._inputs: tuple[Any, ...] = ()
         self._capturing: tuple[Recording, ExitStack] | None = None
         self._outputs: dict[str, Any] = {}
         self._done: list[tuple[Run, Context]] = []
+        self._stamps: list[_Later] = []  # of the capture
 
     def begin(self, memory: Memory, stream: Stream) -> None:
         """Forget what was captured on other states: a graph knows them by address."""
@@ -225,6 +217,9 @@ class _SegmentRun:
             self._known.clear()
             self._seen.clear()
         self._states, self._settled = states, settled
+        kept = (name for name in self._settled & memory.kept.keys() if self._cells[name].written)
+        self._kept = [(memory.kept[name], name) for name in kept]
+        memory.kept_elsewhere.update(name for _, name in self._kept)
         filled = (self._cells[name] for name in sorted(self._segment.writes))
         self._buffers = [
             cells.buffers for cells in filled if cells.buffers and cells.value.allocate is not None
@@ -244,13 +239,33 @@ class _SegmentRun:
                 self._run_body(context)
             if last and self._capturing is not None:
                 self._keep(context.step)
+            elif last and self._first and self._idle:
+                self._remember(hash(self._key), IDLE)
+            if last:
+                self._hand_out(context.step)
 
         return run
 
+    def stamp(self) -> Moment:
+        """When the stream comes to here."""
+        if self._capturing is None:
+            return self._stream.stamp()
+        self._stamps.append(later := _Later())
+        return later
+
+    def leave(self, step: int) -> None:
+        """End a capture of which no more will be launched: its step is not done."""
+        if self._capturing is not None:
+            self._end_capture(Aborted())
+
+    def end(self) -> None:
+        """Let go of what the last step worked on."""
+        self._forget_step()
+        self._cells = {}
+
     def _choose(self, step: int) -> None:
         """Before the first op of a step: replay, capture, or run as usual."""
-        self._replayed, self._capturing, self._outputs = None, None, {}
-        self._done.clear()
+        self._forget_step()
         if self._never is not None:
             self._counts.because(self._never)
             return
@@ -266,22 +281,50 @@ class _SegmentRun:
             self._counts.replayed += 1
             known.recording.replay()
             return
-        reason = self._why_not(key)
+        reason, self._key = self._why_not(key), key
         if reason is not None:
             self._counts.because(reason)
             return
-        self._key = key
         try:
-            recording = self._stream.recording(self._segment.stream)
+            recording = self._stream.recording(self._pools.of(self._segment.stream))
         except CannotCapture as error:
             self._never = str(error)
             self._counts.because(self._never)
             return
+        self._begin_capture(recording)
+
+    def _forget_step(self) -> None:
+        self._replayed, self._capturing, self._outputs = None, None, {}
+        self._key, self._first, self._idle, self._inputs = None, False, True, ()
+        self._done.clear()
+
+    def _begin_capture(self, recording: Recording) -> None:
         within = ExitStack()
-        within.enter_context(watched_exits())
-        within.enter_context(telling(_refuse))
-        within.enter_context(recording.capture())
         self._capturing = recording, within
+        try:
+            within.enter_context(watched_exits())
+            within.enter_context(telling(_refuse))
+            within.enter_context(recording.capture())
+        except Exception as error:
+            self._fall_back(error)
+
+    def _end_capture(self, error: Exception | None = None) -> None:
+        """Of what was done within: `error`, or all. Raises what goes wrong with it as a whole."""
+        assert self._capturing is not None, "only what has begun is ended"
+        (_, within), self._capturing = self._capturing, None
+        try:
+            if error is None:
+                within.close()
+            else:
+                self._pools.failed(self._segment.stream)
+                with suppress(Exception):
+                    within.__exit__(type(error), error, error.__traceback__)
+        finally:
+            if self._stamps:
+                moment = self._stream.stamp()
+                for later in self._stamps:
+                    later.moment = moment
+                self._stamps.clear()
 
     def _signature(self, step: int) -> Hashable:
         """All that the bodies can see in a step but the contents of tensors. Raises `Unstable`.
@@ -294,7 +337,7 @@ class _SegmentRun:
             step % self._phases,
             *[where.signature(datum) for datum in self._inputs],
             *[where.signature(buffers[step % len(buffers)]) for buffers in self._buffers],
-            *[signature(state, _place) for state in self._states],
+            *[signature(state, place) for state in self._states],
         )
 
     def _why_not(self, key: Hashable) -> str | None:
@@ -302,6 +345,7 @@ class _SegmentRun:
         at = hash(key)
         if at not in self._seen:
             self._remember(at, None)
+            self._first = True
             return "first of its shape"
         self._remember(at, reason := self._seen[at])
         if reason is None and len(self._known) >= LIMIT:
@@ -349,24 +393,25 @@ class _SegmentRun:
             if written is not None and written[slot] != step:
                 self._outputs[name] = None  # nothing this time; the slot still holds an old version
                 continue
+            self._idle = self._idle and cells[slot] is None
             if name not in self._settled and name in self._on_device:
                 self._outputs[name] = None  # nobody reads it but the ops of this very step
                 continue
             if name in (self._settled if capturing else self._carried):
                 context.write(name, self._where.settle(name, slot, cells[slot]))
-            elif name in self._settled:
+            elif self._first and name in self._settled:
                 self._where.reserve(name, slot, cells[slot])
             self._outputs[name] = cells[slot]
 
     def _keep(self, step: int) -> None:
         """After the last op: the capture is complete, and has done the step's work."""
         assert self._capturing is not None, "only what is captured is kept"
-        recording, within = self._capturing
-        self._capturing = None
+        recording, _ = self._capturing
         try:
-            within.close()
+            self._end_capture()
         except Exception as error:
-            self._fall_back(error)
+            self._pools.failed(self._segment.stream)
+            self._run_again(error)
             return
         try:  # the step's work is done; but can the graph do it again?
             changed = self._signature(step) != self._key
@@ -381,15 +426,24 @@ class _SegmentRun:
         self._known[self._key] = _Captured(recording, dict(self._outputs), self._inputs)
         self._counts.captured += 1
 
+    def _hand_out(self, step: int) -> None:
+        """Copies of the versions that the run returns: a graph writes to the same places again."""
+        for history, name in self._kept:
+            cells, written = self._cells[name].cells, self._cells[name].written
+            slot = step % len(cells)
+            there = written is not None and written[slot] == step
+            history.append(mapped(cells[slot], Tensor.clone) if there else None)
+
     def _refuse(self, reason: str) -> None:
         self._remember(hash(self._key), reason)
         self._counts.because(reason)
 
     def _fall_back(self, error: Exception) -> None:
         """Something in the segment cannot be captured: do the step so far as usual, and say so."""
-        capturing, self._capturing = self._capturing, None
-        if capturing is not None:
-            capturing[1].__exit__(type(error), error, error.__traceback__)
+        self._end_capture(error)
+        self._run_again(error)
+
+    def _run_again(self, error: Exception) -> None:
         reason = f"cannot be captured: {type(error).__name__}: {error}"
         self._refuse(reason.splitlines()[0])
         for again, context in self._done:

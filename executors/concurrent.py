@@ -20,7 +20,7 @@ the plan orders what runs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 from queue import Empty, SimpleQueue
@@ -63,7 +63,10 @@ def run_on(
     buffers = {} if captures is None else captures.buffers
     memory = Memory.of(plan.graph, sizes, given.states, given.keep, frontier, buffers)
     running = ConcurrentRun(plan, program, frontier, memory, device, given.trace, captures)
-    running.work(given.watchdog_s)
+    try:
+        running.work(given.watchdog_s)
+    finally:
+        running.let_go()
     for copies in running.copies.values():
         copies.finish()
     return RunReport(
@@ -122,6 +125,7 @@ class ConcurrentRun:
             [actor for actor in program.actors if actor in program.streams],
             urgent_streams(program),
         )
+        self.captures = captures
         self.captured = {} if captures is None else captures.begin(memory, self.streams)
         self.holds = Holds(plan, memory.cells) if device.defers else None
         self.copies: dict[str, Copies] = {}
@@ -219,7 +223,9 @@ class ConcurrentRun:
         if self.holds is None:
             return run if times is None else times.timed(vertex)
         if times is not None:
-            run = times.stamped(vertex, stream, run)
+            of = self.captures
+            stamp = stream.stamp if of is None else of.stamps(task.op, stream)
+            run = times.stamped(vertex, stamp, run)
         if run is None:
             return None
         body, keep = run, self.holds.keep(vertex)
@@ -395,6 +401,8 @@ class ConcurrentRun:
         except BaseException as cause:
             self._fail(status, cause)
         finally:
+            if self.captures is not None and frontier.aborted:
+                self._leave_captures(tasks)
             status.at = status.wait = None
             status.ended = True
             self.ended.put(actor)
@@ -404,6 +412,21 @@ class ConcurrentRun:
         at = status.at
         self.failures.append((at.step, at.vertex.position, status.failure(cause)))
         self._abort()
+
+    def _leave_captures(self, tasks: Sequence[Task]) -> None:
+        """By the thread that launched what is being captured."""
+        assert self.captures is not None, "only captures are left"
+        with self.device.entered():
+            for task in tasks:
+                for op in task.launches:
+                    self.captures.leave(op, self.streams[task.stream or ""])
+
+    def let_go(self) -> None:
+        """Let go of what the run worked on: its calls know it, and it knows its calls."""
+        self.performs.clear()
+        self.failures.clear()
+        if self.captures is not None:
+            self.captures.end()
 
     def _abort(self) -> None:
         """End every worker: wake those that wait, and let none begin another op."""

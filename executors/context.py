@@ -276,6 +276,7 @@ class Memory:
     cells: Mapping[str, Cells]
     kept: Mapping[str, list[Any]]
     incomplete: dict[str, Incomplete] = field(default_factory=dict)  # by op
+    kept_elsewhere: set[str] = field(default_factory=set)  # by who runs the ops of these values
 
     @staticmethod
     def of(
@@ -352,7 +353,7 @@ class Memory:
         return tuple(
             (_keep(self.kept[name], self.cells[name].value, late), self.cells[name].cells)
             for name in vertex.op.writes
-            if name in self.kept
+            if name in self.kept and name not in self.kept_elsewhere
         )
 
     def _fresh(self, name: str) -> bool:

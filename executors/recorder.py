@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 
-from ..backends.streams import Moment, Stream
+from ..backends.streams import Moment
 from ..graph.node import Node, Op
 from ..graph.step_graph import Vertex
 from .context import Context
@@ -70,17 +70,23 @@ class RunTimes:
         return timed_run
 
     def stamped(
-        self, vertex: Vertex, stream: Stream, run: Callable[[Context], None] | None
+        self,
+        vertex: Vertex,
+        stamp: Callable[[], Moment],
+        run: Callable[[Context], None] | None,
     ) -> Callable[[Context], None]:
-        """This run of a device op, whose work its stream may do later: the stream has the times."""
+        """This run of a device op, whose work its stream may do later: the stream has the times.
+
+        `stamp`: when the stream comes to where it is called.
+        """
         self._actors[vertex.name] = vertex.actor
         note = self._stamped.setdefault(vertex.name, deque(maxlen=self._steps)).append
 
         def stamped_run(context: Context) -> None:
-            before = stream.stamp()
+            before = stamp()
             if run is not None:
                 run(context)
-            note((context.step, before, stream.stamp()))
+            note((context.step, before, stamp()))
 
         return stamped_run
 

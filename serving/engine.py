@@ -211,6 +211,7 @@ class Engine:
             self._found.bring(TABLE, table)
             of_run = [each for each in self.plan.graph.states.values() if each.per_run]
             states = {**self._states, **{each.name: self._made(each) for each in of_run}}
+            steps = table.steps
             try:
                 return run(
                     self.plan,
@@ -225,8 +226,10 @@ class Engine:
                 step, error = failure.step, _said(failure)
             except StepweaveError:
                 raise
-            except Exception as failure:  # no op: the memory of the run could not be allocated
-                step, error = None, f"no step could begin: {shortly(failure)}"
+            except Exception as failure:  # no op: such as memory that cannot be allocated
+                begun = table.steps > steps
+                what = "the run ended between its ops" if begun else "no step could begin"
+                step, error = None, f"{what}: {shortly(failure)}"
             self.totals.failed_steps += 1
             table.recover(step, error)
             now = _settled(table)

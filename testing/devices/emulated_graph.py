@@ -33,13 +33,13 @@ class EmulatedGraph:
     """`with graph.capture(): body()`, then `graph.replay()` as often as wanted."""
 
     def __init__(self) -> None:
-        self._calls: list[Callable[[], None]] = []
+        self.calls: list[Callable[[], None]] = []
         self._made: list[Tensor] = []
 
     @contextmanager
     def capture(self) -> Iterator[None]:
         """A capture that fails has done nothing, as with a graph: what it changed is put back."""
-        noting = _Noting(self._calls, self._made)
+        noting = _Noting(self.calls, self._made)
         try:
             with noting:
                 yield
@@ -51,7 +51,7 @@ class EmulatedGraph:
 
     def replay(self) -> None:
         with torch.inference_mode():
-            for call in self._calls:
+            for call in self.calls:
                 call()
             self._spoil()
 

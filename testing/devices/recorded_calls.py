@@ -2,13 +2,17 @@
 
 What it writes is what a GPU would be asked: so the exact sequence of stream and event calls
 of a pipeline can be read, compared and checked for races where there is no GPU.
+
+Captures are tapes, by CUDA's rules: what is stamped in one cannot be read, nobody waits for what is
+recorded in one, the thread that began it ends it, one that fails leaves its pool unusable, and one
+that nobody ends fails the run.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -21,6 +25,9 @@ from ...graph.plan import Plan
 
 if TYPE_CHECKING:
     from ...executors.capture import Captures
+
+
+Place = Literal["at its begin", "at its end"]
 
 
 class Call(NamedTuple):
@@ -70,21 +77,67 @@ class RecordedStream:
         work(step)
 
     def record(self) -> RecordedEvent:
+        self.device.require_no_capture(self.name)
         self.device.note("record", self.name, self.last, self.name)
         return RecordedEvent(self.device, self.last, self.name)
 
     def wait(self, event: Event) -> None:
         assert isinstance(event, RecordedEvent), "streams wait for their own device's events"
+        self.device.require_no_capture(self.name)
         self.device.note("wait", self.name, event.work, event.of)
 
     def stamp(self) -> Moment:
+        if self.name in self.device.capturing:
+            return _unreadable
         now = perf_counter()
         return lambda: now
 
     def recording(self, pool: str) -> Recording:
+        return Taped(self.device, self.name, pool)
+
+
+def _unreadable() -> float:
+    raise RuntimeError("an event that was recorded in a capture cannot be queried")
+
+
+class Taped:
+    """A tape of what one stream is given, which keeps CUDA's rules for captures."""
+
+    def __init__(self, device: RecordedCalls, stream: str, pool: str) -> None:
         from .emulated_graph import EmulatedGraph  # with torch, which noting calls does without
 
-        return EmulatedGraph()
+        self._device, self._stream, self._pool = device, stream, pool
+        self._tape = EmulatedGraph()
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """Raises `RuntimeError` where the pool, or the stream, is in a capture already."""
+        device = self._device
+        device.require_no_capture(self._stream)
+        if self._pool in device.pools_in_capture:
+            raise RuntimeError(f"pool {self._pool!r} is in a capture already, or one that failed")
+        device.pools_in_capture.add(self._pool)
+        self._fail_if_wanted("at its begin")
+        device.capturing[self._stream] = threading.get_ident()
+        try:
+            with self._tape.capture():
+                yield
+                self._fail_if_wanted("at its end")
+        finally:
+            began = device.capturing.pop(self._stream)
+            assert began == threading.get_ident(), "a capture is ended by the thread that began it"
+        device.pools_in_capture.remove(self._pool)
+        device.empty_captures += not self._tape.calls
+
+    def _fail_if_wanted(self, where: Place) -> None:
+        if self._device.failing.get(self._stream) == where:
+            del self._device.failing[self._stream]
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    def replay(self) -> None:
+        """Raises `RuntimeError` where the stream is in a capture."""
+        self._device.require_no_capture(self._stream)
+        self._tape.replay()
 
 
 @dataclass
@@ -100,17 +153,30 @@ class RecordedCalls:
     urgent: frozenset[str] = frozenset()
     defers: bool = field(default=True, init=False)
     advice: str = field(default="", init=False)
+    capturing: dict[str, int] = field(default_factory=dict)  # stream -> thread
+    pools_in_capture: set[str] = field(default_factory=set)
+    failing: dict[str, Place] = field(default_factory=dict)  # the next capture of these streams
+    empty_captures: int = 0  # graphs that do nothing
 
     def entered(self) -> nullcontext[None]:
         """There is no device to be on."""
         return nullcontext()
 
     def open(self, streams: Sequence[str], urgent: frozenset[str]) -> Mapping[str, RecordedStream]:
+        for name in streams:
+            self.require_no_capture(name)
         self.urgent = urgent
         return {name: RecordedStream(name, self) for name in streams}
 
     def close(self, seconds: float | None) -> Sequence[str]:
+        for name in [*self.capturing]:
+            self.require_no_capture(name)
         return ()
+
+    def require_no_capture(self, stream: str) -> None:
+        """Raises `RuntimeError` where `stream` is in a capture, in which this is not permitted."""
+        if stream in self.capturing:
+            raise RuntimeError(f"operation not permitted when stream {stream!r} is capturing")
 
     def abort(self) -> None:
         """Nobody ever sleeps here."""

@@ -4,19 +4,25 @@ It keeps CUDA's rules for threads: each has a current device, at first device 0,
 a current stream. What a stream is asked is noted as `recorded_calls.Call`, so that the calls of the
 executor for GPUs can be compared with those of the recorded device; and in `where` the current
 device of every thread that touched a stream, an event or the module.
+
+Its graphs are tapes. A stream that is capturing answers no questions, what is recorded in a capture
+cannot be read, and a capture that fails leaves its pool with the allocator until that is told.
 """
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
+from stepweave.testing.devices.emulated_graph import EmulatedGraph
 from stepweave.testing.devices.recorded_calls import Call
 
 
@@ -38,6 +44,10 @@ class FakeCuda:
     began_after: list[tuple[FakeStream, FakeStream]] = field(default_factory=list)
     synchronized: list[int] = field(default_factory=list)
     here: _Here = field(default_factory=_Here)
+    graphs: list[FakeGraph] = field(default_factory=list)
+    pools: list[object] = field(default_factory=list)  # handles, in the order of making
+    allocating: list[object] = field(default_factory=list)  # pools of captures that go on
+    released: list[object] = field(default_factory=list)
 
     def touched(self, what: str) -> None:
         self.where.append((what, self.here.device))
@@ -94,7 +104,26 @@ class FakeCuda:
             assert blocking or enable_timing, "a host that spins takes the GIL from others"
             return FakeEvent(self)
 
+        def graph() -> FakeGraph:
+            self.graphs.append(FakeGraph(self))
+            return self.graphs[-1]
+
+        def handle() -> object:
+            self.pools.append((0, len(self.pools) + 1))
+            return self.pools[-1]
+
+        def end_allocate(device: int, pool: object) -> None:
+            if pool not in self.allocating:
+                raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+            self.allocating.remove(pool)
+
+        allocator: Any = {
+            "_cuda_endAllocateToPool": end_allocate,
+            "_cuda_releasePool": lambda device, pool: self.released.append(pool),
+        }
         stands: Any = {
+            "CUDAGraph": graph,
+            "graph_pool_handle": handle,
             "is_available": lambda: True,
             "device_count": lambda: 2,
             "current_device": lambda: self.here.device,
@@ -107,6 +136,7 @@ class FakeCuda:
         }
         with (
             patch.multiple(torch.cuda, **stands),
+            patch.multiple(torch._C, create=True, **allocator),
             patch.multiple(torch.cuda.nvtx, range_push=self.range_push, range_pop=lambda: None),
         ):
             yield
@@ -119,16 +149,29 @@ class FakeStream:
     priority: int
     name: str = ""
     last: str | None = None
+    capturing: FakeGraph | None = None
+
+    @property
+    def device_index(self) -> int:
+        return int(self.device.index)
+
+    def require_no_capture(self) -> None:
+        if self.capturing is not None:
+            self.capturing.valid = False
+            raise RuntimeError("operation not permitted when stream is capturing")
 
     def wait_event(self, event: FakeEvent) -> None:
+        self.require_no_capture()
         assert event.of is not None, "an event must be recorded before anybody waits for it"
         self.cuda.note("wait", self, event.work, event.of)
 
     def wait_stream(self, other: FakeStream) -> None:
+        self.require_no_capture()
         self.cuda.touched("wait_stream")
         self.cuda.began_after.append((self, other))
 
     def query(self) -> bool:
+        self.require_no_capture()
         self.cuda.touched("query")
         return True
 
@@ -140,18 +183,77 @@ class FakeEvent:
     cuda: FakeCuda
     work: str | None = None
     of: FakeStream | None = None
+    captured: bool = False
 
     def record(self, stream: FakeStream) -> None:
         assert self.of is None, "recorded once"
         self.work, self.of = stream.last, stream
+        self.captured = stream.capturing is not None
         self.cuda.note("record", stream, stream.last, stream)
 
     def synchronize(self) -> None:
         assert self.of is not None, "an event must be recorded before anybody waits for it"
+        self.require_not_captured()
         self.cuda.note("synchronize", None, self.work, self.of)
 
     def query(self) -> bool:
+        self.require_not_captured()
         return True
 
     def elapsed_time(self, later: FakeEvent) -> float:
+        self.require_not_captured()
+        later.require_not_captured()
         return 0.0
+
+    def require_not_captured(self) -> None:
+        if self.captured:
+            raise RuntimeError("operation not permitted on an event last recorded in a capture")
+
+
+class FakeGraph:
+    """A tape, begun and ended as torch does it."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self.valid = True
+        self._cuda, self._tape, self._within = cuda, EmulatedGraph(), ExitStack()
+        self._pool: object = None
+        self._stream: FakeStream | None = None
+        self._thread = 0
+
+    def capture_begin(self, pool: object, capture_error_mode: str) -> None:
+        stream = self._cuda.current_stream()
+        assert stream in self._cuda.streams, "no capture on a default stream"
+        assert capture_error_mode == "thread_local", "other threads go on using the device"
+        assert not gc.isenabled(), "what the collector frees ends the capture"
+        if pool in self._cuda.allocating:
+            raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+        self._cuda.allocating.append(pool)
+        stream.require_no_capture()
+        stream.capturing, self._stream, self._pool = self, stream, pool
+        self._thread = threading.get_ident()
+        self._within.enter_context(self._tape.capture())
+
+    def capture_end(self) -> None:
+        """A body that raised has asked for what cannot be captured: the capture is invalid."""
+        invalid = sys.exc_info()[1] is not None or not self.valid
+        assert self._thread == threading.get_ident(), "the thread that began it ends it"
+        assert self._stream is not None, "capture_end() called before capture_begin()"
+        if self._cuda.current_stream() is not self._stream:
+            raise RuntimeError("Capture must end on the same stream it began on.")
+        self._stream.capturing = None
+        with suppress(_NothingIsDone), self._within:
+            raise _NothingIsDone  # which a tape takes back
+        if invalid:
+            raise RuntimeError("operation failed due to a previous error during capture")
+        self._cuda.allocating.remove(self._pool)
+        assert self._tape.calls, "The CUDA Graph is empty."
+
+    def replay(self) -> None:
+        assert self._stream is not None, "what was captured is replayed"
+        assert self._cuda.current_stream() is self._stream, "in the order of its stream"
+        self._stream.require_no_capture()
+        self._tape.replay()
+
+
+class _NothingIsDone(Exception):
+    """In a capture on a GPU."""

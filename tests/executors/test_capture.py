@@ -49,8 +49,12 @@ def pipeline(
     factor: Callable[[int], int] = lambda step: 2,
     storage: str = "slots",
     slots: int | None = None,
+    beside: Node | None = None,
 ) -> Plan:
-    """stage (host) → add → carry (device), the total being carried; copied back and kept."""
+    """stage (host) → add → carry (device), the total being carried; copied back and kept.
+
+    `beside`: a node that has nothing to do with them.
+    """
 
     def stage(ctx: OpContext) -> None:
         held = ctx.buffer("staging")
@@ -77,6 +81,7 @@ def pipeline(
         ),
         Node("copy", (Op(),), (Op((Read("total"),), ("out",), run=copy),), stream="compute"),
         Node("settle", (Op((Read("out"),)),), offset=1),
+        *([] if beside is None else [beside]),
     ]
     values = [
         Value(

@@ -93,7 +93,7 @@ class Passing:
 def test_an_op_that_its_stream_has_not_done_yet_is_not_there_yet() -> None:
     stream, times = Passing(), RunTimes(4)
     vertex = Vertex("one", Node("one"), Op(), "device", "compute", 0, 0, None)
-    noted = times.stamped(vertex, stream, None)  # type: ignore[arg-type]
+    noted = times.stamped(vertex, stream.stamp, None)
     for step in range(2):
         noted(_At(step))  # type: ignore[arg-type]
     found = []

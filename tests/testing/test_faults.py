@@ -12,7 +12,11 @@ from functools import partial
 import pytest
 
 from stepweave.executors.errors import NodeFailure, StuckWait, UndeclaredAccess
+from stepweave.executors.report import RunReport
+from stepweave.executors.run_arguments import RunArguments
+from stepweave.executors.serial import run_serial
 from stepweave.graph.node import OpContext, Run
+from stepweave.graph.plan import Plan
 from stepweave.nodes.data import DraftTable
 from stepweave.requests.increment import Increment
 from stepweave.requests.request import Request, SamplingParams
@@ -163,6 +167,19 @@ def test_memory_that_cannot_be_had_ends_everybody_unless_it_comes_back(
     if reason == "error":
         said = {request.error for request in requests}
         assert said == {"no step could begin: MemoryError: out of memory"}
+
+
+def test_a_run_that_fails_between_its_ops_is_not_said_to_lack_memory() -> None:
+    def ends_early(plan: Plan, given: RunArguments) -> RunReport:
+        run_serial(plan, replace(given, steps=1))
+        raise RuntimeError("lost")
+
+    engine = tiny_engine(TinyConfig(depth=2))
+    engine.executor = ends_early
+    requests = tiny_requests(PLAIN)
+    serve(engine, requests)
+    errors = {request.error for request in requests}
+    assert errors == {"the run ended between its ops: RuntimeError: lost"}
 
 
 def test_a_wrong_declaration_and_an_interrupt_are_not_recovered_from() -> None:

@@ -75,7 +75,7 @@ class Places:
 
 
 def place(tensor: Tensor) -> Hashable:
-    """All that a body can see of a tensor `[...]` but its contents."""
+    """All that a body can see of `tensor[...]` but its contents."""
     return (
         type(tensor),
         tensor.data_ptr(),

@@ -77,6 +77,8 @@ def test_replayed_steps_give_the_tokens_and_counts_of_the_serial_loop(name: str)
         for _ in range(2):
             assert told(llm.generate(PROMPTS, params)) == wanted
     assert all(each.replayed > 0 for each in counts(device)), device.captures.notes()  # type: ignore[union-attr]
+    assert device.empty_captures == 0, "a step with nothing to do is no graph"
+    assert device.pools_in_capture == set(), "no capture fails"
 
 
 def test_after_warming_up_steady_steps_are_replayed() -> None:

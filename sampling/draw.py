@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..backends.kernels import runs_on
+from .cuts import cut
 from .noise import Purpose, gumbel
 
 _NEVER = float("-inf")
@@ -47,43 +48,29 @@ def filtered_log_probs(
         min_p: `[L]` float in [0, 1); 0 is off. None if no row uses it (known to the host); rows
             that do not use it get the same bits either way.
         any_random: False if every row is greedy (known to the host): then nothing else is done.
-        any_top_k, any_top_p: False if no row uses it (known to the host): saves the sort. Rows
+        any_top_k, any_top_p: False if no row uses it (known to the host): saves a search. Rows
             that do not use them get the same bits either way.
         normalized: False leaves out the last pass: scores relative to the best token, which is all
             that `draw` needs.
     """
-    vocab = logits.shape[-1]
     if logits.dtype != torch.float64:
         logits = logits.to(torch.float32)
     if not any_random:
         return _only(logits.argmax(dim=-1, keepdim=True), logits)
+    log_min_p = None if min_p is None else min_p.to(logits.dtype).log()
+    k, p = top_k if any_top_k else None, top_p if any_top_p else None
     if runs_on(logits):
+        from .kernels import cut as kernel
         from .kernels.scale import scaled as scaled_by_kernel
 
         scaled = scaled_by_kernel(logits, temperature)
+        if k is not None or p is not None or log_min_p is not None:
+            scaled = kernel.cut(scaled, k, p, log_min_p)
     else:
-        scaled = _scaled(logits, temperature)
-
-    if any_top_k or any_top_p:
-        # Stable, so that equal tokens are ranked by their id.
-        ranked, order = scaled.sort(dim=-1, descending=True, stable=True)
-        if any_top_k:
-            k = torch.where((top_k <= 0) | (top_k > vocab), vocab, top_k).to(torch.int64)[:, None]
-            worst = ranked.gather(-1, k - 1)
-            scaled = scaled.masked_fill(scaled < worst, _NEVER)
-            ranked = ranked.masked_fill(ranked < worst, _NEVER)
-        if any_top_p:
-            probabilities = ranked.softmax(dim=-1)
-            better = probabilities.cumsum(dim=-1) - probabilities  # of all tokens ranked before
-            p = top_p.to(logits.dtype)[:, None]
-            cut = (better >= p) & (p < 1)
-            cut[:, 0] = False
-            # `order` is a permutation of each row: every token gets its own verdict back.
-            scaled = scaled.masked_fill(torch.zeros_like(cut).scatter_(-1, order, cut), _NEVER)
-
-    if min_p is not None:
-        # The best token stands at 0 here, so this is the logarithm of every token's share of it.
-        scaled = scaled.masked_fill(scaled < min_p.to(logits.dtype)[:, None].log(), _NEVER)
+        scaled = cut(_scaled(logits, temperature), k, p)
+        if log_min_p is not None:
+            # The best token stands at 0, so this is the logarithm of every token's share of it.
+            scaled = scaled.masked_fill(scaled < log_min_p[:, None], _NEVER)
 
     return scaled.log_softmax(dim=-1) if normalized else scaled
 

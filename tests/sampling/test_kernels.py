@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from stepweave.backends.kernels import KernelsUnavailable
+from stepweave.sampling.cuts import cut
 from stepweave.sampling.draw import draw, filtered_log_probs
 from stepweave.sampling.noise import _gumbel_from_words, gumbel, uniform
 from stepweave.sampling.verification import coupled
@@ -295,6 +296,33 @@ def test_a_row_is_sampled_the_same_beside_rows_with_top_k(
     ]
     for other in found[1:]:
         assert all(map(torch.equal, found[0], other))
+
+
+@pytest.mark.parametrize("vocab", [7, 1100, 5000])
+@pytest.mark.parametrize("which", ["top-k", "top-p", "both"])
+def test_top_k_and_top_p_keep_what_the_reference_keeps(
+    interpreted: Interpreter, which: str, vocab: int
+) -> None:
+    """Settings of all kinds together, ties within a tile and over several, and broken lines."""
+    x = logits(vocab, 6, vocab)
+    fine = torch.randn(1, vocab, generator=generator(vocab)) * 4
+    x = torch.cat([x, fine, torch.zeros(1, vocab)])
+    x -= x.gather(1, x.argmax(dim=1, keepdim=True))
+    k = torch.tensor([1, 2, 0, 40, vocab, 3, 50, 0]) if which != "top-p" else None
+    p = torch.tensor([0.5, 0.0, 0.3, 1.0, 0.99, 0.2, 0.4, 0.97]) if which != "top-k" else None
+    p = None if p is None else p.double()
+    found = interpreted(f"{KERNELS}.cut:cut", x, k, p, None)
+    assert same(found, cut(x, k, p))
+    assert 0 < int(found[6].isinf().sum()) < vocab or which == "top-k"
+
+
+def test_min_p_is_cut_in_the_same_launch(interpreted: Interpreter) -> None:
+    x = torch.tensor([[0.0, -0.5, -0.5, -1.5], [-2.0, 0.0, -1.0, -0.5]])
+    least = torch.tensor([-0.5, -INF])
+    found = interpreted(f"{KERNELS}.cut:cut", x, None, None, least)
+    assert found.tolist() == [[0.0, -0.5, -0.5, -INF], [-2.0, 0.0, -1.0, -0.5]]
+    found = interpreted(f"{KERNELS}.cut:cut", x, torch.tensor([2, 3]), None, least)
+    assert found.tolist() == [[0.0, -0.5, -0.5, -INF], [-INF, 0.0, -1.0, -0.5]]
 
 
 def test_drafting_and_filtering_use_them_too(interpreted: Interpreter) -> None:

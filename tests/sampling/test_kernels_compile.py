@@ -15,6 +15,7 @@ pytest.importorskip("triton", reason="Triton has builds for Linux only")
 
 from stepweave.sampling.kernels import (
     choose,
+    cut,
     hand_on,
     keys,
     mask,
@@ -34,6 +35,7 @@ KERNELS = [
     (mask, "_apply"),
     (scale, "_scale"),
     (hand_on, "_hand_on"),
+    (cut, "_cut"),
 ]
 S, W, V = 2, 3, 128256
 
@@ -65,6 +67,7 @@ def test_every_kernel_compiles_and_rounds_each_operation_by_itself(
     choose.draw(flat, lines, lines, lines == 0, lines)
     mask.apply_bitmask(flat, masks)
     scale.scaled(flat, torch.ones(S * W).double(), masks)
+    cut.cut(flat.clone(), lines, torch.ones(S * W).double(), torch.ones(S * W))
     uniform.uniform(lines, lines, 1)
     table = torch.zeros(9, dtype=torch.int64)
     hand_on.hand_on(drafts, rows, rows, rows, torch.zeros(9, 8, dtype=torch.int32), table, table)
@@ -77,10 +80,16 @@ def test_every_kernel_compiles_and_rounds_each_operation_by_itself(
         "_apply": 1,
         "_scale": 1,
         "_hand_on": 1,
+        "_cut": 1,
     }
     for name in ("_draw", "_scale"):
         for ptx in (each.asm["ptx"] for each in recorders[name].compiled):
             assert not re.search(r"\bfma|\.ftz|\.approx|div\.full", ptx), name
             assert "div.rn.f32" in ptx
+    [cuts] = recorders["_cut"].compiled
+    # What is rounded down is a half more than a number: nothing so small that it could be flushed.
+    rounds = cuts.asm["ptx"].replace("cvt.rmi.ftz.f32.f32", "")
+    assert not re.search(r"\bfma|\.ftz|\.approx", rounds)
+    assert "ld.global.v4.b32" in cuts.asm["ptx"]
     assert "ld.global.v4.b32" in recorders["_best"].compiled[0].asm["ptx"]  # four tokens at a time
     assert "ld.global.v4.b32" in recorders["_draw"].compiled[0].asm["ptx"]

@@ -118,6 +118,16 @@ WRAPPERS = [
             "purpose": whole(4, LINES),
         },
     ),
+    Wrapper(
+        "cut:cut",
+        lambda: {
+            "scaled": -scores(2).abs().round(),
+            "top_k": torch.tensor([40, 9]),
+            "top_p": torch.tensor([0.8, 0.9]).double(),
+            "log_min_p": torch.full((2,), -3.0),
+        },
+        written=("scaled",),
+    ),
     Wrapper("keys:tokens_of", lambda: {"keys": keys()}),
     Wrapper("mask:apply_bitmask", lines),
     Wrapper("mask:apply_bitmask", lines, {"in_place": True}, written=("logits",)),
@@ -145,6 +155,9 @@ REFUSED = {
     ("logits", "expanded"): "logits .* several entries in one place",
     ("logits", "column_view"): "logits .* side by side",
     ("logits", "transposed"): "logits .* side by side",
+    ("scaled", "expanded"): "scaled .* several entries in one place",
+    ("scaled", "column_view"): "scores .* side by side",
+    ("scaled", "transposed"): "scores .* side by side",
 }
 """What the kernels do not write to."""
 

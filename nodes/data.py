@@ -39,7 +39,8 @@ class StagedStep:
     longest: int  # tokens: no row has more
     forced: bool  # some row's next token is known
     greedy: bool  # no sampling row draws at random
-    ranked: bool  # top-k or top-p may cut some row's tokens
+    any_top_k: bool  # top-k may cut some row's tokens
+    any_top_p: bool  # top-p may cut some row's tokens
     penalized: bool  # some row's scores depend on its output so far
     structured: bool  # some row must not be sampled without its mask
     logprobs: int  # alternatives wanted beside each token; −1: none wants any
@@ -88,7 +89,13 @@ class SampleRows:
     greedy: bool  # the host knows that nothing is drawn at random
     structured: bool  # some row has a grammar
     logprobs: int  # alternatives wanted beside each token, −1 for none at all
-    ranked: bool = True  # top-k or top-p may cut some row's tokens
+    any_top_k: bool = True  # top-k may cut some row's tokens
+    any_top_p: bool = True  # top-p may cut some row's tokens
+
+    @property
+    def cut(self) -> bool:
+        """Whether top-k or top-p may cut some row's tokens."""
+        return self.any_top_k or self.any_top_p
 
 
 @dataclass(frozen=True, slots=True)

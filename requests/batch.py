@@ -143,10 +143,16 @@ class StepBatch:
         return all(row.request.params.temperature == 0 for row in self.sampling)
 
     @cached_property
-    def any_ranked(self) -> bool:
-        """Whether top-k or top-p cut some row's tokens, for which they must be ranked."""
+    def any_top_k(self) -> bool:
+        """Whether top-k may cut some row's tokens."""
         every = (row.request.params for row in self.sampling)
-        return any(p.temperature > 0 and (p.top_k > 0 or p.top_p < 1) for p in every)
+        return any(params.temperature > 0 and params.top_k > 0 for params in every)
+
+    @cached_property
+    def any_top_p(self) -> bool:
+        """Whether top-p may cut some row's tokens."""
+        every = (row.request.params for row in self.sampling)
+        return any(params.temperature > 0 and params.top_p < 1 for params in every)
 
     @cached_property
     def structured(self) -> bool:

@@ -53,7 +53,7 @@ def check_vocab(vocab: int) -> None:
 
 
 def cut(scaled: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
-    """`scaled[L, V]` with -inf for what top-k, then top-p, cut.
+    """`[L, V]`: `scaled[L, V]` with -inf for what top-k, then top-p, cut.
 
     Top-k keeps every token that equals the k-th best. Top-p keeps a token if the probabilities,
     after top-k, of all tokens before it add up to less than p, and the best token in any case;

@@ -146,7 +146,8 @@ def _sample_rows(
         draft_width=staged.draft_width,
         longest=staged.longest,
         greedy=staged.greedy,
-        ranked=staged.ranked,
+        any_top_k=staged.any_top_k,
+        any_top_p=staged.any_top_p,
         structured=staged.structured,
         logprobs=staged.logprobs,
     )

@@ -187,7 +187,7 @@ def _choose(
         return logits.argmax(dim=-1), None
     purpose = Purpose.DRAFT if draws else Purpose.TARGET
     at = positions - sample.prompt
-    if not (draws or sample.ranked) and runs_on(logits):
+    if not (draws or sample.cut) and runs_on(logits):
         from ...sampling.kernels import choose
 
         token = choose.sample(logits, sample.temperature, sample.min_p, sample.seeds, at, purpose)
@@ -198,8 +198,8 @@ def _choose(
         sample.top_k,
         sample.top_p,
         min_p=sample.min_p,
-        any_top_k=sample.ranked,
-        any_top_p=sample.ranked,
+        any_top_k=sample.any_top_k,
+        any_top_p=sample.any_top_p,
         normalized=draws,
     )
     token = draw(log_probs, sample.seeds, at, sample.temperature <= 0, purpose)

@@ -69,7 +69,7 @@ def draw(
             # Where a grammar cuts depends on what was drawn. To judge that draft too, which has
             # no probability left, draws its successor from the residual, as it must be.
             judged = torch.minimum(rows.valid, mask.valid + 1)
-    if by_kernel and rule.exact and (rows.greedy or not rows.ranked):
+    if by_kernel and rule.exact and (rows.greedy or not rows.cut):
         verified = _verified_by_kernels(rows, edited, bits, judged)
     else:
         if bits is not None:
@@ -130,8 +130,8 @@ def _filtered(rule: Acceptance, rows: SampleRows, logits: Tensor) -> Tensor:
         each_position(rows.top_k),
         each_position(rows.top_p),
         min_p=each_position(rows.min_p),
-        any_top_k=rows.ranked,
-        any_top_p=rows.ranked,
+        any_top_k=rows.any_top_k,
+        any_top_p=rows.any_top_p,
         normalized=not rule.exact,
     ).view(count, width, vocab)
 

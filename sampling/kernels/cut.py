@@ -1,10 +1,10 @@
 """Top-k, top-p and min-p on scaled logits, in place, in one launch: `sampling.cuts` for GPUs.
 
-The threshold is searched for among the scores that are there: a pass adds up what stands down to
-the middle of the range that is left, and takes the range to the nearest scores of that line on
-either side of it. So each pass halves the range at least, and a line whose best token has all the
-probability that is asked for takes one. A pass reads the scores of a line, four bytes each; a sort
-reads and writes keys and indices several times over.
+The threshold is searched for among the scores that are there: a pass adds up what stands in each
+quarter of the range that is left, and takes the range to the first and the last score of that line
+in the quarter where the threshold lies. So it ends when one score is left, and a line whose best
+token has all the probability that is asked for takes one pass. A pass reads the scores of a line,
+four bytes each; a sort reads and writes keys and indices several times over.
 
 Sums are of integers, as in `sampling.cuts`, and so are the same in any order.
 
@@ -21,7 +21,10 @@ from .checks import check_shapes, check_written
 from .noise import EXACT
 
 _MOST_AT_A_TIME = 4096
-"""Tokens that a program looks at together: with 16 warps eight for each thread."""
+"""Tokens that a program looks at together."""
+
+_WAYS = tl.constexpr(4)
+"""Parts of the range that a pass tells apart: two bits of the threshold."""
 
 _LEAST, _LOG2_E = tl.constexpr(LEAST), tl.constexpr(LOG2_E)
 _HIGH, _LOW = tl.constexpr(LN2_HIGH), tl.constexpr(LN2_LOW)
@@ -32,8 +35,9 @@ _NEVER_KEY = tl.constexpr(0x7F800000)  # of -inf
 def cut(
     scaled: Tensor, top_k: Tensor | None, top_p: Tensor | None, log_min_p: Tensor | None
 ) -> Tensor:
-    """`sampling.cuts.cut` of `scaled[L, V]` float32, in place; then what is below `log_min_p[L]`.
+    """`[L, V]`: `sampling.cuts.cut` of `scaled[L, V]` float32, in place; then min-p.
 
+    What is below `log_min_p[L]` is cut.
     `top_k[L]`, `top_p[L]`: None if no row uses it. Raises `ValueError` if the tokens of a line do
     not lie side by side, or for shapes that do not fit.
     """
@@ -124,24 +128,28 @@ def _reach(scores, vocab, high, target, MASSES: tl.constexpr, TILE: tl.constexpr
     low = tl.full([], 0, tl.int32)
     before = tl.full([], 0, tl.int64)
     while low < high:
-        middle = low + (high - low) // 2
-        sums = tl.zeros([TILE], tl.int64)
-        down_to = tl.zeros([TILE], tl.int32) + low
-        next_one = tl.zeros([TILE], tl.int32) + high
+        ends = low + ((high - low).to(tl.int64) * (1 + tl.arange(0, _WAYS)) // _WAYS).to(tl.int32)
+        sums = tl.zeros([_WAYS], tl.int64)
+        down_to = tl.zeros([_WAYS], tl.int32) + low
+        next_one = tl.zeros([_WAYS], tl.int32) + high
         for tile in range(tl.cdiv(vocab, TILE)):
             score, key = _tile(scores, tile, vocab, TILE)
-            above = (key >= low) & (key <= middle)
+            left = (key >= low) & (key <= high)
             # Most tiles have nothing in a range that is small.
-            if tl.max(above.to(tl.int32), 0) > 0:
-                sums += tl.where(above, _mass(score) if MASSES else 1, 0)
-                down_to = tl.maximum(down_to, tl.where(above, key, low))
-            next_one = tl.minimum(next_one, tl.where(key > middle, key, high))
-        reached = before + tl.sum(sums, 0)
-        if reached >= target:
-            high = tl.max(down_to, 0)
-        else:
-            before = reached
-            low = tl.min(next_one, 0)
+            if tl.max(left.to(tl.int32), 0) > 0:
+                up_to = left[None, :] & (key[None, :] <= ends[:, None])
+                weight = _mass(score) if MASSES else tl.full([TILE], 1, tl.int64)
+                sums += tl.sum(tl.where(up_to, weight[None, :], 0), 1)
+                down_to = tl.maximum(down_to, tl.max(tl.where(up_to, key[None, :], low), 1))
+                after = left[None, :] & (key[None, :] > ends[:, None])
+                next_one = tl.minimum(next_one, tl.min(tl.where(after, key[None, :], high), 1))
+        so_far = before + sums
+        reached = so_far >= target
+        highest = tl.min(tl.where(reached, down_to, high), 0)
+        lowest = tl.max(tl.where(reached, low, next_one), 0)
+        before = tl.max(tl.where(reached, before, so_far), 0)
+        low = lowest
+        high = highest
     return low, before
 
 

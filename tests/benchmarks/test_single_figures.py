@@ -10,9 +10,10 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks import acceptance, interpreter
+from benchmarks import acceptance, cuts, interpreter
 from benchmarks.acceptance import Kept
-from benchmarks.paired import Spread, at_least_one, cuts
+from benchmarks.paired import Spread, at_least_one
+from benchmarks.paired import cuts as parts_of
 from benchmarks.ttft import Latencies
 
 
@@ -21,8 +22,9 @@ from benchmarks.ttft import Latencies
     [
         (acceptance, ["--prompts", "1", "--k", "1", "--limit", "2"]),
         (interpreter, ["--rounds", "1", "--steps", "2", "--hash-kib", "0", "32"]),
+        (cuts, ["--rounds", "1", "--vocab", "60", "--rows", "1", "2"]),
     ],
-    ids=["acceptance", "interpreter"],
+    ids=["acceptance", "interpreter", "cuts"],
 )
 def test_a_benchmark_runs_with_one_of_each(
     benchmark: ModuleType,
@@ -44,8 +46,8 @@ def test_the_error_of_a_single_request_is_not_known() -> None:
 
 
 def test_a_single_figure_is_its_own_quartiles() -> None:
-    assert cuts([3.0], 4) == [3.0, 3.0, 3.0]
-    assert cuts([1.0, 2.0, 3.0], 4) == [1.0, 2.0, 3.0]
+    assert parts_of([3.0], 4) == [3.0, 3.0, 3.0]
+    assert parts_of([1.0, 2.0, 3.0], 4) == [1.0, 2.0, 3.0]
     assert Spread.of([3.0]) == Spread(3.0, 3.0, 3.0)
     assert interpreter.quartiles([3.0]) == (3.0, 3.0, 3.0)
     assert Latencies.of([5.0], [2.0]) == Latencies(5.0, 5.0, 5.0, 2.0)

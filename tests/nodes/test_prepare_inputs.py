@@ -191,7 +191,25 @@ def test_what_a_request_asks_for_is_beside_its_row() -> None:
     assert sample.min_p.tolist() == [0.125, 0]
     assert sample.seeds.tolist() == [77, 0]
     assert sample.generation.tolist() == [1, 4]
-    assert (sample.greedy, sample.ranked, sample.logprobs) == (False, True, 3)
+    assert (sample.greedy, sample.cut, sample.logprobs) == (False, True, 3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cuts"),
+    [
+        ({"temperature": 0.5, "top_k": 4}, (True, False)),
+        ({"temperature": 0.5, "top_p": 0.5}, (False, True)),
+        ({"temperature": 0.0, "top_k": 4, "top_p": 0.5}, (False, False)),
+    ],
+)
+def test_what_cuts_no_row_is_known_to_the_host(
+    asked: dict[str, Any], cuts: tuple[bool, bool]
+) -> None:
+    rows = (decoding(1, **asked), decoding(0))
+    sample = inputs_of(StepBatch(7, rows), progress_of({}), drafts_of({})).sample
+    assert sample is not None
+    assert (sample.any_top_k, sample.any_top_p) == cuts
+    assert sample.cut == any(cuts)
 
 
 def test_a_model_with_two_ropes_ends_short_rows_at_its_first_context() -> None:

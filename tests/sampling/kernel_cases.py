@@ -127,7 +127,8 @@ def sampled(
         greedy=greedy,
         structured=masked,
         logprobs=2 if seed % 2 else -1,
-        ranked=ranked,
+        any_top_k=ranked,
+        any_top_p=ranked,
     )
     if not ranks:
         sample = replace(sample, top_k=0 * one, top_p=one.double())

@@ -9,6 +9,7 @@
     verify.py   both of them: windows of drafts straight from the logits
     mask.py     logits with a grammar's mask applied
     scale.py    logits relative to the best one, divided by the temperature
+    cut.py      top-k, top-p and min-p, by a search for the threshold
     hand_on.py  what the next step finds on the device
 
 In torch a draw is over a hundred passes over numbers of the size of the logits, nearly all of them

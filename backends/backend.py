@@ -76,6 +76,9 @@ class Backend(Protocol):
     def refused(self, error: BaseException) -> bool:
         """Whether it raised `error` because of `forbid_waits`."""
 
+    def free_bytes(self, device: torch.device) -> int | None:
+        """Memory of `device` that may still be taken, in bytes; None: it does not say."""
+
     def processors(self, device: torch.device) -> int:
         """How many programs of a kernel `device` runs at once."""
 

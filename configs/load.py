@@ -102,8 +102,11 @@ def _loaded(source: Located, name: str, extended: Extended | None = None) -> Loa
     if _is_abstract(source):
         return Loaded(read_abstract(source), source, name, extended)
     from .pipeline import read_pipeline
+    from .preset import preset_below
 
-    return Loaded(read_pipeline(source), source, name, extended)
+    preset = preset_below(source)
+    whole = source if preset is None else _over(preset, source)
+    return Loaded(read_pipeline(whole), source, name, extended)
 
 
 def _find(name: str, beside: Path) -> Path:

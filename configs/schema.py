@@ -63,14 +63,16 @@ class ModelConfig(Part):
     invariant: bool = Field(
         default=True,
         description="Use arithmetic whose results do not depend on how many rows a step has, "
-        "so that every depth gives the same bits.",
+        "so that every depth gives the same bits. On a GPU, false if it is left out.",
     )
-    compile: Literal["off", "layer"] = Field(
+    compile: Literal["off", "layer", "auto"] = Field(
         default="off",
         description="layer: torch.compile compiles the decoder layers when they are loaded, "
         "also those of drafters and heads; all layers of a kind share one "
         "compilation. This takes seconds to minutes, is meant for GPUs, and needs "
-        "`invariant: false`.",
+        "`invariant: false`. auto: the same on a device with Triton kernels, but off with "
+        "`invariant: true`, and with a note where the compiler refuses them. On a GPU, auto if it "
+        "is left out.",
     )
     merge: bool | None = Field(
         default=None,
@@ -87,8 +89,8 @@ class ModelConfig(Part):
 
     @model_validator(mode="after")
     def _invariant_means_as_it_is(self) -> ModelConfig:
-        if self.invariant and (self.compile != "off" or self.merge):
-            asked = "compile: layer" if self.compile != "off" else "merge: true"
+        if self.invariant and (self.compile == "layer" or self.merge):
+            asked = "compile: layer" if self.compile == "layer" else "merge: true"
             raise ValueError(
                 f"`{asked}` changes the order of sums, which `invariant: true` forbids; set "
                 "invariant: false, or leave it out"
@@ -99,12 +101,25 @@ class ModelConfig(Part):
 class SchedulerConfig(Part):
     """How many requests run at once, and with how much memory."""
 
-    max_rows: int = Field(default=16, ge=1, le=1024, description="Requests in one step, at most.")
+    max_rows: int = Field(
+        default=16,
+        ge=1,
+        le=1024,
+        description="Requests in one step, at most. On a GPU, 128 if it is left out.",
+    )
     token_budget: int = Field(
-        default=256, ge=1, le=1 << 20, description="Tokens in one step, at most."
+        default=256,
+        ge=1,
+        le=1 << 20,
+        description="Tokens in one step, at most. On a GPU, 4096 if it is left out.",
     )
     block_size: int = Field(default=16, ge=1, le=1024, description="Tokens per KV block.")
-    num_blocks: int = Field(default=512, ge=1, le=1 << 24, description="Number of KV blocks.")
+    num_blocks: Annotated[int, Field(ge=1, le=1 << 24)] | Literal["auto"] = Field(
+        default=512,
+        description="Number of KV blocks. auto: as many as fit into the memory that is free once "
+        "the model is loaded, at most twice what `max_rows` requests can fill. On a GPU, auto if "
+        "it is left out.",
+    )
     max_queue: int = Field(
         default=4096, ge=1, le=1 << 20, description="Requests that may wait; more are refused."
     )

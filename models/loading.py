@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeVar
 
 import torch
 
+from ..backends import backend_of
 from .causal_lm import CausalLM, DType
 from .compiled import Compile
 from .eagle import EagleHead
+from .errors import CompileFailed
+
+_M = TypeVar("_M", CausalLM, EagleHead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +24,46 @@ class Loading:
 
     dtype: DType = "auto"
     invariant: bool = True
-    compile: Compile = "off"
+    compile: Compile | Literal["auto"] = "off"
     merge: bool | None = None
 
     def causal_lm(self, name: str | Path, device: torch.device) -> CausalLM:
         """A causal LM on `device`. Raises `ModelError`."""
-        return CausalLM.load(
-            name,
-            dtype=self.dtype,
-            device=device,
-            invariant=self.invariant,
-            compile=self.compile,
-            merge=self.merge,
-        )
+
+        def load(compile: Compile) -> CausalLM:
+            return CausalLM.load(
+                name,
+                dtype=self.dtype,
+                device=device,
+                invariant=self.invariant,
+                compile=compile,
+                merge=self.merge,
+            )
+
+        return self._compiled(load, "layer" if self._may_compile(device) else "off")
 
     def eagle_head(self, name: str | Path, target: CausalLM) -> EagleHead:
         """A head for `target`, on its device. Raises `ModelError`."""
-        return EagleHead.load(name, target, dtype=self.dtype, invariant=self.invariant)
+
+        def load(compile: Compile) -> EagleHead:
+            return EagleHead.load(
+                name, target, dtype=self.dtype, invariant=self.invariant, compile=compile
+            )
+
+        return self._compiled(load, target.compile)
+
+    def _may_compile(self, device: torch.device) -> bool:
+        if self.compile == "auto":
+            return not self.invariant and backend_of(device).compiles_triton
+        return self.compile == "layer"
+
+    def _compiled(self, load: Callable[[Compile], _M], how: Compile) -> _M:
+        """What `load` gives; uncompiled where compiling fails that nobody asked for by name."""
+        try:
+            return load(how)
+        except CompileFailed as error:
+            if self.compile != "auto":
+                raise
+            model = load("off")
+            model.notes += (f"its layers run uncompiled: {error.message}",)
+            return model

@@ -128,9 +128,9 @@ def ask_hub(name: str) -> None:
         ) from error
 
 
-def folder_of(name_or_path: str | Path) -> Path | None:
+def folder_of(name_or_path: str | Path, embedded: Mapping[str, str] = EMBEDDED) -> Path | None:
     """The folder that has the files: the directory itself, or the hub's cache; None if neither."""
-    source = located(name_or_path)
+    source = located(name_or_path, embedded)
     if Path(source).is_dir():
         return Path(source)
     cached = try_to_load_from_cache(source, "config.json")

@@ -11,6 +11,7 @@ from ..models.loading import Loading
 from ..models.threads import threads_for
 from ..nodes.values import LOADING
 from ..requests.limits import Limits
+from .cache_size import blocks_of
 from .engine import Engine
 from .pipeline import compiled, policies_of
 
@@ -47,7 +48,7 @@ def _loaded(config: PipelineConfig, threads: int | None) -> Engine:
         max_rows=scheduler.max_rows,
         token_budget=scheduler.token_budget,
         block_size=scheduler.block_size,
-        num_blocks=scheduler.num_blocks,
+        num_blocks=blocks_of(config, model),
         context_length=model.context_length,
         draft_tokens=drafter.tokens if drafter else 0,
         max_queue=scheduler.max_queue,

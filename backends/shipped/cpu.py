@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import NoDevice
@@ -56,6 +57,15 @@ class Cpu:
 
     def refused(self, error: BaseException) -> bool:
         return False
+
+    def free_bytes(self, device: torch.device) -> int | None:
+        """What the kernel says is available, with what it keeps of files."""
+        try:
+            said = Path("/proc/meminfo").read_text().splitlines()
+        except OSError:
+            return None
+        found = (line.split()[1] for line in said if line.startswith("MemAvailable:"))
+        return next((int(kib) * 1024 for kib in found), None)
 
     def processors(self, device: torch.device) -> int:
         """Few, for Triton's interpreter: more programs would only take longer."""

@@ -99,6 +99,14 @@ class Cuda:
     def refused(self, error: BaseException) -> bool:
         return isinstance(error, RuntimeError) and _REFUSED in str(error)
 
+    def free_bytes(self, device: torch.device) -> int:
+        """What the driver has, and what torch holds and does not use."""
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(device)
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(free + held)
+
     def processors(self, device: torch.device) -> int:
         import torch
 

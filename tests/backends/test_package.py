@@ -29,7 +29,7 @@ PARAMS = [
 
 
 def told(**overrides: str) -> tuple[LLM, list[object]]:
-    llm = LLM(pipeline="async_ngram", overrides={**overrides})
+    llm = LLM(pipeline="async_ngram", overrides={"model.invariant": "true", **overrides})
     outputs = llm.generate(["The fox is a fox is a", "Ada is 41.", "Hello"], PARAMS)
     return llm, [(o.error, o.token_ids, o.accepted, repr(o.logprobs)) for o in outputs]
 

@@ -236,6 +236,7 @@ class EmulatedBackend:
     compiles_triton = False
 
     def __init__(self) -> None:
+        self.free: int | None = None  # bytes of memory; a test may say how many
         self._pinned: dict[int, Tensor] = {}  # by address, and alive so that it stays theirs
         self._opened: list[VirtualStreams] = []
 
@@ -278,6 +279,9 @@ class EmulatedBackend:
 
     def refused(self, error: BaseException) -> bool:
         return isinstance(error, Misplaced) and error.rule == "asks the device"
+
+    def free_bytes(self, device: torch.device) -> int | None:
+        return self.free
 
     def processors(self, device: torch.device) -> int:
         return 1

@@ -39,7 +39,7 @@ def test_worker_threads_on_a_gpu_give_the_same(gpu: torch.device) -> None:
 
 
 def test_one_setting_puts_a_pipeline_on_the_gpu() -> None:
-    llm = LLM(pipeline="quickstart", overrides={"executor": "cuda", "model.invariant": "false"})
+    llm = LLM(pipeline="quickstart", overrides={"executor": "cuda"})
     assert llm.engine.model.device.type == "cuda"
     drafter = llm.engine.resource(DRAFT_MODEL)
     assert drafter is not None

@@ -1,0 +1,91 @@
+"""How many blocks a KV cache has where that is left to the memory that is free.
+
+What a step needs beside the cache cannot be asked before it has run, so it is counted generously:
+products of the widest step, and scores of every line over the vocabulary, which sampling copies. A
+tenth of the free memory is for graphs, and for what an allocator loses between its pieces.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..backends import backend_of
+from ..configs.schema import PipelineConfig
+from ..models.causal_lm import CausalLM
+from ..models.errors import NoMemory
+from ..models.memory import in_units
+from ..models.paged_cache import LayerShape, bytes_per_block
+from ..models.source import EMBEDDED, EMBEDDED_HEADS, folder_of
+
+SHARE = 0.9
+"""Of the memory that is free once the target is loaded."""
+
+USUAL = 512
+"""Blocks on a device that does not say what is free."""
+
+COPIES = 4
+"""Of a step's scores and hidden states, at the most, at one time."""
+
+
+def blocks_of(config: PipelineConfig, model: CausalLM) -> int:
+    """Blocks for requests: those of the file, or as many as fit.
+
+    Never more than twice what the rows can fill: one half is then for prefixes that are kept.
+    Raises `NoMemory` where there is no room for one.
+    """
+    chosen, scheduler = config.scheduler.num_blocks, config.scheduler
+    if chosen != "auto":
+        return chosen
+    free = backend_of(model.device).free_bytes(model.device)
+    if free is None:
+        return USUAL
+    drafter, layers = _drafter(config, model)
+    each = bytes_per_block([*model.layer_shapes, *layers], scheduler.block_size, model.dtype)
+    room = int(SHARE * free) - _step_bytes(config, model) - drafter
+    if room < 2 * each:  # one is the scratch block
+        raise NoMemory(
+            f"of {in_units(free)} that are free on {model.device} nothing is left for a KV cache; "
+            "lower scheduler.token_budget or scheduler.max_rows, or take a smaller model"
+        )
+    row = -(-model.context_length // scheduler.block_size)
+    return min(room // each - 1, 2 * scheduler.max_rows * row)
+
+
+def _step_bytes(config: PipelineConfig, model: CausalLM) -> int:
+    """Of the widest step: hidden states and products of each token, scores of each line."""
+    drafter = config.drafter
+    lines = config.scheduler.max_rows * (1 + (drafter.tokens if drafter else 0))
+    wide = getattr(model.config, "intermediate_size", None)
+    wide = wide if isinstance(wide, int) else 4 * model.hidden_size
+    tokens = config.scheduler.token_budget * (2 * wide + 8 * model.hidden_size)
+    return COPIES * (tokens * model.dtype.itemsize + lines * model.vocab_size * 4)
+
+
+def _drafter(config: PipelineConfig, model: CausalLM) -> tuple[int, list[LayerShape]]:
+    """Bytes of the drafter's weights, and the layers of its cache, from its files."""
+    name = getattr(config.drafter, "model", None)
+    folder = None if name is None else folder_of(name, EMBEDDED | EMBEDDED_HEADS)
+    if folder is None:
+        return 0, []
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return weights, _layers(folder, model.layer_shapes[0])
+
+
+def _layers(folder: Path, like: LayerShape) -> list[LayerShape]:
+    """What its config.json says, else as one layer of the target. A drafter that has no cache
+    is given the room of one all the same.
+    """
+    try:
+        stated: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        stated = {}
+    if not isinstance(stated, Mapping):
+        return [like]
+    heads, hidden = stated.get("num_attention_heads"), stated.get("hidden_size")
+    usual = hidden // heads if isinstance(heads, int) and isinstance(hidden, int) else like.key_dim
+    width = stated.get("head_dim") or usual
+    shape = LayerShape(stated.get("num_key_value_heads") or heads or like.kv_heads, width, width)
+    return [shape] * (stated.get("num_hidden_layers") or 1)

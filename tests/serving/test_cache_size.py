@@ -1,0 +1,125 @@
+"""A cache whose size is left open fits into the memory that is free, on an emulated device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from stepweave.configs.load import load_config
+from stepweave.configs.schema import PipelineConfig
+from stepweave.models.causal_lm import CausalLM
+from stepweave.models.errors import CompileFailed, NoMemory
+from stepweave.models.loading import Loading
+from stepweave.serving.cache_size import SHARE, USUAL, blocks_of
+from stepweave.serving.loading import load_engine
+from tests.device.emulated import BACKEND, is_installed
+
+
+@pytest.fixture(autouse=True)
+def free() -> Iterator[None]:
+    with is_installed():
+        yield
+    BACKEND.free = None
+
+
+def on_the_device(name: str = "async", **settings: str) -> PipelineConfig:
+    config = load_config(name, {"executor": "emulated", **settings})
+    assert isinstance(config, PipelineConfig)
+    return config
+
+
+@pytest.fixture(scope="module")
+def target() -> CausalLM:
+    with is_installed():
+        return CausalLM.load("embedded", device="emulated", invariant=False)
+
+
+def cache_bytes(model: CausalLM, blocks: int, block_size: int = 16) -> int:
+    return blocks * block_size * sum(each.elements for each in model.layer_shapes) * 4
+
+
+def test_it_takes_what_is_left_beside_the_steps(target: CausalLM) -> None:
+    taken = []
+    for mib in (160, 200):
+        BACKEND.free = mib << 20
+        blocks = blocks_of(on_the_device(), target)
+        assert 0 < cache_bytes(target, blocks + 1) < SHARE * BACKEND.free
+        taken.append(cache_bytes(target, blocks))
+    more = taken[1] - taken[0]
+    assert more == pytest.approx(SHARE * (40 << 20), rel=0.01), "the rest is for steps, in both"
+
+
+def test_wider_steps_and_a_drafter_leave_less(target: CausalLM) -> None:
+    BACKEND.free = 400 << 20
+    plain = blocks_of(on_the_device(), target)
+    assert blocks_of(on_the_device(**{"scheduler.token_budget": "6144"}), target) < plain
+    assert blocks_of(on_the_device("async_speculation"), target) < plain
+    assert blocks_of(on_the_device("async_eagle"), target) < plain
+
+
+def test_it_is_no_larger_than_rows_and_kept_prefixes_can_fill(target: CausalLM) -> None:
+    BACKEND.free = 1 << 40
+    config = on_the_device(**{"scheduler.max_rows": "4"})
+    assert blocks_of(config, target) == 2 * 4 * -(-target.context_length // 16)
+
+
+def test_without_room_it_is_refused_with_what_to_do(target: CausalLM) -> None:
+    BACKEND.free = 1 << 20
+    with pytest.raises(NoMemory, match=r"of 1\.0 MiB that are free .* scheduler\.token_budget"):
+        blocks_of(on_the_device(), target)
+
+
+def test_a_device_that_says_nothing_has_the_usual_number(target: CausalLM) -> None:
+    assert blocks_of(on_the_device(), target) == USUAL
+    assert blocks_of(on_the_device(**{"scheduler.num_blocks": "7"}), target) == 7
+
+
+def test_the_engine_has_a_cache_of_that_size() -> None:
+    BACKEND.free = 150 << 20
+    config = on_the_device(**{"scheduler.max_rows": "4", "scheduler.token_budget": "512"})
+    engine = load_engine(config)
+    assert engine.limits.num_blocks == blocks_of(config, engine.model)
+    assert engine.model.invariant is False
+    assert engine.model.compile == "off", "this device compiles no kernels"
+
+
+# -- layers are compiled where that is possible
+
+
+def test_layers_are_compiled_on_a_device_with_kernels_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+
+    def load(name: object, *, compile: str, **_: object) -> str:
+        seen.append(compile)
+        return "a model"
+
+    monkeypatch.setattr(CausalLM, "load", load)
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    for device, invariant in ((gpu, False), (gpu, True), (cpu, False)):
+        Loading(invariant=invariant, compile="auto").causal_lm("embedded", device)
+    assert seen == ["layer", "off", "off"]
+
+
+def test_what_cannot_be_compiled_runs_as_it_is_and_a_note_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Loading, "_may_compile", lambda self, device: True)
+    plain = CausalLM.load
+
+    def load(name: str, *, compile: str, **rest: object) -> CausalLM:
+        if compile == "layer":
+            raise CompileFailed("its layers are of two kinds")
+        found: CausalLM = plain(name, **rest)  # type: ignore[arg-type]
+        return found
+
+    monkeypatch.setattr(CausalLM, "load", load)
+    device = torch.device("cpu")
+    model = Loading(invariant=False, compile="auto").causal_lm("embedded", device)
+    assert model.notes[-1] == "its layers run uncompiled: its layers are of two kinds"
+    asked = Loading(invariant=False, compile="layer")
+    with pytest.raises(CompileFailed, match="two kinds"):
+        asked.causal_lm("embedded", device)

@@ -33,7 +33,7 @@ from .context import Context, Memory, cells_in_flight
 from .errors import DeviceFailure, NodeFailure
 from .frontier import BEFORE_ALL, Aborted, Frontier
 from .hold import Copies, Holds
-from .instructions import ActorStatus, Perform, Program, Task, interpret
+from .instructions import ActorStatus, Program, Task, interpret
 from .recorder import Recorder
 from .report import RunReport
 from .run_arguments import RunArguments
@@ -47,6 +47,7 @@ SWITCH_INTERVAL_S = 1e-4  # with the default 5 ms, one busy thread delays every 
 
 Token = Event | None  # of a device op its event; None of a host op, or where nothing is awaited
 Tokens = SimpleQueue[Token]
+Put = Callable[[Token], None]
 Run = Callable[[Context], None]
 
 
@@ -117,8 +118,8 @@ class ConcurrentRun:
         self.tokens: dict[Wait, Tokens] = {
             wait: SimpleQueue() for task in self.tasks.values() for wait in task.waits
         }
-        self.signals: dict[str, list[Callable[[int, Token], None]]] = {op: [] for op in self.tasks}
-        self.owed: dict[str, list[Callable[[Token], None]]] = {op: [] for op in self.tasks}
+        self.signals: dict[str, list[Put]] = {op: [] for op in self.tasks}
+        self.owed: dict[str, list[Put]] = {op: [] for op in self.tasks}
         for wait, tokens in self.tokens.items():
             self._align(wait, tokens)
         self.streams = device.open(
@@ -147,7 +148,7 @@ class ConcurrentRun:
                 run=self._host_run(task),
                 waits=[(wait, self._taker(wait)) for wait in task.waits],
                 launch=self._launch(task, memory),
-                records=[partial(_put, put) for put in self.signals[task.op]],
+                records=self.signals[task.op],
             )
             for actor in self.hosts
             for task in program.hosts[actor]
@@ -168,16 +169,7 @@ class ConcurrentRun:
         lead = source.offset - target.offset - wait.distance
         for _ in range(-lead):
             tokens.put(None)
-        first = self.program.first - source.offset + max(lead, 0)
-
-        def put_once_awaited(step: int, token: Token) -> None:
-            if step >= first:
-                tokens.put(token)
-
-        def put_always(step: int, token: Token) -> None:
-            tokens.put(token)
-
-        self.signals[wait.source].append(put_once_awaited if lead > 0 else put_always)
+        self.signals[wait.source].append(_but_the_first(lead, tokens.put))
         self.owed[wait.source] += [tokens.put] * max(lead, 0)
 
     def _taker(self, wait: Wait) -> Callable[[], object]:
@@ -238,7 +230,7 @@ class ConcurrentRun:
 
     def _launch(self, task: Task, memory: Memory) -> Callable[[int], None] | None:
         """Give the device ops of a launch to their stream, in order."""
-        told: list[tuple[Callable[[int, Token], None], Token]] = []
+        told: list[tuple[Put, Token]] = []
         pending = told if len(task.launches) > 1 else None
         launches = [self._launch_one(op, task.stream, memory, pending) for op in task.launches]
         if not launches:
@@ -254,7 +246,7 @@ class ConcurrentRun:
             for one in launches:
                 one(step)
             for put, event in told:
-                put(step, event)
+                put(event)
             told.clear()
 
         return launch if times is None else times.launching(task.op, launch)
@@ -264,7 +256,7 @@ class ConcurrentRun:
         op: str,
         actor: str | None,
         memory: Memory,
-        pending: list[tuple[Callable[[int, Token], None], Token]] | None,
+        pending: list[tuple[Put, Token]] | None,
     ) -> Callable[[int], None]:
         """`pending`: where to note who is to be told of the event, if not at once."""
         assert actor is not None, "what launches has a stream"
@@ -272,7 +264,12 @@ class ConcurrentRun:
         launcher = self.statuses[self.actor_of[memory.contexts[op].vertex.launch or op]]
         node, signals = memory.contexts[op].vertex.node.name, self.signals[op]
         perform = interpret(
-            memory.contexts[op], memory, self.frontier, status, run=self._device_run(task, stream)
+            memory.contexts[op],
+            memory,
+            self.frontier,
+            status,
+            run=self._device_run(task, stream),
+            failed=partial(self._fail_on_stream, status),
         )
         copies = self.copies.get(op)
         awaited = [(wait, wait.distance, self.tokens[wait]) for wait in task.waits]
@@ -281,7 +278,9 @@ class ConcurrentRun:
             f"{op!r} waits for a host op, which is its launch's to wait for"
         )
 
-        work = self._unfailing(perform, status)
+        enqueue, record = stream.run, stream.record
+        if not awaited and not signals and copies is None:  # as most do: a step is microseconds
+            return lambda step: enqueue(perform, step, node)
 
         def launch(step: int) -> None:
             for wait, distance, tokens in awaited:
@@ -293,33 +292,19 @@ class ConcurrentRun:
                     launcher.wait = None
                 if event is not None:
                     stream.wait(event)
-            stream.run(work, step, node)
+            enqueue(perform, step, node)
             if signals:
-                event = stream.record()
+                event = record()
                 recorded[op] = step
                 for put in signals:
                     if pending is None:
-                        put(step, event)
+                        put(event)
                     else:
                         pending.append((put, event))
             if copies is not None:
                 copies.filled(step)
 
         return launch
-
-    def _unfailing(self, perform: Perform, status: ActorStatus) -> Perform:
-        """A device op on its stream: an error ends the run, and not the thread that works."""
-
-        def work(step: int) -> None:
-            try:
-                perform(step)
-            except Aborted:
-                pass
-            except BaseException as cause:
-                self._fail(status, cause)
-            status.at = None
-
-        return work
 
     def _launched_before(self, tokens: Tokens, wait: Wait, step: int) -> Token:
         """The token of a device op that the plan has launched before `wait.target` of this step."""
@@ -407,6 +392,11 @@ class ConcurrentRun:
             status.ended = True
             self.ended.put(actor)
 
+    def _fail_on_stream(self, status: ActorStatus, cause: BaseException) -> None:
+        """Of a device op on its stream: an error ends the run, and not the thread that works."""
+        if not isinstance(cause, Aborted):
+            self._fail(status, cause)
+
     def _fail(self, status: ActorStatus, cause: BaseException) -> None:
         assert status.at is not None, "only an op can fail"
         at = status.at
@@ -436,5 +426,17 @@ class ConcurrentRun:
         self.device.abort()
 
 
-def _put(put: Callable[[int, Token], None], step: int) -> None:
-    put(step, None)
+def _but_the_first(count: int, put: Put) -> Put:
+    """`put`, less the first `count` calls."""
+    if count <= 0:
+        return put
+    left = count
+
+    def put_later(token: Token) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+        else:
+            put(token)
+
+    return put_later

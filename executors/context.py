@@ -324,13 +324,15 @@ class Memory:
         done += [(name, 0) for name in vertex.op.writes if not self._has_readers(name)]
         return tuple(self.cells[name].release(carry) for name, carry in done if self._fresh(name))
 
-    def unwritten(self, vertex: Vertex) -> tuple[tuple[list[Any], list[int]], ...]:
+    def unwritten(self, vertex: Vertex) -> tuple[tuple[list[Any], int, list[int]], ...]:
         """Slots that hold an old version where an op that declared a write made none.
 
         A fresh value needs no such check: its cell was emptied by the last reader.
         """
         mine = (self.cells[name] for name in vertex.op.writes if name in self.cells)
-        return tuple((cells.cells, cells.written) for cells in mine if cells.written is not None)
+        return tuple(
+            (each.cells, len(each.cells), each.written) for each in mine if each.written is not None
+        )
 
     def keep_late(self, vertex: Vertex) -> Incomplete | None:
         """Make an op that fills host buffers by work on a stream leave them to be copied later.

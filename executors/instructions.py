@@ -163,30 +163,34 @@ def interpret(
     run: Callable[[Context], None] | None,
     waits: Sequence[tuple[Wait, Callable[[], Any]]] = (),
     launch: Callable[[int], None] | None = None,
-    records: Sequence[Callable[[int], None]] = (),
+    records: Sequence[Callable[[None], None]] = (),
+    failed: Callable[[BaseException], None] | None = None,
 ) -> Perform:
-    """The interpreter of one op: a function of the step, with all look-ups done beforehand."""
+    """The interpreter of one op: a function of the step, with all look-ups done beforehand.
+
+    `failed` is told of an error where the actor is to go on, and is idle after each op; else the
+    error is raised.
+    """
     unwritten = memory.unwritten(context.vertex)
     keepers = memory.keepers(context.vertex)
     releases = memory.releases(context.vertex)
-    tidy = bool(unwritten or keepers or releases)
 
     def perform(step: int) -> None:
         context.step = step
         status.at = context
-        if waits:
-            since = perf_counter()
-            for wait, done in waits:
-                status.wait = wait
-                done()
+        try:
+            if waits:
+                since = perf_counter()
+                for wait, done in waits:
+                    status.wait = wait
+                    done()
                 status.wait = None
-            context.waited_s = perf_counter() - since
-        if 0 <= step <= frontier.begun or frontier.admit(step):
-            if run is not None:
-                run(context)
-            if tidy:
-                for cells, written in unwritten:
-                    slot = step % len(cells)
+                context.waited_s = perf_counter() - since
+            if 0 <= step <= frontier.begun or frontier.admit(step):
+                if run is not None:
+                    run(context)
+                for cells, size, written in unwritten:
+                    slot = step % size
                     if written[slot] != step:
                         cells[slot] = None
                 for keep, cells in keepers:
@@ -197,9 +201,15 @@ def interpret(
                         slot = version % size
                         if counts is None or next(counts[slot]) % readers == readers - 1:
                             cells[slot] = None
-        if launch is not None:
-            launch(step)
-        for record in records:
-            record(step)
+            if launch is not None:
+                launch(step)
+            for record in records:
+                record(None)
+        except BaseException as cause:
+            if failed is None:
+                raise
+            failed(cause)
+        if failed is not None:
+            status.at = None
 
     return perform

@@ -1,12 +1,13 @@
 """Worker threads that stand for streams: real overlap on a CPU, where work releases the GIL.
 
-A stream is a queue and a thread that takes from it. An event is a lock that its recorder frees:
-handing over through one costs a third of what `threading.Event` does.
+A stream is a queue and a thread that takes from it. An event is a queue of its own: handing over
+through one costs less than a third of what `threading.Event` does.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -19,53 +20,51 @@ from ..backends.streams import CannotCapture, Event, Moment, Recording
 Item = tuple[Callable[[Any], object], object]  # to be called with that
 
 
-class WorkerEvent:
-    """Set once, by the worker that comes to it."""
+class WorkerEvent(SimpleQueue[None]):
+    """Set once, by the worker that comes to it: from then on it holds an item.
 
-    __slots__ = ("_lock", "_pending")
-
-    def __init__(self, pending: set[WorkerEvent]) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self._pending = pending
-        pending.add(self)
-
-    def set(self, _: object = None) -> None:
-        self._pending.discard(self)
-        try:  # noqa: SIM105 - `suppress` takes longer than the hand-over
-            self._lock.release()
-        except RuntimeError:
-            pass  # set already, by an abort
+    To set it is one call of a queue, which takes less than half of what a method does.
+    """
 
     def synchronize(self, _: object = None) -> None:
-        self._lock.acquire()
-        self.set()  # free again, for the next who waits
+        self.get()
+        self.put(None)  # there again, for the next who waits
 
 
 class WorkerStream:
     """A thread that does what is put on its queue, in order."""
 
-    def __init__(self, name: str, pending: set[WorkerEvent]) -> None:
+    def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
-        self._pending = pending
+        self._put = self._queue.put
+        self._recorded: deque[WorkerEvent] = deque()  # all that may not be set yet, in order
         self.thread = threading.Thread(target=self._work, name=f"stepweave-{name}", daemon=True)
         self.thread.start()
 
     def run(self, work: Callable[[int], None], step: int, node: str) -> None:
-        self._queue.put((work, step))
+        self._put((work, step))
 
     def record(self) -> WorkerEvent:
-        event = WorkerEvent(self._pending)
-        self._queue.put((event.set, None))
+        event = WorkerEvent()
+        recorded = self._recorded
+        recorded.append(event)
+        while recorded and not recorded[0].empty():
+            recorded.popleft()
+        self._put((event.put, None))
         return event
+
+    def abort(self) -> None:
+        """Set all events: the work before them may never be done."""
+        for event in list(self._recorded):
+            event.put(None)
 
     def wait(self, event: Event) -> None:
         assert isinstance(event, WorkerEvent), "streams wait for their own device's events"
-        self._queue.put((event.synchronize, None))
+        self._put((event.synchronize, None))
 
     def stamp(self) -> Moment:
         at: list[float] = []
-        self._queue.put((lambda _: at.append(perf_counter()), None))
+        self._put((lambda _: at.append(perf_counter()), None))
         return lambda: at[0] if at else None
 
     def recording(self, pool: str) -> Recording:
@@ -73,7 +72,7 @@ class WorkerStream:
         raise CannotCapture("worker threads run everything as usual")
 
     def end(self) -> None:
-        self._queue.put(None)
+        self._put(None)
 
     def _work(self) -> None:
         get = self._queue.get
@@ -89,7 +88,6 @@ class Workers:
     defers: bool = field(default=False, init=False)
     advice: str = field(default="", init=False)
     _streams: dict[str, WorkerStream] = field(default_factory=dict, init=False)
-    _pending: set[WorkerEvent] = field(default_factory=set, init=False)
 
     def entered(self) -> nullcontext[None]:
         """Threads of a CPU have no current device."""
@@ -97,7 +95,7 @@ class Workers:
 
     def open(self, streams: Sequence[str], urgent: frozenset[str]) -> Mapping[str, WorkerStream]:
         """Threads have no priorities: `urgent` says nothing here."""
-        self._streams = {name: WorkerStream(name, self._pending) for name in streams}
+        self._streams = {name: WorkerStream(name) for name in streams}
         return self._streams
 
     def close(self, seconds: float | None) -> Sequence[str]:
@@ -108,5 +106,5 @@ class Workers:
         return [name for name, stream in self._streams.items() if stream.thread.is_alive()]
 
     def abort(self) -> None:
-        for event in list(self._pending):
-            event.set()
+        for stream in self._streams.values():
+            stream.abort()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import replace
 from typing import Any
@@ -174,10 +175,13 @@ def test_of_two_who_wait_for_the_same_one_may_be_told_late() -> None:
         puts = dict(zip(waiting, made.signals["make.device"], strict=True))
         assert set(puts) == {"use.host.p0", "use.device"}
 
-        def late(step: int, token: Any) -> None:
+        steps = itertools.count(made.program.first)
+
+        def late(token: Any) -> None:
+            step = next(steps)
             if 0 <= step < len(looked):
                 assert looked[step].wait(60)
-            puts["use.device"](step, token)
+            puts["use.device"](token)
 
         made.signals["make.device"][:] = [puts["use.host.p0"], late]
         return made

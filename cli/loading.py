@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..configs.place import Line
 from ..graph.errors import StepweaveError
+from .importing import importing
 from .planned import Refused
 
 if TYPE_CHECKING:
@@ -21,14 +22,14 @@ Front = TypeVar("Front", "LLM", "AsyncLLM")
 
 def loaded(config: PipelineConfig) -> LLM:
     """The engine of a config. Raises what `LLM` raises, and `Refused` with a node's place."""
-    with _said("importing torch and transformers"):
+    with _said("importing torch and transformers"), importing():
         from ..serving.llm import LLM
     return _made(LLM, config)
 
 
 def loaded_async(config: PipelineConfig) -> AsyncLLM:
     """The same, for an event loop."""
-    with _said("importing torch and transformers"):
+    with _said("importing torch and transformers"), importing():
         from ..serving.async_llm import AsyncLLM
     return _made(AsyncLLM, config)
 

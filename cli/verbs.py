@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from typer import Argument, Option
 
 from .group import app as app
+from .importing import importing
 from .options import (
     COSTS,
     AsJson,
@@ -72,8 +73,8 @@ class CheckOptions:
             from .mutate import mutate
 
             return mutate(self)
-        from .check import check
-
+        with importing():
+            from .check import check
         return check(self)
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks import acceptance, cuts, interpreter
+from benchmarks import acceptance, cuts, interpreter, start
 from benchmarks.acceptance import Kept
 from benchmarks.paired import Spread, at_least_one
 from benchmarks.paired import cuts as parts_of
@@ -23,8 +23,9 @@ from benchmarks.ttft import Latencies
         (acceptance, ["--prompts", "1", "--k", "1", "--limit", "2"]),
         (interpreter, ["--rounds", "1", "--steps", "2", "--hash-kib", "0", "32"]),
         (cuts, ["--rounds", "1", "--vocab", "60", "--rows", "1", "2"]),
+        (start, ["--rounds", "1", "--only", "check"]),
     ],
-    ids=["acceptance", "interpreter", "cuts"],
+    ids=["acceptance", "interpreter", "cuts", "start"],
 )
 def test_a_benchmark_runs_with_one_of_each(
     benchmark: ModuleType,

@@ -1,0 +1,55 @@
+"""The collector does not look at what is imported for good."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from stepweave.cli import loading
+from stepweave.cli.importing import importing
+from stepweave.configs.load import load_config
+
+
+@pytest.fixture
+def collections() -> Iterator[list[int]]:
+    """The generation of each collection that begins in the test."""
+    begun: list[int] = []
+
+    def note(phase: str, info: dict[str, Any]) -> None:
+        if phase == "start":
+            begun.append(info["generation"])
+
+    gc.callbacks.append(note)
+    yield begun
+    gc.callbacks.remove(note)
+
+
+def test_nothing_is_collected_meanwhile_and_what_is_there_is_frozen(collections: list[int]) -> None:
+    with importing():
+        made = [[number] for number in range(100_000)]
+        assert collections == []
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > len(made)
+
+
+def test_who_has_turned_the_collector_off_finds_it_off(collections: list[int]) -> None:
+    gc.disable()
+    try:
+        with importing():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("load", [loading.loaded, loading.loaded_async])
+def test_the_libraries_of_a_model_are_imported_so_and_the_model_is_not(
+    load: Any, collections: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(loading, "_made", lambda *_: frozen.append(gc.get_freeze_count()))
+    load(load_config("async"))
+    assert frozen[0] > 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +15,8 @@ import pytest
 import torch
 
 from benchmarks.gpu import all as every
-from benchmarks.gpu import cube, gap, interpreter, profile, roofline, session, ttft
+from benchmarks.gpu import cube, gap, interpreter, kit, profile, roofline, session, smoke, ttft
+from benchmarks.gpu.jobs import Job, in_turn
 from benchmarks.gpu.networks import SIZES, TOY, random_model, twin
 from benchmarks.gpu.workbench import with_launches
 from benchmarks.interpreter import decode_step
@@ -26,6 +29,7 @@ SCRIPTS: dict[str, ModuleType] = {
     "interpreter": interpreter,
     "profile": profile,
     "roofline": roofline,
+    "smoke": smoke,
     "ttft": ttft,
 }
 
@@ -37,7 +41,7 @@ def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., d
     threads = torch.get_num_threads()
 
     def run(name: str, *more: str) -> dict[str, Any]:
-        toy = next(job.toy for job in every.JOBS if job.name == name)
+        toy = next((job.toy for job in every.JOBS if job.name == name), ())
         path = tmp_path / f"{name}.json"
         try:
             SCRIPTS[name].main(["--toy", *toy, "--json", str(path), *more])
@@ -182,13 +186,96 @@ def test_all_shares_out_the_time_and_goes_on_after_a_failure(
     monkeypatch.setattr(subprocess, "run", run)
     assert every.main(["--minutes", "28", "--out", str(tmp_path / "out")]) == 1
     assert [line[2] for line, _ in begun] == [f"benchmarks.gpu.{job.name}" for job in every.JOBS]
-    assert len(begun) == len(SCRIPTS)
+    assert len(begun) == len(every.JOBS)
     minutes = [float(line[line.index("--minutes") + 1]) for line, _ in begun]
     assert minutes[0] == pytest.approx(28 * 0.27, abs=0.1)
     assert minutes[-1] > minutes[0]  # nobody used any: the last has all that is left
     assert all(timeout <= 28 * 60 for _, timeout in begun)
     assert "--toy" not in begun[0][0]
     assert "roofline: failed with 3" in capsys.readouterr().out
+
+
+def test_the_smoke_says_of_each_part_whether_it_is_right(
+    rehearse: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = rehearse("smoke", "--pipelines", "async_eagle", "--tokens", "6")["parts"]
+    assert list(parts) == ["kernels, async_eagle", "captures, async_eagle"]
+    assert all(part["right"] for part in parts.values()), parts
+    counts = parts["kernels, async_eagle"]["accepted"]
+    assert counts["kernels"] == counts["plain torch"] > 0
+
+    turns = iter([[[None, [5, 6], 4, 3]], [[None, [5, 6], 4, 2]]])
+    monkeypatch.setattr(smoke, "loaded", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(smoke, "counted", lambda *_: next(turns))
+    monkeypatch.setattr(smoke, "captured", lambda *_: {"right": True})
+    parts = rehearse("smoke", "--pipelines", "async_eagle")["parts"]
+    wrong = parts["kernels, async_eagle"]
+    assert not wrong["right"], "a draft more or less is seen"
+    assert all(wrong["tokens_equal"])
+
+
+@pytest.mark.parametrize("call", ["right", "fast", "cube"])
+def test_each_call_of_the_kit_ends_within_its_minutes(
+    call: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun: list[tuple[list[str], float]] = []
+
+    def run(line: list[str], timeout: float, **_: Any) -> Any:
+        begun.append((line, timeout))
+        return type("Ended", (), {"returncode": 0})()
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert kit.main([call, "--out", str(tmp_path)]) == 0
+    jobs = kit.calls("8b")[call]
+    assert len(begun) == len(jobs)
+    assert sum(job.share for job in jobs) == pytest.approx(1.0)
+    assert all(timeout <= 9 * 60 for _, timeout in begun)
+    for job, (line, _) in zip(jobs, begun, strict=True):
+        module = SCRIPTS.get(job.name)
+        if module is not None:  # what it is told is understood
+            rest = line[line.index("-m") + 2 :]
+            assert str(tmp_path / f"gpu_{job.name}.json") in rest
+            monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+            session.begin(job.name, "", rest, module.options)
+        else:
+            files = [each for each in line if each.startswith("tests/")]
+            assert files
+            assert all(Path(__file__).parents[2].joinpath(each).exists() for each in files)
+
+
+def test_without_a_sanitizer_that_part_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    names = [job.name for job in kit.calls("8b")["right"]]
+    assert names == ["kernels", "smoke", "streams"]
+
+
+def test_what_a_command_prints_is_kept_though_it_fails_or_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell = ("/bin/sh", "-c")
+    jobs = [
+        Job("said", 0.5, ("echo so far; exit 3",), command=shell),
+        Job("gone", 0.5, command=(str(tmp_path / "no such program"),)),
+    ]
+    assert in_turn(jobs, 9, tmp_path, toy=False) == 2
+    assert (tmp_path / "gpu_said.txt").read_text() == "so far\n"
+    said = capsys.readouterr().out
+    assert "said: failed with 3" in said
+    assert "no such program" in said
+
+
+def test_a_part_that_a_call_does_not_have_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        kit.main(["fast", "--only", "cube"])
+    assert "fast has no part 'cube'; it has roofline, gap" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("call", ["right", "fast", "cube"])
+def test_each_call_of_the_kit_is_rehearsed_whole(call: str, tmp_path: Path) -> None:
+    assert kit.main([call, "--toy", "--out", str(tmp_path)]) == 0
+    assert [each for each in tmp_path.iterdir() if each.suffix == ".json"]
 
 
 def test_the_sizes_are_those_of_the_models_they_are_named_after() -> None:

@@ -87,7 +87,7 @@ class CausalLM:
         if invariant or (backend_of(self.device).on_host and not grouped):
             plain_experts(model)
         with torch.no_grad(), own_code(self.name):
-            expected = trial.own_logits(self)
+            expected = trial.own(self)
             if self.merge:
                 self.notes += merged(model).notes()
             attention.register()

@@ -1,6 +1,8 @@
 """Each family on the paged cache says what its own `generate` says."""
 
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -16,6 +18,7 @@ from transformers import (
 )
 from transformers.models.llama.modeling_llama import LlamaAttention
 
+from stepweave.models import attention
 from stepweave.models.attention import AttentionBatch
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import (
@@ -23,6 +26,7 @@ from stepweave.models.errors import (
     NotInvariant,
     UnsupportedModel,
 )
+from stepweave.models.kernels.reference import How
 from stepweave.models.paged_cache import LayerShape
 from stepweave.testing.models import FAMILIES, save_tiny, tiny_model
 from tests.models.paged_rows import PagedRows, own_greedy
@@ -236,6 +240,39 @@ def test_half_precision_is_served_and_tried_out_as_well(
     layers[0].self_attn.forward = biased
     with pytest.raises(UnsupportedModel, match="differ by"):
         CausalLM.wrap(model, invariant=invariant)
+
+
+WRONG: dict[str, tuple[str, Callable[[How], How]]] = {
+    "no soft cap": ("gemma2", lambda how: replace(how, softcap=None)),
+    "other scores": ("gemma2", lambda how: replace(how, scaling=how.scaling * 1.5)),
+    "no sinks": ("gpt_oss", lambda how: replace(how, sinks=None)),
+    "a narrower window": ("mistral", lambda how: replace(how, window=(how.window or 9) - 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_attention_that_is_a_little_wrong_is_found_in_half_precision(
+    wrong: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its effect on the logits is smaller than the rounding of other models."""
+    family, changed = WRONG[wrong]
+    own: Any = attention.attend_layer
+
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        *others, how = args
+        return own(*others, changed(how), **kwargs)
+
+    monkeypatch.setattr(attention, "attend_layer", attend)
+    with pytest.raises(UnsupportedModel, match="differ by"):
+        CausalLM.wrap(tiny_model(family, 1, dtype), invariant=False)
+
+
+@pytest.mark.parametrize("family", ["llama", "phi3", "gpt_oss"])
+def test_what_rounding_does_to_a_deep_model_is_no_difference(family: str) -> None:
+    """Such as other experts for a token, where two are about as good."""
+    model = tiny_model(family, 1, torch.bfloat16, num_hidden_layers=24)
+    assert CausalLM.wrap(model, invariant=False).num_layers == 24
 
 
 def test_a_window_that_does_not_reach_attention_is_refused() -> None:

@@ -18,7 +18,6 @@ from .errors import ApiError
 from .forms import Form
 from .gate import CLIENT_LEFT
 from .observers import Exchange
-from .sse import DONE, error_event
 from .streamed_body import StreamedBody
 
 _STREAM_HEADERS = [
@@ -113,8 +112,8 @@ class StreamedAnswer(_Answer):
                     await self._call.told(heard)
             except ApiError as error:
                 if out.begun:
-                    await out.end(error_event(error.body()) + DONE)
+                    await out.end(self._form.failed(error))
                 else:
                     await error.response()(scope, receive, send)
             else:
-                await out.end(self._form.ending() + DONE)
+                await out.end(self._form.ending())

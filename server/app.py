@@ -24,6 +24,7 @@ from .metrics.histograms import Latencies
 from .metrics.route import labels, metrics_router
 from .observers import Observer
 from .open_engine import OpenEngine
+from .responses import responses_router
 from .settings import Settings
 from .state import state_router
 from .tokens import tokens_router
@@ -35,12 +36,13 @@ Router = Callable[[OpenEngine], APIRouter]
 """Makes the routes of one subject for an engine."""
 
 NOT_SERVED = {
-    "/v1/responses": ": use /v1/chat/completions",
     "/v1/embeddings": ": the model generates text",
 }
 """Routes that clients of the API may look for, and what to say beside that they are not there."""
 
-ROUTERS: tuple[Router, ...] = (chat_router, completions_router, tokens_router, state_router)
+ROUTERS: tuple[Router, ...] = (
+    *(chat_router, completions_router, responses_router, tokens_router, state_router),
+)
 
 
 def create_app(

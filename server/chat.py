@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter
@@ -11,11 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..models.call_format import CallFormat
+from ..requests.params import SamplingParams
 from .answer_grammar import grammar_of
 from .body import read
+from .calls import Call
 from .chat_form import ChatForm
 from .documents import documented
 from .errors import ApiError
+from .observers import Endpoint, Exchange
 from .open_engine import OpenEngine
 from .protocol.answers import ChatAnswer
 from .protocol.chat import ChatRequest, NamedTool
@@ -30,31 +34,18 @@ def chat_router(engine: OpenEngine) -> APIRouter:
     async def chat(request: Request) -> Response:
         engine.check_open()
         asked = await read(request, ChatRequest, engine.settings.limits)
-        engine.model_named(asked.model)
-        tools = asked.tools or ()
-        prompt = await engine.conversations.encode(asked.messages, tools)
-        calls = await engine.conversations.call_format() if _may_call(asked) else None
-        defaults = engine.settings.sampling
-        room = engine.room(len(prompt))
-        most = min(defaults.get("max_tokens", room), room)
-        own = _length(asked, most) | grammar_of(asked, calls)
-        own["logprobs"] = (asked.top_logprobs or 0) if asked.logprobs else None
-        params = asked.sampling(defaults, **own)
-        if params.logprobs is not None:
-            await asyncio.to_thread(lambda: engine.texts.spelled)
         exchange = request.state.exchange
-        end = engine.reasoning_end if params.reasoning is not False else None
-        call = await engine.call(exchange, "chat", asked, [prompt], params, reasons=bool(end))
+        begun = await begin(engine, exchange, "chat", asked)
         form = ChatForm(
-            engine.shape(f"chatcmpl-{exchange.id}", asked, params.logprobs),
-            call.served.choices,
-            call.usage,
+            engine.shape(f"chatcmpl-{exchange.id}", asked, begun.params.logprobs),
+            begun.call.served.choices,
+            begun.call.usage,
             engine.texts,
-            _sections(end, calls),
+            begun.sections,
             reasoning=asked.include_reasoning is not False,
             forced=isinstance(asked.tool_choice, NamedTool),
         )
-        return engine.answer(asked, call, form, exchange)
+        return engine.answer(asked, begun.call, form, exchange)
 
     router.add_api_route(
         "/v1/chat/completions",
@@ -64,6 +55,35 @@ def chat_router(engine: OpenEngine) -> APIRouter:
         **documented(ChatRequest, ChatAnswer, text="text/event-stream"),
     )
     return router
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A conversation that the engine continues. `sections`: what takes its outputs apart."""
+
+    call: Call
+    params: SamplingParams
+    sections: Callable[[], Section] | None
+
+
+async def begin(
+    engine: OpenEngine, exchange: Exchange, endpoint: Endpoint, asked: ChatRequest
+) -> Begun:
+    """Hand a conversation in. Raises `ApiError` for what cannot be served."""
+    engine.model_named(asked.model)
+    prompt = await engine.conversations.encode(asked.messages, asked.tools or ())
+    calls = await engine.conversations.call_format() if _may_call(asked) else None
+    defaults = engine.settings.sampling
+    room = engine.room(len(prompt))
+    most = min(defaults.get("max_tokens", room), room)
+    own = _length(asked, most) | grammar_of(asked, calls)
+    own["logprobs"] = (asked.top_logprobs or 0) if asked.logprobs else None
+    params = asked.sampling(defaults, **own)
+    if params.logprobs is not None:
+        await asyncio.to_thread(lambda: engine.texts.spelled)
+    end = engine.reasoning_end if params.reasoning is not False else None
+    call = await engine.call(exchange, endpoint, asked, [prompt], params, reasons=bool(end))
+    return Begun(call, params, _sections(end, calls))
 
 
 def _may_call(asked: ChatRequest) -> bool:

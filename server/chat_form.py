@@ -9,7 +9,7 @@ from typing import Any
 
 from ..requests.increment import Increment
 from ..requests.request import RequestOutput
-from .forms import Form, Shape
+from .forms import ChunkForm, Shape
 from .sections import Piece, Section
 from .sse import quoted
 from .token_texts import TokenTexts
@@ -19,7 +19,7 @@ _OPENING = b'"delta":{"role":"assistant","content":""}'
 _EMPTY = b'"delta":{}'
 
 
-class ChatForm(Form):
+class ChatForm(ChunkForm):
     """`sections`: makes what takes an output apart; None: all of it is content.
 
     `reasoning`: whether the client wants to see it. `forced`: the one function that had to be

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import from_json
-
 from ..models.call_format import CallFormat
 from ..models.chat import Chat, ChatError, TooLong
 from .errors import ApiError
+from .protocol.base import json_object
 from .protocol.chat import AssistantMessage, Message, SystemMessage, Tool, ToolCall
 
 if TYPE_CHECKING:
@@ -80,12 +79,8 @@ def _message(message: Message, index: int) -> dict[str, Any]:
 
 
 def _call(call: ToolCall, where: str) -> dict[str, Any]:
-    try:
-        # As of a body: no depth that would exhaust the stack, and no half of a surrogate pair.
-        arguments = from_json(call.function.arguments or "{}", allow_inf_nan=False)
-    except ValueError:
-        arguments = None
-    if not isinstance(arguments, dict):
+    arguments = json_object(call.function.arguments)
+    if arguments is None:
         said = f"{where}.function.arguments must be the text of a JSON object"
         raise ApiError(400, said, param="messages")
     return {

@@ -12,14 +12,19 @@ from .errors import ApiError
 from .protocol.answers import ANSWERS, ErrorAnswer
 from .protocol.chat import ChatRequest
 from .protocol.completions import CompletionRequest
+from .protocol.response_answers import ResponseAnswer
+from .protocol.responses import ResponsesRequest
 from .protocol.tokens import DetokenizeRequest, TokenizeRequest
 
 BODIES: tuple[type[BaseModel], ...] = (
     ChatRequest,
     CompletionRequest,
+    ResponsesRequest,
     TokenizeRequest,
     DetokenizeRequest,
 )
+
+ANSWERED: tuple[type[BaseModel], ...] = (*ANSWERS, ResponseAnswer)
 
 _JSON = "application/json"
 SAID = {
@@ -83,7 +88,7 @@ def document(app: FastAPI) -> None:
         if app.openapi_schema is None:
             schema = made()
             _, definitions = models_json_schema(
-                [(model, "validation") for model in (*BODIES, *ANSWERS)],
+                [(model, "validation") for model in (*BODIES, *ANSWERED)],
                 ref_template="#/components/schemas/{model}",
             )
             schema.setdefault("components", {})["schemas"] = definitions["$defs"]

@@ -1,4 +1,4 @@
-"""The two forms in which completions are told: those of /v1/completions and of chats.
+"""The forms in which completions are told: here that of /v1/completions, and what it shares.
 
 A form takes increments of its call's choices one by one, and makes of them the events of a stream;
 or outputs, and makes of them one object. It knows nothing of connections.
@@ -14,7 +14,8 @@ from typing import Any
 
 from ..requests.increment import Increment
 from ..requests.request import RequestOutput
-from .sse import Chunks, quoted, usage_chunk
+from .errors import ApiError
+from .sse import DONE, Chunks, error_event, quoted, usage_chunk
 from .token_texts import TokenTexts
 from .usage import Usage
 
@@ -47,7 +48,27 @@ class Shape:
 
 
 class Form(ABC):
-    """How one call is answered. `usage` is kept up to date by whoever hands increments in."""
+    """How one call is answered."""
+
+    @abstractmethod
+    def events(self, choice: int, increment: Increment) -> bytes:
+        """What an increment adds to a stream: no event, or several."""
+
+    @abstractmethod
+    def ending(self) -> bytes:
+        """What a stream has after the end of its last choice."""
+
+    @abstractmethod
+    def failed(self, error: ApiError) -> bytes:
+        """What ends a stream that has begun, where the call fails."""
+
+    @abstractmethod
+    def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
+        """The answer in one object."""
+
+
+class ChunkForm(Form):
+    """Chunks that add to choices. `usage` is kept up to date by whoever hands increments in."""
 
     chunk_kind: str
     whole_kind: str
@@ -61,21 +82,18 @@ class Form(ABC):
         self._chunks = [Chunks(shared, each, with_usage=with_usage) for each in range(choices)]
 
     @abstractmethod
-    def events(self, choice: int, increment: Increment) -> bytes:
-        """What an increment adds to a stream: no event, or several."""
-
-    @abstractmethod
     def choice(self, index: int, output: RequestOutput) -> dict[str, Any]:
         """One choice of a whole answer."""
 
     def ending(self) -> bytes:
-        """What a stream has after the end of its last choice."""
         if not self.shape.include_usage:
-            return b""
-        return usage_chunk(self.shape.shared(self.chunk_kind), self.usage)
+            return DONE
+        return usage_chunk(self.shape.shared(self.chunk_kind), self.usage) + DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        return error_event(error.body()) + DONE
 
     def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
-        """The answer in one object."""
         choices = [self.choice(index, output) for index, output in enumerate(outputs)]
         said = {
             **self.shape.shared(self.whole_kind),
@@ -91,7 +109,7 @@ class Form(ABC):
         return token_ids if self.shape.token_ids else None
 
 
-class CompletionForm(Form):
+class CompletionForm(ChunkForm):
     """Answers of /v1/completions: the text as it is."""
 
     chunk_kind = whole_kind = "text_completion"

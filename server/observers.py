@@ -10,7 +10,7 @@ from typing import Literal
 from ..requests.increment import Increment
 from .logs import SERVER, fields
 
-Endpoint = Literal["chat", "completions"]
+Endpoint = Literal["chat", "completions", "responses"]
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..serving.async_llm import AsyncLLM
     from ..serving.intake import Prompt
     from .observers import Endpoint
-    from .protocol.sampling import Generating
+    from .protocol.sampling import Drawn, Generating
 
 
 @dataclass(eq=False)
@@ -89,7 +89,7 @@ class OpenEngine:
         self,
         exchange: Exchange,
         endpoint: Endpoint,
-        asked: Generating,
+        asked: Drawn,
         prompts: Sequence[Prompt],
         params: SamplingParams,
         *,
@@ -120,7 +120,7 @@ class OpenEngine:
         return Call(streams, served, Usage(tokens), self.observers, reasoning)
 
     def answer(
-        self, asked: Generating, call: Call, form: Form, exchange: Exchange
+        self, asked: Drawn, call: Call, form: Form, exchange: Exchange
     ) -> StreamedAnswer | WholeAnswer:
         """The answer to a call in this form, in pieces if the request asks for them."""
         if asked.stream:

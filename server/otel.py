@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FLUSH_MS = 2000
 """How long an ending service waits for the last spans to be taken."""
 
-_OPERATIONS = {"chat": "chat", "completions": "text_completion"}
+_OPERATIONS = {"chat": "chat", "completions": "text_completion", "responses": "chat"}
 _LATENCIES = (
     "gen_ai.latency.time_in_queue",
     "gen_ai.latency.time_to_first_token",

@@ -49,14 +49,17 @@ class TokenTexts:
 
     def for_chat(self, found: Iterable[TokenLogprob], top: int) -> bytes:
         """`logprobs` of a choice of /v1/chat/completions, as JSON."""
-        content = [
+        return json.dumps({"content": self.told(found, top), "refusal": None}).encode()
+
+    def told(self, found: Iterable[TokenLogprob], top: int) -> list[dict[str, object]]:
+        """An object for each token, as chats and responses have it."""
+        return [
             {
                 **self._chat_token(each.token, each.logprob),
                 "top_logprobs": [self._chat_token(*best) for best in each.top[:top]],
             }
             for each in found
         ]
-        return json.dumps({"content": content, "refusal": None}).encode()
 
     def for_completion(self, found: Sequence[TokenLogprob], top: int, offset: int) -> bytes:
         """`logprobs` of a choice of /v1/completions; its tokens begin at character `offset`."""

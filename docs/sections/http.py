@@ -14,7 +14,6 @@ from sections.keys import kind_of
 from sections.markdown import table
 
 from stepweave.server import documents
-from stepweave.server.protocol.answers import ANSWERS
 from stepweave.server.protocol.base import Body, Refused
 from stepweave.server.protocol.sampling import REFUSED
 from stepweave.server.settings import Limits
@@ -24,7 +23,7 @@ _BODIES = {model.__name__: model for model in documents.BODIES}
 
 @cache
 def _definitions() -> Mapping[str, Any]:
-    models: Any = [(model, "validation") for model in (*documents.BODIES, *ANSWERS)]
+    models: Any = [(model, "validation") for model in (*documents.BODIES, *documents.ANSWERED)]
     _, schema = models_json_schema(models)
     found: Mapping[str, Any] = schema["$defs"]
     return found

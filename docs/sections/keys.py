@@ -65,7 +65,8 @@ def kind_of(said: Mapping[str, Any]) -> str:
     if "$ref" in said:
         return "mapping"
     if "const" in said:
-        return f"`{said['const']}`"
+        const = said["const"]
+        return f"`{const if isinstance(const, str) else json.dumps(const)}`"
     if "enum" in said:
         return " or ".join(f"`{each}`" for each in said["enum"])
     what = said.get("type")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import model_validator
+from pydantic_core import from_json
 
 from ...requests.keys import Keys
 from ..errors import ApiError
@@ -43,6 +44,18 @@ class Body(Keys):
                 said = f"{name} is not supported; {advice}"
                 raise ApiError(400, said, param=name, code="unsupported_parameter")
         return {key: value for key, value in given.items() if key not in named}
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """The JSON object that a text is, an empty one being none; None: it is something else.
+
+    As of a body: no depth that would exhaust the stack, and no half of a surrogate pair.
+    """
+    try:
+        found = from_json(text or "{}", allow_inf_nan=False)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _same(value: object, other: object) -> bool:

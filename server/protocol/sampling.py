@@ -59,7 +59,7 @@ class StreamOptions(Body):
     REFUSED: ClassVar = {"include_obfuscation": ("chunks are sent as they are", (False,))}
 
 
-_DEFAULTS = {
+DEFAULTS = {
     "max_tokens": "Tokens generated at most. Not given: 16 for a prompt, and for a conversation "
     "`max_new_tokens` of the model's generation_config.json, or all that there is room for.",
     "temperature": "Divides the logits before a token is drawn; 0 is greedy. Not given: as the "
@@ -69,13 +69,8 @@ _DEFAULTS = {
 }
 
 
-@with_keys_of(SamplingParams, without={"prompt_logprobs"}, says=_DEFAULTS)
-class _Sampling(Body):
-    """The keys of `SamplingParams`, each with its rule."""
-
-
-class Generating(_Sampling):
-    """A request for completions. What is not given is as the model's authors advise.
+class Drawn(Body):
+    """A request for text. What is not given is as the model's authors advise.
 
     And where they do not, as the API's users know it: a temperature of 1, and a seed that differs
     from request to request.
@@ -87,11 +82,49 @@ class Generating(_Sampling):
     stream: bool | None = Field(
         default=None, description="Send the answer in pieces, as server-sent events."
     )
-    stream_options: StreamOptions | None = Field(
-        default=None, description="What the stream tells beside the text."
-    )
     user: ShortText | None = Field(
         default=None, description="Who asks, by a name of the caller's; the log has it."
+    )
+
+    def says(self, name: str) -> bool:
+        """Whether the body has this parameter, and not as null."""
+        return getattr(self, name) is not None
+
+    def parameters(self) -> dict[str, Any]:
+        """The keys of `SamplingParams` that the body has."""
+        return {
+            each: value for each in PARAMETERS if (value := getattr(self, each, None)) is not None
+        }
+
+    def sampling(self, defaults: Mapping[str, Any], **own: Any) -> SamplingParams:
+        """The parameters of its requests; `own` goes before what the body says, and that before
+        `defaults`.
+
+        Raises `ApiError` for parameters that contradict each other.
+        """
+        said = self.parameters()
+        drawn = {"temperature": 1.0, "seed": secrets.randbits(62)}
+        structured = said.get("structured_outputs")
+        if isinstance(structured, StructuredOutputs):
+            asked = structured.model_dump(by_alias=True, exclude_none=True)
+            said["structured_outputs"] = asked
+        try:
+            return SamplingParams.of({**drawn, **defaults, **said, **own})
+        except RequestError as error:
+            param = param_of(error.message, type(self).model_fields)
+            raise ApiError(400, error.message, param=param) from error
+
+
+@with_keys_of(SamplingParams, without={"prompt_logprobs"}, says=DEFAULTS)
+class _Sampling(Drawn):
+    """The keys of `SamplingParams`, each with its rule."""
+
+
+class Generating(_Sampling):
+    """A request for completions."""
+
+    stream_options: StreamOptions | None = Field(
+        default=None, description="What the stream tells beside the text."
     )
     return_token_ids: bool | None = Field(
         default=None, description="Return the ids of the tokens beside the text."
@@ -104,33 +137,9 @@ class Generating(_Sampling):
             raise ValueError("stream_options is for streams: set stream to true, or leave it out")
         return self
 
-    def says(self, name: str) -> bool:
-        """Whether the body has this parameter, and not as null."""
-        return getattr(self, name) is not None
-
     @property
     def streams(self) -> StreamOptions:
         return self.stream_options or StreamOptions()
-
-    def sampling(self, defaults: Mapping[str, Any], **own: Any) -> SamplingParams:
-        """The parameters of its requests; `own` goes before what the body says, and that before
-        `defaults`.
-
-        Raises `ApiError` for parameters that contradict each other.
-        """
-        said = {
-            each: value for each in PARAMETERS if (value := getattr(self, each, None)) is not None
-        }
-        drawn = {"temperature": 1.0, "seed": secrets.randbits(62)}
-        structured = said.get("structured_outputs")
-        if isinstance(structured, StructuredOutputs):
-            asked = structured.model_dump(by_alias=True, exclude_none=True)
-            said["structured_outputs"] = asked
-        try:
-            return SamplingParams.of({**drawn, **defaults, **said, **own})
-        except RequestError as error:
-            param = param_of(error.message, type(self).model_fields)
-            raise ApiError(400, error.message, param=param) from error
 
 
 PARAMETERS = tuple(each.name for each in fields(SamplingParams) if each.metadata)

@@ -65,9 +65,9 @@ def test_tokens_of_texts_and_conversations(service: Running) -> None:
 
 def test_what_it_does_not_serve_is_refused_by_name(service: Running) -> None:
     with service.client() as client:
-        answer = client.post("/v1/responses", json={"input": "hello"})
+        answer = client.post("/v1/embeddings", json={"input": "hello"})
         assert answer.status_code == 404
-        assert "use /v1/chat/completions" in answer.json()["error"]["message"]
+        assert "the model generates text" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import OpenAI from "openai";
-import { zodFunction, zodResponseFormat } from "openai/helpers/zod";
+import { zodFunction, zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
 
 const { BASE_URL: baseURL, API_KEY: apiKey } = process.env;
@@ -204,4 +204,39 @@ test("a call that takes too long ends", async () => {
     { headers: { "X-Request-Id": "js-timeout" }, timeout: 60 },
   );
   await assert.rejects(slow, OpenAI.APIConnectionTimeoutError);
+});
+
+test("a response is the same whole, streamed and gathered", async () => {
+  const body = { model, temperature: 0, max_output_tokens: 16, input: STORY };
+  const whole = await client.responses.create(body);
+  assert.equal(whole.status, "incomplete");
+  assert.equal(whole.usage.output_tokens, 16);
+  const deltas = [];
+  let last;
+  for await (const event of await client.responses.create({ ...body, stream: true })) {
+    if (event.type === "response.output_text.delta") deltas.push(event.delta);
+    last = event;
+  }
+  assert.equal(last.type, "response.incomplete");
+  assert.equal(deltas.join(""), whole.output_text);
+  assert.ok(deltas.length > 1);
+});
+
+test("a response is parsed by a schema of zod, and its calls by a tool of ours", async () => {
+  const body = { model, temperature: 0, input: asked[0].content };
+  const text = { format: zodTextFormat(Person, "person") };
+  const parsed = await client.responses.parse({ ...body, text });
+  assert.deepEqual(parsed.output_parsed, MAX);
+  const stream = client.responses.stream({ ...body, text });
+  assert.deepEqual((await stream.finalResponse()).output_parsed, MAX);
+  const { schema } = text.format;
+  const tools = [{ type: "function", name: "person", parameters: schema, strict: true }];
+  const called = await client.responses.create({ ...body, tools, tool_choice: "required" });
+  const [call] = called.output;
+  assert.equal(call.type, "function_call");
+  assert.deepEqual(JSON.parse(call.arguments), MAX);
+  const told = { type: "function_call_output", call_id: call.call_id, output: "stored" };
+  const input = [asked[0], ...called.output, told];
+  const next = await client.responses.create({ ...body, input, tools, max_output_tokens: 4 });
+  assert.ok(next.usage.input_tokens > called.usage.input_tokens);
 });

@@ -234,7 +234,8 @@ class CausalLM:
 
         `logit_rows[L]` are indices into the T tokens, on the device; None means all of them.
         Hidden states are those the head sees (after the last norm), for every token, unless
-        `record_features` asked for others. Logits are float32, or float64 in a float64 model.
+        `record_features` asked for others. Logits are in the model's precision: who computes with
+        them widens those that he needs.
         Masked tokens may hold any id: they are computed as token 0. Of a compiled model, results
         are tensors of inference mode.
         """
@@ -278,7 +279,7 @@ class CausalLM:
             hidden = self._features(self._watched)
         if hidden is None:
             raise UnsupportedModel(f"{self.name}: cannot tell its last hidden states")
-        return logits.to(torch.promote_types(logits.dtype, torch.float32)), hidden[0, :tokens]
+        return logits, hidden[0, :tokens]
 
     def _choose_speeds(self, long: Tensor | None, padding: int, tokens: int) -> None:
         if self._speeds is None:

@@ -224,7 +224,6 @@ class EagleHead:
     def _logits(self, hidden: Tensor) -> Tensor:
         read_out = self.network.read_out if self._output is None else self._output
         logits: Tensor = read_out(hidden)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self.draft_ids is None:
             return logits
         every = logits.new_full((len(logits), self.vocab_size), -torch.inf)

@@ -177,7 +177,8 @@ def compare(model: CausalLM, expected: Own, compiled: CompiledLayers | None) -> 
 
     def run(*chunks: tuple[int, int, int]) -> Tensor:
         batch = rows.batch(*chunks)
-        return model.forward(ids[batch.positions], batch)[0]
+        logits = model.forward(ids[batch.positions], batch)[0]
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     with nullcontext() if compiled is None else compiled.warming():
         whole = run((0, 0, n))

@@ -61,6 +61,12 @@ class Edits:
     bans: Tensor | None = None  # [B, 3]: row, token, the first output position that may be it
     words: Tensor | None = None  # [M, 2 + L]: row, length, tokens, right-aligned
 
+    @property
+    def wanted(self) -> bool:
+        """Whether any request changes its logits."""
+        kinds = (self.penalties, self.biases, self.bans, self.words)
+        return any(each is not None for each in kinds)
+
 
 @dataclass(frozen=True, slots=True)
 class SampleRows:

@@ -254,11 +254,11 @@ STAGING: Value[StagedStep | None, Staging] = Value(
 INPUTS: Value[Inputs | None] = Value("inputs", "device", "slots", size=_inputs_bytes)
 """What the models compute on."""
 LOGITS: Value[Tensor | None] = Value("logits", "device", "slots", size=_logits_bytes)
-"""`[S, W, V]` of the sampling rows, position by position of their windows."""
+"""`[S, W, V]` of the sampling rows, position by position of their windows; of the model's dtype."""
 PROMPT_LOGITS: Value[Tensor | None] = Value(
     "prompt_logits", "device", "slots", size=_prompt_logits_bytes
 )
-"""`[P, V]` of the prompt tokens whose log-probabilities are asked for."""
+"""`[P, V]` of the prompt tokens whose log-probabilities are asked for; of the model's dtype."""
 HIDDEN: Value[Tensor | None] = Value("hidden", "device", "slots", size=_hidden_bytes)
 """`[T, F]`: the target's hidden states, after its last norm, where F is its `hidden_size`.
 

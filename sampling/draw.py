@@ -53,11 +53,10 @@ def filtered_log_probs(
         normalized: False leaves out the last pass: scores relative to the best token, which is all
             that `draw` needs.
     """
-    if logits.dtype != torch.float64:
-        logits = logits.to(torch.float32)
+    wide = torch.promote_types(logits.dtype, torch.float32)
     if not any_random:
-        return _only(logits.argmax(dim=-1, keepdim=True), logits)
-    log_min_p = None if min_p is None else min_p.to(logits.dtype).log()
+        return _only(logits.argmax(dim=-1, keepdim=True), logits, wide)
+    log_min_p = None if min_p is None else min_p.to(wide).log()
     k, p = top_k if any_top_k else None, top_p if any_top_p else None
     if runs_on(logits):
         from .kernels import cut as kernel
@@ -67,7 +66,7 @@ def filtered_log_probs(
         if k is not None or p is not None or log_min_p is not None:
             scaled = kernel.cut(scaled, k, p, log_min_p)
     else:
-        scaled = cut(_scaled(logits, temperature), k, p)
+        scaled = cut(_scaled(logits.to(wide), temperature), k, p)
         if log_min_p is not None:
             # The best token stands at 0, so this is the logarithm of every token's share of it.
             scaled = scaled.masked_fill(scaled < log_min_p[:, None], _NEVER)
@@ -85,12 +84,12 @@ def _scaled(logits: Tensor, temperature: Tensor) -> Tensor:
     divisor = torch.where(greedy, 1.0, temperature[:, None].to(logits.dtype))
     best = logits.argmax(dim=-1, keepdim=True)
     scaled = (logits - logits.gather(-1, best)) / divisor
-    return torch.where(greedy, _only(best, logits), scaled)
+    return torch.where(greedy, _only(best, logits, logits.dtype), scaled)
 
 
-def _only(best: Tensor, logits: Tensor) -> Tensor:
+def _only(best: Tensor, logits: Tensor, dtype: torch.dtype) -> Tensor:
     """0 at the token `best[L, 1]` and -inf elsewhere, in the shape `[L, V]` of the logits."""
-    return torch.full_like(logits, _NEVER).scatter_(-1, best, 0.0)
+    return torch.full_like(logits, _NEVER, dtype=dtype).scatter_(-1, best, 0.0)
 
 
 def draw(

@@ -8,6 +8,7 @@ a ban can give way where the grammar leaves nothing else.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ...sampling.bad_words import ban_bad_words
@@ -15,6 +16,7 @@ from ...sampling.bias import apply_bias, ban_until, give_way
 from ...sampling.penalties import apply_penalties
 from ...structured.bitmask import apply_bitmask
 from ..data import Edits, StagedStep
+from .history import History
 from .staging import (
     B_MINIMUM,
     B_SAMPLE_INDEX,
@@ -48,22 +50,34 @@ def apply_edits(
     edits: Edits,
     logits: Tensor,
     drafts: Tensor,
-    history: Tensor,
+    history: History,
+    request_slot: Tensor,
+    longest: int,
     window_start: Tensor,
     prompt: Tensor,
     mask: Tensor | None,
 ) -> Tensor:
     """`[S, W, V]`: `logits[S, W, V]` as the requests and their grammars want them.
 
-    `drafts[S, W − 1]`, `history[S, C]` right up to `window_start[S]`, `prompt[S]` its part that is
-    prompt; `mask[S, W, V / 32]` from the grammars, None where no row has one.
+    `drafts[S, W − 1]`; `history` at `request_slot[S]`, no more than `longest` tokens of each, right
+    up to `window_start[S]`, `prompt[S]` its part that is prompt; `mask[S, W, V / 32]` from the
+    grammars, None where no row has one.
     """
+    if edits.wanted:
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if edits.biases is not None and edits.bias_values is not None:
         logits = apply_bias(logits, edits.biases[:, 0], edits.biases[:, 1], edits.bias_values)
     if edits.penalties is not None:
         repetition, presence, frequency = edits.penalties.unbind(dim=1)
         logits = apply_penalties(
-            logits, drafts, history, window_start, prompt, repetition, presence, frequency
+            logits,
+            drafts,
+            history.of(request_slot, longest),
+            window_start,
+            prompt,
+            repetition,
+            presence,
+            frequency,
         )
     rows, width, vocab = logits.shape
     if mask is not None:
@@ -74,7 +88,7 @@ def apply_edits(
         banned = ban_bad_words(
             banned,
             drafts,
-            history,
+            history.of(request_slot, longest),
             window_start,
             edits.words[:, WORD_SAMPLE_INDEX],
             edits.words[:, WORD_LENGTH],

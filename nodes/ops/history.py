@@ -46,6 +46,10 @@ class History:
         columns = torch.where(outside, self._scratch, positions)
         self.tokens.index_put_((request_slot, columns), tokens.to(torch.int32))
 
+    def of(self, request_slot: Tensor, longest: int) -> Tensor:
+        """`[S, longest]`: the tokens from position 0 on of slots `request_slot[S]`, copied."""
+        return self.tokens[request_slot, :longest]
+
 
 def new_history(request_slots: int, context_length: int, device: torch.device) -> History:
     """An empty history. Raises `NoMemory`."""

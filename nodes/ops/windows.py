@@ -56,7 +56,9 @@ def draw(
         rows.edits,
         logits,
         rows.drafts,
-        history.tokens[rows.request_slot, : rows.longest],
+        history,
+        rows.request_slot,
+        rows.longest,
         rows.window_start,
         rows.prompt,
         None if kernel_masks else bits,
@@ -74,7 +76,8 @@ def draw(
     else:
         if bits is not None:
             edited = _masked(edited, bits, in_place=edited is not logits)
-        scores = edited if rows.greedy else _filtered(rule, rows, edited)
+        wide = torch.promote_types(edited.dtype, torch.float32)
+        scores = edited.to(wide) if rows.greedy else _filtered(rule, rows, edited)
         verified = _forced(rows, _verified(rule, rows, scores, judged, draft_log_probs))
     tokens, counts = verified.tokens, verified.counts
     logprobs = None

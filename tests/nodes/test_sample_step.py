@@ -74,6 +74,30 @@ def test_drafts_are_kept_up_to_the_first_that_differs_and_one_token_follows() ->
     assert progress.computed.tolist()[:4] == [3 + 2, 6 + 1, 6 + 3, 9]
 
 
+@pytest.mark.parametrize(
+    ("asked", "reads"),
+    [
+        ({}, 0),
+        ({"temperature": 0.7, "logit_bias": {3: 1.0}, "min_tokens": 2}, 0),
+        ({"repetition_penalty": 1.5}, 1),
+        ({"bad_words_ids": ((3, 4),)}, 1),
+    ],
+)
+def test_the_text_so_far_is_gathered_for_edits_that_read_it_only(
+    asked: dict[str, Any], reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered: list[int] = []
+
+    def of(self: History, request_slot: torch.Tensor, longest: int) -> torch.Tensor:
+        gathered.append(longest)
+        return self.tokens[request_slot, :longest]
+
+    monkeypatch.setattr(History, "of", of)
+    inputs = made(StepBatch(9, (decoding(2, **asked), decoding(0))), {2: [21, 22], 0: [31, 32]})
+    sampled(inputs, best([[21, 22, 23], [31, 32, 33]]))
+    assert len(gathered) == reads
+
+
 def test_rows_without_logits_are_refused_since_their_requests_would_never_end() -> None:
     inputs = made(StepBatch(9, (decoding(2),)), {2: [21]})
     with pytest.raises(StepweaveError, match="but its logits are None") as caught:

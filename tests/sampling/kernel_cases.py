@@ -6,12 +6,14 @@ Each function makes its input from a seed, so that both sides get the same.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepweave.backends.kernels import runs_on
 from stepweave.graph.errors import StepweaveError
@@ -84,6 +86,8 @@ def sampled(
     edit: str,
     ranks: bool = True,
     ranked: bool = True,
+    dtype: torch.dtype = torch.float32,
+    watch: AbstractContextManager[object] | None = None,
 ) -> list[Tensor]:
     """All that `sample` leaves behind in a step of 5 rows with windows of 3.
 
@@ -142,8 +146,9 @@ def sampled(
     options = {"rates": (0.5,)} if rule == "synthetic" else {}
     judge = policy("acceptance", rule, **options)
     q = torch.randn(7, k, VOCAB, generator=g).log_softmax(dim=-1) if rule == "rejection" else None
+    logits = logits.to(dtype)
     before = logits.clone()
-    with torch.inference_mode():
+    with torch.inference_mode(), watch or nullcontext():
         found = draw(judge, sample, logits, mask, history, q)
         after = hand_on(progress, sample, found, history)
     if not torch.equal(logits, before):
@@ -151,6 +156,35 @@ def sampled(
     shown = [] if found.logprobs is None else [found.logprobs.rank, found.logprobs.top_tokens]
     tables = [after.last_token, after.computed, history.tokens[:, :-1]]
     return [found.tokens, found.counts, found.drafted, *shown, *tables]
+
+
+class _Copies(TorchDispatchMode):
+    """Counts the tensors of a size that torch makes, which is not what kernels make."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least, self.names = least, list[str]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        out = func(*args, **(kwargs or {}))
+        made = isinstance(out, Tensor) and out.numel() >= self.least
+        if made and not any(a is out or _views(a, out) for a in args if isinstance(a, Tensor)):
+            self.names.append(str(func))
+        return out
+
+
+def _views(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def made_in_a_step(dtype: torch.dtype, edit: str) -> tuple[Tensor, list[str]]:
+    """Tokens `[5, 3]` of `sampled` for logits of `dtype`, and what torch made of their size."""
+    copies = _Copies(5 * 3 * VOCAB)
+    how: dict[str, Any] = {"greedy": False, "masked": True, "edit": edit, "ranked": False}
+    tokens = sampled(0, "coupled", **how, dtype=dtype, watch=copies)[0]
+    return tokens, copies.names
 
 
 def _edits(kind: str) -> Edits:

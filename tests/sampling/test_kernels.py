@@ -280,6 +280,17 @@ def test_a_step_samples_the_same_with_and_without_kernels(
             assert torch.equal(one, other)
 
 
+def test_logits_in_half_precision_are_read_as_they_are(interpreted: Interpreter) -> None:
+    """Torch makes nothing of their size, but where requests edit them."""
+    made_in = "tests.sampling.kernel_cases:made_in_a_step"
+    tokens, made = interpreted(made_in, torch.bfloat16, "none")
+    assert made == []
+    assert torch.equal(tokens, kernel_cases.made_in_a_step(torch.bfloat16, "none")[0])
+    tokens, made = interpreted(made_in, torch.bfloat16, "biases")
+    assert any(name.startswith(("aten.to.", "aten._to_copy")) for name in made)
+    assert torch.equal(tokens, kernel_cases.made_in_a_step(torch.bfloat16, "biases")[0])
+
+
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 @pytest.mark.parametrize("edit", ["none", "bans"])
 def test_a_row_is_sampled_the_same_beside_rows_with_top_k(

@@ -77,7 +77,11 @@ def attend_now(
 
     head_bytes = max(keys.shape[2], values.shape[2]) * keys.element_size()
     launch = split_kv.launch_for(
-        keys.shape[1], head_bytes, processors(query.device), long=query_len > LONG
+        len(block_tables),
+        keys.shape[1],
+        head_bytes,
+        processors(query.device),
+        long=query_len > LONG,
     )
     with current(query.device):
         return split_kv.attend(

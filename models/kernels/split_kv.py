@@ -8,7 +8,8 @@ Kwon et al. 2023, arXiv:2309.06180). Query heads that share a key head are packe
 tokens of the window, into the rows of one matrix product.
 
 The grid depends on host integers only and lengths are read on the device, so a launch can be
-captured in a CUDA graph. Programs without keys to look at end at once.
+captured in a CUDA graph. Programs without keys to look at end at once. Where the rows alone occupy
+the device there is one split, which writes the result itself: no partial ones, and no merge.
 
 Split s takes the key tiles s, s + S, s + 2S … (S splits) rather than a contiguous part of the row.
 So which keys are summed together, and in what order, depends on neither the row's length nor the
@@ -28,6 +29,9 @@ from torch import Tensor
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
+MOST_SPLITS = 16
+"""Partial results of a row, at most: one load of the program that merges them."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -39,15 +43,17 @@ class Launch:
     num_stages: int = 2
 
 
-def launch_for(kv_heads: int, head_bytes: int, processors: int, *, long: bool) -> Launch:
+def launch_for(rows: int, kv_heads: int, head_bytes: int, processors: int, *, long: bool) -> Launch:
     """A launch for a device of `processors` multiprocessors and keys of `head_bytes` per head.
 
-    Enough splits that even one row occupies the device, from what never changes while a model is
-    served: were it the batch, a token's bits would depend on its company. `long` rows are enough
-    work without splits, which would cost memory for every token. The tile is what keeps keys and
-    values within the shared memory of a program.
+    As many splits as it takes that `rows` occupy the device, a power of two: each costs memory for
+    every token, written and read again. So the last bits of a row depend on how many rows the step
+    has; where bits must not, arithmetic is invariant, and that is not done here. `long` rows are
+    enough work without splits. The tile is what keeps keys and values within the shared memory of
+    a program.
     """
-    splits = 1 if long else min(16, triton.next_power_of_2(-(-processors // kv_heads)))
+    wanted = -(-processors // max(1, rows * kv_heads))
+    splits = 1 if long else min(MOST_SPLITS, triton.next_power_of_2(wanted))
     return Launch(
         splits,
         tile=max(16, min(64, triton.next_power_of_2(16384 // head_bytes))),
@@ -79,7 +85,7 @@ def attend(
     names no block is as if its keys were masked. float16, bfloat16 or float32, summed in float32.
 
     Raises:
-        ValueError: shapes do not fit.
+        ValueError: shapes do not fit, or the launch has more than 16 splits.
     """
     tokens, heads, dim = query.shape
     rows, columns = block_tables.shape
@@ -95,11 +101,17 @@ def attend(
     if tokens == 0:
         return out
     group, splits = heads // kv_heads, launch.splits
+    if splits > MOST_SPLITS:
+        raise ValueError(f"{splits} splits are more than {MOST_SPLITS}")
     packed = query_len * group
     block_m = min(64, max(16, triton.next_power_of_2(packed)))
     block_v = max(16, triton.next_power_of_2(value_dim))
-    partial = query.new_empty(splits, tokens, heads, value_dim, dtype=torch.float32)
-    maxima, sums = query.new_empty(2, splits, tokens, heads, dtype=torch.float32)
+    direct = splits == 1
+    partial = maxima = sums = out  # not used
+    if not direct:
+        partial = query.new_empty(splits, tokens, heads, value_dim, dtype=torch.float32)
+        maxima, sums = query.new_empty(2, splits, tokens, heads, dtype=torch.float32)
+    sinks = sinks if sinks is None else sinks.contiguous()
     _attend_split[(rows * kv_heads, splits, triton.cdiv(packed, block_m))](
         query,
         keys,
@@ -109,7 +121,10 @@ def attend(
         partial,
         maxima,
         sums,
+        out,
+        out if sinks is None else sinks,
         tokens,
+        splits,
         query_len,
         columns,
         keys.shape[0] // block_size,
@@ -130,28 +145,30 @@ def attend(
         BLOCK_V=block_v,
         BLOCK_M=block_m,
         TILE=launch.tile,
-        SPLITS=splits,
+        DIRECT=direct,
         HAS_CAP=softcap is not None,
         HAS_WINDOW=window is not None,
+        HAS_SINKS=direct and sinks is not None,
         WIDEN=triton.knobs.runtime.interpret and query.dtype == torch.bfloat16,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
     )
-    _merge_splits[(tokens, heads)](
-        partial,
-        maxima,
-        sums,
-        maxima if sinks is None else sinks.contiguous(),
-        out,
-        tokens,
-        HEADS=heads,
-        VALUE_DIM=value_dim,
-        BLOCK_V=block_v,
-        SPLITS=splits,
-        BLOCK_S=triton.next_power_of_2(splits),
-        HAS_SINKS=sinks is not None,
-        num_warps=1,
-    )
+    if not direct:
+        _merge_splits[(tokens, heads)](
+            partial,
+            maxima,
+            sums,
+            out if sinks is None else sinks,
+            out,
+            tokens,
+            splits,
+            HEADS=heads,
+            VALUE_DIM=value_dim,
+            BLOCK_V=block_v,
+            MOST=MOST_SPLITS,
+            HAS_SINKS=sinks is not None,
+            num_warps=1,
+        )
     return out
 
 
@@ -159,6 +176,7 @@ def attend(
 @triton.jit(
     do_not_specialize=[
         "tokens",
+        "splits",
         "query_len",
         "columns",
         "blocks",
@@ -178,7 +196,10 @@ def _attend_split(
     partial,  # [S, T, H, D'] weighted values, not divided by the sum of weights
     maxima,  # [S, T, H] in units of log 2
     sums,  # [S, T, H]
+    out,  # [T, H, D']
+    sinks,
     tokens,
+    splits,
     query_len,
     columns,
     blocks,
@@ -206,9 +227,10 @@ def _attend_split(
     BLOCK_V: tl.constexpr,
     BLOCK_M: tl.constexpr,
     TILE: tl.constexpr,
-    SPLITS: tl.constexpr,
+    DIRECT: tl.constexpr,
     HAS_CAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
     """Program (row and key head, split, part of the packed rows)."""
@@ -238,8 +260,8 @@ def _attend_split(
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
     first = start // TILE
-    first += (split + SPLITS - first % SPLITS) % SPLITS  # the next tile of this split
-    for tile in range(first, tl.cdiv(end, TILE), SPLITS):
+    first += (split + splits - first % splits) % splits  # the next tile of this split
+    for tile in range(first, tl.cdiv(end, TILE), splits):
         key = tile * TILE + tl.arange(0, TILE)
         live = (key >= start) & (key < end)
         entry = tables + row * table_row_stride + key // BLOCK_SIZE * table_stride
@@ -281,18 +303,36 @@ def _attend_split(
         acc = tl.dot(weights.to(q.dtype), v.to(q.dtype), acc, input_precision="ieee")
         most = new_most
 
-    at = (split * tokens + token) * (KV_HEADS * GROUP) + head
-    tl.store(maxima + at, most, mask=inside)
-    tl.store(sums + at, total, mask=inside)
-    seen = inside & (most > float("-inf"))
-    tl.store(
-        partial + at[:, None] * VALUE_DIM + e[None, :],
-        acc,
-        mask=seen[:, None] & (e < VALUE_DIM)[None, :],
-    )
+    at = token * (KV_HEADS * GROUP) + head
+    if DIRECT:
+        top = most
+        if HAS_SINKS:
+            sink = tl.load(sinks + head, mask=inside, other=0.0).to(tl.float32) * _LOG2_E
+            top = tl.maximum(top, sink)
+        top = tl.where(top == float("-inf"), 0.0, top)
+        weight = tl.exp2(most - top)
+        denominator = weight * total
+        if HAS_SINKS:
+            denominator += tl.exp2(sink - top)
+        mixed = weight[:, None] * acc / tl.where(denominator == 0.0, 1.0, denominator)[:, None]
+        tl.store(
+            out + at[:, None] * VALUE_DIM + e[None, :],
+            mixed.to(out.dtype.element_ty),
+            mask=inside[:, None] & (e < VALUE_DIM)[None, :],
+        )
+    else:
+        at += split * tokens * (KV_HEADS * GROUP)
+        tl.store(maxima + at, most, mask=inside)
+        tl.store(sums + at, total, mask=inside)
+        seen = inside & (most > float("-inf"))
+        tl.store(
+            partial + at[:, None] * VALUE_DIM + e[None, :],
+            acc,
+            mask=seen[:, None] & (e < VALUE_DIM)[None, :],
+        )
 
 
-@triton.jit(do_not_specialize=["tokens"])
+@triton.jit(do_not_specialize=["tokens", "splits"])
 def _merge_splits(
     partial,
     maxima,
@@ -300,20 +340,20 @@ def _merge_splits(
     sinks,
     out,
     tokens,
+    splits,
     HEADS: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     BLOCK_V: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK_S: tl.constexpr,
+    MOST: tl.constexpr,
     HAS_SINKS: tl.constexpr,
 ):
     """Program (token, head): the softmax over all splits from their maxima and sums."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    s = tl.arange(0, BLOCK_S)
+    s = tl.arange(0, MOST)
     e = tl.arange(0, BLOCK_V)
     at = (s * tokens + token) * HEADS + head
-    most = tl.load(maxima + at, mask=s < SPLITS, other=float("-inf"))
+    most = tl.load(maxima + at, mask=s < splits, other=float("-inf"))
     seen = most > float("-inf")
     total = tl.load(sums + at, mask=seen, other=0.0)
     acc = tl.load(

@@ -51,13 +51,16 @@ def test_attention_compiles(
     merge = Recorder(split_kv._merge_splits, aligned, capability)
     monkeypatch.setattr(split_kv, "_attend_split", attend)
     monkeypatch.setattr(split_kv, "_merge_splits", merge)
-    launch = split_kv.launch_for(2, dim * dtype.itemsize, 132, long=query_len > operators.LONG)
+    long = query_len > operators.LONG
     call: Any = split_kv.attend
-    call(*batch.arguments(), **batch.sizes(), scaling=1.0, **how, launch=launch)
+    for rows in (1, 100):
+        launch = split_kv.launch_for(rows, 2, dim * dtype.itemsize, 132, long=long)
+        call(*batch.arguments(), **batch.sizes(), scaling=1.0, **how, launch=launch)
     for compiled in (*attend.compiled, *merge.compiled):
         assert compiled.metadata.shared <= SHARED
     assert ".b16" in attend.compiled[0].asm["ptx"] or dtype == torch.float32
-    assert len(attend.compiled) == len(merge.compiled) == 1
+    assert len(attend.compiled) == 2
+    assert len(merge.compiled) == (0 if long else 1), "what one split has is not merged"
 
 
 def test_writing_the_cache_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,13 +71,21 @@ def test_writing_the_cache_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ld.global.v4.b32" in recorder.compiled[0].asm["ptx"]  # four numbers at a time
 
 
-def test_many_splits_for_one_row_and_one_for_a_long_row() -> None:
-    assert split_kv.launch_for(8, 256, 132, long=False).splits == 16
-    assert split_kv.launch_for(32, 256, 132, long=False).splits == 8
-    assert split_kv.launch_for(1, 256, 132, long=False).splits == 16
-    assert split_kv.launch_for(8, 256, 132, long=True).splits == 1
+def test_rows_and_heads_get_as_many_splits_as_occupy_the_device() -> None:
+    def splits(rows: int, kv_heads: int, *, long: bool = False) -> int:
+        return split_kv.launch_for(rows, kv_heads, 256, 132, long=long).splits
+
+    assert [splits(1, heads) for heads in (1, 8, 32)] == [16, 16, 8]
+    assert [splits(rows, 8) for rows in (1, 2, 4, 8, 16, 32, 128)] == [16, 16, 8, 4, 2, 1, 1]
+    for rows in range(1, 40):
+        for heads in (1, 2, 8):
+            assert rows * heads * splits(rows, heads) >= 132 or splits(rows, heads) == 16
+    assert splits(1, 8, long=True) == 1
+
+
+def test_the_tile_is_what_fits_the_shared_memory() -> None:
     assert [
-        split_kv.launch_for(8, size, 132, long=False).tile for size in (64, 256, 512, 4096)
+        split_kv.launch_for(1, 8, size, 132, long=False).tile for size in (64, 256, 512, 4096)
     ] == [
         64,
         64,

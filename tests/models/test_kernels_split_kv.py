@@ -50,11 +50,14 @@ def test_every_width_and_type(
     torch.testing.assert_close(out.double(), batch.expected(**how), rtol=error, atol=error)
 
 
-def test_a_row_of_padding_gets_zeros_and_reads_nothing(interpreted: Interpreter) -> None:
+@pytest.mark.parametrize("splits", [1, 2])
+def test_a_row_of_padding_gets_zeros_and_reads_nothing(
+    interpreted: Interpreter, splits: int
+) -> None:
     batch = Batch((0, 5, 0), 2)
     sinks = torch.randn(batch.heads, generator=torch.Generator().manual_seed(0))
     for how in (PLAIN, {**PLAIN, "sinks": sinks}, {**PLAIN, "window": 2}):
-        out = attend(interpreted, batch, how)
+        out = attend(interpreted, batch, how, splits)
         assert torch.equal(out[[0, 1, 4, 5]], torch.zeros(4, batch.heads, batch.value_dim))
         assert out.isfinite().all()
 
@@ -128,6 +131,21 @@ def test_other_splits_differ_by_rounding_only(interpreted: Interpreter) -> None:
     for splits in (2, 7):
         other = attend(interpreted, batch, PLAIN, splits)
         torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
+
+
+def test_one_split_writes_what_merging_would(interpreted: Interpreter) -> None:
+    """More splits than tiles: all of a row is in one of them, and the others are empty."""
+    batch = Batch((11, 0, 16), 3, heads=2, kv_heads=1)
+    sinks = torch.tensor([0.5, 2.0])
+    for how in (PLAIN, {**PLAIN, "sinks": sinks}, {**PLAIN, "window": 2, "softcap": 2.0}):
+        alone = attend(interpreted, batch, how, splits=1)
+        assert torch.equal(attend(interpreted, batch, how, splits=4), alone)
+        torch.testing.assert_close(alone.double(), batch.expected(**how), rtol=1e-5, atol=3e-6)
+
+
+def test_more_splits_than_are_merged_at_once_are_refused(interpreted: Interpreter) -> None:
+    with pytest.raises(RuntimeError, match="32 splits"):
+        attend(interpreted, Batch((5,), 2), PLAIN, splits=32)
 
 
 def test_long_rows_take_several_products(interpreted: Interpreter) -> None:

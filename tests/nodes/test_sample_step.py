@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -75,16 +76,19 @@ def test_drafts_are_kept_up_to_the_first_that_differs_and_one_token_follows() ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "reads"),
+    ("asked", "words", "reads"),
     [
-        ({}, 0),
-        ({"temperature": 0.7, "logit_bias": {3: 1.0}, "min_tokens": 2}, 0),
-        ({"repetition_penalty": 1.5}, 1),
-        ({"bad_words_ids": ((3, 4),)}, 1),
+        ({}, (), 0),
+        ({"temperature": 0.7, "logit_bias": {3: 1.0}, "min_tokens": 2}, (), 0),
+        ({"repetition_penalty": 1.5}, (), 1),
+        ({}, ((3, 4),), 1),
     ],
 )
 def test_the_text_so_far_is_gathered_for_edits_that_read_it_only(
-    asked: dict[str, Any], reads: int, monkeypatch: pytest.MonkeyPatch
+    asked: dict[str, Any],
+    words: tuple[tuple[int, ...], ...],
+    reads: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gathered: list[int] = []
 
@@ -93,7 +97,9 @@ def test_the_text_so_far_is_gathered_for_edits_that_read_it_only(
         return self.tokens[request_slot, :longest]
 
     monkeypatch.setattr(History, "of", of)
-    inputs = made(StepBatch(9, (decoding(2, **asked), decoding(0))), {2: [21, 22], 0: [31, 32]})
+    row = decoding(2, **asked)
+    row = row._replace(request=replace(row.request, bad_words=words))
+    inputs = made(StepBatch(9, (row, decoding(0))), {2: [21, 22], 0: [31, 32]})
     sampled(inputs, best([[21, 22, 23], [31, 32, 33]]))
     assert len(gathered) == reads
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -95,7 +95,7 @@ class AttentionBatch:
         batch._of_rows.update(
             (key, value)
             for key, value in {**self._of_rows, **self._shared}.items()
-            if key == "groups" or (isinstance(key, tuple) and key[0] == "rows")
+            if isinstance(key, tuple) and key[0] in ("groups", "rows")
         )
         return batch
 
@@ -130,11 +130,17 @@ class InGraph(Protocol):
 
 @dataclass(frozen=True)
 class _Group:
-    """Rows with equally many query tokens; each piece is a run of neighbours."""
+    """Rows that are attended together, of equally many query tokens unless they are prompts that
+    one call takes; each piece is a run of neighbours."""
 
-    query_len: int
+    query_lens: tuple[int, ...]
     rows: tuple[slice, ...]
     tokens: tuple[slice, ...]
+
+    @property
+    def query_len(self) -> int:
+        """The most query tokens of a row."""
+        return max(self.query_lens)
 
     def take(self, x: Tensor, where: tuple[slice, ...]) -> Tensor:
         """Slices only: an index tensor would have to travel to the device first."""
@@ -224,12 +230,13 @@ def attend_layer(
     shape = cache.layers[layer]
     heads, padded = query.shape[1], query.shape[2]
     by_token = query[0].transpose(0, 1)
-    groups = paged.once("groups", partial(_groups, paged.query_lens))
+    together = by_operators and _prompts_together(paged, by_token, cache.values[layer], how)
+    groups = paged.once(("groups", together), partial(_groups, paged.query_lens, together))
     results: list[Tensor] = []
     for group in groups:
         q = group.take(by_token, group.tokens)
         if by_operators:
-            results.append(_attend_by_operators(paged, layer, group, q, how))
+            results.append(_attend_by_operators(paged, layer, group, q, how, together))
             continue
         attend = _attend_in_tiles if invariant else attend_gathered
         k, v = cache.gather_heads(layer, _rows(paged, layer, group))
@@ -253,18 +260,28 @@ def _by_operators(device: torch.device) -> bool:
     return backend_of(device).compiles_triton or asked_for() == "triton"
 
 
+def _prompts_together(paged: AttentionBatch, query: Tensor, values: Tensor, how: How) -> bool:
+    """Whether one call attends to all prompts, of `query[T, H, D]` over `values[N, h, D']`."""
+    longest = max((1, *paged.query_lens))
+    return longest > operators.LONG and packed.fits(query, values, how)
+
+
 def _attend_by_operators(
-    paged: AttentionBatch, layer: int, group: "_Group", query: Tensor, how: How
+    paged: AttentionBatch, layer: int, group: "_Group", query: Tensor, how: How, together: bool
 ) -> Tensor:
     cache, length = paged.cache, group.query_len
     keys, values = cache.keys[layer], cache.values[layer]
     tables = group.take(paged.block_tables, group.rows)
     positions = group.take(paged.positions, group.tokens)
-    if length > operators.LONG and packed.fits(query, values, how):
+    if together and length > operators.LONG:
         rows = paged.once(
-            ("sequences", length),
+            "sequences",
             partial(
-                packed.sequences, tables, positions, query_len=length, block_size=cache.block_size
+                packed.sequences,
+                tables,
+                positions,
+                query_lens=group.query_lens,
+                block_size=cache.block_size,
             ),
         )
         return packed.attend(query, keys, values, rows, how)
@@ -288,18 +305,21 @@ def _attend_by_operators(
 # --- the batch, from host integers only
 
 
-def _groups(query_lens: tuple[int, ...]) -> list[_Group]:
+def _groups(query_lens: tuple[int, ...], together: bool) -> list[_Group]:
+    """Rows by their number of query tokens; with `together` all prompts are one group."""
     runs: dict[int, tuple[list[slice], list[slice]]] = {}
     row = token = 0
-    while row < len(query_lens):
-        length, end = query_lens[row], row
-        while end < len(query_lens) and query_lens[end] == length:
-            end += 1
-        rows, tokens = runs.setdefault(length, ([], []))
+    kinds = (min(length, operators.LONG + 1) if together else length for length in query_lens)
+    for kind, run in groupby(kinds):
+        end = row + len(list(run))
+        rows, tokens = runs.setdefault(kind, ([], []))
         rows.append(slice(row, end))
-        tokens.append(slice(token, token + (end - row) * length))
+        tokens.append(slice(token, token + sum(query_lens[row:end])))
         token, row = tokens[-1].stop, end
-    return [_Group(length, tuple(r), tuple(t)) for length, (r, t) in runs.items()]
+    return [
+        _Group(sum((query_lens[run] for run in rows), ()), tuple(rows), tuple(tokens))
+        for rows, tokens in runs.values()
+    ]
 
 
 def _rows(paged: AttentionBatch, layer: int, group: _Group) -> Tensor:

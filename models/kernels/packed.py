@@ -5,13 +5,15 @@ sequences that lie end to end. The keys of each row, context and chunk, are gath
 cache into such a sequence. Lengths stay on the device: only their upper bound, which the block
 tables give, is known to the host.
 
-Shapes: R rows of q query tokens each, H query heads, h key/value heads, B blocks of a row,
-C = B · block_size + q, D width of keys and values.
+Shapes: R rows of any numbers of query tokens, T of them together, H query heads, h key/value
+heads, B blocks of a row, C = R · B · block_size + T, D width of keys and values.
 """
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -32,34 +34,46 @@ class Sequences:
 
     queries: Tensor  # [R + 1] int32: ends of the rows' queries
     keys: Tensor  # [R + 1] int32: ends of their keys
-    slots: Tensor  # [R · C]: slots of the keys end to end, then slot 0
-    query_len: int
+    slots: Tensor  # [C]: slots of the keys end to end, then slot 0
+    query_len: int  # the most query tokens of a row
     longest: int  # bound on the keys of a row
 
 
 def sequences(
-    block_tables: Tensor, positions: Tensor, *, query_len: int, block_size: int
+    block_tables: Tensor, positions: Tensor, *, query_lens: Sequence[int], block_size: int
 ) -> Sequences:
-    """Sequences for `block_tables[R, B]` and `positions[R · q]`.
+    """Sequences for `block_tables[R, B]` and `positions[T]` of rows of `query_lens` tokens.
 
     The positions of a row go up one by one; masked tokens come after the others. Those see keys
     behind the row's last, or of the scratch block, and nobody reads what they get.
     """
     rows, columns = block_tables.shape
-    longest = columns * block_size + query_len
+    most, context = max(query_lens), columns * block_size
     device = positions.device
-    queries = torch.arange(rows + 1, device=device, dtype=torch.int32) * query_len
+    asking = _on_device(query_lens, device)
+    queries = F.pad(asking.cumsum(0), (1, 0))
     # Queries are aligned with the last keys, so masked tokens count as keys of the row.
-    lengths = positions.view(rows, query_len)[:, 0].clamp(min=0) + query_len
+    lengths = positions[queries[:-1]].clamp(min=0) + asking
     ends = F.pad(lengths.cumsum(0), (1, 0))
-    place = torch.arange(rows * longest, device=device)
+    place = torch.arange(rows * context + sum(query_lens), device=device)
     row = torch.searchsorted(ends[1:], place, right=True).clamp(max=rows - 1)
     offset = place - ends[row]
     column = offset // block_size
     block = block_tables[row, column.clamp(max=columns - 1)].clamp(min=0)
     real = (place < ends[-1]) & (column < columns)
     slots = torch.where(real, block * block_size + offset % block_size, 0)
-    return Sequences(queries, ends.to(torch.int32), slots, query_len, longest)
+    return Sequences(queries.to(torch.int32), ends.to(torch.int32), slots, most, context + most)
+
+
+def _on_device(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """`[R]` int64 of these, written by fills: a tensor of the host would have to travel there."""
+    out = torch.empty(len(numbers), dtype=torch.int64, device=device)
+    start = 0
+    for number, run in groupby(numbers):
+        stop = start + len(list(run))
+        out[start:stop].fill_(number)
+        start = stop
+    return out
 
 
 def attend(
@@ -70,7 +84,7 @@ def attend(
     how: How,
     kernel: Any = None,
 ) -> Tensor:
-    """Attention `[R · q, H, D]` of `query[R · q, H, D]` over `keys[N, h, D]`, `values[N, h, D]`.
+    """Attention `[T, H, D]` of `query[T, H, D]` over `keys[N, h, D]`, `values[N, h, D]`.
 
     For what `why_not` does not object to. `kernel` stands in for torch's, in a test.
     """
@@ -99,12 +113,12 @@ def attend(
 
 
 def fits(query: Tensor, values: Tensor, how: How) -> bool:
-    """Whether `attend` can do this, for `query[R · q, H, D]` and `values[N, h, D']`."""
+    """Whether `attend` can do this, for `query[T, H, D]` and `values[N, h, D']`."""
     return why_not(query, values, how) is None
 
 
 def why_not(query: Tensor, values: Tensor, how: How) -> str | None:
-    """Why `attend` cannot do it for `query[R · q, H, D]`, `values[N, h, D']`; None if it can."""
+    """Why `attend` cannot do it for `query[T, H, D]`, `values[N, h, D']`; None if it can."""
     if (reason := backend_of(query.device).why_no_varlen(query.device)) is not None:
         return reason
     if (asked := asked_for()) is not None:

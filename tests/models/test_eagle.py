@@ -445,7 +445,7 @@ def test_another_precision_than_the_targets(folders: dict[str, Path]) -> None:
     assert states.dtype == torch.bfloat16
     speeds = [head.network.rotary_emb.inv_freq for head in (exact, half)]
     assert torch.equal(*speeds), "positions must not be rounded with the weights"
-    assert found.dtype == torch.float32, "logits are exact enough to sample from"
+    assert found.dtype == torch.bfloat16, "whoever draws from them widens them"
     allowed = wanted.isfinite()
     assert torch.equal(found.isfinite(), allowed)
     torch.testing.assert_close(found[allowed].double(), wanted[allowed], rtol=0.1, atol=0.2)

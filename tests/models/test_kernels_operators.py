@@ -77,13 +77,13 @@ def test_windows_and_prompts_of_one_batch_are_attended_apart(
     monkeypatch.setattr(attention, "_by_operators", lambda device: True)
     monkeypatch.setattr(packed, "fits", lambda query, values, how: True)
     monkeypatch.setattr(packed, "_kernel", lambda: kernel)
-    keys = Keys((150, 30, 70, 40))
+    keys = Keys((150, 30, 70, 40, 31))
     for how in ({}, {"sliding_window": 9}):
         keys.attend((0, 0, 146), (1, 0, 29), (2, 0, 50), paged_invariant=False)
         prompts.clear()
-        chunks = ((0, 146, 150), (3, 0, 20), (1, 29, 30), (2, 50, 70))
+        chunks = ((0, 146, 150), (3, 0, 20), (1, 29, 30), (2, 50, 67), (4, 0, 31))
         out = keys.attend(*chunks, masked=1, spare=2, paged_invariant=False, **how)
-        assert prompts == [2]  # both prompts at once
+        assert prompts == [3]  # all prompts at once, whatever their lengths
         for (r, start, stop), got in zip(chunks, out, strict=True):
             expected = keys.plain(r, **how)[start:stop].float()
             torch.testing.assert_close(got, expected, rtol=1e-5, atol=2e-6)

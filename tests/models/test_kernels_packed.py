@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -69,7 +70,10 @@ def ragged_of_older_torch(
 def attend(batch: Batch, how: How, kernel: Callable[..., Tensor]) -> Tensor:
     keys, values = batch.keys.nan_to_num(), batch.values.nan_to_num()
     query = batch.query.nan_to_num()
-    rows = packed.sequences(batch.tables, batch.positions, **batch.sizes())
+    lens = (batch.query_len,) * len(batch.lengths)
+    rows = packed.sequences(
+        batch.tables, batch.positions, query_lens=lens, block_size=batch.block_size
+    )
     assert len(rows.slots) == len(batch.lengths) * rows.longest
     out = packed.attend(query, keys, values, rows, how, kernel)
     assert out.isfinite().all()
@@ -93,6 +97,35 @@ BATCHES = {
 def test_it_is_softmax_over_the_past(batch: Batch, window: int | None) -> None:
     out = attend(batch, how_of(window), ragged)
     torch.testing.assert_close(out.double(), batch.expected(0.3, window), rtol=1e-5, atol=3e-6)
+
+
+def test_rows_of_any_lengths_are_one_batch() -> None:
+    """Rows of three batches behind one another, in one cache: each gets what it gets alone."""
+    parts = [
+        Batch((37, 19), 18, columns=16, masked={1: 2}),
+        Batch((12,), 12, columns=16, seed=1),
+        Batch((64, 0, 33), 9, columns=16, masked={2: 4}, seed=2),
+    ]
+    first = [0, *accumulate(len(batch.keys) // batch.block_size for batch in parts)]
+    tables = torch.cat(
+        [
+            torch.where(batch.tables < 0, -1, batch.tables + start)
+            for batch, start in zip(parts, first, strict=False)
+        ]
+    )
+    query, keys, values, positions = (
+        torch.cat([getattr(batch, name).nan_to_num() for batch in parts])
+        for name in ("query", "keys", "values", "positions")
+    )
+    lens = tuple(batch.query_len for batch in parts for _ in batch.lengths)
+    rows = packed.sequences(tables, positions, query_lens=lens, block_size=4)
+    assert rows.query_len == 18
+    assert rows.queries.tolist() == [0, *accumulate(lens)]
+    for how in (how_of(), how_of(7)):
+        out = packed.attend(query, keys, values, rows, how, ragged)
+        out = torch.where((positions >= 0)[:, None, None], out, 0.0)
+        wanted = torch.cat([batch.expected(0.3, how.window) for batch in parts])
+        torch.testing.assert_close(out.double(), wanted, rtol=1e-5, atol=3e-6)
 
 
 def test_it_works_with_the_signature_of_an_older_torch() -> None:

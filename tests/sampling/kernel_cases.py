@@ -158,11 +158,11 @@ def sampled(
     return [found.tokens, found.counts, found.drafted, *shown, *tables]
 
 
-class _Copies(TorchDispatchMode):
+class _Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the tensors of a size that torch makes, which is not what kernels make."""
 
     def __init__(self, least: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.least, self.names = least, list[str]()
 
     def __torch_dispatch__(

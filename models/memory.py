@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from ..backends import backend_of
 from ..graph.errors import shortly
 from .errors import NoMemory
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+_PAGEOUT = 21  # MADV_PAGEOUT of Linux 5.4, which the module `mmap` has no name for
 _SAYS_SO = ("allocate", "out of memory", "overflow")  # in what torch raises, beside its own type
 
 
@@ -36,6 +41,22 @@ def room_for(what: str, nbytes: int, device: torch.device, advice: str) -> Itera
         raise NoMemory(
             f"{refused}, which cannot be allocated ({shortly(error)}); {advice}"
         ) from error
+
+
+def let_go(tensor: Tensor) -> None:
+    """Take the pages of `tensor[...]` out of memory, which nobody is about to read.
+
+    Weights on the CPU lie in their file, which is mapped as a whole: while one of them is used, the
+    pages of all that were read count as memory. They come back from the file, should somebody read
+    them, so nothing is lost; pages that are in no file stay. Linux only.
+    """
+    if sys.platform != "linux" or not backend_of(tensor.device).on_host or not tensor.numel():
+        return
+    first, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+    begin = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE  # a page at an edge has others' numbers too
+    whole = (first + size - begin) // mmap.PAGESIZE * mmap.PAGESIZE
+    if whole > 0:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(whole), _PAGEOUT)
 
 
 def in_units(nbytes: int) -> str:

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .memory import let_go
+
 SETS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of maps that take the same input wherever they are siblings."""
 
@@ -131,12 +133,15 @@ class Product(nn.Module):
 
 
 def _parts(maps: Sequence[nn.Linear]) -> list[Part]:
+    """The maps as parts of one product; their own weights are not kept in memory beside it."""
     with torch.no_grad():
         weights: list[Tensor] = [each.weight for each in maps]
         biases: list[Tensor] = [each.bias for each in maps if each.bias is not None]
         product = Product(
             torch.cat(weights), torch.cat(biases) if biases else None, [*map(len, weights)]
         )
+        for each in weights:
+            let_go(each)
     return [Part(product, index).train(maps[0].training) for index in range(len(maps))]
 
 

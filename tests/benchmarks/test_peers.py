@@ -38,7 +38,15 @@ def started_here(side: Side, work: dict[str, Any]) -> Any:
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("name", ["generate", "generate_batch", "assisted", "lookup"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "generate",
+        "assisted",
+        pytest.param("generate_batch", marks=pytest.mark.nightly),
+        pytest.param("lookup", marks=pytest.mark.nightly),
+    ],
+)
 def test_ours_and_the_opponent_give_the_same_tokens(
     name: str, models: Path, tmp_path: Path
 ) -> None:

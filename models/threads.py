@@ -16,9 +16,10 @@ from .errors import ModelNotFound
 from .source import folder_of
 
 SMALL_BYTES = 64 << 20
-"""Weights of fewer bytes run on one thread: at a hundred operations, one of them takes some 10 µs.
+"""Weights of fewer bytes run on one thread.
 
-Measured on two cores: 4 MB of weights are faster on one thread, 270 MB on two.
+With them a product of one token reads some hundred kilobytes, which takes a core about as long as
+waking another one. The limit follows from that and was not searched for by measuring.
 """
 
 

@@ -88,7 +88,7 @@ class Cell:
     def expected_s(self, rounds: int, threads: int) -> float:
         """About how long it takes: products of the prompt, weights read for each step, loading.
 
-        By what one core of the machine did on which the first table was made.
+        With round figures for one core, to plan with; `--list` prints it.
         """
         size = {"float32": 4, "bfloat16": 2}[self.dtype]
         flops = 2 * self.shape.parameters * self.prompt * self.batch

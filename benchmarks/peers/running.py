@@ -22,6 +22,7 @@ from .environments import ENVIRONMENTS, WORKERS, gguf, openvino
 from .shapes import checkpoint
 
 LOOK_S = 0.2  # how often a process's memory is read
+LONG_S = 60.0  # a round of so many seconds counts though it is the first: warming up is lost in it
 
 
 class Ended(Exception):
@@ -131,9 +132,9 @@ def work_of(cell: Cell, models: Path, environments: Path, threads: int) -> dict[
 def measured(
     cell: Cell, work: Mapping[str, Any], environments: Path, *, rounds: int, limits: Limits
 ) -> dict[str, Any]:
-    """Alternating rounds of both sides after one that is not counted. Raises `Ended`.
+    """Alternating rounds of both sides after one that is not counted, unless it is long.
 
-    No round begins when half of the time is over, but for the first.
+    No round begins when half of the time is over, but for the first. Raises `Ended`.
     """
     begun = monotonic()
     until = begun + limits.seconds
@@ -146,7 +147,10 @@ def measured(
         }
         about = {name: each.ask(None, until) for name, each in workers.items()}
         last = {name: each.ask("run", until) for name, each in workers.items()}
-        for turn in range(rounds):
+        if sum(each["seconds"] for each in last.values()) > LONG_S:
+            for name, each in last.items():
+                seconds[name].append(each["seconds"])
+        for turn in range(len(seconds["ours"]), rounds):
             if turn and monotonic() > begun + limits.seconds / 2:
                 break
             for name in [*workers][:: 1 if turn % 2 == 0 else -1]:

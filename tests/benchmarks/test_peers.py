@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -136,8 +137,6 @@ def test_a_worker_is_ended_at_its_limits(
 def test_both_sides_run_in_turn_and_the_ratio_is_theirs_over_ours(
     stub: Side, tmp_path: Path
 ) -> None:
-    from dataclasses import replace
-
     opponent = replace(OPPONENTS[0], ours=stub, side=Side("stub_side", {"mib": 2}))
     cell = Cell(SHAPES["toy"], "float32", 1, 8, 1, opponent)
     held = running.measured(cell, {}, tmp_path, rounds=3, limits=FAR)
@@ -145,6 +144,24 @@ def test_both_sides_run_in_turn_and_the_ratio_is_theirs_over_ours(
     assert held["tokens"] == {"equal": False, "rows_equal": 0, "rows": 1, "first_difference": 0}
     assert held["sides"].keys() == {"ours", "generate"}
     assert held["theirs_over_ours"]["median"] > 0
+
+
+def test_a_long_first_round_counts(
+    stub: Side, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "LONG_S", -1.0)
+    cell = Cell(SHAPES["toy"], "float32", 1, 8, 1, replace(OPPONENTS[0], ours=stub, side=stub))
+    asked: list[str | None] = []
+    ask = running.Worker.ask
+
+    def noted(self: running.Worker, command: str | None, until: float) -> dict[str, Any]:
+        asked.append(command)
+        return ask(self, command, until)
+
+    monkeypatch.setattr(running.Worker, "ask", noted)
+    held = running.measured(cell, {}, tmp_path, rounds=1, limits=FAR)
+    assert held["rounds"] == 1
+    assert asked.count("run") == 2, "once a side"
 
 
 # -- the command

@@ -57,6 +57,17 @@ def masks(seed: int, lines: int, vocab: int) -> Tensor:
     return bits.to(torch.int32)
 
 
+def masked_by_xgrammar(logits: Tensor, bits: Tensor) -> Tensor:
+    """`logits[L, V]` after xgrammar's own Triton kernel, which writes into what it is given."""
+    module: Any = import_module("xgrammar.kernels.apply_token_bitmask_inplace_triton")
+    lines, vocab = logits.shape
+    out, programs = logits.clone(), 4
+    module.apply_token_bitmask_inplace_kernel[(programs,)](
+        out, bits, None, lines, vocab, out.stride(0), bits.stride(0), programs, 1024
+    )
+    return out
+
+
 def noise(seeds: Tensor, positions: Tensor, purpose: int, vocab: int) -> Tensor:
     """Noise `[L, V]` of the kernels."""
     from tests.sampling.noise_tiles import tiles

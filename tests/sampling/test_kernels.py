@@ -93,6 +93,16 @@ def test_a_mask_closes_what_it_should(
     assert same(found, apply_bitmask(x, bits))
 
 
+def test_a_mask_closes_what_the_kernel_of_xgrammar_closes(interpreted: Interpreter) -> None:
+    """But where a model is broken: there theirs writes over a NaN, which ours lets show."""
+    x, bits = logits(1, 6, 1100), masks(1, 6, 1100)
+    theirs = interpreted("tests.sampling.kernel_cases:masked_by_xgrammar", x, bits)
+    ours = interpreted(f"{KERNELS}.mask:apply_bitmask", x, bits)
+    broken = x.isnan()
+    assert torch.equal(ours.masked_fill(broken, 0.0), theirs.masked_fill(broken, 0.0))
+    assert int(ours.isnan().sum()) > int(theirs.isnan().sum()) > 0
+
+
 @pytest.mark.parametrize("purpose", [0, 2, 5])
 def test_noise_has_the_bits_of_the_reference(interpreted: Interpreter, purpose: int) -> None:
     positions = torch.tensor([0, 1, -1, 2**32 - 1, 2**32 + 5, 2**40, 12345, -(2**31)])

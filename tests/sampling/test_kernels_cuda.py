@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from stepweave.sampling.cuts import cut
 from stepweave.sampling.draw import draw
 from stepweave.sampling.noise import gumbel, uniform
 from stepweave.sampling.verification import coupled
@@ -20,6 +21,7 @@ if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
 from stepweave.sampling.kernels import choose, mask, scale, verify
+from stepweave.sampling.kernels.cut import cut as cut_by_kernel
 
 pytestmark = pytest.mark.gpu
 
@@ -75,6 +77,19 @@ def test_scaled_logits_have_the_bits_of_the_cpu() -> None:
     expected = (x - x.gather(-1, best)) / temperature[:, None].float()
     expected[0] = torch.full((VOCAB,), -torch.inf).index_fill(0, best[0], 0.0)
     assert torch.equal(found.nan_to_num(nan=1.5), expected.nan_to_num(nan=1.5))
+
+
+@pytest.mark.parametrize("vocab", [VOCAB, 1001])
+def test_top_k_and_top_p_keep_what_the_cpu_keeps(vocab: int) -> None:
+    fine = torch.randn(4, vocab, generator=kernel_cases.generator(vocab)) * 3
+    x = torch.cat([logits(7, 8, vocab), fine])
+    x -= x.gather(1, x.argmax(dim=1, keepdim=True))
+    top_k = torch.tensor([1, 50, 0, 0, 7, vocab, 3, 900, 0, 50, 1, 0])
+    top_p = torch.linspace(0.01, 1.0, 12).double()
+    for k, p in ((top_k, None), (None, top_p), (top_k, top_p)):
+        settings = [None if each is None else each.cuda() for each in (k, p)]
+        found = cut_by_kernel(x.cuda(), *settings, None).cpu()
+        assert torch.equal(found.nan_to_num(nan=1.5), cut(x, k, p).nan_to_num(nan=1.5))
 
 
 @pytest.mark.parametrize("any_random", [True, False])

@@ -87,8 +87,8 @@ def test_top_k_and_top_p_keep_what_the_cpu_keeps(vocab: int) -> None:
     top_k = torch.tensor([1, 50, 0, 0, 7, vocab, 3, 900, 0, 50, 1, 0])
     top_p = torch.linspace(0.01, 1.0, 12).double()
     for k, p in ((top_k, None), (None, top_p), (top_k, top_p)):
-        settings = [None if each is None else each.cuda() for each in (k, p)]
-        found = cut_by_kernel(x.cuda(), *settings, None).cpu()
+        k_there, p_there = (None if each is None else each.cuda() for each in (k, p))
+        found = cut_by_kernel(x.cuda(), k_there, p_there, None).cpu()
         assert torch.equal(found.nan_to_num(nan=1.5), cut(x, k, p).nan_to_num(nan=1.5))
 
 

@@ -150,7 +150,7 @@ class AsyncLLM:
             async for increment in stream:
                 yield increment
 
-    async def chat(
+    def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         params: SamplingParams | Mapping[str, Any] | None = None,
@@ -159,9 +159,7 @@ class AsyncLLM:
     ) -> AsyncIterator[Increment]:
         """`generate` for one conversation, which goes through the model's chat template."""
         [prompt] = conversations(messages)
-        async with await self.submit(prompt, params, id=id) as stream:
-            async for increment in stream:
-                yield increment
+        return self.generate(prompt, params, id=id)
 
     async def drain(self, seconds: float | None = None) -> bool:
         """Take nothing in any more, and wait until all has ended; whether it did in time."""

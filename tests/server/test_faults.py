@@ -190,20 +190,18 @@ def concerned(service: Running, alone: list[tuple[str, Any]], op: str) -> None:
         assert client.get("/health").status_code == 200
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    ("op", "after"),
+    [
+        *((op, index % 2 == 1) for index, op in enumerate(OPS)),
+        *(pytest.param(op, i % 2 == 0, marks=pytest.mark.nightly) for i, op in enumerate(OPS)),
+    ],
+)
 def test_a_fault_at_a_node_ends_the_requests_of_its_step_alone(
-    service: Running, alone: list[tuple[str, Any]], op: str
+    service: Running, alone: list[tuple[str, Any]], op: str, after: bool
 ) -> None:
-    FAULTS.fail(op, after=OPS.index(op) % 2 == 1)
-    concerned(service, alone, op)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("op", OPS)
-def test_the_same_at_the_other_end_of_each_node(
-    service: Running, alone: list[tuple[str, Any]], op: str
-) -> None:
-    FAULTS.fail(op, after=OPS.index(op) % 2 == 0)
+    """Before or after its work; the other end of each node nightly."""
+    FAULTS.fail(op, after=after)
     concerned(service, alone, op)
 
 
@@ -245,6 +243,16 @@ def test_an_engine_whose_steps_all_fail_is_not_well_until_one_does_not(service: 
         assert client.get("/health").status_code == 200
 
 
+def ends_alone(
+    service: Running, alone: list[tuple[str, Any]], body: Mapping[str, Any], message: str
+) -> None:
+    """This request has an error that says so; another at its side gets what it gets alone."""
+    hit, other = answers(service, [body, MIXED[1]])
+    assert hit.status_code == 500
+    assert message in hit.json()["error"]["message"]
+    assert said(other) == alone[1]
+
+
 @pytest.mark.parametrize("call", ["matcher", "fill", "advance"])
 def test_an_error_of_a_matcher_ends_its_request_alone(
     service: Running, alone: list[tuple[str, Any]], call: str, monkeypatch: pytest.MonkeyPatch
@@ -260,10 +268,7 @@ def test_an_error_of_a_matcher_ends_its_request_alone(
         return made
 
     monkeypatch.setattr(intake, "grammar", faulty)
-    hit, other = answers(service, [MIXED[0], MIXED[1]])
-    assert hit.status_code == 500
-    assert "failed on purpose" in hit.json()["error"]["message"]
-    assert said(other) == alone[1]
+    ends_alone(service, alone, MIXED[0], "failed on purpose")
 
 
 def test_an_error_of_the_decoder_ends_its_request_alone(
@@ -280,10 +285,7 @@ def test_an_error_of_the_decoder_ends_its_request_alone(
         return requests
 
     monkeypatch.setattr(intake, "requests", faulty)
-    hit, other = answers(service, [MIXED[2], MIXED[1]])
-    assert hit.status_code == 500
-    assert "the decoder failed on purpose" in hit.json()["error"]["message"]
-    assert said(other) == alone[1]
+    ends_alone(service, alone, MIXED[2], "the decoder failed on purpose")
 
 
 def test_an_error_of_the_tokenizer_ends_its_request_alone(
@@ -298,10 +300,7 @@ def test_an_error_of_the_tokenizer_ends_its_request_alone(
         return encode(self, text, *given, **more)
 
     monkeypatch.setattr(tokenizer, "__call__", faulty)
-    hit, other = answers(service, [asked("poison"), MIXED[1]])
-    assert hit.status_code == 500
-    assert hit.json()["error"]["message"]
-    assert said(other) == alone[1]
+    ends_alone(service, alone, asked("poison"), "failed")
 
 
 def compilers(service: Running) -> list[CompilerProcess]:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from stepweave.server.documents import BODIES
 from stepweave.server.protocol.answers import ErrorAnswer
-from tests.server.in_thread import Running, running
+from stepweave.server.protocol.chat import ChatRequest
+from stepweave.server.protocol.completions import CompletionRequest
+from stepweave.server.protocol.responses import ResponsesRequest
+from stepweave.server.protocol.tokens import DetokenizeRequest, TokenizeRequest
+from tests.server.in_thread import Running
 
-PATHS = {
-    "/v1/chat/completions": BODIES[0],
-    "/v1/completions": BODIES[1],
-    "/tokenize": BODIES[2],
-    "/detokenize": BODIES[3],
+PATHS: dict[str, type[BaseModel]] = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/completions": CompletionRequest,
+    "/v1/responses": ResponsesRequest,
+    "/tokenize": TokenizeRequest,
+    "/detokenize": DetokenizeRequest,
 }
+assert {*PATHS.values()} == {*BODIES}
 VALID: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2},
     "/v1/completions": {"prompt": "hello", "max_tokens": 2},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 2},
     "/tokenize": {"prompt": "hello"},
     "/detokenize": {"tokens": [5, 6]},
 }
@@ -46,12 +52,6 @@ VALUES = st.recursive(
 )
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Running]:
-    with running() as found:
-        yield found
-
-
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.sampled_from(sorted(PATHS)), st.data())
 def test_a_body_changed_at_random_is_served_or_refused_by_name(
@@ -66,7 +66,9 @@ def test_a_body_changed_at_random_is_served_or_refused_by_name(
         text = json.dumps(body).encode()
         answer = client.post(path, content=text, headers={"content-type": "application/json"})
     if "text/event-stream" in answer.headers["content-type"]:
-        assert answer.text.endswith("data: [DONE]\n\n")
+        last = answer.text.removesuffix("\n\n").rpartition("\n\n")[2]
+        ending = "event: response." if path == "/v1/responses" else "data: [DONE]"
+        assert last.startswith(ending)
     elif answer.status_code != 200:
         assert answer.status_code in (400, 404), answer.text
         error = ErrorAnswer.model_validate_json(answer.content).error

@@ -14,16 +14,10 @@ from stepweave import LLM, SamplingParams
 from stepweave.server.protocol.answers import ChatAnswer, CompletionAnswer
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.grammar import GrammarSpec
-from tests.server.in_thread import Running, running
+from tests.server.in_thread import Running
 
 STORY = "Write a short story about a fox named Ida."
 GREEDY = {"temperature": 0, "max_tokens": 24}
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Running]:
-    with running() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -119,7 +119,7 @@ def test_a_collector_has_them_when_the_service_has_ended(tmp_path: Path) -> None
         thread.start()
         collector = f"http://127.0.0.1:{server.server_port}/v1/traces"
         try:
-            with serving(tmp_path, "quickstart", "--otlp-traces-endpoint", collector) as service:
+            with serving(tmp_path, "async", "--otlp-traces-endpoint", collector) as service:
                 body = {"messages": HELLO, "max_tokens": 2}
                 with httpx.Client(base_url=service.url, timeout=120, trust_env=False) as client:
                     assert client.post(CHAT, json=body).status_code == 200

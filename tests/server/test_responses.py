@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from stepweave.server.protocol.response_answers import ResponseAnswer
-from tests.server.in_thread import Running, running
+from tests.server.in_thread import Running
 
 STORY = "Write a short story about a fox named Ida."
 GREEDY: dict[str, Any] = {"model": "embedded", "temperature": 0}
@@ -40,12 +40,6 @@ TOOL: Any = {
 }
 
 OF_CHATS = ("name", "description", "parameters")
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Running]:
-    with running() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

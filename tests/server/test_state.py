@@ -20,15 +20,9 @@ from stepweave.server.protocol.answers import (
     VersionAnswer,
 )
 from stepweave.server.settings import Settings
-from tests.server.in_thread import Running, running
+from tests.server.in_thread import Running
 
 STORY = "Write a short story about a fox named Ida."
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Running]:
-    with running() as found:
-        yield found
 
 
 def test_its_model_and_version(service: Running) -> None:

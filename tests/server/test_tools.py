@@ -202,12 +202,6 @@ def test_a_form_with_one_call_per_turn_has_a_grammar_of_one_call() -> None:
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Running]:
-    with running() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """The embedded model with a template whose calls begin as its own answers do."""
     folder = tmp_path_factory.mktemp("llama")

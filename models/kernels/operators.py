@@ -75,11 +75,11 @@ def attend_now(
         ).contiguous()
     from . import split_kv
 
-    head_bytes = max(keys.shape[2], values.shape[2]) * keys.element_size()
     launch = split_kv.launch_for(
         len(block_tables),
         keys.shape[1],
-        head_bytes,
+        max(keys.shape[2], values.shape[2]),
+        query.dtype,
         processors(query.device),
         long=query_len > LONG,
     )

@@ -39,25 +39,31 @@ class Launch:
 
     splits: int
     tile: int = 64
+    most_rows: int = 64  # of the matrix product of a program
     num_warps: int = 4
     num_stages: int = 2
 
 
-def launch_for(rows: int, kv_heads: int, head_bytes: int, processors: int, *, long: bool) -> Launch:
-    """A launch for a device of `processors` multiprocessors and keys of `head_bytes` per head.
+def launch_for(
+    rows: int, kv_heads: int, width: int, dtype: torch.dtype, processors: int, *, long: bool
+) -> Launch:
+    """A launch for a device of `processors` multiprocessors and heads of `width` numbers.
 
     As many splits as it takes that `rows` occupy the device, a power of two: each costs memory for
     every token, written and read again. So the last bits of a row depend on how many rows the step
     has; where bits must not, arithmetic is invariant, and that is not done here. `long` rows are
-    enough work without splits. The tile is what keeps keys and values within the shared memory of
-    a program.
+    enough work without splits. Tile, rows and warps are what keeps keys and values within the
+    shared memory of a program, and sums in its registers. No matrix unit multiplies float32
+    exactly, so larger products would only take more of both.
     """
+    head_bytes = triton.next_power_of_2(width) * dtype.itemsize
     wanted = -(-processors // max(1, rows * kv_heads))
     splits = 1 if long else min(MOST_SPLITS, triton.next_power_of_2(wanted))
     return Launch(
         splits,
-        tile=max(16, min(64, triton.next_power_of_2(16384 // head_bytes))),
-        num_warps=4 if head_bytes <= 256 else 8,  # else the weighted values spill from registers
+        tile=max(16, min(64, 16384 // head_bytes)),
+        most_rows=16 if dtype == torch.float32 else 64,
+        num_warps=4 if head_bytes <= 128 else 8,
     )
 
 
@@ -104,7 +110,7 @@ def attend(
     if splits > MOST_SPLITS:
         raise ValueError(f"{splits} splits are more than {MOST_SPLITS}")
     packed = query_len * group
-    block_m = min(64, max(16, triton.next_power_of_2(packed)))
+    block_m = min(launch.most_rows, max(16, triton.next_power_of_2(packed)))
     block_v = max(16, triton.next_power_of_2(value_dim))
     direct = splits == 1
     partial = maxima = sums = out  # not used

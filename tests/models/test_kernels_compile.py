@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from subprocess import run
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="Triton has builds for Linux only")
+triton: Any = pytest.importorskip("triton", reason="Triton has builds for Linux only")
 
-from stepweave.models.kernels import operators, split_kv, write_cache
-from tests.models.paged_oracle import Batch
-from tests.models.triton_recorder import Recorder
+from stepweave.models.kernels import operators, split_kv, write_cache  # noqa: E402
+from tests.models.paged_oracle import Batch  # noqa: E402
+from tests.models.triton_recorder import Recorder  # noqa: E402
 
 SHARED = 99 * 1024
 """Bytes of shared memory that a program may have on every NVIDIA GPU since Ampere."""
+
+USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
+CAPABILITIES = (80, 86, 89, 90)
+HALF = (torch.float16, torch.bfloat16)
 
 
 @pytest.fixture(autouse=True)
@@ -28,14 +35,27 @@ def aligned(name: str, kind: str) -> bool:
     return kind.startswith("*") or name.endswith(("slot_stride", "head_stride", "token_stride"))
 
 
+def spilled(compiled: Any) -> int:
+    """Bytes of a thread that found no place in its registers."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    if not tool.exists():
+        pytest.skip(f"this Triton does not bring {tool.name}")
+    with NamedTemporaryFile(suffix=".cubin") as binary:
+        binary.write(compiled.asm["cubin"])
+        binary.flush()
+        said = run([tool, "-res-usage", binary.name], capture_output=True, text=True, check=True)
+    usage = USAGE.search(said.stdout)
+    assert usage is not None, said.stdout
+    return int(usage[2]) + int(usage[3])
+
+
 @pytest.mark.parametrize(
     ("capability", "dtype", "dim", "query_len", "how"),
     [
         (80, torch.float16, 64, 1, {}),
-        (90, torch.bfloat16, 128, 4, {}),
-        (90, torch.bfloat16, 128, 40, {"window": 128, "softcap": 50.0}),
-        (90, torch.bfloat16, 256, 1, {"sinks": torch.zeros(8)}),
-        (89, torch.float32, 96, 2, {"window": 1}),
+        (80, torch.bfloat16, 128, 40, {"window": 128, "softcap": 50.0}),
+        (89, torch.bfloat16, 128, 1, {"sinks": torch.zeros(8)}),
+        (89, torch.float32, 256, 40, {"window": 1}),
     ],
 )
 def test_attention_compiles(
@@ -46,6 +66,40 @@ def test_attention_compiles(
     query_len: int,
     how: dict[str, Any],
 ) -> None:
+    check_attention(monkeypatch, capability, dtype, dim, query_len, how)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("dtype", [*HALF, torch.float32], ids=str)
+@pytest.mark.parametrize("dim", [64, 80, 96, 128, 192, 256])
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"window": 128, "softcap": 50.0}, {"sinks": torch.zeros(8)}],
+    ids=["plain", "window and cap", "sinks"],
+)
+def test_attention_compiles_for_every_head_dtype_and_window(
+    monkeypatch: pytest.MonkeyPatch,
+    capability: int,
+    dtype: torch.dtype,
+    dim: int,
+    how: dict[str, Any],
+) -> None:
+    for query_len in (1, 8, 40):  # products of 16, 32 and 64 rows
+        with monkeypatch.context() as patched:
+            check_attention(patched, capability, dtype, dim, query_len, how)
+
+
+def check_attention(
+    monkeypatch: pytest.MonkeyPatch,
+    capability: int,
+    dtype: torch.dtype,
+    dim: int,
+    query_len: int,
+    how: dict[str, Any],
+) -> None:
+    """It fits the GPU, and nothing is spilled from registers: always in half precision."""
     batch = Batch((50,), query_len, 8, 2, dim, dim, 16, dtype=dtype)
     attend = Recorder(split_kv._attend_split, aligned, capability)
     merge = Recorder(split_kv._merge_splits, aligned, capability)
@@ -54,10 +108,11 @@ def test_attention_compiles(
     long = query_len > operators.LONG
     call: Any = split_kv.attend
     for rows in (1, 100):
-        launch = split_kv.launch_for(rows, 2, dim * dtype.itemsize, 132, long=long)
+        launch = split_kv.launch_for(rows, 2, dim, dtype, 132, long=long)
         call(*batch.arguments(), **batch.sizes(), scaling=1.0, **how, launch=launch)
     for compiled in (*attend.compiled, *merge.compiled):
         assert compiled.metadata.shared <= SHARED
+        assert spilled(compiled) == 0
     assert ".b16" in attend.compiled[0].asm["ptx"] or dtype == torch.float32
     assert len(attend.compiled) == 2
     assert len(merge.compiled) == (0 if long else 1), "what one split has is not merged"
@@ -73,7 +128,7 @@ def test_writing_the_cache_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows_and_heads_get_as_many_splits_as_occupy_the_device() -> None:
     def splits(rows: int, kv_heads: int, *, long: bool = False) -> int:
-        return split_kv.launch_for(rows, kv_heads, 256, 132, long=long).splits
+        return split_kv.launch_for(rows, kv_heads, 128, torch.bfloat16, 132, long=long).splits
 
     assert [splits(1, heads) for heads in (1, 8, 32)] == [16, 16, 8]
     assert [splits(rows, 8) for rows in (1, 2, 4, 8, 16, 32, 128)] == [16, 16, 8, 4, 2, 1, 1]
@@ -85,7 +140,8 @@ def test_rows_and_heads_get_as_many_splits_as_occupy_the_device() -> None:
 
 def test_the_tile_is_what_fits_the_shared_memory() -> None:
     assert [
-        split_kv.launch_for(1, 8, size, 132, long=False).tile for size in (64, 256, 512, 4096)
+        split_kv.launch_for(1, 8, width, torch.bfloat16, 132, long=False).tile
+        for width in (32, 128, 256, 2048)
     ] == [
         64,
         64,

@@ -21,18 +21,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedStep:
-    """`staging`: the batch in pinned buffers, and what the host knows of it: never tokens."""
+    """`staging`: the batch in a pinned buffer, and what the host knows of it: never tokens."""
 
-    staging: Staging  # the buffers, filled
+    staging: Staging  # the buffer, filled
     tokens: int  # T
     query_lens: tuple[int, ...]  # [N] tokens of each row
-    blocks: int  # entries of the longest block table in use
+    blocks: int  # columns of the block tables in use
     samples: int  # S
     width: int  # W
     draft_width: int  # the most drafts that a sampling row may be offered for its next window
     decodes: int  # rows that decode; they lie before the prefill rows
-    prefix: int  # entries in use of the buffer `prefix`
-    prompt: int  # … of `prompt`
+    given: int  # tokens that the host gives: those of prompt chunks
+    long: bool  # the model has a context of short texts, and rows are told apart by it
+    ends: bool  # some row may come to its end, so that positions have to be checked
+    clears: int  # request slots whose block tables begin anew
+    changes: int  # entries of block tables that are new
+    known: int  # tokens for the history
+    prompt: int  # entries in use of the part `prompt`
     biases: int  # … of `biases`
     bans: int  # … of `bans`
     words: int  # … of `words`
@@ -46,6 +51,11 @@ class StagedStep:
     logprobs: int  # alternatives wanted beside each token; −1: none wants any
     prompt_logprobs: int  # the same of prompt tokens
     one_off: bool  # sizes as they are, not rounded up
+
+    @property
+    def masked(self) -> int:
+        """Entries whose positions may be masked: tokens, and windows where there are drafts."""
+        return self.tokens + (self.samples * self.width if self.width > 1 else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +130,7 @@ class Inputs:
     `query_lens`, `decodes` and the shapes are all that the host knows.
     """
 
-    ids: Tensor  # [T] the tokens
+    ids: Tensor  # [T] the tokens; any of the vocabulary where one is masked
     positions: Tensor  # [T], −1 for a masked token, whose keys go to the scratch block
     cache_slots: Tensor  # [T] where the KV caches keep its keys and values
     blocks: Tensor  # [N, B] block tables

@@ -133,7 +133,7 @@ MATCHERS: State[MatcherTable] = State("matchers", make=_new_matchers, per_run=Tr
 
 
 def _staging_bytes(sizes: Sizes = given(SIZES)) -> int:
-    return 40 * sizes.token_budget + 2048 * sizes.max_rows
+    return 96 * sizes.token_budget + 2048 * sizes.max_rows
 
 
 def _new_staging(limits: Limits = given(LIMITS), device: torch.device = given(DEVICE)) -> Staging:
@@ -250,7 +250,7 @@ BATCH: Value[StepBatch] = Value("batch")
 STAGING: Value[StagedStep | None, Staging] = Value(
     "staging", "pinned", "slots", size=_staging_bytes, allocate=_new_staging
 )
-"""The batch in pinned buffers."""
+"""The batch in a pinned buffer."""
 INPUTS: Value[Inputs | None] = Value("inputs", "device", "slots", size=_inputs_bytes)
 """What the models compute on."""
 LOGITS: Value[Tensor | None] = Value("logits", "device", "slots", size=_logits_bytes)

@@ -46,6 +46,9 @@ class ScheduledRow(
     tokens before `start` whose keys and values came from the prefix cache: named once, in the
     row's first chunk. At its `limit` a row ends, or its request is computed anew.
 
+    `blocks` is the whole block table. The device has its first `known` entries, of the row's last
+    step, and of them those at `passed` were given back since; without any it begins a new table.
+
     `most`: tokens of prompt and output that there can be once this step is done, every draft in
     flight accepted. `too_short`: it may yet be too short for a stop token; where it is, the stop
     tokens are banned by position, so a row that is said to be so for too long loses nothing.
@@ -69,6 +72,8 @@ class ScheduledRow(
     too_short: bool = False
     earlier_output: tuple[int, ...] = ()
     prompt_targets: tuple[int, ...] = ()
+    known: int = 0
+    passed: tuple[int, ...] = ()
 
     @property
     def queries(self) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..models.paged_cache import SCRATCH_BLOCK
 from .batch import ScheduledRow
@@ -20,6 +21,17 @@ from .limits import Limits
 from .pools import KeyPool
 from .prefix_cache import PrefixCache, block_hash, empty_hash
 from .request import Request
+
+
+class BlockTable(NamedTuple):
+    """The blocks of one request, and what is new of them since it was last scheduled.
+
+    `known` entries were in its table by then, of which those at `passed` were given back since.
+    """
+
+    blocks: tuple[int, ...]
+    known: int
+    passed: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -32,6 +44,8 @@ class _Record:
     computed: int = 0  # tokens whose chunks are committed, or that were found in the cache
     entered: int = 0  # blocks that the prefix cache has been told of
     passed: int = 0  # blocks that the sliding window has left behind
+    told_passed: int = 0  # … when it was last scheduled
+    table: BlockTable | None = None  # of its last scheduled row
 
 
 class BlockManager:
@@ -148,6 +162,20 @@ class BlockManager:
 
     def named_prefix(self, request: Request) -> None:
         self._record(request).prefix = 0
+
+    def next_table(self, request: Request) -> BlockTable:
+        """The table for a row that is scheduled now: the next is told from it."""
+        record = self._record(request)
+        before = record.table
+        if before is None:
+            found = BlockTable(tuple(request.blocks), 0, ())
+        else:
+            known, told = len(before.blocks), record.told_passed
+            passed = tuple(range(told, min(record.passed, known)))
+            same = known == len(request.blocks) and not passed
+            found = BlockTable(before.blocks if same else tuple(request.blocks), known, passed)
+        record.table, record.told_passed = found, record.passed
+        return found
 
     def settle(self, request: Request, row: ScheduledRow) -> None:
         """A scheduled row is committed: its chunk, if it has one, is in place."""

@@ -187,11 +187,12 @@ class StepRows:
             request.moments.scheduled_s = perf_counter()
         self._table.scheduled(request)
         most = request.upper_bound() + request.window if start < 0 else start + len(tokens) + 1
+        blocks, known, passed = self._blocks.next_table(request)
         row = ScheduledRow(
             request=request.spec,
             request_slot=request.request_slot,
             generation=request.generation,
-            blocks=tuple(request.blocks),
+            blocks=blocks,
             start=start,
             tokens=tokens,
             samples=samples,
@@ -203,6 +204,8 @@ class StepRows:
             too_short=request.too_short,
             earlier_output=request.earlier_output if request.spec.structured else (),
             prompt_targets=prompt_targets,
+            known=known,
+            passed=passed,
         )
         self._rows.append(row)
 

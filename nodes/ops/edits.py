@@ -17,7 +17,7 @@ from ...sampling.penalties import apply_penalties
 from ...structured.bitmask import apply_bitmask
 from ..data import Edits, StagedStep
 from .history import History
-from .staging import (
+from .sections import (
     B_MINIMUM,
     B_SAMPLE_INDEX,
     B_TOKEN,
@@ -26,23 +26,18 @@ from .staging import (
     WORD_LENGTH,
     WORD_SAMPLE_INDEX,
     WORD_TOKENS,
+    Uploaded,
 )
-from .transfer import upload
 
 
-def edits_of(staged: StagedStep, warp: Tensor) -> Edits:
-    """Copy what this step uses of the staging buffers to the device. `warp[S, 6]` is there."""
-    staging = staged.staging
-
-    def used(buffer: Tensor, count: int) -> Tensor | None:
-        return upload(buffer[:count], warp.device) if count else None
-
+def edits_of(staged: StagedStep, parts: Uploaded) -> Edits:
+    """What this step uses of the `parts` of the staging buffer, which are on the device."""
     return Edits(
-        penalties=warp[:, W_REPETITION : W_FREQUENCY + 1] if staged.penalized else None,
-        biases=used(staging.biases, staged.biases),
-        bias_values=used(staging.bias_values, staged.biases),
-        bans=used(staging.bans, staged.bans),
-        words=used(staging.words, staged.words),
+        penalties=parts["warp"][W_REPETITION : W_FREQUENCY + 1].T if staged.penalized else None,
+        biases=parts["biases"] if staged.biases else None,
+        bias_values=parts["bias_values"] if staged.biases else None,
+        bans=parts["bans"] if staged.bans else None,
+        words=parts["words"] if staged.words else None,
     )
 
 

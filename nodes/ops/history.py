@@ -50,6 +50,10 @@ class History:
         """`[S, longest]`: the tokens from position 0 on of slots `request_slot[S]`, copied."""
         return self.tokens[request_slot, :longest]
 
+    def add(self, at: Tensor, tokens: Tensor) -> None:
+        """Store `tokens[K]` int32 at `at[K]` of the slots' lines, one after the other."""
+        self.tokens.view(-1).index_copy_(0, at, tokens)
+
 
 def new_history(request_slots: int, context_length: int, device: torch.device) -> History:
     """An empty history. Raises `NoMemory`."""

@@ -1,6 +1,12 @@
-"""From a staged batch to model inputs, on the device."""
+"""From a staged batch to model inputs, on the device.
+
+The host has computed where each token and position comes from, so here is little more than a
+look-up: with kernels, three launches.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,18 +14,11 @@ from torch import Tensor
 from ...models.paged_cache import SCRATCH_BLOCK
 from ...requests.limits import Limits
 from ..data import DraftTable, Inputs, Progress, PromptTargets, SampleRows, StagedStep
+from .block_tables import BlockTables
 from .edits import edits_of
 from .history import History
-from .staging import (
-    DECODES,
-    LIMIT,
-    P_ID,
-    P_POSITION,
-    P_REQUEST_SLOT,
-    REQUEST_SLOT,
-    SAMPLE,
-)
-from .transfer import packed, upload
+from .sections import S_NO_DRAFTS, W_MIN_P, W_TEMPERATURE, W_TOP_P, Uploaded, on_device, used
+from .transfer import upload
 
 
 def cache_slots_of(
@@ -43,106 +42,114 @@ def prepare(
     progress: Progress,
     drafts: DraftTable | None,
     history: History,
+    tables: BlockTables,
     limits: Limits,
     vocab_size: int,
 ) -> Inputs:
-    """The device part: copy the staged buffers, then fill in what only the device knows.
+    """The device part: copy the staged buffer, then fill in what only the device knows.
 
     A draft outside the vocabulary counts as none: it must never be an index.
     """
-    staging, device = staged.staging, progress.last_token.device
-    batch_size = len(staged.query_lens)
-    tokens = upload(staging.tokens[: staged.tokens], device)
-    rows = upload(staging.rows[:batch_size], device)
-    blocks = upload(packed(staging.blocks, batch_size, staged.blocks), device)
-
-    request_slot = rows[:, REQUEST_SLOT]
-    last = progress.last_token[request_slot]
-    pending = (
-        drafts.tokens[request_slot] if drafts is not None else last.new_empty(len(request_slot), 0)
-    )
-    pending = torch.where((pending >= 0) & (pending < vocab_size), pending, -1)
-    window = torch.cat([last[:, None], pending], dim=1)  # [N, k + 1]
-
-    given, start, batch_index, window_position, following = tokens.unbind(dim=1)
-    slot_of_token = request_slot[batch_index]
-    decodes = rows[batch_index, DECODES].bool()
-    ids = torch.where(decodes, window[batch_index, window_position], given)
-    positions = torch.where(decodes, progress.computed[slot_of_token] + window_position, start)
-    # The token after the last input must still fit: its position is at most context − 1.
-    row_limit: Tensor | int = limits.context_length
-    limit: Tensor | int = limits.context_length
-    long: Tensor | None = None
-    if limits.rope_switch is not None:
-        row_limit = rows[:, LIMIT]
-        limit = row_limit[batch_index]
-        long = limit > limits.rope_switch + 1
-    masked = (ids < 0) | (positions > limit - 2)
-    positions = torch.where(masked, -1, positions)
-    ids = ids.clamp_min(0)
-    history.write(slot_of_token, positions, ids)
-    if staged.prefix:
-        prefix = upload(staging.prefix[: staged.prefix], device)
-        history.write(prefix[:, P_REQUEST_SLOT], prefix[:, P_POSITION], prefix[:, P_ID])
-
+    device = progress.last_token.device
+    parts = on_device(staged, upload(staged.staging.flat[: used(staged)], device))
+    slots, following, window_position, sample_index = parts["tokens"].unbind()
+    prompt = None
+    if staged.prompt:
+        predicting, targets = parts["prompt"].unbind()
+        prompt = PromptTargets(predicting, targets, staged.prompt_logprobs)
+    tables.update(parts["clears"], parts["change_at"], parts["change_to"])
+    if staged.known:
+        history.add(parts["history_at"], parts["history_ids"])
+    found = looked_up(staged, parts, progress, drafts, vocab_size)
     return Inputs(
-        ids=ids,
-        positions=positions,
-        cache_slots=cache_slots_of(blocks, batch_index, positions, limits.block_size),
-        blocks=blocks,
+        ids=found.ids,
+        positions=found.positions,
+        cache_slots=tables.cache_slots(slots, found.positions, limits.block_size),
+        blocks=tables.of(parts["request_slots"], staged.blocks),
         following=following,
         window_position=window_position,
-        sample_index=rows[batch_index, SAMPLE],
+        sample_index=sample_index,
         query_lens=staged.query_lens,
         decodes=staged.decodes,
-        sample=_sample_rows(staged, rows, progress, ids, pending, row_limit)
-        if staged.samples
-        else None,
-        prompt=_prompt_targets(staged, device) if staged.prompt else None,
-        long=long,
+        sample=_sample_rows(staged, parts, found) if staged.samples else None,
+        prompt=prompt,
+        long=parts["long"] if staged.long else None,
     )
 
 
-def _sample_rows(
+class Found(NamedTuple):
+    """The entries of a step, as `sections.py` lists them."""
+
+    ids: Tensor  # [T]
+    positions: Tensor  # [T], −1 for a masked token
+    drafts: Tensor  # [S, W − 1], −1 where there is none
+    valid: Tensor  # [S] drafts before the first that may not be considered
+    first: Tensor  # [S] the first token of each window
+    window_start: Tensor  # [S] and its position, never masked
+
+
+def looked_up(
     staged: StagedStep,
-    rows: Tensor,
+    parts: Uploaded,
     progress: Progress,
-    ids: Tensor,
-    pending: Tensor,
-    row_limit: Tensor | int,
-) -> SampleRows:
-    staging, device = staged.staging, rows.device
-    fields = upload(staging.samples[: staged.samples], device)
-    logit_index = upload(packed(staging.logit_index, staged.samples, staged.width), device)
-    warp = upload(staging.warp[: staged.samples], device)
-    batch_index, start, forced, seeds, prompt, top_k, generation, limit, step = fields.unbind(dim=1)
-    temperature, top_p, min_p, *_ = warp.unbind(dim=1)
-    request_slot = rows[batch_index, REQUEST_SLOT]
-    decodes = rows[batch_index, DECODES].bool()
-    window_start = torch.where(decodes, progress.computed[request_slot], start)
-    drafts = torch.where(decodes[:, None], pending[batch_index, : staged.width - 1], -1)
-    ahead = window_start[:, None] + torch.arange(1, drafts.shape[1] + 1, device=window_start.device)
-    most = row_limit if isinstance(row_limit, int) else row_limit[batch_index, None]
-    usable = (drafts >= 0) & (ahead <= most - 2)
+    drafts: DraftTable | None,
+    vocab_size: int,
+) -> Found:
+    """What the entries of the staging buffer's `parts` stand for: the reference of the kernel.
+
+    An entry is masked where its token is outside the vocabulary, or behind the last position that
+    its row may have. Without drafts all tokens are known to be inside.
+    """
+    tokens, masked, samples, width = staged.tokens, staged.masked, staged.samples, staged.width
+    pending = () if drafts is None else (drafts.tokens.view(-1),)
+    known = torch.cat([progress.last_token, progress.computed, parts["given"], *pending])
+    found = known.index_select(0, parts["sources"].view(-1)).view(2, masked + samples)
+    ids, positions = safe, _ = found.unbind()
+    out: Tensor | None = None
+    if width > 1:
+        positions += parts["offsets"]
+        safe = ids.clamp(0, vocab_size - 1)
+        out = safe[:masked] != ids[:masked]
+    if staged.ends:
+        late = positions[:masked] > parts["ends"]
+        out = late if out is None else out.logical_or_(late)
+    if out is not None:
+        found[:, :masked].masked_fill_(out, -1)
+    if width > 1 and out is not None:
+        drafted = ids[tokens:masked].view(samples, width)[:, :-1]
+        # The place behind the last draft is out too, so there always is a first.
+        valid = out.view(torch.uint8)[tokens:].view(samples, width).argmax(dim=1)
+    else:
+        drafted, valid = parts["logit_index"][:, :0], parts["samples"][S_NO_DRAFTS]
+    return Found(
+        safe[:tokens], positions[:tokens], drafted, valid, safe[masked:], positions[masked:]
+    )
+
+
+def _sample_rows(staged: StagedStep, parts: Uploaded, found: Found) -> SampleRows:
+    batch_index, request_slot, forced, seeds, prompt, top_k, generation, limit, step, _ = parts[
+        "samples"
+    ].unbind()
+    warp = parts["warp"]
     return SampleRows(
         batch_index=batch_index,
         request_slot=request_slot,
-        window_start=window_start,
-        first=ids[logit_index[:, 0]],
-        drafts=drafts,
-        valid=usable.long().cumprod(dim=1).sum(dim=1),
+        window_start=found.window_start,
+        first=found.first,
+        drafts=found.drafts,
+        valid=found.valid,
         forced=forced if staged.forced else None,
         draft_limit=limit,
-        logit_index=logit_index,
+        logit_index=parts["logit_index"],
         seeds=seeds,
         prompt=prompt,
         top_k=top_k,
-        temperature=temperature,
-        top_p=top_p,
-        min_p=min_p,
+        temperature=warp[W_TEMPERATURE],
+        top_p=warp[W_TOP_P],
+        min_p=warp[W_MIN_P],
         generation=generation,
         step=step,
-        edits=edits_of(staged, warp),
+        edits=edits_of(staged, parts),
         draft_width=staged.draft_width,
         longest=staged.longest,
         greedy=staged.greedy,
@@ -151,8 +158,3 @@ def _sample_rows(
         structured=staged.structured,
         logprobs=staged.logprobs,
     )
-
-
-def _prompt_targets(staged: StagedStep, device: torch.device) -> PromptTargets:
-    asked = upload(staged.staging.prompt[: staged.prompt], device)
-    return PromptTargets(asked[:, 0], asked[:, 1], staged.prompt_logprobs)

@@ -1,142 +1,147 @@
-"""The pinned staging buffers of a step's inputs: laid out once, filled through numpy.
+"""The pinned staging buffer of a step's inputs: laid out once, filled through numpy.
 
-Filling a preallocated buffer through numpy costs a fifth of making a tensor from a list. The
-buffers are a slotted, pinned value: the copy to the device reads them, so the plan keeps the next
-write away until that copy is done, or derives a second slot.
+Whatever the host knows is computed here, for all rows at once, so that the device has little left
+to do: where each token and position comes from is an index. The buffer is a slotted, pinned value:
+the copy to the device reads it, so the plan keeps the next write away until that copy is done, or
+derives a second slot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
+from ...backends import backend_of
 from ...requests.batch import ScheduledRow, StepBatch
-from ...requests.limits import (
-    MAX_BAD_WORD_TOKENS,
-    MAX_BAD_WORDS,
-    MAX_BIASES,
-    MAX_STOP_TOKENS,
-    Limits,
-)
+from ...requests.limits import MAX_BAD_WORD_TOKENS, Limits
 from ..data import StagedStep
-from .transfer import CPU, packed, pinned
+from .sections import (
+    GIVEN,
+    NONE,
+    T_FOLLOWING,
+    T_SAMPLE_INDEX,
+    T_SLOT,
+    T_WINDOW_POSITION,
+    W_REPETITION,
+    W_TOP_P,
+    ZERO,
+    Parts,
+    most_words,
+    on_host,
+)
+from .transfer import CPU, pinned
 
-# Columns of `rows`: one entry for each row of the batch.
-REQUEST_SLOT, DECODES, SAMPLE, LIMIT, ROW_FIELDS = 0, 1, 2, 3, 4
-# Columns of `samples`: one entry for each sampling row.
-S_BATCH_INDEX, S_START, S_FORCED, S_SEED, S_PROMPT = 0, 1, 2, 3, 4
-S_TOP_K, S_GENERATION, S_DRAFTS, S_STEP, S_FIELDS = 5, 6, 7, 8, 9
-# Columns of `warp`, beside it: the settings that are not integers.
-W_TEMPERATURE, W_TOP_P, W_MIN_P, W_REPETITION, W_PRESENCE, W_FREQUENCY = range(6)
-W_FIELDS = 6
-# Columns of `tokens`: one entry for each query token.
-T_ID, T_POSITION, T_BATCH_INDEX, T_WINDOW_POSITION, T_NEXT, T_FIELDS = 0, 1, 2, 3, 4, 5
-# Columns of `prefix`: one entry for each token that came from the prefix cache.
-P_REQUEST_SLOT, P_POSITION, P_ID, P_FIELDS = 0, 1, 2, 3
-# Columns of `bans`: a token that may not come before an output position; of `words`: a sequence.
-B_SAMPLE_INDEX, B_TOKEN, B_MINIMUM, B_FIELDS = 0, 1, 2, 3
-WORD_SAMPLE_INDEX, WORD_LENGTH, WORD_TOKENS = 0, 1, 2
+Ints = npt.NDArray[np.int64]
 
 
-IntArray = npt.NDArray[np.int64]
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of a step as arrays: D that decode, padding among them, before the others."""
+
+    slots: Ints  # [N] request slots
+    counts: Ints  # [N] query tokens
+    starts: Ints  # [N] where they begin among the T tokens
+    decodes: int  # D
+    sample_index: Ints  # [N], −1 for a row that does not sample
+    samples: Ints  # [S] which rows sample
 
 
 class Staging:
-    """Buffers for the largest step that the limits allow.
-
-    `tokens[T, 5]`: token id and position (prefill) or −1 (decode: the device knows), the batch
-    index of its row, its position in the draft window, the token after it (−1: yet to be sampled).
-    `rows[N, 4]`, `blocks[N, B]`, `samples[S, 9]`, `warp[S, 6]`, `logit_index[S, k + 1]` (indices
-    of tokens whose logits are wanted), `prefix[C, 3]`, `prompt[T, 2]` (indices of tokens whose
-    prediction of a known next token is asked for, and that token). What few requests use is
-    sparse, each entry with its index among the sampling rows: `biases[·, 2]` and
-    `bias_values[·]`, `bans[·, 3]`, `words[·, 2 + L]`.
-    """
+    """A buffer for the largest step that the limits allow; its parts are those of `sections.py`."""
 
     fixed = True
     """Its tensors never move: captured graphs know it by identity."""
 
     def __init__(self, limits: Limits, device: torch.device = CPU) -> None:
-        rows, tokens, window = limits.max_rows, limits.token_budget, limits.window
         self.limits = limits
-        buffer = partial(pinned, device=device)
-        self.tokens = buffer(tokens, T_FIELDS)
-        self.rows = buffer(rows, ROW_FIELDS)
-        self.blocks = buffer(rows, limits.blocks_for(limits.context_length))
-        self.samples = buffer(rows, S_FIELDS)
-        self.logit_index = buffer(rows, window)
-        self.warp = buffer(rows, W_FIELDS, dtype=torch.float64)
-        self.prefix = buffer(limits.context_length, P_FIELDS)
-        self.prompt = buffer(tokens, 2)
-        self.biases = buffer(rows * MAX_BIASES, 2)
-        self.bias_values = buffer(rows * MAX_BIASES, dtype=torch.float64)
-        self.bans = buffer(rows * MAX_STOP_TOKENS, B_FIELDS)
-        self.words = buffer(rows * MAX_BAD_WORDS, WORD_TOKENS + MAX_BAD_WORD_TOKENS)
+        self.flat = pinned(most_words(limits), device=device)
+        self._numbers = self.flat.numpy()
+        self._gathered = backend_of(device).on_host
+        self._blocks = limits.blocks_for(limits.context_length)
+        # Where the parts lie that the device puts one after the other, before and behind `given`.
+        self._request_slots = limits.max_rows + 1
+        self._given = 2 * self._request_slots
 
     def fill(self, batch: StepBatch) -> StagedStep:
-        """Write the batch into the buffers; the sizes that shape the device work."""
-        window_positions, rounded = np.arange(batch.width), batch.padding is not None
-        token_fields, row_fields = self.tokens.numpy(), self.rows.numpy()
-        widest = self.blocks.shape[1] if rounded else max(len(row.blocks) for row in batch.rows)
-        blocks = packed(self.blocks, batch.padded_size, widest).numpy()
-        logit_index = packed(self.logit_index, batch.samples, batch.width).numpy()
-        at = sampled = prefixed = prompted = 0
-        for batch_index, row in enumerate(batch.rows):
-            count = batch.width if rounded else row.queries
-            tokens = token_fields[at : at + count]
-            tokens[:, T_BATCH_INDEX] = batch_index
-            if row.decodes:
-                tokens[:, T_ID] = tokens[:, T_POSITION] = tokens[:, T_NEXT] = -1
-                tokens[:, T_WINDOW_POSITION] = window_positions[:count]
-            else:
-                tokens[:, T_ID] = row.tokens
-                tokens[:, T_POSITION] = np.arange(row.start, row.start + count)
-                tokens[:, T_WINDOW_POSITION] = 0
-                tokens[:-1, T_NEXT] = row.tokens[1:]
-                tokens[-1, T_NEXT] = row.following
-                prompted += self._ask_for_prompt(row, at, prompted)
-            row_fields[batch_index] = (
-                row.request_slot,
-                row.decodes,
-                sampled if row.samples else -1,
-                row.limit,
-            )
-            blocks[batch_index, : len(row.blocks)] = row.blocks
-            blocks[batch_index, len(row.blocks) :] = 0  # the scratch block
-            prefixed += self._prefix(row, prefixed)
-            if row.samples:
-                # A row with a smaller window repeats the index of its last token.
-                last = row.queries - 1
-                offsets = np.minimum(window_positions, last) if row.decodes else last
-                logit_index[sampled] = at + offsets
-                self._sample(row, batch_index, sampled, batch.step)
-                sampled += 1
-            at += count
-        if batch.padding:
-            self._pad(batch, blocks, logit_index)
-            at += batch.padding * batch.width
+        """Write the batch into the buffer; the sizes that shape the device work.
+
+        Rows that decode come before the others. Raises nothing of its own.
+        """
+        clears = [row.request_slot for row in batch.rows if not row.known]
+        changes = _joined(self._changes(batch.rows))
+        known = _joined(_known(batch.rows, self.limits.context_length + 1))
+        biases, bans, words = (list(each(batch.sampling)) for each in (_biases, _bans, _words))
+        step = self._sizes(batch, len(clears), len(changes.T), len(known.T), biases, bans, words)
+        parts, rows = on_host(step, self._numbers), self._rows(batch)
+        self._fill_tokens(step, batch, rows, parts)
+        self._fill_samples(step, batch, rows, parts)
+        parts["request_slots"][:] = rows.slots
+        if clears:
+            parts["clears"][:] = clears
+        if step.changes:
+            nowhere = self._request_slots * (self._blocks + 1) - 1  # the last entry stays 0
+            parts["change_at"][:], parts["change_to"][:] = nowhere, 0
+            parts["change_at"][: len(changes.T)], parts["change_to"][: len(changes.T)] = changes
+        if step.known:
+            parts["history_at"][:], parts["history_ids"][:] = known
+        if step.prompt:
+            parts["prompt"][:] = np.array(list(_prompt_targets(batch.rows, rows.starts))).T
+        if biases:
+            parts["biases"][:] = [(sample_index, token) for sample_index, token, _ in biases]
+            parts["bias_values"][:] = [value for *_, value in biases]
+        if bans:
+            parts["bans"][:] = bans
+        if words:
+            parts["words"][:] = words
+        return step
+
+    # --- sizes
+
+    def _sizes(
+        self,
+        batch: StepBatch,
+        clears: int,
+        changes: int,
+        known: int,
+        *edits: Sequence[object],
+    ) -> StagedStep:
+        biases, bans, words = map(len, edits)
+        rounded, rows = batch.padding is not None, batch.rows
+        widest = max(len(row.blocks) for row in rows)
+        if rounded:
+            widest, changes = self._rounded(widest), _few(changes, batch.padded_size)
+            query_lens = (batch.width,) * batch.padded_size
+        else:
+            query_lens = tuple([row.queries for row in rows])
+        longest = max(row.most for row in rows)
         return StagedStep(
             staging=self,
-            tokens=at,
-            query_lens=(batch.width,) * batch.padded_size
-            if rounded
-            else tuple(row.queries for row in batch.rows),
+            tokens=sum(query_lens),
+            query_lens=query_lens,
             blocks=widest,
             samples=batch.samples,
             width=batch.width,
             draft_width=batch.draft_width,
-            decodes=batch.padded_size if rounded else sum(row.decodes for row in batch.rows),
-            prefix=prefixed,
-            prompt=prompted,
-            biases=self._biases(batch.sampling),
-            bans=self._bans(batch.sampling),
-            words=self._words(batch.sampling),
-            longest=self.limits.context_length if rounded else max(row.most for row in batch.rows),
+            decodes=batch.padded_size if rounded else sum(row.decodes for row in rows),
+            given=sum(len(row.tokens) for row in rows),
+            long=self.limits.rope_switch is not None,
+            ends=any(row.most > min(row.limit, self.limits.context_length) for row in rows),
+            clears=clears,
+            changes=changes,
+            known=known,
+            prompt=sum(len(row.prompt_targets) for row in rows),
+            biases=biases,
+            bans=bans,
+            words=words,
+            longest=min(self.limits.context_length, widest * self.limits.block_size)
+            if rounded
+            else longest,
             forced=any(row.forced >= 0 for row in batch.sampling),
             greedy=batch.all_greedy,
             any_top_k=batch.any_top_k,
@@ -148,111 +153,222 @@ class Staging:
             one_off=not rounded,
         )
 
-    def _pad(self, batch: StepBatch, blocks: IntArray, logit_index: IntArray) -> None:
-        """Rows of no request, after the others: masked tokens of a row that nobody owns."""
-        rows, width, count = len(batch.rows), batch.width, batch.padding or 0
-        added, at = np.arange(rows, rows + count), rows * width
-        tokens = self.tokens.numpy()[at : at + count * width]
-        tokens[:, T_ID] = tokens[:, T_POSITION] = tokens[:, T_NEXT] = -1
-        tokens[:, T_BATCH_INDEX] = added.repeat(width)
-        tokens[:, T_WINDOW_POSITION] = np.tile(np.arange(width), count)
-        self.rows.numpy()[added] = np.stack(
-            [
-                np.full(count, self.limits.max_rows),
-                np.zeros(count, dtype=np.int64),
-                added,
-                np.full(count, self.limits.context_length),
-            ],
-            axis=1,
+    def _rounded(self, blocks: int) -> int:
+        """A width of block tables that comes up again: where kernels stop at a row's length, all
+        there is; else the next of few sizes, since each column is gathered."""
+        if not self._gathered:
+            return self._blocks
+        power = 1 << (max(blocks, 4) - 1).bit_length()
+        less = power * 3 // 4 if power >= 16 else power
+        return min(self._blocks, less if blocks <= less else power)
+
+    # --- block tables and history
+
+    def _changes(self, rows: Sequence[ScheduledRow]) -> Iterator[tuple[Ints, Ints]]:
+        """What the device's block tables lack: where, in the tables as one line, and the blocks."""
+        width = self._blocks + 1
+        for row in rows:
+            blocks, first = row.blocks, row.request_slot * width
+            if row.passed:
+                passed = np.array(row.passed)
+                yield first + passed, np.zeros_like(passed)
+            if row.known < len(blocks):
+                fresh = np.array(blocks[row.known :])
+                yield np.arange(first + row.known, first + len(blocks)), fresh
+
+    # --- rows, tokens and windows
+
+    def _rows(self, batch: StepBatch) -> _Rows:
+        padding, width = batch.padding or 0, batch.width
+        slots = [row.request_slot for row in batch.rows] + [self.limits.max_rows] * padding
+        if batch.padding is not None:
+            counts = np.full(len(slots), width)
+            sampling: Any = np.arange(len(slots))
+            sample_index = sampling
+        else:
+            counts = np.array([row.queries for row in batch.rows])
+            samples = np.array([row.samples for row in batch.rows])
+            sampling = np.flatnonzero(samples)
+            sample_index = np.where(samples, np.cumsum(samples) - 1, -1)
+        decodes = sum(row.decodes for row in batch.rows) + padding
+        starts = np.cumsum(counts) - counts
+        return _Rows(np.array(slots), counts, starts, decodes, sample_index, sampling)
+
+    def _fill_tokens(self, step: StagedStep, batch: StepBatch, rows: _Rows, parts: Parts) -> None:
+        """The T tokens: decode rows, padding, then chunks of prompts."""
+        own = rows.slots.repeat(rows.counts)
+        at = np.arange(step.tokens) - rows.starts.repeat(rows.counts)  # in its row
+        ids, bases = (line[: step.tokens] for line in parts["sources"])
+        end = step.tokens - step.given  # of what decodes
+        self._window_sources(step, own[:end], at[:end], ids[:end], bases[:end])
+        given = parts["given"]
+        given[ZERO], given[NONE] = 0, -1
+        tokens = parts["tokens"]
+        tokens[T_SLOT] = own
+        tokens[T_SAMPLE_INDEX] = rows.sample_index.repeat(rows.counts)
+        tokens[T_WINDOW_POSITION, :end], tokens[T_WINDOW_POSITION, end:] = at[:end], 0
+        tokens[T_FOLLOWING] = -1
+        if step.given:
+            chunks = [row for row in batch.rows if not row.decodes]
+            first = self._given + GIVEN
+            ids[end:] = np.arange(first, first + step.given)
+            bases[end:] = ids[end:] + step.given
+            text = given[GIVEN : GIVEN + step.given]
+            text[:] = np.fromiter(
+                chain.from_iterable(row.tokens for row in chunks), np.int64, step.given
+            )
+            firsts = np.array([row.start for row in chunks])
+            given[GIVEN + step.given :] = at[end:] + firsts.repeat(rows.counts[rows.decodes :])
+            following = tokens[T_FOLLOWING, end:]
+            following[:-1] = text[1:]
+            following[np.cumsum(rows.counts[rows.decodes :]) - 1] = [r.following for r in chunks]
+        if step.long or step.ends:
+            limits = self._limits(batch)
+            if step.long:
+                assert self.limits.rope_switch is not None, "some texts are long"
+                parts["long"][:] = (limits > self.limits.rope_switch + 1).repeat(rows.counts)
+            if step.ends:
+                windows = limits[rows.samples].repeat(step.width if step.width > 1 else 0)
+                parts["ends"][: step.tokens] = limits.repeat(rows.counts) - 2
+                parts["ends"][step.tokens :] = windows - 2
+        if step.width > 1:
+            parts["offsets"][: step.tokens] = tokens[T_WINDOW_POSITION]
+
+    def _limits(self, batch: StepBatch) -> Ints:
+        """At how many tokens each row ends, `[N]`."""
+        most = self.limits.context_length
+        return np.array(
+            [*(min(row.limit, most) for row in batch.rows), *[most] * (batch.padding or 0)]
         )
-        blocks[added] = 0
-        logit_index[added] = added[:, None] * width + np.arange(width)
-        samples = self.samples.numpy()[rows : rows + count]
-        samples[:] = 0
-        samples[:, S_BATCH_INDEX] = added
-        samples[:, S_START] = samples[:, S_FORCED] = samples[:, S_GENERATION] = -1
-        warp = self.warp.numpy()[rows : rows + count]
-        warp[:] = 0
-        warp[:, W_TOP_P] = warp[:, W_REPETITION] = 1
 
-    def _sample(self, row: ScheduledRow, batch_index: int, sample_index: int, step: int) -> None:
-        request, params = row.request, row.request.params
-        self.samples.numpy()[sample_index] = (
-            batch_index,
-            -1 if row.decodes else row.start + len(row.tokens) - 1,
-            row.forced,
-            params.seed,
-            request.prompt_tokens,
-            params.top_k,
-            row.generation,
-            request.window - 1,
-            step,
-        )
-        self.warp.numpy()[sample_index] = (
-            params.temperature,
-            params.top_p,
-            params.min_p,
-            params.repetition_penalty,
-            params.presence_penalty,
-            params.frequency_penalty,
-        )
+    def _window_sources(
+        self, step: StagedStep, slots: Ints, at: Ints, ids: Ints, bases: Ints
+    ) -> None:
+        """Of entries at position `at` of the windows of `slots`; a request slot of nobody has none.
 
-    def _prefix(self, row: ScheduledRow, at: int) -> int:
-        count = len(row.prefix)
-        if count:
-            entries = self.prefix.numpy()[at : at + count]
-            entries[:, P_REQUEST_SLOT] = row.request_slot
-            entries[:, P_POSITION] = np.arange(count)
-            entries[:, P_ID] = row.prefix
-        return count
+        At 0 is the last token, behind it are the pending drafts, and behind all of them is none.
+        """
+        bases[:] = self._request_slots + slots
+        ids[:] = slots
+        if step.width > 1:
+            drafts = self._given + GIVEN + 2 * step.given - 1
+            pending = drafts + slots * self.limits.draft_tokens + at
+            ids[:] = np.where(at > 0, pending, ids)
+            ids[at >= step.width] = self._given + NONE
+        if step.decodes > 0:
+            nobody = slots == self.limits.max_rows
+            ids[nobody] = self._given + (NONE if step.width > 1 else ZERO)
+            bases[nobody] = self._given + NONE
 
-    def _ask_for_prompt(self, row: ScheduledRow, at: int, asked: int) -> int:
-        """Tokens of this chunk that predict a token of the prompt, if the request wants them."""
-        targets = row.prompt_targets
-        if targets:
-            entries = self.prompt.numpy()[asked : asked + len(targets)]
-            entries[:, 0] = np.arange(at, at + len(targets))
-            entries[:, 1] = targets
-        return len(targets)
-
-    def _biases(self, rows: Sequence[ScheduledRow]) -> int:
-        entries = [
-            (sample_index, token, value)
-            for sample_index, row in enumerate(rows)
-            for token, value in row.request.params.biases
+    def _fill_samples(self, step: StagedStep, batch: StepBatch, rows: _Rows, parts: Parts) -> None:
+        """The windows of the sampling rows, and what their requests ask for."""
+        if not step.samples:
+            return
+        sampling, count, width = batch.sampling, len(batch.sampling), step.width
+        slots, decode = rows.slots[rows.samples], rows.samples < rows.decodes
+        lasts = rows.starts[rows.samples] + rows.counts[rows.samples] - 1
+        ids, bases = parts["sources"][:, step.masked :]
+        self._window_sources(step, slots, np.zeros_like(slots), ids, bases)
+        # Where a chunk ends, its last token is the first of the window.
+        ids[~decode] = parts["sources"][0, lasts[~decode]]
+        bases[~decode] = parts["sources"][1, lasts[~decode]]
+        if width > 1:
+            ids, bases = parts["sources"][:, step.tokens : step.masked]
+            at = np.tile(np.arange(1, width + 1), step.samples)
+            self._window_sources(step, slots.repeat(width), at, ids, bases)
+            others = (~decode | (slots == self.limits.max_rows)).repeat(width)
+            ids[others], bases[others] = self._given + NONE, self._given + ZERO
+            parts["offsets"][step.tokens : step.masked] = at
+            parts["offsets"][step.masked :] = 0
+        positions = np.arange(width)
+        firsts = np.where(decode, rows.starts[rows.samples], lasts)
+        # A row with a smaller window repeats the index of its last token.
+        parts["logit_index"][:] = np.minimum(firsts[:, None] + positions, lasts[:, None])
+        fields = [
+            (
+                row.request_slot,
+                row.forced,
+                row.request.params.seed,
+                row.request.prompt_tokens,
+                row.request.params.top_k,
+                row.generation,
+                row.request.window - 1,
+            )
+            for row in sampling
         ]
-        if entries:
-            sample_indices, tokens, values = zip(*entries, strict=True)
-            self.biases.numpy()[: len(entries), 0] = sample_indices
-            self.biases.numpy()[: len(entries), 1] = tokens
-            self.bias_values.numpy()[: len(entries)] = values
-        return len(entries)
-
-    def _bans(self, rows: Sequence[ScheduledRow]) -> int:
-        """Stop tokens of the rows that may still be too short to stop."""
-        return _put(
-            self.bans,
-            (
-                (sample_index, token, row.request.params.min_tokens)
-                for sample_index, row in enumerate(rows)
-                if row.too_short
-                for token in row.request.stop_tokens
-            ),
-        )
-
-    def _words(self, rows: Sequence[ScheduledRow]) -> int:
-        return _put(
-            self.words,
-            (
-                (sample_index, len(word), *(-1,) * (MAX_BAD_WORD_TOKENS - len(word)), *word)
-                for sample_index, row in enumerate(rows)
-                for word in row.request.bad_words
-            ),
-        )
+        nobody = (self.limits.max_rows, -1, 0, 0, 0, -1, 0)
+        samples = parts["samples"]
+        samples[0] = rows.samples
+        samples[1:8] = np.array(fields + [nobody] * (step.samples - count)).T
+        samples[8, :count], samples[8, count:] = batch.step, 0
+        samples[9] = 0
+        warp = parts["warp"]
+        warp[:, :count] = np.array([_warp(row) for row in sampling]).T
+        if count < step.samples:
+            warp[:, count:] = 0
+            warp[[W_TOP_P, W_REPETITION], count:] = 1
 
 
-def _put(buffer: Tensor, entries: Iterable[tuple[int, ...]]) -> int:
-    found = list(entries)
-    if found:
-        buffer.numpy()[: len(found)] = found
-    return len(found)
+def _few(count: int, least: int) -> int:
+    """The next power of two, and `least` at least: numbers that come up again."""
+    return max(least, 1 << (count - 1).bit_length() if count else 0)
+
+
+def _joined(pieces: Iterable[tuple[Ints, Ints]]) -> Ints:
+    """`[2, L]` of pairs of arrays, one after the other."""
+    found = [np.stack(piece) for piece in pieces]
+    return np.concatenate(found, axis=1) if found else np.empty((2, 0), dtype=np.int64)
+
+
+def _known(rows: Sequence[ScheduledRow], width: int) -> Iterator[tuple[Ints, Ints]]:
+    """Tokens for the history: where, in the history as one line, and the tokens."""
+    for row in rows:
+        first = row.request_slot * width
+        for start, tokens in ((0, row.prefix), (row.start, row.tokens)):
+            if tokens:
+                at = first + start
+                yield np.arange(at, at + len(tokens)), np.array(tokens)
+
+
+def _warp(row: ScheduledRow) -> tuple[float, ...]:
+    params = row.request.params
+    return (
+        params.temperature,
+        params.top_p,
+        params.min_p,
+        params.repetition_penalty,
+        params.presence_penalty,
+        params.frequency_penalty,
+    )
+
+
+def _prompt_targets(rows: Sequence[ScheduledRow], starts: Ints) -> Iterator[tuple[int, int]]:
+    """Tokens of chunks that predict a token of the prompt, where the request wants them."""
+    for row, start in zip(rows, starts.tolist(), strict=False):
+        yield from enumerate(row.prompt_targets, start)
+
+
+def _biases(rows: Sequence[ScheduledRow]) -> Iterable[tuple[int, int, float]]:
+    return (
+        (sample_index, token, value)
+        for sample_index, row in enumerate(rows)
+        for token, value in row.request.params.biases
+    )
+
+
+def _bans(rows: Sequence[ScheduledRow]) -> Iterable[tuple[int, ...]]:
+    """Stop tokens of the rows that may still be too short to stop."""
+    return (
+        (sample_index, token, row.request.params.min_tokens)
+        for sample_index, row in enumerate(rows)
+        if row.too_short
+        for token in row.request.stop_tokens
+    )
+
+
+def _words(rows: Sequence[ScheduledRow]) -> Iterable[tuple[int, ...]]:
+    return (
+        (sample_index, len(word), *(-1,) * (MAX_BAD_WORD_TOKENS - len(word)), *word)
+        for sample_index, row in enumerate(rows)
+        for word in row.request.bad_words
+    )

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks import acceptance, cuts, interpreter, start
+from benchmarks import acceptance, cuts, interpreter, staging, start
 from benchmarks.acceptance import Kept
 from benchmarks.paired import Spread, at_least_one
 from benchmarks.paired import cuts as parts_of
@@ -24,8 +24,9 @@ from benchmarks.ttft import Latencies
         (interpreter, ["--rounds", "1", "--steps", "2", "--hash-kib", "0", "32"]),
         (cuts, ["--rounds", "1", "--vocab", "60", "--rows", "1", "2"]),
         (start, ["--rounds", "1", "--only", "check"]),
+        (staging, ["--rounds", "1", "--rows", "1", "3", "--context", "64", "--tokens", "48"]),
     ],
-    ids=["acceptance", "interpreter", "cuts", "start"],
+    ids=["acceptance", "interpreter", "cuts", "start", "staging"],
 )
 def test_a_benchmark_runs_with_one_of_each(
     benchmark: ModuleType,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stepweave.nodes.data import DraftTable, Inputs, Progress, Sampled
+from stepweave.nodes.ops.block_tables import BlockTables
 from stepweave.nodes.ops.history import History
 from stepweave.nodes.ops.staging import Staging
 from stepweave.nodes.prepare_inputs import prepare_inputs, stage
@@ -58,10 +59,12 @@ def spec(row: int, window: int = 3, *, structured: bool = False, **params: Any) 
     )
 
 
-def decoding(row: int, window: int = 3, generation: int = 1, **params: Any) -> ScheduledRow:
-    """A row that decodes: the device knows its tokens."""
+def decoding(
+    row: int, window: int = 3, generation: int = 1, *, most: int = 34, **params: Any
+) -> ScheduledRow:
+    """A row that decodes: the device knows its tokens, at `most` so many with this step's."""
     request = spec(row, window, **params)
-    return ScheduledRow(request, row, generation, blocks_of(row), limit=32, most=20)
+    return ScheduledRow(request, row, generation, blocks_of(row), limit=32, most=most)
 
 
 def chunk(
@@ -88,7 +91,7 @@ def chunk(
         forced=forced,
         following=following,
         limit=32,
-        most=20,
+        most=32,
         **more,
     )
 
@@ -114,17 +117,23 @@ def history() -> History:
     return History(SIZES.request_slots, LIMITS.context_length)
 
 
+def block_tables() -> BlockTables:
+    return BlockTables(SIZES.request_slots, LIMITS.blocks_for(LIMITS.context_length))
+
+
 def inputs_of(
     batch: StepBatch,
     progress: Progress,
     drafts: DraftTable | None = None,
     past: History | None = None,
+    tables: BlockTables | None = None,
 ) -> Inputs:
     """The inputs of a step, as its first nodes make them."""
     found = prepare_inputs(
         staging=stage(batch=batch, staging=Staging(LIMITS)),
         progress=progress,
         history=past or history(),
+        tables=tables or block_tables(),
         drafts=drafts,
         limits=LIMITS,
         vocab_size=VOCAB,

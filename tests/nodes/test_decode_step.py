@@ -140,11 +140,12 @@ def test_sampled_tokens_do_not_pass_through_the_host() -> None:
         "progress@-1",
         "drafts@-1",
         "history",
+        "block_tables",
     }
     assert "progress" not in host_values
     assert "drafts" not in host_values
     host_ops = [v for v in graph.vertices.values() if v.side == "host"]
-    on_device = {"progress", "history"}
+    on_device = {"progress", "history", "block_tables"}
     assert not any(read.name in on_device for v in host_ops for read in v.op.reads)
 
 

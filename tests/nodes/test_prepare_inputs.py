@@ -11,11 +11,13 @@ import pytest
 
 from stepweave.nodes.ops.staging import Staging
 from stepweave.nodes.prepare_inputs import prepare_inputs, stage
-from stepweave.requests.batch import StepBatch
+from stepweave.requests.batch import ScheduledRow, StepBatch
+from stepweave.testing.launches import Launches
 from tests.nodes.steps import (
     LIMITS,
     SIZES,
     VOCAB,
+    block_tables,
     blocks_of,
     chunk,
     decoding,
@@ -26,12 +28,23 @@ from tests.nodes.steps import (
 )
 
 TOKEN = ("ids", "positions", "cache_slots", "window_position", "following", "sample_index")
-NOBODY = (0, -1, 0)  # a masked token's id, position and slot, which lies in the scratch block
+NOBODY = (0, -1, 0)  # what is written here for any masked token's id, position and slot
 
 
 def tokens_of(inputs: object) -> list[tuple[int, ...]]:
-    """One tuple for each token, of the fields in `TOKEN`."""
-    return list(zip(*(getattr(inputs, name).tolist() for name in TOKEN), strict=True))
+    """One tuple for each token, of the fields in `TOKEN`.
+
+    A masked token may have any id of the vocabulary, and any slot of the scratch block.
+    """
+    found = []
+    for token, position, place, *rest in zip(
+        *(getattr(inputs, name).tolist() for name in TOKEN), strict=True
+    ):
+        if position == -1:
+            assert 0 <= token < VOCAB
+            assert 0 <= place < LIMITS.block_size
+        found.append((*(NOBODY if position == -1 else (token, position, place)), *rest))
+    return found
 
 
 def slot(row: int, position: int) -> int:
@@ -47,6 +60,7 @@ def test_an_empty_batch_is_nothing_to_stage_and_nothing_to_prepare() -> None:
         staging=None,
         progress=progress_of({}),
         history=history(),
+        tables=block_tables(),
         drafts=None,
         limits=LIMITS,
         vocab_size=VOCAB,
@@ -104,7 +118,11 @@ def test_drafts_past_the_context_are_masked_and_not_considered() -> None:
         StepBatch(7, (decoding(0),)), progress_of({0: (9, 29)}), drafts_of({0: [21, 22]})
     )
     assert inputs.positions.tolist() == [29, 30, -1]
-    assert inputs.cache_slots.tolist() == [slot(0, 29), slot(0, 30), 0]
+    assert [each[:3] for each in tokens_of(inputs)] == [
+        (9, 29, slot(0, 29)),
+        (21, 30, slot(0, 30)),
+        NOBODY,
+    ]
     assert inputs.sample is not None
     assert inputs.sample.valid.tolist() == [1]
 
@@ -152,11 +170,11 @@ def test_padding_is_masked_tokens_of_a_row_that_nobody_owns() -> None:
     assert sample.generation.tolist() == [1, -1, -1], "so that no tag of a request matches"
 
 
-def test_known_tokens_go_into_the_history_and_those_of_a_cached_prefix_too() -> None:
+def test_prompt_tokens_go_into_the_history_and_those_of_a_cached_prefix_too() -> None:
     past = history()
     rows = (decoding(2), chunk(0, [11, 12], start=4, prefix=(1, 2, 3, 4)))
     inputs_of(StepBatch(7, rows), progress_of({2: (9, 6)}), drafts_of({2: [21, -1]}), past)
-    assert past.tokens[2, :9].tolist() == [0] * 6 + [9, 21, 0], "a masked token is not kept"
+    assert not past.tokens[2].any(), "those of a window are there since they were sampled"
     assert past.tokens[0, :7].tolist() == [1, 2, 3, 4, 11, 12, 0]
 
 
@@ -220,6 +238,7 @@ def test_a_model_with_two_ropes_ends_short_rows_at_its_first_context() -> None:
         staging=staged,
         progress=progress_of({0: (9, 13), 1: (8, 13)}),
         history=history(),
+        tables=block_tables(),
         drafts=drafts_of({0: [21, 22], 1: [31, 32]}),
         limits=limits,
         vocab_size=VOCAB,
@@ -256,7 +275,7 @@ def expected(
             if known and position <= LIMITS.context_length - 2:
                 yield token, position, slot(row.request_slot, position), column, following, line
             else:
-                yield token if known else 0, -1, 0, column, following, line
+                yield *NOBODY, column, following, line
     for at in range(batch.padding or 0):
         for column in range(batch.width):
             yield 0, -1, 0, column, -1, sampling + at
@@ -307,3 +326,72 @@ def test_random_steps_are_those_of_a_plain_program(seed: int) -> None:
         starts.append(computed if each.decodes else each.start + len(each.tokens) - 1)
     assert inputs.sample.valid.tolist() == wanted + [0] * (padding or 0)
     assert inputs.sample.window_start.tolist()[: len(starts)] == starts
+
+
+# --- block tables: what is new of them is uploaded, and the rest is there
+
+
+def test_a_block_table_is_what_all_its_changes_make() -> None:
+    tables = block_tables()
+    progress, own = progress_of({0: (9, 6), 1: (8, 6)}), blocks_of(0)
+
+    def blocks(*rows: ScheduledRow, padding: int | None = None) -> list[list[int]]:
+        batch = StepBatch(7, rows, padding=padding)
+        return inputs_of(batch, progress, drafts_of({}), tables=tables).blocks.tolist()
+
+    row, other = decoding(0), decoding(1)
+    assert blocks(row._replace(blocks=own[:2])) == [list(own[:2])]
+    grown = row._replace(blocks=own[:4], known=2)
+    assert blocks(other, grown) == [list(blocks_of(1)), [*own[:4], 0, 0, 0, 0]]
+    behind = row._replace(blocks=(0, *own[1:4]), known=4, passed=(0,))
+    assert blocks(behind) == [[0, *own[1:4]]]
+    rounded = blocks(row._replace(blocks=(0, *own[1:5]), known=4), padding=2)
+    assert rounded == [[0, *own[1:5], 0, 0, 0], [0] * 8, [0] * 8]
+    assert blocks(row._replace(blocks=(33,), known=0)) == [[33]]
+    assert not tables.entries[0, 1:].any(), "a new owner has nothing of the one before"
+    assert not tables.entries[-1].any()
+    assert not tables.entries[:, -1].any(), "the place of masked positions"
+
+
+def test_a_rounded_step_uploads_as_much_whatever_is_new() -> None:
+    row = decoding(0)._replace(known=8)
+    sizes = [
+        stage(batch=StepBatch(7, rows, padding=1), staging=Staging(LIMITS))
+        for rows in ((row,), (row._replace(known=7),), (row._replace(known=6),))
+    ]
+    assert [size and size.changes for size in sizes] == [2, 2, 2]
+
+
+# --- how much it is for a device
+
+
+@pytest.mark.parametrize(
+    ("rows", "most"),
+    [
+        ((decoding(0, window=1, most=20),), 8),
+        ((decoding(0, window=1, most=34),), 10),
+        ((decoding(0, most=20), decoding(1, most=20)), 13),
+        ((decoding(0), decoding(1)), 15),
+        ((decoding(0, most=20), chunk(1, [3, 4, 5], prefix=())), 14),
+    ],
+    ids=["plain", "near its end", "drafts", "drafts, near their end", "with a prompt"],
+)
+def test_a_step_takes_no_more_launches_than_it_did(
+    rows: tuple[ScheduledRow, ...], most: int
+) -> None:
+    """The copy to the device is one of them; writing new blocks would be one more."""
+    known = StepBatch(7, tuple(row._replace(known=8) for row in rows))
+    staged = stage(batch=known, staging=Staging(LIMITS))
+    tables, past, drafts = block_tables(), history(), drafts_of({})
+    progress = progress_of({0: (9, 6), 1: (8, 6)})
+    with Launches() as counted:
+        prepare_inputs(
+            staging=staged,
+            progress=progress,
+            history=past,
+            tables=tables,
+            drafts=drafts,
+            limits=LIMITS,
+            vocab_size=VOCAB,
+        )
+    assert counted.total == most, counted.counts

@@ -171,6 +171,7 @@ class Simulation:
     steps: int = 0
     used: dict[int, int] = field(default_factory=dict)  # block -> last step that listed it
     lives: dict[tuple[int, int, int], int] = field(default_factory=dict)  # life -> blocks seen
+    tables: dict[int, list[int]] = field(default_factory=dict)  # by request slot
     stop: float = 0.0
 
     def step(self) -> StepBatch:
@@ -208,6 +209,18 @@ class Simulation:
         self.table.take_ended()
         self.table.check_conservation()
 
+    def _check_table(self, row: ScheduledRow) -> None:
+        """What is new of a block table makes the whole of it out of what was there before."""
+        if not row.known:
+            self.tables[row.request_slot] = []
+        table = self.tables[row.request_slot]
+        assert len(table) == row.known
+        assert not set(row.passed) - set(range(row.known))
+        for column in row.passed:
+            table[column] = 0
+        table.extend(row.blocks[row.known :])
+        assert table == list(row.blocks)
+
     def _check(self, batch: StepBatch) -> None:
         self.table.check_conservation()
         size = self.device.limits.block_size
@@ -222,6 +235,7 @@ class Simulation:
             if life not in self.lives:
                 assert row.start == len(row.prefix)
                 self.lives[life] = row.start // size
+            self._check_table(row)
             for block in row.blocks[self.lives[life] :]:
                 assert self.used.get(block, -self.reuse) + self.reuse <= batch.step
             self.lives[life] = len(row.blocks)

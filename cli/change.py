@@ -145,7 +145,9 @@ def _compiled(found: Planned, costs: Mapping[str, float], slots: Mapping[str, in
     if isinstance(config, AbstractGraph):
         plan = compile_plan(graph, costs=costs, slots=slots, costs_from=said)
     else:
+        from ..serving.pipeline import placed
+
         pins = {**config.slots, **slots}
-        plan = compile_plan(graph, costs=costs, slots=pins, order=config.order, costs_from=said)
+        plan = placed(config, graph, costs, slots=pins, costs_from=said)
     verify(plan)
     return plan

@@ -158,9 +158,9 @@ def _compile(
         return compile_plan(graph, costs=found)
     said = {key.removeprefix("costs.") for key in overrides if key.startswith("costs.")}
     first = {op: us for op, us in config.costs.items() if "costs" in overrides or op in said}
-    return compile_plan(
-        graph, costs={**config.costs, **found, **first}, slots=config.slots, order=config.order
-    )
+    from ..serving.pipeline import placed
+
+    return placed(config, graph, {**config.costs, **found, **first})
 
 
 def _refuse_unknown_pins(loaded: Loaded, graph: StepGraph) -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from ..graph.errors import GraphError, did_you_mean
-from ..nodes.node_config import NodeConfig
+from ..nodes.node_config import AUTO, NodeConfig
 from ..nodes.registry import kind, known_kinds
 from ..policies.errors import PolicyError
 from ..policies.registry import DECISIONS, default
@@ -136,13 +136,17 @@ def _across(config: PipelineConfig, source: Located) -> Iterator[Problem]:
 
 
 def _unknown_names(config: PipelineConfig, source: Located) -> Iterator[Problem]:
-    """Actors and streams that the file does not list."""
+    """Actors and streams that the file does not list, or that no node could name."""
+    for key in ("actors", "streams"):
+        if AUTO in getattr(config, key):
+            said = f"{AUTO!r} leaves the choice open where a node says it: call this one otherwise"
+            yield Problem(source.at((key,)).mark, said)
     for name, node in config.nodes.items():
         for key, said, known in (
             ("actor", node.actor, config.actors),
             ("stream", node.stream, config.streams),
         ):
-            if said is not None and said not in known:
+            if said is not None and said != AUTO and said not in known:
                 where: Location = ("nodes", name, key)
                 near = did_you_mean(said, known)
                 mark = source.at(where).mark

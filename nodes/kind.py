@@ -10,7 +10,7 @@ from ..graph.bind import Declared, OpFunction
 from ..graph.errors import GraphError
 from ..graph.node import Node, Read
 from ..graph.parameters import parameters
-from .node_config import NodeConfig, parse_read
+from .node_config import AUTO, NodeConfig, parse_read
 from .options import Options
 
 
@@ -68,7 +68,7 @@ class NodeKind:
             name,
             kind=self.name,
             actor=node.actor,
-            stream=(node.stream or self.stream) if self.device else None,
+            stream=self._stream(node) if self.device else None,
             offset=offset,
             launch_latency_us=node.launch_latency_us,
             allow_sync=node.allow_sync,
@@ -83,6 +83,10 @@ class NodeKind:
             # A replayed graph has launched its ops already.
             launch_cost_us=0.0 if captured and node.host_cost_us is None else node.host_cost_us,
         )
+
+    def _stream(self, node: NodeConfig) -> str:
+        """Of its device ops: where a file leaves it open, the usual one until it is chosen."""
+        return self.stream if node.stream in (None, AUTO) else node.stream
 
     def settings(self, name: str, node: NodeConfig) -> Options:
         """The options of a node. Raises `GraphError` for those of another kind."""

@@ -13,6 +13,8 @@ from .options import Options
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\s@\x00-\x1f\x7f-\x9f]+$")]
 Microseconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+AUTO = "auto"
+"""In place of a thread or stream: the one with which the predicted period is the shortest."""
 _READ = re.compile(r"(?P<name>[^\s@]+)(@(?P<carry>[-+]?[0-9]{1,9}))?")
 
 
@@ -67,10 +69,14 @@ class NodeConfig(BaseModel):
         description="In a file that extends another: the node before which this one is listed.",
     )
     actor: Name = Field(
-        default="driver", description="The host thread that runs it, or launches its device op."
+        default="driver",
+        description="The host thread that runs it, or launches its device op. auto: that of "
+        "`actors` with the shortest predicted period; `check` says why.",
     )
     stream: Name | None = Field(
-        default=None, description="The stream that runs its device op. null: the kind's."
+        default=None,
+        description="The stream that runs its device op. null: the kind's. auto: that of `streams` "
+        "with the shortest predicted period.",
     )
     reads: dict[Name, ReadText] = Field(
         default_factory=dict,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from ..configs.schema import PipelineConfig
+from ..graph.answers.placement import Where, best_placed
 from ..graph.parameters import Resources
 from ..graph.plan import Plan
 from ..graph.planner.compile import compile_plan
 from ..graph.step_graph import StepGraph
 from ..nodes.decode_step import decode_step
+from ..nodes.node_config import AUTO, NodeConfig
+from ..nodes.registry import kind
 from ..nodes.values import ACCEPTANCE
 from ..policies.chosen import Policies
 from ..policies.registry import DECISIONS, policy, policy_class
@@ -33,7 +38,7 @@ def step_graph(config: PipelineConfig, resources: Resources | None = None) -> St
     """
     rule = None if resources is None else resources.get(ACCEPTANCE)
     return decode_step(
-        config.nodes,
+        {name: _somewhere(config, node) for name, node in config.nodes.items()},
         depth=config.depth,
         max_rows=config.scheduler.max_rows,
         token_budget=config.scheduler.token_budget,
@@ -46,9 +51,54 @@ def step_graph(config: PipelineConfig, resources: Resources | None = None) -> St
 
 def compiled(config: PipelineConfig, resources: Resources | None = None) -> Plan:
     """The plan of `config`. Raises `GraphError`, or `DeadlockError` if no waits can order it."""
-    return compile_plan(
-        step_graph(config, resources), costs=config.costs, slots=config.slots, order=config.order
-    )
+    return placed(config, step_graph(config, resources), config.costs)
+
+
+def placed(
+    config: PipelineConfig,
+    graph: StepGraph,
+    costs: Mapping[str, float],
+    *,
+    slots: Mapping[str, int] | None = None,
+    costs_from: str | None = None,
+) -> Plan:
+    """The plan of the config's graph with these costs, each open node where they place it best.
+
+    `slots`: None: those of the config. Raises `GraphError`.
+    """
+
+    def compiled_with(each: StepGraph) -> Plan:
+        pins = config.slots if slots is None else slots
+        return compile_plan(
+            each, costs=costs, slots=pins, order=config.order, costs_from=costs_from
+        )
+
+    return best_placed(graph, _open(config), compiled_with)
+
+
+def _somewhere(config: PipelineConfig, node: NodeConfig) -> NodeConfig:
+    """The node on the first thread that it may have."""
+    return node.model_copy(update={"actor": config.actors[0]}) if node.actor == AUTO else node
+
+
+def _open(config: PipelineConfig) -> dict[str, list[Where]]:
+    """The nodes whose place the config leaves open, and where each may be, the usual place first.
+
+    Raises `GraphError` for an unknown kind.
+    """
+    found: dict[str, list[Where]] = {}
+    for name, node in config.nodes.items():
+        if AUTO not in (node.actor, node.stream):
+            continue
+        made = kind(node.kind or name)
+        actors = config.actors if node.actor == AUTO else (node.actor,)
+        streams: tuple[str | None, ...] = (None,)
+        if made.device:
+            others = config.streams if node.stream == AUTO else ()
+            first = made.stream if node.stream in (None, AUTO) else node.stream
+            streams = tuple(dict.fromkeys((first, *others)))
+        found[name] = [Where(*each) for each in product(actors, streams)]
+    return found
 
 
 def synchronous(config: PipelineConfig) -> PipelineConfig:

@@ -6,7 +6,7 @@ step over what could be saved at most, the smaller of host and device time per s
 from traced runs of A. The predicted period is that of the plan with the costs of a traced run
 of B, the measured one the time per step of other, untraced runs of B.
 
-    python -m benchmarks.overlap [--rows 16] [--draft-tokens 0] [--vocab 50000] [--rounds 9]
+    python -m benchmarks.overlap [--rows 16] [--draft-tokens 0] [--vocab 50000] [--actor auto]
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.tokenizer import StreamDecoder
 from stepweave.nodes.draft_model import DRAFT_MODEL
+from stepweave.nodes.node_config import AUTO
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.requests.stopping import StopChecker
 from stepweave.requests.table import Limits
@@ -45,8 +46,11 @@ BOUNDED = 5  # one request in so many has strings of bounded length
 class Bench:
     """The same work on engines of different depth and executor."""
 
-    def __init__(self, rows: int, k: int, vocab: int, hidden: int, layers: int, tokens: int):
-        self.rows, self.k, self.tokens = rows, k, tokens
+    def __init__(
+        self, rows: int, k: int, vocab: int, hidden: int, layers: int, tokens: int, actor: str
+    ):
+        self.rows, self.k, self.tokens, self.actor = rows, k, tokens, actor
+        self.costs: dict[str, float] = {}  # by which an open node is placed
         self.tokenizer = real_size_tokenizer(vocab)
         self.vocab = len(self.tokenizer)
         self.model = CausalLM.wrap(
@@ -72,7 +76,8 @@ class Bench:
                 "depth": depth,
                 "scheduler.max_rows": self.rows,
                 "scheduler.token_budget": self.rows * max(k + 1, PROMPT),
-                "nodes": {"bitmask": {"after": "forward"}, **draft},
+                "nodes": {"bitmask": {"after": "forward", "actor": self.actor}, **draft},
+                "costs": self.costs,
             },
         )
         assert isinstance(config, PipelineConfig)
@@ -138,16 +143,28 @@ def main() -> None:
     parser.add_argument("--vocab", type=at_least_one, default=50000)
     parser.add_argument("--hidden", type=at_least_one, default=256)
     parser.add_argument("--layers", type=at_least_one, default=8)
+    parser.add_argument("--actor", default="driver", help="the thread that fills masks, or auto")
     parser.add_argument("--tokens", type=at_least_one, default=40)
     parser.add_argument("--rounds", type=at_least_one, default=9)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     bench = Bench(
-        given.rows, given.draft_tokens, given.vocab, given.hidden, given.layers, given.tokens
+        given.rows,
+        given.draft_tokens,
+        given.vocab,
+        given.hidden,
+        given.layers,
+        given.tokens,
+        given.actor,
     )
-    serial, threads = bench.engine(1, "serial"), bench.engine(2, "threads")
+    serial = bench.engine(1, "serial")
     _, expected, _ = bench.run(serial)
+    if given.actor == AUTO:
+        bench.costs = costs_of(bench.run(serial, trace=True)[0])
+    threads = bench.engine(2, "threads")
+    placed = [note for note in threads.plan.notes if note.startswith("placement")]
+    print("\n".join(placed) or f"masks are filled on thread {given.actor!r}")
     _, tokens, _ = bench.run(threads)
     assert tokens == expected, "the pipelined run gave other tokens"
 
@@ -185,6 +202,7 @@ def main() -> None:
             "hidden": given.hidden,
             "layers": given.layers,
             "tokens": given.tokens,
+            "masks": placed[0] if placed else given.actor,
         },
         "serial_us_per_step": vars(Spread.of(a_us)),
         "threads_us_per_step": vars(Spread.of(b_us)),

@@ -137,10 +137,10 @@ def _across(config: PipelineConfig, source: Located) -> Iterator[Problem]:
 
 def _unknown_names(config: PipelineConfig, source: Located) -> Iterator[Problem]:
     """Actors and streams that the file does not list, or that no node could name."""
-    for key in ("actors", "streams"):
-        if AUTO in getattr(config, key):
-            said = f"{AUTO!r} leaves the choice open where a node says it: call this one otherwise"
-            yield Problem(source.at((key,)).mark, said)
+    for listing in ("actors", "streams"):
+        if AUTO in getattr(config, listing):
+            wrong = f"{AUTO!r} leaves the choice open where a node says it: call this one otherwise"
+            yield Problem(source.at((listing,)).mark, wrong)
     for name, node in config.nodes.items():
         for key, said, known in (
             ("actor", node.actor, config.actors),

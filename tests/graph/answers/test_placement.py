@@ -125,5 +125,5 @@ def test_what_leaves_the_choice_open_is_no_name(key: str) -> None:
 def test_a_node_of_the_host_has_no_stream_to_choose() -> None:
     config = load_config("async_grammar", {"nodes.commit.stream": "auto"})
     assert isinstance(config, PipelineConfig)
-    with pytest.raises(GraphError, match="'commit'.* runs on the host only.*stream: auto"):
+    with pytest.raises(GraphError, match=r"'commit'.* runs on the host only.*stream: auto"):
         compiled(config)

@@ -106,8 +106,13 @@ class Homes:
         """Whose memory a datum reaches; None stands for memory that is nobody's."""
         found: set[Home | None] = set()
         for _, part in reached(datum, _patience):
-            if is_tensor(part) or is_array(part):
-                if address := _address(part):
+            address = None
+            if is_tensor(part):
+                address = _address_of_tensor(part)
+            elif is_array(part):
+                address = _address_of_array(part)
+            if address is not None:
+                if address:
                     span = self._span(address)
                     found.add(None if span is None else span.home)
             elif (known := self._objects.get(id(part))) is not None:
@@ -206,10 +211,13 @@ def fill(home: Any, datum: Any) -> None:
 # --- addresses ------------------------------------------------------------------------------
 
 
-def _address(datum: Any) -> int:
-    """Where the data of a tensor or array begin; 0 where they lie in no memory."""
-    if is_array(datum):
-        return int(datum.__array_interface__["data"][0]) if datum.nbytes else 0
+def _address_of_array(datum: Any) -> int:
+    """Where its data begin; 0 where they lie in no memory."""
+    return int(datum.__array_interface__["data"][0]) if datum.nbytes else 0
+
+
+def _address_of_tensor(datum: Any) -> int:
+    """Where its data begin; 0 where they lie in no memory."""
     torch: Any = sys.modules["torch"]
     try:
         # Not `datum.data_ptr`, which checking mode replaces by a wrapper that tells of it.
@@ -239,7 +247,7 @@ def _allocation(holder: Any) -> Iterator[tuple[int, int, Callable[[], bool]]]:
             return
         constant = holder.base is None and not holder.flags.writeable
         if holder.nbytes and holder.dtype != object and not constant:
-            start = _address(holder)
+            start = _address_of_array(holder)
             reference = weakref.ref(holder)
             yield start, start + holder.nbytes, lambda: reference() is not None
         return

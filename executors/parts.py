@@ -73,12 +73,12 @@ def parts(datum: Any) -> Iterator[tuple[str, object]]:
             if not isinstance(part, SCALARS):
                 yield "[…]", part
     else:
-        for name in _slots(type(datum)):
+        for path, name in _slots(type(datum)):
             part = getattr(datum, name, None)
-            if not isinstance(part, SCALARS):
-                yield f".{name}", part
+            if type(part) not in PLAIN and not isinstance(part, SCALARS):
+                yield path, part
         for name, part in tuple(getattr(datum, "__dict__", {}).items()):
-            if not isinstance(part, SCALARS):
+            if type(part) not in PLAIN and not isinstance(part, SCALARS):
                 yield f".{name}", part
 
 
@@ -103,51 +103,64 @@ class Patience:
             self._fruitless[kind] = 0 if found else self._fruitless.get(kind, 0) + 1
 
 
-def reached(datum: object, patience: Patience) -> Iterator[tuple[str, Any]]:
+def reached(datum: object, patience: Patience) -> list[tuple[str, Any]]:
     """Every object that `datum` reaches, itself first, with the path to it; no scalars.
 
     Up to a depth and a number of objects. Tensors, arrays and bytearrays are not entered.
     """
-    return _reached(datum, "", 0, set(), [MAX_OBJECTS, 0], patience)
+    walk = _Walk(patience)
+    walk.enter(datum, "", 0)
+    return walk.found
 
 
-def _reached(
-    datum: object, path: str, depth: int, seen: set[int], tally: list[int], patience: Patience
-) -> Iterator[tuple[str, Any]]:
-    """`tally`: objects left, and how many of those so far were memory."""
-    kind = type(datum)
-    sort = _sorts.get(kind) or _sort(kind)
-    if sort == "memory":
-        tally[1] += 1
-        yield path, datum
-        return
-    if sort != "entered" or depth >= MAX_DEPTH or id(datum) in seen or tally[0] <= 0:
-        return
-    seen.add(id(datum))
-    yield path, datum
-    if not patience.has(kind):
-        return
-    before = tally[1]
-    for name, part in parts(datum):
-        tally[0] -= 1
-        if tally[0] <= 0:
-            break
-        yield from _reached(part, path + name, depth + 1, seen, tally, patience)
-    patience.note(kind, found=tally[1] > before)
+class _Walk:
+    """One walk through a datum. It is done for each datum that an op publishes: no generators."""
+
+    __slots__ = ("found", "left", "memory", "patience", "seen")
+
+    def __init__(self, patience: Patience) -> None:
+        self.found: list[tuple[str, Any]] = []
+        self.patience = patience
+        self.seen: set[int] = set()
+        self.left = MAX_OBJECTS
+        self.memory = 0  # how many of those so far were memory
+
+    def enter(self, datum: object, path: str, depth: int) -> None:
+        """Note the datum, and what it reaches from this depth on."""
+        kind = type(datum)
+        sort = _sorts.get(kind) or _sort(kind)
+        if sort == "memory":
+            self.memory += 1
+            self.found.append((path, datum))
+            return
+        if sort != "entered" or depth >= MAX_DEPTH or id(datum) in self.seen or self.left <= 0:
+            return
+        self.seen.add(id(datum))
+        self.found.append((path, datum))
+        if not self.patience.has(kind):
+            return
+        before = self.memory
+        for name, part in parts(datum):
+            self.left -= 1
+            if self.left <= 0:
+                break
+            self.enter(part, path + name, depth + 1)
+        self.patience.note(kind, found=self.memory > before)
 
 
-_known_slots: dict[type, tuple[str, ...]] = {}
+_known_slots: dict[type, tuple[tuple[str, str], ...]] = {}
 
 
-def _slots(kind: type) -> tuple[str, ...]:
+def _slots(kind: type) -> tuple[tuple[str, str], ...]:
+    """The path to each slot of a class, and its name."""
     if kind not in _known_slots:
         _known_slots[kind] = _slots_of(kind)
     return _known_slots[kind]
 
 
-def _slots_of(kind: type) -> tuple[str, ...]:
+def _slots_of(kind: type) -> tuple[tuple[str, str], ...]:
     found: list[str] = []
     for base in kind.__mro__:
         slots = base.__dict__.get("__slots__", ())
         found += (slots,) if isinstance(slots, str) else slots
-    return tuple(name for name in found if name not in ("__dict__", "__weakref__"))
+    return tuple((f".{name}", name) for name in found if name not in ("__dict__", "__weakref__"))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +21,21 @@ from typer.testing import CliRunner
 from stepweave.cli import serve
 from stepweave.cli.main import app
 from stepweave.server import run as server_run
+from stepweave.server.logs import ACCESS, SERVER
 from stepweave.server.run import configured
 from tests.server.in_process import serving
 from tests.server.in_thread import Running, running
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """What `serve` sets up for its process, the others of this one have not: its stream is gone."""
+    loggers = [logging.getLogger(), ACCESS, SERVER]
+    before = [(each.level, [*each.handlers]) for each in loggers]
+    yield
+    for each, (level, handlers) in zip(loggers, before, strict=True):
+        each.setLevel(level)
+        each.handlers[:] = handlers
 
 
 def told(*arguments: str) -> tuple[int, list[str]]:
@@ -213,3 +227,8 @@ def drained(service: Running, seconds: float) -> bool:
     ending = server_run._Service(config, service.engine, lambda: None)
     asyncio.run_coroutine_threadsafe(ending._drain(), service.loop).result(120)
     return ending._server.should_exit
+
+
+def test_whoever_looks_for_it_finds_the_log_as_it_was_before_these_tests() -> None:
+    streams = [getattr(each, "stream", None) for each in logging.getLogger().handlers]
+    assert not any(stream is not None and stream.closed for stream in streams)

@@ -206,7 +206,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """The embedded model with a template whose calls begin as its own answers do."""
     folder = tmp_path_factory.mktemp("llama")
     with_template(folder, LLAMA)
-    with running(model=folder, pipeline="async_grammar") as found:
+    changes = {"nodes.bitmask.compile_limit_s": None}
+    with running(overrides=changes, model=folder, pipeline="async_grammar") as found:
         yield found
 
 

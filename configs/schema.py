@@ -123,6 +123,12 @@ class SchedulerConfig(Part):
     max_queue: int = Field(
         default=4096, ge=1, le=1 << 20, description="Requests that may wait; more are refused."
     )
+    max_context: int | None = Field(
+        default=None,
+        ge=2,
+        le=1 << 30,
+        description="Tokens of a prompt and its output, at most. Default: the model's context.",
+    )
     prefix_cache: bool = Field(
         default=True, description="Reuse keys and values between prompts with the same beginning."
     )

@@ -50,7 +50,8 @@ def blocks_of(config: PipelineConfig, model: CausalLM) -> int:
             f"of {in_units(free)} that are free on {model.device} nothing is left for a KV cache; "
             "lower scheduler.token_budget or scheduler.max_rows, or take a smaller model"
         )
-    row = -(-model.context_length // scheduler.block_size)
+    context = scheduler.max_context or model.context_length
+    row = -(-context // scheduler.block_size)
     return min(room // each - 1, 2 * scheduler.max_rows * row)
 
 

@@ -7,12 +7,13 @@ import torch
 from ..backends import device_called
 from ..backends.registry import backend_of_name
 from ..configs.schema import PipelineConfig
+from ..models.causal_lm import CausalLM
 from ..models.loading import Loading
 from ..models.threads import threads_for
 from ..nodes.values import LOADING
 from ..requests.limits import Limits
 from .cache_size import blocks_of
-from .engine import Engine
+from .engine import Engine, EngineError
 from .pipeline import compiled, policies_of
 
 
@@ -49,7 +50,7 @@ def _loaded(config: PipelineConfig, threads: int | None) -> Engine:
         token_budget=scheduler.token_budget,
         block_size=scheduler.block_size,
         num_blocks=blocks_of(config, model),
-        context_length=model.context_length,
+        context_length=_context_of(config, model),
         draft_tokens=drafter.tokens if drafter else 0,
         max_queue=scheduler.max_queue,
         rope_switch=model.rope_switch,
@@ -67,3 +68,14 @@ def _loaded(config: PipelineConfig, threads: int | None) -> Engine:
         check=config.check,
         torch_threads=threads,
     )
+
+
+def _context_of(config: PipelineConfig, model: CausalLM) -> int:
+    """Tokens of the longest request that is served. Raises `EngineError` for more than it has."""
+    asked, most = config.scheduler.max_context, model.context_length
+    if asked is not None and asked > most:
+        raise EngineError(
+            f"scheduler.max_context is {asked}, but {config.model.name} has a context of {most} "
+            "tokens: lower it, or leave it out"
+        )
+    return most if asked is None else asked

@@ -1,7 +1,7 @@
 """Worker threads that stand for streams: real overlap on a CPU, where work releases the GIL.
 
-A stream is a queue and a thread that takes from it. An event is a queue of its own: handing over
-through one costs less than a third of what `threading.Event` does.
+A stream is a queue and a thread that takes from it. An event is a queue of its own, so
+that to set one is a single call without a frame of Python.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ Item = tuple[Callable[[Any], object], object]  # to be called with that
 
 
 class WorkerEvent(SimpleQueue[None]):
-    """Set once, by the worker that comes to it: from then on it holds an item.
-
-    To set it is one call of a queue, which takes less than half of what a method does.
-    """
+    """Set once, by the worker that comes to it: from then on it holds an item."""
 
     def synchronize(self, _: object = None) -> None:
         self.get()

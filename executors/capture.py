@@ -29,7 +29,7 @@ it is over, as nothing is done before.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -101,6 +101,10 @@ class Captures:
             run.begin(memory, streams[segment.stream])
             wrapped |= {op: run.of(op) for op in segment.ops}
         return wrapped
+
+    def recordings(self) -> Mapping[Segment, Sequence[Recording]]:
+        """What is captured of each segment now."""
+        return {segment: run.recordings() for segment, run in self._runs.items()}
 
     def stamps(self, op: str, stream: Stream) -> Callable[[], Moment]:
         """When `stream`, which runs `op`, comes to here: to be called where that is launched."""
@@ -245,6 +249,10 @@ class _SegmentRun:
                 self._hand_out(context.step)
 
         return run
+
+    def recordings(self) -> Sequence[Recording]:
+        """Those of all signatures."""
+        return [each.recording for each in self._known.values()]
 
     def stamp(self) -> Moment:
         """When the stream comes to here."""

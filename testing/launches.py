@@ -13,21 +13,30 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .devices.operations import is_composite, is_view
 
+COPIES = ("copy_", "_to_copy", "clone")
+
 
 class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within its `with`, `counts` has the operations started, by name: `index_select`, `cat`.
 
-    Triton kernels are no operations of torch: whoever counts those adds them.
+    `copied`: bytes that those of them wrote which only copy. Triton kernels are no operations of
+    torch: whoever counts those adds them.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
+        self.copied = 0
 
     @property
     def total(self) -> int:
         """All of them."""
         return self.counts.total()
+
+    @property
+    def copies(self) -> int:
+        """Those that only copy."""
+        return sum(self.counts[name] for name in COPIES)
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -36,6 +45,9 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_composite(operation):  # in inference mode these arrive whole
             with self:
                 return operation.decompose(*args, **kwargs)
+        result = operation(*args, **kwargs)
         if not is_view(operation) and not operation.name().startswith("aten::empty"):
-            self.counts[operation.name().removeprefix("aten::").partition(".")[0]] += 1
-        return operation(*args, **kwargs)
+            name = operation.name().removeprefix("aten::").partition(".")[0]
+            self.counts[name] += 1
+            self.copied += result.nbytes if name in COPIES else 0
+        return result

@@ -104,8 +104,10 @@ class Taped:
     """A tape of what one stream is given, which keeps CUDA's rules for captures."""
 
     def __init__(self, device: RecordedCalls, stream: str, pool: str) -> None:
+        from ..launches import Launches
         from .emulated_graph import EmulatedGraph  # with torch, which noting calls does without
 
+        self.launches = Launches()
         self._device, self._stream, self._pool = device, stream, pool
         self._tape = EmulatedGraph()
 
@@ -120,7 +122,7 @@ class Taped:
         self._fail_if_wanted("at its begin")
         device.capturing[self._stream] = threading.get_ident()
         try:
-            with self._tape.capture():
+            with self._tape.capture(), self.launches:
                 yield
                 self._fail_if_wanted("at its end")
         finally:

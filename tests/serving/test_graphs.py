@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+import torch
+import transformers
 
 from stepweave import LLM, SamplingParams
 from stepweave.configs.load import shipped
@@ -17,7 +21,9 @@ from stepweave.requests.buckets import powers_of_two, rounded_up
 from stepweave.requests.request import RequestOutput
 from stepweave.serving.async_llm import AsyncLLM
 from stepweave.structured.grammar import GrammarSpec
-from stepweave.testing.devices.recorded_calls import RecordedCalls
+from stepweave.testing.devices.recorded_calls import RecordedCalls, Taped
+
+GOLDEN = Path(__file__).parent / "golden" / "launches"
 
 PROMPTS = [
     "Write a short story about a fox named Ida.",
@@ -95,6 +101,7 @@ def test_after_warming_up_steady_steps_are_replayed() -> None:
     llm.warm_up(lambda done, of, what: seen.append((done, of)))
     assert seen == [(done, 9) for done in range(10)], "three kinds, of 4, 2 and 1 rows"
     assert llm.summary()["tokens"] == 0, "nobody asked for these"
+    matches_golden("quickstart, 4 rows", counted(device))
     before = [(each.captured, each.eager.get("first of its shape", 0)) for each in counts(device)]
     params = [GREEDY, replace(GREEDY, structured_outputs=SCHEMA), GREEDY]
     replayed = [each.replayed for each in counts(device)]
@@ -104,6 +111,41 @@ def test_after_warming_up_steady_steps_are_replayed() -> None:
     after = [(each.captured, each.eager.get("first of its shape", 0)) for each in counts(device)]
     assert after == before, "nothing new had to be captured"
     assert all(each.replayed > was for each, was in zip(counts(device), replayed, strict=True))
+
+
+def counted(device: RecordedCalls) -> str:
+    """Of each segment, what its largest graph asks of a device; the versions that this holds for.
+
+    Kernels of ours are not counted: on a CPU the operations stand there that they replace.
+    """
+    lines = [f"torch {torch.__version__}, transformers {transformers.__version__}"]
+    assert device.captures is not None
+    for segment, recordings in device.captures.recordings().items():
+        of_each = [each.launches for each in recordings if isinstance(each, Taped)]
+        launches = max(each.total for each in of_each)
+        copies = max(each.copies for each in of_each)
+        copied = max(each.copied for each in of_each)
+        lines.append(f"{segment}: {launches} launches, {copies} copies of {copied} bytes")
+    return "\n".join(lines) + "\n"
+
+
+def matches_golden(name: str, found: str) -> None:
+    """UPDATE_GOLDEN=1 rewrites them; what models start depends on the libraries' versions."""
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(found, encoding="utf-8")
+    wanted = path.read_text(encoding="utf-8")
+    if wanted.splitlines()[0] == found.splitlines()[0]:
+        assert found == wanted
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_a_step_asks_no_more_of_a_device_than_it_did(name: str) -> None:
+    """Of two rows, which is as many operations as of a hundred."""
+    llm, device = taped(name, **{"scheduler.max_rows": "2"})
+    llm.warm_up()
+    matches_golden(name, counted(device))
 
 
 def test_an_engine_of_an_event_loop_warms_up_before_it_starts() -> None:

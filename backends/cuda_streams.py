@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import perf_counter, sleep
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from .streams import Event, Moment
+from .streams import CannotCapture, Event, Moment
 
 Pools = dict[str, Any]  # memory in which the graphs of a stream work: torch's handles
 
@@ -40,6 +40,10 @@ class CudaEvent:
 
 class CudaRecording:
     """A CUDA graph of what one stream was given."""
+
+    live = False
+    refused = None
+    size = 0  # a graph is launched by one call
 
     def __init__(self, stream: torch.cuda.Stream, pool: Any) -> None:
         self._graph = torch.cuda.CUDAGraph()
@@ -88,6 +92,10 @@ class CudaRecording:
 
     def replay(self) -> None:
         self._graph.replay()
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raises `CannotCapture`: nothing has been done yet, and nothing can be."""
+        raise CannotCapture(reason)
 
 
 _FAILED: list[torch.cuda.CUDAGraph] = []

@@ -29,6 +29,21 @@ class CannotCapture(RuntimeError):
 class Recording(Protocol):
     """Work of a stream that was recorded once and can be done again by one call."""
 
+    @property
+    def live(self) -> bool:
+        """Whether work is done as it is recorded, so that what cannot be recorded can go on."""
+
+    @property
+    def refused(self) -> str | None:
+        """After a capture: why there is nothing to replay. None: there is."""
+
+    @property
+    def size(self) -> int:
+        """After a capture: the operations that the host keeps and does one by one in a replay."""
+
+    def refuse(self, reason: str) -> None:
+        """What is done now cannot be recorded. Raises `CannotCapture` where it cannot go on."""
+
     def capture(self) -> AbstractContextManager[object]:
         """Record what is done within. At the end all of it has been done, once.
 

@@ -242,7 +242,8 @@ class PipelineConfig(Part):
         default=True,
         description="With executor cuda, or another on streams that capture: consecutive device "
         "ops are captured as graphs, and decode steps are padded to a few batch sizes for them. "
-        "Other executors ignore this key.",
+        "With executor threads on a CPU: their operations are recorded and done again without the "
+        "Python between them. Other executors ignore this key.",
     )
     nvtx: bool = Field(
         default=False,
@@ -323,10 +324,25 @@ class PipelineConfig(Part):
 
     @property
     def captured(self) -> bool:
-        """Whether graphs are captured: not where sizes depend on what was accepted."""
-        static = all(node.kind != COUNTS.name for node in self.nodes.values())
+        """Whether streams capture segments of device ops, which a plan hands over as one."""
         streams = streams_behind(self.executor)
-        return streams is not None and streams.captures and self.graphs and static
+        return streams is not None and streams.captures and self._repeats
+
+    @property
+    def recorded(self) -> bool:
+        """Whether worker threads on a CPU record segments of device ops, as the plan has them.
+
+        A compiled layer is one operation of many, which no recording may take apart.
+        """
+        on_host = self.executor == "threads" and self.device == HOST
+        compiled = self.model.compile != "off" and not self.model.invariant
+        return on_host and not compiled and self._repeats
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether steps come again as they were: not where sizes depend on what was accepted."""
+        static = all(node.kind != COUNTS.name for node in self.nodes.values())
+        return self.graphs and static
 
     @property
     def drafter(self) -> DrafterOptions | None:

@@ -20,6 +20,7 @@ from .on_streams import OnStreams
 from .report import RunReport
 from .run import Executor, executor_named
 from .run_arguments import RunArguments
+from .threads import OnThreads
 
 
 @dataclass(frozen=True)
@@ -57,5 +58,6 @@ def executor_on(
     """
     if streams_behind(name) is not None:
         return OnStreams(device, ranges=ranges, graphs=graphs)
-    executor = executor_named(name)
+    on_host = backend_of(device).on_host
+    executor = OnThreads() if graphs and on_host and name == "threads" else executor_named(name)
     return executor if backend_of(device).on_host else Blocking(executor, device)

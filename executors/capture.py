@@ -24,6 +24,9 @@ A capture that fails has done nothing, and what is left of its pool is used no m
 as usual, and later ones are captured in another. One that a run leaves open, since the run was
 ended between two ops, is ended in the stream's order. What is stamped within one is stamped when
 it is over, as nothing is done before.
+
+On a CPU operations are noted while they are done (`backends/tape/`), so what cannot be recorded
+goes on, and the step is not done again. Where they are too many, the oldest are given up.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import Tensor
 
@@ -48,6 +51,13 @@ from .places import Places, place
 LIMIT = 512
 """Captures of one segment: a server that is asked for ever new shapes must not fill its memory
 with graphs of each."""
+
+OPERATIONS = 100_000
+"""Operations in all recordings of one segment, where they consist of some: about 100 MB. What was
+not replayed for longest is given up first."""
+
+WORTHWHILE = 12
+"""Operations from which on finding the recording of a step costs less than it saves."""
 
 REMEMBERED = 4096
 """Signatures of one segment of which is known that they came up, or why they are not captured. The
@@ -175,6 +185,7 @@ class _SegmentRun:
         self._counts = captures.counts[segment]
         self._segment = segment
         self._known: dict[Hashable, _Captured] = {}
+        self._size = 0  # operations of those that are recorded as such
         self._seen: dict[int, str | None] = {}  # hash, latest last -> why it is not captured
         self._states: tuple[object, ...] = ()
         self._buffers: list[list[Any]] = []
@@ -219,6 +230,7 @@ class _SegmentRun:
         same = [id(state) for state in states] == [id(state) for state in self._states]
         if not same or settled != self._settled:
             self._known.clear()
+            self._size = 0
             self._seen.clear()
         self._states, self._settled = states, settled
         kept = (name for name in self._settled & memory.kept.keys() if self._cells[name].written)
@@ -238,7 +250,7 @@ class _SegmentRun:
             if self._replayed is not None:
                 for name in context.vertex.op.writes:
                     if name in self._segment.writes:
-                        context.write(name, self._replayed.outputs[name])
+                        context.write_again(name, self._replayed.outputs[name])
             else:
                 self._run_body(context)
             if last and self._capturing is not None:
@@ -285,6 +297,8 @@ class _SegmentRun:
             return
         known = self._known.get(key)
         if known is not None:
+            if known.recording.size:
+                self._known[key] = self._known.pop(key)  # the one used last is the last to go
             self._replayed = known
             self._counts.replayed += 1
             known.recording.replay()
@@ -311,7 +325,7 @@ class _SegmentRun:
         self._capturing = recording, within
         try:
             within.enter_context(watched_exits())
-            within.enter_context(telling(_refuse))
+            within.enter_context(telling(_listener(recording)))
             within.enter_context(recording.capture())
         except Exception as error:
             self._fall_back(error)
@@ -319,12 +333,13 @@ class _SegmentRun:
     def _end_capture(self, error: Exception | None = None) -> None:
         """Of what was done within: `error`, or all. Raises what goes wrong with it as a whole."""
         assert self._capturing is not None, "only what has begun is ended"
-        (_, within), self._capturing = self._capturing, None
+        (recording, within), self._capturing = self._capturing, None
         try:
             if error is None:
                 within.close()
             else:
-                self._pools.failed(self._segment.stream)
+                if not recording.live:
+                    self._pools.failed(self._segment.stream)
                 with suppress(Exception):
                     within.__exit__(type(error), error, error.__traceback__)
         finally:
@@ -380,9 +395,12 @@ class _SegmentRun:
         self._done.append((self._as_usual, context))
         try:
             if body is not None:
-                body(_StepBlind(context))
+                body(_StepBlind(context, self._capturing[0]))
             self._settle(context)
         except Exception as error:
+            if self._capturing is not None and self._capturing[0].live:
+                self._end_capture(error)
+                raise  # what is done is done: the body itself has failed
             self._fall_back(error)
 
     def _as_usual(self, context: Context) -> None:
@@ -421,6 +439,13 @@ class _SegmentRun:
             self._pools.failed(self._segment.stream)
             self._run_again(error)
             return
+        if recording.refused is not None:
+            self._refuse(f"cannot be captured: {recording.refused}")
+            return
+        whole = all(self._outputs.get(name) is not None for name in self._settled)
+        if 0 < recording.size < WORTHWHILE and whole:
+            self._never = "so few operations take no longer as usual"
+            return
         try:  # the step's work is done; but can the graph do it again?
             changed = self._signature(step) != self._key
             for output in self._outputs.values():
@@ -433,6 +458,10 @@ class _SegmentRun:
             return
         self._known[self._key] = _Captured(recording, dict(self._outputs), self._inputs)
         self._counts.captured += 1
+        self._size += recording.size
+        while self._size > OPERATIONS and len(self._known) > 1:
+            oldest = self._known.pop(next(iter(self._known)))
+            self._size -= oldest.recording.size
 
     def _hand_out(self, step: int) -> None:
         """Copies of the versions that the run returns: a graph writes to the same places again."""
@@ -461,20 +490,22 @@ class _SegmentRun:
 class _StepBlind:
     """A context whose step cannot be seen: a graph would know that of its capture for ever."""
 
-    __slots__ = ("_context", "buffer", "read", "state", "stop", "vertex", "waited_s", "write")
+    __slots__ = ("_context", "_recording", "buffer", "read", "state", "vertex", "waited_s", "write")
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, context: Context, recording: Recording) -> None:
+        self._context, self._recording = context, recording
         self.vertex, self.waited_s = context.vertex, 0.0
         self.read, self.write, self.buffer = context.read, context.write, context.buffer
-        self.state, self.stop = context.state, self._no_stop
+        self.state = context.state
 
     @property
-    def step(self) -> NoReturn:
-        raise CannotCapture(f"{self.vertex.name!r} uses the number of the step")
+    def step(self) -> int:
+        self._recording.refuse(f"{self.vertex.name!r} uses the number of the step")
+        return self._context.step
 
-    def _no_stop(self) -> NoReturn:
-        raise CannotCapture(f"{self.vertex.name!r} may stop the run")
+    def stop(self) -> None:
+        self._recording.refuse(f"{self.vertex.name!r} may stop the run")
+        self._context.stop()
 
 
 def _touched(context: Context) -> set[str]:
@@ -482,7 +513,13 @@ def _touched(context: Context) -> set[str]:
     return {read.name for read in op.reads} | set(op.writes)
 
 
-def _refuse(call: str, args: object, kwargs: object) -> None:
+def _listener(recording: Recording) -> Callable[[str, object, object], None]:
     """Of what a body calls: a graph would know for ever the numbers that the host got."""
-    if call in NUMBERS:
-        raise CannotCapture(f"Tensor.{call} gives the numbers of a tensor to the host")
+
+    def told(call: str, args: object, kwargs: object) -> None:
+        if call in NUMBERS:
+            recording.refuse(f"Tensor.{call} gives the numbers of a tensor to the host")
+        elif call == "data_ptr" and recording.live:
+            recording.refuse("Tensor.data_ptr gives memory to code that no recording sees")
+
+    return told

@@ -12,9 +12,10 @@ function, an object of an extension) can change where nobody sees it: it makes a
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cache, partial
+from operator import attrgetter
 from types import MappingProxyType, MemberDescriptorType
 from typing import Any
 
@@ -67,10 +68,18 @@ def signature(
         raise Unstable("sizes that are not rounded up")
     if getattr(datum, "fixed", False):
         return (kind, id(datum))
-    parts = _parts(datum)
+    parts = _values(datum)
     if parts is None:
         raise Unstable(f"what it reads holds a {kind.__name__}, whose contents cannot be compared")
-    return (kind, *[signature(part, of_tensor, levels - 1) for part in parts])
+    return (
+        kind,
+        *[
+            part
+            if type(part) in _TEXT_AND_WHOLE_NUMBERS
+            else signature(part, of_tensor, levels - 1)
+            for part in parts
+        ],
+    )
 
 
 def tensors(datum: Any, levels: int = DEEPEST) -> Iterator[Tensor]:
@@ -100,6 +109,25 @@ def mapped(datum: Any, change: Callable[[Tensor], Tensor]) -> Any:
     for name, part in zip(made[::2], made[1::2], strict=True):
         object.__setattr__(changed, name, part)
     return changed
+
+
+def _values(datum: Any) -> Iterable[Any] | None:
+    """What tells a datum from others of its class: attributes without their names, where all
+    objects of the class have the same."""
+    get = _all_attributes(type(datum))  # type: ignore[arg-type]  # a class can be hashed
+    if get is not None:
+        try:
+            return get(datum)
+        except AttributeError:  # one is not set
+            pass
+    return _parts(datum)
+
+
+@cache
+def _all_attributes(kind: type) -> Callable[[Any], tuple[Any, ...]] | None:
+    """Gets the attributes of an object that consists of two slots or more, and nothing else."""
+    slots = _slots_if_plain(kind)
+    return attrgetter(*slots) if slots and len(slots) > 1 and not kind.__dictoffset__ else None
 
 
 def _parts(datum: Any) -> list[Any] | None:

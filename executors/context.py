@@ -170,6 +170,14 @@ class Context:
         if written is not None:
             written[slot] = self.step
 
+    def write_again(self, name: str, datum: Any) -> None:
+        """`write` of what `write` has placed before, in the same slot."""
+        cells, size, written, _ = self._writes[name]
+        slot = self.step % size
+        cells[slot] = datum
+        if written is not None:
+            written[slot] = self.step
+
     def published(self, name: str) -> Any:
         """What `write` has put into the cell of this step: the datum, or the home that got it."""
         cells, size, _, _ = self._writes[name]

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
 from ..graph.plan import Plan
 from .concurrent import run_on
 from .report import RunReport
 from .run_arguments import RunArguments
-from .workers import Workers
+from .workers import Pools, Workers
+
+if TYPE_CHECKING:
+    from .capture import Captures
 
 
 def run_threads(plan: Plan, given: RunArguments) -> RunReport:
     """Run the plan on one worker thread per actor."""
-    return run_on(
-        Workers(),
-        plan,
-        given,
-    )
+    return run_on(Workers(), plan, given)
+
+
+@dataclass
+class OnThreads:
+    """The same, capturing segments of device ops and replaying them, as `capture.py` says.
+
+    What was captured lives as long as this object, so use one for all runs of an engine.
+    """
+
+    captures: Captures | None = field(default=None, init=False)
+    _pools: Pools = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
+        if self.captures is None or self.captures.plan is not plan:
+            from .capture import Captures
+
+            self.captures, self._pools = Captures(plan), {}
+        return run_on(Workers(self._pools), plan, given, captures=self.captures)

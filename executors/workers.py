@@ -17,6 +17,7 @@ from typing import Any
 
 from ..backends.streams import CannotCapture, Event, Moment, Recording
 
+Pools = dict[str, Any]  # by stream
 Item = tuple[Callable[[Any], object], object]  # to be called with that
 
 
@@ -31,10 +32,11 @@ class WorkerEvent(SimpleQueue[None]):
 class WorkerStream:
     """A thread that does what is put on its queue, in order."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, pools: Pools | None) -> None:
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._put = self._queue.put
         self._recorded: deque[WorkerEvent] = deque()  # all that may not be set yet, in order
+        self._pools = pools
         self.thread = threading.Thread(target=self._work, name=f"stepweave-{name}", daemon=True)
         self.thread.start()
 
@@ -65,8 +67,13 @@ class WorkerStream:
         return lambda: at[0] if at else None
 
     def recording(self, pool: str) -> Recording:
-        """Raises `CannotCapture`: there is nothing to record."""
-        raise CannotCapture("worker threads run everything as usual")
+        """A tape of the operations, where these threads capture; else raises `CannotCapture`."""
+        if self._pools is None:
+            raise CannotCapture("worker threads run everything as usual")
+        from ..backends.tape.arrange import Pool
+        from ..backends.tape.recording import Tape
+
+        return Tape(self._pools.setdefault(pool, Pool()))
 
     def end(self) -> None:
         self._put(None)
@@ -80,8 +87,9 @@ class WorkerStream:
 
 @dataclass
 class Workers:
-    """A device of worker threads."""
+    """A device of worker threads. `pools`: they capture, and recordings work in that memory."""
 
+    pools: Pools | None = None
     defers: bool = field(default=False, init=False)
     advice: str = field(default="", init=False)
     _streams: dict[str, WorkerStream] = field(default_factory=dict, init=False)
@@ -92,7 +100,7 @@ class Workers:
 
     def open(self, streams: Sequence[str], urgent: frozenset[str]) -> Mapping[str, WorkerStream]:
         """Threads have no priorities: `urgent` says nothing here."""
-        self._streams = {name: WorkerStream(name) for name in streams}
+        self._streams = {name: WorkerStream(name, self.pools) for name in streams}
         return self._streams
 
     def close(self, seconds: float | None) -> Sequence[str]:

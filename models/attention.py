@@ -238,10 +238,14 @@ def attend_layer(
         if by_operators:
             results.append(_attend_by_operators(paged, layer, group, q, how, together))
             continue
-        attend = _attend_in_tiles if invariant else attend_gathered
         k, v = cache.gather_heads(layer, _rows(paged, layer, group))
-        allowed = _allowed(paged, group, how.window, heads // shape.kv_heads)
-        result = attend(pack(q, group.query_len, shape.kv_heads), k, v, allowed, how)
+        packed_query, shared = pack(q, group.query_len, shape.kv_heads), heads // shape.kv_heads
+        if invariant:
+            denied = partial(_denied, paged, group, how.window, shared)
+            result = _attend_in_tiles(packed_query, k, v, denied, how)
+        else:
+            allowed = _allowed(paged, group, how.window, shared)
+            result = attend_gathered(packed_query, k, v, allowed, how)
         results.append(unpack(result, group.query_len))
     if len(groups) == 1 and padded == tokens:
         return results[0].contiguous()  # the one group is the whole batch
@@ -347,11 +351,27 @@ def _allowed(paged: AttentionBatch, group: _Group, window: int | None, shared: i
     return paged.once(("allowed", group.query_len, window, shared), compute)
 
 
+def _denied(
+    paged: AttentionBatch, group: _Group, window: int | None, shared: int, count: int
+) -> Tensor:
+    """Mask `[R', 1, count, C]`: which key each packed query row may not attend to. What is added
+    to bring the rows to `count` may attend to all."""
+
+    def compute() -> Tensor:
+        denied = ~_allowed(paged, group, window, shared)
+        return F.pad(denied, (0, 0, 0, count - denied.shape[2]))
+
+    return paged.once(("denied", group.query_len, window, shared, count), compute)
+
+
 # --- the arithmetic whose bits do not depend on the batch. query [R', h, M, D], k [R', h, C, D],
-#     v [R', h, C, D'], allowed [R', 1, M, C]; the result is [R', h, M, D'].
+#     v [R', h, C, D']; `denied` makes the mask [R', 1, M', C] of M' ≥ M rows; the result is
+#     [R', h, M, D'].
 
 
-def _attend_in_tiles(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: How) -> Tensor:
+def _attend_in_tiles(
+    query: Tensor, k: Tensor, v: Tensor, denied: Callable[[int], Tensor], how: How
+) -> Tensor:
     """Softmax attention whose every sum has one order: within a key tile, then tile by tile.
 
     The maximum over all keys is exact in any order, so it is taken first and no tile is
@@ -369,10 +389,9 @@ def _attend_in_tiles(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: 
         query, k_tiles = F.pad(query, (0, gap)), F.pad(k_tiles, (0, gap))
     plan = tile_plan(count, _query_tiles(k_tiles, v_tiles))
     sinks = how.packed_sinks(heads, count, exact)
-    padded = query
+    padded, mask = query, denied(sum(plan))
     if padding := sum(plan) - count:
         padded = F.pad(query, (0, 0, 0, padding))
-        allowed = F.pad(allowed, (0, 0, 0, padding), value=True)
         if sinks is not None:
             sinks = F.pad(sinks, (0, 0, 0, padding))
 
@@ -380,8 +399,8 @@ def _attend_in_tiles(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: 
         part = padded[:, :, None, start : start + size].expand(-1, -1, tiles, -1, -1)
         raw = torch.bmm(part.reshape(-1, size, part.shape[-1]), k_tiles.transpose(1, 2))
         scores = how.scores(raw).view(rows, heads, tiles, size, KEY_TILE)
-        mask = allowed[:, :, start : start + size].view(rows, 1, size, tiles, KEY_TILE)
-        scores = scores.masked_fill(~mask.transpose(2, 3), -torch.inf)
+        hidden = mask[:, :, start : start + size].view(rows, 1, size, tiles, KEY_TILE)
+        scores.masked_fill_(hidden.transpose(2, 3), -torch.inf)
         most = scores.amax(dim=(2, 4), keepdim=True)
         sink = None if sinks is None else sinks[:, :, None, start : start + size]
         if sink is not None:

@@ -16,6 +16,11 @@ def powers_of_two(most: int) -> tuple[int, ...]:
     return (*sizes, most)
 
 
+def every_size(most: int) -> tuple[int, ...]:
+    """1, 2, 3, … `most`: where each row costs, and another recording little."""
+    return tuple(range(1, most + 1))
+
+
 def rounded_up(rows: int, sizes: Sequence[int]) -> int | None:
     """The least of the ascending `sizes` that has room for so many; None if none has."""
     place = bisect_left(sizes, rows)

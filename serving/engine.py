@@ -39,7 +39,7 @@ from ..nodes.values import (
 from ..policies.admission import Eager
 from ..policies.chosen import Policies
 from ..policies.errors import PolicyError
-from ..requests.buckets import powers_of_two
+from ..requests.buckets import every_size, powers_of_two
 from ..requests.table import Limits, RequestTable
 from ..requests.totals import Totals
 from ..testing.checking.mode import Strict
@@ -90,7 +90,8 @@ class Engine:
         self._refuse_other_devices()
         # Whoever wants other hidden states than the last says so when it is made.
         self.model.record_features(None)
-        self.buckets = powers_of_two(self.limits.max_rows) if self.graphs else ()
+        sizes = every_size if backend_of(self.model.device).on_host else powers_of_two
+        self.buckets = sizes(self.limits.max_rows) if self.graphs else ()
         brought: dict[Resource[Any], object] = {
             TARGET: self.model,
             LIMITS: self.limits,
@@ -171,7 +172,9 @@ class Engine:
     def notes(self) -> list[str]:
         """What is not as somebody might think: merged or skipped weights, steps not replayed."""
         made = dict.fromkeys(note for each in self._found.made() for note in _notes(each))
-        captured = [] if self.captures is None else self.captures.notes()
+        # On the host a step that is not replayed only takes longer.
+        told = self.captures is not None and not backend_of(self.model.device).on_host
+        captured = self.captures.notes() if told and self.captures is not None else []
         return [*made, *captured]
 
     def resource(self, resource: Resource[T]) -> T | None:

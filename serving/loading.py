@@ -63,7 +63,7 @@ def _loaded(config: PipelineConfig, threads: int | None) -> Engine:
         policies=policies_of(config),
         prefix_cache=scheduler.prefix_cache,
         executor=config.executor,
-        graphs=config.captured,
+        graphs=config.captured or config.recorded,
         nvtx=config.nvtx,
         check=config.check,
         torch_threads=threads,

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .devices.operations import is_composite, is_view
+from ..backends.operations import is_composite, is_view
 
 COPIES = ("copy_", "_to_copy", "clone")
 

@@ -27,13 +27,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...backends.operations import asks, is_composite, is_view
 from ...executors.concurrent import run_on
 from ...executors.parts import Patience, reached
 from ...executors.report import RunReport
 from ...executors.run_arguments import RunArguments
 from ...graph.node import Value
 from ...graph.plan import Plan
-from .operations import asks, is_composite, is_view
 from .virtual_streams import VirtualStream, VirtualStreams
 
 ALIGNED = 64  # bytes, as torch aligns its own

@@ -16,21 +16,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ...backends.operations import asks
 from ...backends.streams import CannotCapture
-from .operations import asks
 
 SPOILT = 85  # fits every integer, and is neither a placeholder nor a likely count
 
 
 class EmulatedGraph:
     """`with graph.capture(): body()`, then `graph.replay()` as often as wanted."""
+
+    live = False
+    refused = None
+    size = 0  # a graph is launched by one call
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raises `CannotCapture`, as a body could not go on in a capture on a GPU."""
+        raise CannotCapture(reason)
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
 
 from ...backends.streams import Event, Moment, Recording
 from ...executors.concurrent import run_on
@@ -103,6 +103,10 @@ def _unreadable() -> float:
 class Taped:
     """A tape of what one stream is given, which keeps CUDA's rules for captures."""
 
+    live = False
+    refused = None
+    size = 0
+
     def __init__(self, device: RecordedCalls, stream: str, pool: str) -> None:
         from ..launches import Launches
         from .emulated_graph import EmulatedGraph  # with torch, which noting calls does without
@@ -130,6 +134,10 @@ class Taped:
             assert began == threading.get_ident(), "a capture is ended by the thread that began it"
         device.pools_in_capture.remove(self._pool)
         device.empty_captures += not self._tape.calls
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raises `CannotCapture`."""
+        self._tape.refuse(reason)
 
     def _fail_if_wanted(self, where: Place) -> None:
         if self._device.failing.get(self._stream) == where:

@@ -30,13 +30,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepweave.backends import NoDevice, backend_named
+from stepweave.backends.operations import asks, is_composite, is_view
 from stepweave.executors.report import RunReport
 from stepweave.executors.run import Executor
 from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.node import Op, OpContext
 from stepweave.graph.plan import Plan
 from stepweave.graph.step_graph import Vertex
-from stepweave.testing.devices.operations import asks, is_composite, is_view
 from stepweave.testing.devices.virtual_streams import VirtualStreams
 
 Side = Literal["host", "device"]

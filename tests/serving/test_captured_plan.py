@@ -85,3 +85,17 @@ def test_an_unpadded_drafter_is_not_captured_nor_is_anything_where_graphs_are_of
     assert not config(graphs="false").captured
     assert not config(**{"nodes.d2h_counts.after": "sample"}).captured
     assert not config(executor="threads").captured
+
+
+def test_what_worker_threads_record_is_captured_by_no_stream() -> None:
+    def config(**settings: str) -> PipelineConfig:
+        found = load_config("async_speculation", settings)
+        assert isinstance(found, PipelineConfig)
+        return found
+
+    assert config().recorded
+    assert not config(graphs="false").recorded
+    assert not config(executor="serial").recorded
+    assert not config(executor="cuda").recorded
+    assert not config(**{"nodes.d2h_counts.after": "sample"}).recorded
+    assert not config(**{"model.compile": "layer", "model.invariant": "false"}).recorded

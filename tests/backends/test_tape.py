@@ -1,0 +1,238 @@
+"""A tape does what the body did, on new numbers, whatever is left in its memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from stepweave.backends.tape.arrange import Pool
+from stepweave.backends.tape.calls import same_bits
+from stepweave.backends.tape.recording import Tape
+
+ROWS, COLUMNS = 6, 8
+
+Body = Callable[[list[Tensor]], list[Tensor]]
+
+
+def recorded(body: Callable[[], object], pool: Pool | None = None) -> Tape:
+    tape = Tape(Pool() if pool is None else pool)
+    with torch.inference_mode(), tape.capture():
+        body()
+    return tape
+
+
+def spoil(pool: Pool) -> None:
+    """What a replay finds in its memory may be anything: all ones is nan, −1 and true."""
+    with torch.inference_mode():
+        for block in pool.blocks:
+            block.fill_(255)
+
+
+@torch.inference_mode()
+def follows(body: Body, inputs: list[Tensor], tries: int = 3) -> Tape:
+    """Asserts that replays give what the body gives, for `tries` further contents."""
+    pool, generator = Pool(), torch.Generator().manual_seed(1)
+    inputs = [given.clone() for given in inputs]
+    slots = [made.contiguous().clone() for made in body(inputs)]
+
+    def settle() -> None:
+        for slot, made in zip(slots, body(inputs), strict=True):
+            slot.copy_(made)
+
+    tape = recorded(settle, pool)
+    assert tape.refused is None
+    for _ in range(tries):
+        for given in inputs:
+            if given.is_floating_point():
+                given.normal_(generator=generator)
+            elif given.dtype == torch.bool:
+                given.copy_(torch.rand(given.shape, generator=generator) < 0.5)
+            else:
+                given.random_(0, ROWS, generator=generator)
+        before = [given.clone() for given in inputs]
+        spoil(pool)
+        tape.replay()
+        replayed, after = [slot.clone() for slot in slots], [given.clone() for given in inputs]
+        for given, held in zip(inputs, before, strict=True):
+            given.copy_(held)
+        settle()
+        assert all(map(same_bits, replayed, slots))
+        assert all(map(same_bits, after, inputs))  # what the body changes, the replay changes
+    return tape
+
+
+def floats() -> Tensor:
+    return torch.randn(ROWS, COLUMNS)
+
+
+CASES: dict[str, tuple[Body, list[Tensor]]] = {
+    "products": (lambda t: [F.linear(t[0], t[1]), t[0] @ t[1].T, t[2] @ t[2]],
+                 [floats(), torch.randn(5, COLUMNS), torch.randn(2, 4, 4)]),
+    "a norm": (lambda t: [F.rms_norm(t[0], (COLUMNS,), t[1]), F.layer_norm(t[0], (COLUMNS,))],
+               [floats(), torch.randn(COLUMNS)]),
+    "attention": (lambda t: [F.scaled_dot_product_attention(t[0], t[0], t[0], is_causal=True)],
+                  [torch.randn(1, 2, 5, 8)]),
+    "views": (lambda t: [t[0].T.reshape(2, -1)[1], t[0][1:3].flatten(), torch.cat(t[0].split(2))],
+              [floats()]),
+    "lookups": (lambda t: [F.embedding(t[1], t[0]), t[0][t[1]], t[0].index_select(0, t[1])],
+                [floats(), torch.arange(ROWS)]),
+    "pads": (lambda t: [F.pad(t[0], (1, 2, 0, 3), value=-1.0), F.pad(t[0], (0, 0)),
+                        F.pad(t[0], (0, -2))], [floats()]),
+    "masks": (lambda t: [t[0].masked_fill(t[1], -torch.inf), torch.where(t[1], t[0], 0.0), ~t[1]],
+              [floats(), torch.zeros(ROWS, COLUMNS, dtype=torch.bool)]),
+    "types": (lambda t: [t[0].double(), t[0].to(torch.bfloat16), t[1].float() / 3, t[1].clone()],
+              [floats(), torch.arange(ROWS)]),
+    "reductions": (lambda t: [t[0].amax(1), t[0].argmax(1), t[0].sum(), t[0].softmax(-1),
+                              t[0].logsumexp(0), t[0].cumsum(1)], [floats()]),
+    "several results": (lambda t: [*t[0].max(dim=1), *t[0].topk(3), *t[0].sort(dim=1)], [floats()]),
+    "no elements": (lambda t: [t[0][:0] * 2, torch.cat([t[0][:0], t[0]])], [floats()]),
+    "of numbers only": (lambda t: [torch.arange(COLUMNS) * t[0], torch.zeros(3).new_ones(2)],
+                        [floats()]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_replay_gives_what_the_body_gives(case: str) -> None:
+    body, inputs = CASES[case]
+    follows(body, inputs)
+
+
+def test_what_is_changed_in_place_is_changed_by_the_replay() -> None:
+    def body(t: list[Tensor]) -> list[Tensor]:
+        made = t[0] * 2
+        view = made[1:3]
+        view += t[0][:2]  # through a view of what was made
+        t[1].index_copy_(0, torch.tensor([0, 2]), made[:2])  # in memory from outside
+        t[1][4].fill_(7)
+        return [made.sigmoid_(), t[1].clone()]
+
+    follows(body, [floats(), floats()])
+
+
+def test_what_nobody_reads_is_not_done_and_what_never_changes_is_done_once() -> None:
+    x, out = floats(), torch.empty(COLUMNS)
+
+    def body() -> None:
+        (x @ x.T).softmax(-1)  # thrown away
+        key = torch.arange(COLUMNS) * 3 + 1  # the same each time
+        out.copy_(x[0] + key)
+
+    assert recorded(body).size == 1  # the sum, put where it belongs
+
+
+def test_a_result_is_put_where_it_belongs_unless_somebody_looks_there_before() -> None:
+    x, seen, out = floats(), torch.empty(ROWS, COLUMNS), torch.ones(ROWS, COLUMNS)
+
+    def body() -> None:
+        made = x * 2
+        seen.copy_(out + made)  # reads what lies there from before
+        out.copy_(made)
+
+    tape = recorded(body)
+    out.fill_(10)
+    tape.replay()
+    assert torch.equal(seen, 10 + x * 2)
+    assert torch.equal(out, x * 2)
+    assert tape.size == 3  # two operations, and one copy: that of what was seen is left out
+
+
+def test_what_is_changed_after_it_was_copied_is_copied() -> None:
+    x, first, second = floats(), torch.empty(ROWS, COLUMNS), torch.empty(ROWS, COLUMNS)
+
+    def body() -> None:
+        made = x + 1
+        first.copy_(made)
+        made.neg_()
+        second.copy_(made)
+
+    tape = recorded(body)
+    x.normal_()
+    tape.replay()
+    assert torch.equal(first, x + 1)
+    assert torch.equal(second, -(x + 1))
+
+
+def test_recordings_of_one_pool_share_its_memory() -> None:
+    pool, x, out = Pool(), torch.randn(64, 64), torch.empty(64, 64)
+
+    def body() -> None:
+        a = x @ x
+        b = a.relu() @ a
+        out.copy_((b.softmax(-1) @ b).tanh() * b.sum())
+
+    tapes = [recorded(body, pool) for _ in range(4)]
+    with torch.inference_mode():
+        body()
+    expected, taken = out.clone(), sum(map(len, pool.blocks))
+    assert taken <= 4 * x.numel() * x.element_size()
+    for tape in tapes:
+        spoil(pool)
+        out.zero_()
+        tape.replay()
+        assert same_bits(out, expected)
+
+
+def random_body(seed: int, steps: int) -> Body:
+    """Operations drawn at random on what earlier ones made, some in place, some on views."""
+
+    def body(t: list[Tensor]) -> list[Tensor]:
+        choose, made = random.Random(seed), [t[0], t[1], t[0] + 0]
+        for _ in range(steps):
+            a, b = choose.choice(made), choose.choice(made[2:])
+            match choose.randrange(9):
+                case 0:
+                    made.append(a + b)
+                case 1:
+                    made.append(a @ t[2])
+                case 2:
+                    b.mul_(0.5)
+                case 3:
+                    b[1:4].add_(t[0][:3])
+                case 4:
+                    made.append(b.reshape(COLUMNS, ROWS).T.reshape(ROWS, COLUMNS))
+                case 5:
+                    made.append(torch.cat([a[3:], b[:3]]))
+                case 6:
+                    t[1].copy_(b * 1)
+                case 7:
+                    made.append(b[:, :4].repeat(1, 2))
+                case 8:
+                    made.append(a.tanh())
+        return [choose.choice(made), choose.choice(made)]
+
+    return body
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_bodies(seed: int) -> None:
+    follows(random_body(seed, steps=4 + seed // 3), [floats(), floats(), torch.randn(8, 8)], 2)
+
+
+def test_what_gives_numbers_to_the_host_is_not_recorded_but_done() -> None:
+    x, out = floats(), torch.empty(ROWS, COLUMNS)
+
+    def body() -> None:
+        out.copy_(x * float(x[0, 0].item()) + 1)
+
+    tape = recorded(body)
+    assert "number" in str(tape.refused)
+    assert torch.equal(out, x * x[0, 0] + 1)
+
+
+@pytest.mark.parametrize("draw", [torch.rand, torch.randn])
+def test_what_draws_from_a_generator_is_not_recorded(draw: Callable[[int], Tensor]) -> None:
+    out = torch.empty(4)
+    assert "generator" in str(recorded(lambda: out.copy_(draw(4))).refused)
+
+
+def test_what_raises_in_a_body_comes_out() -> None:
+    tape = Tape(Pool())
+    with pytest.raises(ValueError, match="mine"), tape.capture():
+        raise ValueError("mine")
+    with pytest.raises(RuntimeError), tape.capture():
+        torch.mm(torch.ones(2, 3), torch.ones(2, 3))

@@ -1,0 +1,145 @@
+"""Segments on worker threads: operations are recorded, and done again without their Python."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import Tensor
+
+from stepweave.executors import capture
+from stepweave.executors.capture import Counts
+from stepweave.executors.errors import NodeFailure
+from stepweave.executors.threads import OnThreads
+from stepweave.graph.node import OpContext
+from tests.executors.test_capture import STEPS, add, carry, outs, pipeline
+
+
+@pytest.fixture(autouse=True)
+def every_recording_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "WORTHWHILE", 0)
+
+
+def counts(executor: OnThreads) -> Counts:
+    assert executor.captures is not None
+    [found] = executor.captures.counts.values()
+    return found
+
+
+def test_replayed_steps_give_what_the_serial_program_gives() -> None:
+    plan, executor = pipeline(), OnThreads()
+    expected = outs(plan)
+    for _ in range(3):
+        assert outs(plan, executor) == expected
+    found = counts(executor)
+    assert found.captured == 3 * 2, "one for each slot, and anew for the states of each run"
+    assert found.replayed >= 3 * (STEPS - 3 * 2), "the first of its shape and the recorded one run"
+
+
+def test_other_numbers_of_the_host_are_another_recording() -> None:
+    plan, executor = pipeline(factor=lambda step: step // 2 % 2), OnThreads()
+    assert outs(plan, executor) == outs(plan)
+    assert counts(executor).captured == 2 * 2
+    assert counts(executor).replayed > 0
+
+
+def test_what_cannot_be_recorded_is_done_once_and_as_usual_from_then_on() -> None:
+    calls: list[int] = []
+
+    def asking(ctx: OpContext) -> None:
+        calls.append(1)
+        total: Tensor = ctx.read("sum")
+        memory: Tensor = ctx.state("memory")
+        memory.add_(1)  # would count twice where the body was run again
+        ctx.write("total", total + memory + total[0].item())
+
+    plan, executor = pipeline(carry=asking), OnThreads()
+    expected = outs(plan)
+    calls.clear()
+    assert outs(plan, executor) == expected
+    assert len(calls) == STEPS
+    assert counts(executor).captured == 0
+    assert "gives the numbers of a tensor" in " ".join(counts(executor).eager)
+
+
+def test_a_body_may_see_its_step_and_is_not_recorded_then() -> None:
+    def seeing(ctx: OpContext) -> None:
+        ctx.write("total", ctx.read("sum") + ctx.step)
+
+    plan, executor = pipeline(carry=seeing), OnThreads()
+    assert outs(plan, executor) == outs(plan)
+    assert "uses the number of the step" in " ".join(counts(executor).eager)
+
+
+def test_memory_that_is_given_away_is_not_recorded() -> None:
+    """As to a kernel that Triton interprets, or to a library behind ctypes."""
+
+    def giving(ctx: OpContext) -> None:
+        made = ctx.read("sum") + ctx.state("memory")
+        ctypes.memset(made.data_ptr(), 0, 4)
+        ctx.write("total", made)
+
+    plan, executor = pipeline(carry=giving), OnThreads()
+    assert outs(plan, executor) == outs(plan)
+    assert counts(executor).captured == 0
+    assert "gives memory to code" in " ".join(counts(executor).eager)
+
+
+def test_what_fails_while_it_is_recorded_fails_as_usual() -> None:
+    ran: list[int] = []
+
+    def failing(ctx: OpContext) -> None:
+        carry(ctx)
+        ran.append(len(ran))
+        if len(ran) == 2:  # the step of the recording
+            raise ValueError("mine")
+
+    plan, executor = pipeline(carry=failing), OnThreads()
+    with pytest.raises(NodeFailure, match="mine"):
+        outs(plan, executor)
+    assert len(ran) == 2, "what is done is not done again"
+    assert outs(plan, executor) == outs(pipeline()), "nothing of it is left behind"
+
+
+def test_the_recording_that_was_not_used_for_longest_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = pipeline(factor=lambda step: step // 2 % 2)  # four kinds of steps, in turn
+    executor = OnThreads()
+    expected = outs(plan)
+    assert outs(plan, executor) == expected
+    assert executor.captures is not None
+    [held] = executor.captures._runs.values()
+    assert held._size == sum(each.recording.size for each in held._known.values())
+    assert counts(executor).replayed > 0
+    monkeypatch.setattr(capture, "OPERATIONS", held._size - 1)
+    executor = OnThreads()
+    assert outs(plan, executor) == expected
+    assert executor.captures is not None
+    [held] = executor.captures._runs.values()
+    assert len(held._known) == 3
+    assert counts(executor).captured > 4, "what was given up is recorded anew"
+    assert counts(executor).replayed == 0, "the one that comes next is always the oldest"
+
+
+def test_recordings_do_not_keep_what_their_steps_made() -> None:
+    made: list[weakref.ref[Tensor]] = []
+
+    def large(ctx: OpContext) -> None:
+        product = torch.ones(1000, 1000) * ctx.read("total")[0]
+        made.append(weakref.ref(product))
+        add(ctx)
+        ctx.write("sum", ctx.read("staging").numbers + product[0, :3])
+
+    plan, executor = pipeline(add=large), OnThreads()
+    expected = outs(plan)
+    for _ in range(4):
+        assert outs(plan, executor) == expected
+    gc.collect()
+    assert counts(executor).captured == 4 * 2
+    assert [ref for ref in made if ref() is not None] == []
+    taken = sum(len(block) for pool in executor._pools.values() for block in pool.blocks)
+    assert taken < 3 * 4_000_000, "the two factors at most, whatever the number of recordings"

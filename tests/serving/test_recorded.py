@@ -1,0 +1,48 @@
+"""Recorded steps under the whole engine, on worker threads: the tokens of the serial loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepweave import LLM
+from tests.serving.test_graphs import GREEDY, PROMPTS, RUNNABLE, params_for, told
+
+SAMPLE = ("quickstart", "async_eagle3_grammar")
+
+
+def pipelines() -> list[object]:
+    return [
+        pytest.param(name, marks=() if name in SAMPLE else pytest.mark.nightly)
+        for name in RUNNABLE
+        if name != "synchronous"
+    ]
+
+
+@pytest.mark.parametrize("name", pipelines())
+def test_recorded_steps_give_the_tokens_and_counts_of_the_serial_loop(name: str) -> None:
+    plain = LLM(pipeline=name, overrides={"executor": "serial", "depth": "1"})
+    recorded = LLM(pipeline=name)
+    for params in ([GREEDY] * 5, params_for(name)):
+        expected = told(plain.generate(PROMPTS, params))
+        for _ in range(2):
+            assert told(recorded.generate(PROMPTS, params)) == expected
+    captures = recorded.engine.captures
+    assert captures is not None
+    replayed = {str(segment): each.replayed for segment, each in captures.counts.items()}
+    assert all(count > 0 for segment, count in replayed.items() if "compute" in segment), replayed
+    assert not [note for note in recorded.engine.notes() if "not replayed" in note], (
+        "on a CPU that is no reason for anybody to do anything"
+    )
+
+
+def test_a_request_alone_and_in_company_gets_the_same_bits() -> None:
+    """Rows are not padded on a CPU, so that each number of rows has recordings of its own."""
+    llm = LLM(pipeline="async")
+    params = [replace(GREEDY, logprobs=3, max_tokens=24)] * 3
+    together = llm.generate(PROMPTS[:3], params)
+    alone = [llm.generate([prompt], params[:1])[0] for prompt in PROMPTS[:3]]
+    for one, other in zip(together, alone, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.logprobs == other.logprobs

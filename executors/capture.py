@@ -90,8 +90,9 @@ class Counts:
 class Captures:
     """The captured segments of one plan, from run to run: as long as its buffers and states."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, *, noted: bool = True) -> None:
+        """`noted`: whether it is worth a note that a step was not replayed."""
+        self.plan, self._noted = plan, noted
         self.buffers: dict[str, list[Any]] = {}  # of the slots: they must lie where they lay
         self.where = Places()
         self.pools = _Pools()
@@ -137,7 +138,7 @@ class Captures:
         lines = []
         for segment, counts in self.counts.items():
             eager = sum(counts.eager.values())
-            if eager:
+            if eager and self._noted:
                 total = counts.replayed + counts.captured + eager
                 reasons = ", ".join(f"{why}: {n}" for why, n in sorted(counts.eager.items()))
                 lines.append(f"{segment}: {eager} of {total} steps not replayed ({reasons})")

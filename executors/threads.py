@@ -34,5 +34,5 @@ class OnThreads:
         if self.captures is None or self.captures.plan is not plan:
             from .capture import Captures
 
-            self.captures, self._pools = Captures(plan), {}
+            self.captures, self._pools = Captures(plan, noted=False), {}
         return run_on(Workers(self._pools), plan, given, captures=self.captures)

@@ -172,9 +172,7 @@ class Engine:
     def notes(self) -> list[str]:
         """What is not as somebody might think: merged or skipped weights, steps not replayed."""
         made = dict.fromkeys(note for each in self._found.made() for note in _notes(each))
-        # On the host a step that is not replayed only takes longer.
-        told = self.captures is not None and not backend_of(self.model.device).on_host
-        captured = self.captures.notes() if told and self.captures is not None else []
+        captured = [] if self.captures is None else self.captures.notes()
         return [*made, *captured]
 
     def resource(self, resource: Resource[T]) -> T | None:

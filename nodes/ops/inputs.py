@@ -1,7 +1,7 @@
 """From a staged batch to model inputs, on the device.
 
 The host has computed where each token and position comes from, so here is little more than a
-look-up: with kernels, three launches.
+look-up.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def looked_up(
     drafts: DraftTable | None,
     vocab_size: int,
 ) -> Found:
-    """What the entries of the staging buffer's `parts` stand for: the reference of the kernel.
+    """What the entries of the staging buffer's `parts` stand for.
 
     An entry is masked where its token is outside the vocabulary, or behind the last position that
     its row may have. Without drafts all tokens are known to be inside.

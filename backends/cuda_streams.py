@@ -86,7 +86,7 @@ class CudaRecording:
         """
         _FAILED.append(self._graph)
         device = self._stream.device_index
-        with suppress(RuntimeError):  # it was not the allocator's any more: torch has released it
+        with suppress(RuntimeError, AttributeError):  # released by torch, or not a part of this one
             torch._C._cuda_endAllocateToPool(device, self._pool)
             torch._C._cuda_releasePool(device, self._pool)
 

@@ -230,8 +230,8 @@ class _SegmentRun:
         settled = self._on_device - (self._segment.inner - memory.kept.keys())
         same = [id(state) for state in states] == [id(state) for state in self._states]
         if not same or settled != self._settled:
-            self._known.clear()
-            self._size = 0
+            while self._known:
+                self._give_up()
             self._seen.clear()
         self._states, self._settled = states, settled
         kept = (name for name in self._settled & memory.kept.keys() if self._cells[name].written)
@@ -449,8 +449,7 @@ class _SegmentRun:
             return
         try:  # the step's work is done; but can the graph do it again?
             changed = self._signature(step) != self._key
-            for output in self._outputs.values():
-                self._where.signature(output)
+            told = [(output, self._where.signature(output)) for output in self._outputs.values()]
         except Unstable as error:
             self._refuse(f"cannot be captured: {error}")
             return
@@ -459,10 +458,18 @@ class _SegmentRun:
             return
         self._known[self._key] = _Captured(recording, dict(self._outputs), self._inputs)
         self._counts.captured += 1
+        for output, known in told:
+            self._where.publish(output, known)
         self._size += recording.size
         while self._size > OPERATIONS and len(self._known) > 1:
-            oldest = self._known.pop(next(iter(self._known)))
-            self._size -= oldest.recording.size
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """The recording that was not replayed for longest."""
+        oldest = self._known.pop(next(iter(self._known)))
+        self._size -= oldest.recording.size
+        for output in oldest.outputs.values():
+            self._where.withdraw(output)
 
     def _hand_out(self, step: int) -> None:
         """Copies of the versions that the run returns: a graph writes to the same places again."""

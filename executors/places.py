@@ -24,6 +24,7 @@ class Places:
     def __init__(self) -> None:
         self._slots: dict[tuple[str, int, int], Tensor] = {}  # (value, slot, place) -> bytes
         self._staying: dict[int, Any] = {}  # weak references to storages, by address
+        self._published: dict[int, tuple[Any, Hashable]] = {}  # by id, while a recording has them
 
     @property
     def nbytes(self) -> int:
@@ -65,13 +66,43 @@ class Places:
 
         Raises `Unstable` also for a tensor in memory that is not known to stay.
         """
-        return signature(datum, self._staying_place)
+        published = self._published.get(id(datum))
+        if published is not None and published[0] is datum:
+            return published[1]
+        return Hashed(signature(datum, self._staying_place))
+
+    def publish(self, datum: Any, known: Hashable) -> None:
+        """Note what a recording publishes in each replay, and its signature: nobody changes it."""
+        self._published[id(datum)] = datum, known
+
+    def withdraw(self, datum: Any) -> None:
+        """It is given up with its recording."""
+        self._published.pop(id(datum), None)
 
     def _staying_place(self, tensor: Tensor) -> Hashable:
         known = self._staying.get(tensor.untyped_storage().data_ptr())
         if known is None or known.expired():
             raise Unstable("the memory that it reads is elsewhere in each step")
         return place(tensor)
+
+
+class Hashed:
+    """A signature whose hash is computed once: a tuple computes its own at each look-up."""
+
+    __slots__ = ("_hash", "_signature")
+
+    def __init__(self, signature: Hashable) -> None:
+        self._signature, self._hash = signature, hash(signature)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Hashed)
+            and self._hash == other._hash
+            and self._signature == other._signature
+        )
 
 
 def place(tensor: Tensor) -> Hashable:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from stepweave.backends.streams import CannotCapture
-from stepweave.executors import capture, run
-from stepweave.executors.capture import Captures, Counts
+from stepweave.executors import captured_segment, run
+from stepweave.executors.capture import Captures
+from stepweave.executors.captured_segment import Counts
 from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
@@ -204,7 +205,7 @@ def test_a_segment_with_a_fresh_value_is_never_captured() -> None:
 
 
 def test_there_is_a_limit_to_captures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "LIMIT", 1)
+    monkeypatch.setattr(captured_segment, "LIMIT", 1)
     device = RecordedCalls(graphs=True)
     plan = pipeline(slots=2)
     assert outs(plan, device) == outs(plan)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from stepweave.executors import NodeFailure, run
-from stepweave.executors.capture import IDLE, Captures
+from stepweave.executors.capture import Captures
+from stepweave.executors.captured_segment import IDLE
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan

@@ -18,8 +18,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.executors import capture, run
-from stepweave.executors.capture import Counts
+from stepweave.executors import captured_segment, run
+from stepweave.executors.captured_segment import Counts
 from stepweave.executors.contents import Unstable, mapped, signature, tensors
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
@@ -280,7 +280,7 @@ def test_what_a_graph_publishes_lies_in_its_slot_whatever_holds_it(kind: str) ->
 
 def test_what_is_remembered_of_signatures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key per step: what has not come up for longest is forgotten first."""
-    monkeypatch.setattr(capture, "REMEMBERED", 3)
+    monkeypatch.setattr(captured_segment, "REMEMBERED", 3)
     device = RecordedCalls(graphs=True)
     numbers = iter([*range(100, 106), 104, 103, 100, 100])
 
@@ -302,7 +302,7 @@ def test_reasons_are_bounded_too() -> None:
     counts = Counts()
     for number in range(1000):
         counts.because(f"{number} shapes")
-    assert len(counts.eager) == capture.REASONS + 1
+    assert len(counts.eager) == captured_segment.REASONS + 1
     assert sum(counts.eager.values()) == 1000
 
 

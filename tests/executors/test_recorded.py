@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.executors import capture
-from stepweave.executors.capture import Counts
+from stepweave.executors import captured_segment
+from stepweave.executors.captured_segment import Counts
 from stepweave.executors.errors import NodeFailure
 from stepweave.executors.threads import OnThreads
 from stepweave.graph.node import OpContext
@@ -20,7 +20,7 @@ from tests.executors.test_capture import STEPS, add, carry, outs, pipeline
 
 @pytest.fixture(autouse=True)
 def every_recording_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "WORTHWHILE", 0)
+    monkeypatch.setattr(captured_segment, "WORTHWHILE", 0)
 
 
 def counts(executor: OnThreads) -> Counts:
@@ -115,7 +115,7 @@ def test_the_recording_that_was_not_used_for_longest_is_given_up(
     [held] = executor.captures._runs.values()
     assert held._size == sum(each.recording.size for each in held._known.values())
     assert counts(executor).replayed > 0
-    monkeypatch.setattr(capture, "OPERATIONS", held._size - 1)
+    monkeypatch.setattr(captured_segment, "OPERATIONS", held._size - 1)
     executor = OnThreads()
     assert outs(plan, executor) == expected
     assert executor.captures is not None

@@ -16,7 +16,7 @@ import transformers
 from stepweave import LLM, SamplingParams
 from stepweave.configs.load import shipped
 from stepweave.configs.schema import PipelineConfig
-from stepweave.executors.capture import Counts
+from stepweave.executors.captured_segment import Counts
 from stepweave.nodes.ops.staging import Staging
 from stepweave.requests.buckets import powers_of_two, rounded_up
 from stepweave.requests.request import RequestOutput

@@ -1,0 +1,447 @@
+"""The ops of one captured segment, step by step: see `capture.py` for what is captured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from ..backends.streams import CannotCapture, Moment, Recording, Stream
+from ..graph.plan import Plan
+from ..graph.planner.segments import Segment
+from .contents import Unstable, mapped, signature
+from .context import Context, Memory
+from .exits import NUMBERS, telling, watched_exits
+from .frontier import Aborted
+from .places import Places, place
+
+LIMIT = 512
+"""Captures of one segment: a server that is asked for ever new shapes must not fill its memory
+with graphs of each."""
+
+OPERATIONS = 100_000
+"""Operations in all recordings of one segment, where they consist of some: about 100 MB. What was
+not replayed for longest is given up first."""
+
+WORTHWHILE = 12
+"""Operations from which on finding the recording of a step costs less than it saves."""
+
+REMEMBERED = 4096
+"""Signatures of one segment of which is known that they came up, or why they are not captured. The
+one that has not come up for longest is forgotten first; of each only a hash is kept, since a wrong
+answer here would only leave a graph out, or capture one sooner."""
+
+IDLE = "nothing to do"
+"""Why a step whose ops publish nothing is not captured: a graph of it would be empty."""
+
+REASONS = 32
+"""Reasons of one segment that are counted apart."""
+
+Run = Callable[[Context], None]
+
+
+@dataclass
+class Counts:
+    """What became of a segment's steps."""
+
+    replayed: int = 0
+    captured: int = 0
+    eager: dict[str, int] = field(default_factory=dict)  # run as usual, by the reason
+
+    def because(self, reason: str) -> None:
+        if reason not in self.eager and len(self.eager) >= REASONS:
+            reason = "other reasons"
+        self.eager[reason] = self.eager.get(reason, 0) + 1
+
+
+class Pools:
+    """The memory in which recordings of each stream work: another one after a failed capture."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, int] = {}
+
+    def of(self, stream: str) -> str:
+        failed = self._failed.get(stream, 0)
+        return f"{stream}, after {failed} failed captures" if failed else stream
+
+    def failed(self, stream: str) -> None:
+        self._failed[stream] = self._failed.get(stream, 0) + 1
+
+
+class _Later:
+    """A moment that is not known before a capture is over."""
+
+    moment: Moment | None = None
+
+    def __call__(self) -> float | None:
+        return None if self.moment is None else self.moment()
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A graph, what its segment writes, and what must live as long as it does."""
+
+    recording: Recording
+    outputs: Mapping[str, Any]
+    inputs: tuple[Any, ...]
+
+
+class SegmentRun:
+    """The ops of one segment in one step: all replayed, all captured, or all as usual."""
+
+    def __init__(
+        self, plan: Plan, segment: Segment, where: Places, pools: Pools, counts: Counts
+    ) -> None:
+        graph = plan.graph
+        self._where, self._pools, self._counts = where, pools, counts
+        self._segment = segment
+        self._known: dict[Hashable, _Captured] = {}
+        self._size = 0  # operations of those that are recorded as such
+        self._seen: dict[int, str | None] = {}  # hash, latest last -> why it is not captured
+        self._states: tuple[object, ...] = ()
+        self._buffers: list[list[Any]] = []
+        self._kept: list[tuple[list[Any], str]] = []  # history, value
+        self._reads = [
+            (read.name, read.carry)
+            for read in dict.fromkeys(
+                read for op in segment.ops for read in graph.vertices[op].op.reads
+            )
+            if read.name in segment.reads
+        ]
+        self._on_device = {name for name in segment.writes if graph.values[name].place == "device"}
+        inner = segment.inner & self._on_device
+        touched = (segment.reads | segment.writes) - inner
+        self._phases = math.lcm(*(plan.slots.get(name) or 1 for name in touched))
+        self._settled = self._on_device - inner
+        self._carried = {name for name in self._settled if graph.values[name].initial is not None}
+        fresh = sorted(name for name in segment.writes if plan.slots.get(name) is None)
+        self._never = f"{fresh[0]} is fresh in each step" if fresh else None
+        # Of the step that is under way:
+        self._replayed: _Captured | None = None
+        self._first = False  # of its signature
+        self._idle = True  # nothing has been published
+        self._key: Hashable = None
+        self._inputs: tuple[Any, ...] = ()
+        self._capturing: tuple[Recording, ExitStack] | None = None
+        self._outputs: dict[str, Any] = {}
+        self._done: list[tuple[Run, Context]] = []
+        self._stamps: list[_Later] = []  # of the capture
+
+    def begin(self, memory: Memory, stream: Stream) -> None:
+        """Forget what was captured on other states: a graph knows them by address."""
+        self._cells, self._stream = memory.cells, stream
+        states = tuple(
+            {
+                name: memory.contexts[op].state(name)
+                for op in self._segment.ops
+                for name in sorted(self._segment.states & _touched(memory.contexts[op]))
+            }.values()
+        )
+        settled = self._on_device - (self._segment.inner - memory.kept.keys())
+        same = [id(state) for state in states] == [id(state) for state in self._states]
+        if not same or settled != self._settled:
+            while self._known:
+                self._give_up()
+            self._seen.clear()
+        self._states, self._settled = states, settled
+        kept = (name for name in self._settled & memory.kept.keys() if self._cells[name].written)
+        self._kept = [(memory.kept[name], name) for name in kept]
+        memory.kept_elsewhere.update(name for _, name in self._kept)
+        filled = (self._cells[name] for name in sorted(self._segment.writes))
+        self._buffers = [
+            cells.buffers for cells in filled if cells.buffers and cells.value.allocate is not None
+        ]
+
+    def of(self, op: str) -> Run:
+        first, last = op == self._segment.ops[0], op == self._segment.ops[-1]
+
+        def run(context: Context) -> None:
+            if first:
+                self._choose(context.step)
+            if self._replayed is not None:
+                for name in context.vertex.op.writes:
+                    if name in self._segment.writes:
+                        context.write_again(name, self._replayed.outputs[name])
+            else:
+                self._run_body(context)
+            if last and self._capturing is not None:
+                self._keep(context.step)
+            elif last and self._first and self._idle:
+                self._remember(hash(self._key), IDLE)
+            if last:
+                self._hand_out(context.step)
+
+        return run
+
+    def recordings(self) -> Sequence[Recording]:
+        """Those of all signatures."""
+        return [each.recording for each in self._known.values()]
+
+    def stamp(self) -> Moment:
+        """When the stream comes to here."""
+        if self._capturing is None:
+            return self._stream.stamp()
+        self._stamps.append(later := _Later())
+        return later
+
+    def leave(self, step: int) -> None:
+        """End a capture of which no more will be launched: its step is not done."""
+        if self._capturing is not None:
+            self._end_capture(Aborted())
+
+    def end(self) -> None:
+        """Let go of what the last step worked on."""
+        self._forget_step()
+        self._cells = {}
+
+    def _choose(self, step: int) -> None:
+        """Before the first op of a step: replay, capture, or run as usual."""
+        self._forget_step()
+        if self._never is not None:
+            self._counts.because(self._never)
+            return
+        self._inputs = tuple(self._read(name, step - carry) for name, carry in self._reads)
+        try:
+            key = self._signature(step)
+        except Unstable as error:
+            self._counts.because(str(error))
+            return
+        known = self._known.get(key)
+        if known is not None:
+            if known.recording.size:
+                self._known[key] = self._known.pop(key)  # the one used last is the last to go
+            self._replayed = known
+            self._counts.replayed += 1
+            known.recording.replay()
+            return
+        reason, self._key = self._why_not(key), key
+        if reason is not None:
+            self._counts.because(reason)
+            return
+        try:
+            recording = self._stream.recording(self._pools.of(self._segment.stream))
+        except CannotCapture as error:
+            self._never = str(error)
+            self._counts.because(self._never)
+            return
+        self._begin_capture(recording)
+
+    def _forget_step(self) -> None:
+        self._replayed, self._capturing, self._outputs = None, None, {}
+        self._key, self._first, self._idle, self._inputs = None, False, True, ()
+        self._done.clear()
+
+    def _begin_capture(self, recording: Recording) -> None:
+        within = ExitStack()
+        self._capturing = recording, within
+        try:
+            within.enter_context(watched_exits())
+            within.enter_context(telling(_listener(recording)))
+            within.enter_context(recording.capture())
+        except Exception as error:
+            self._fall_back(error)
+
+    def _end_capture(self, error: Exception | None = None) -> None:
+        """Of what was done within: `error`, or all. Raises what goes wrong with it as a whole."""
+        assert self._capturing is not None, "only what has begun is ended"
+        (recording, within), self._capturing = self._capturing, None
+        try:
+            if error is None:
+                within.close()
+            else:
+                if not recording.live:
+                    self._pools.failed(self._segment.stream)
+                with suppress(Exception):
+                    within.__exit__(type(error), error, error.__traceback__)
+        finally:
+            if self._stamps:
+                moment = self._stream.stamp()
+                for later in self._stamps:
+                    later.moment = moment
+                self._stamps.clear()
+
+    def _signature(self, step: int) -> Hashable:
+        """All that the bodies can see in a step but the contents of tensors. Raises `Unstable`.
+
+        A state's tensors may lie anywhere: a graph reads what is at the address by then. Values
+        that lie elsewhere in each step would only never come up again.
+        """
+        where = self._where
+        return (
+            step % self._phases,
+            *[where.signature(datum) for datum in self._inputs],
+            *[where.signature(buffers[step % len(buffers)]) for buffers in self._buffers],
+            *[signature(state, place) for state in self._states],
+        )
+
+    def _why_not(self, key: Hashable) -> str | None:
+        """Why a step of this signature, which is not known, is not captured now; None if it is."""
+        at = hash(key)
+        if at not in self._seen:
+            self._remember(at, None)
+            self._first = True
+            return "first of its shape"
+        self._remember(at, reason := self._seen[at])
+        if reason is None and len(self._known) >= LIMIT:
+            return f"{LIMIT} shapes are captured already"
+        return reason
+
+    def _remember(self, at: int, reason: str | None) -> None:
+        self._seen.pop(at, None)
+        self._seen[at] = reason
+        if len(self._seen) > REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+
+    def _read(self, name: str, version: int) -> Any:
+        cells = self._cells[name]
+        return cells.value.initial if version < 0 else cells.cells[version % len(cells.cells)]
+
+    def _run_body(self, context: Context) -> None:
+        body = context.vertex.op.run
+        if self._capturing is None:
+            if body is not None:
+                body(context)
+            self._settle(context)
+            return
+        self._done.append((self._as_usual, context))
+        try:
+            if body is not None:
+                body(_StepBlind(context, self._capturing[0]))
+            self._settle(context)
+        except Exception as error:
+            if self._capturing is not None and self._capturing[0].live:
+                self._end_capture(error)
+                raise  # what is done is done: the body itself has failed
+            self._fall_back(error)
+
+    def _as_usual(self, context: Context) -> None:
+        if context.vertex.op.run is not None:
+            context.vertex.op.run(context)
+        self._settle(context)
+
+    def _settle(self, context: Context) -> None:
+        """Bring what was written to its slot: all in a capture, else what is carried."""
+        capturing, step = self._capturing is not None, context.step
+        for name in context.vertex.op.writes:
+            if name not in self._segment.writes:
+                continue
+            cells, written = self._cells[name].cells, self._cells[name].written
+            slot = step % len(cells)
+            if written is not None and written[slot] != step:
+                self._outputs[name] = None  # nothing this time; the slot still holds an old version
+                continue
+            self._idle = self._idle and cells[slot] is None
+            if name not in self._settled and name in self._on_device:
+                self._outputs[name] = None  # nobody reads it but the ops of this very step
+                continue
+            if name in (self._settled if capturing else self._carried):
+                context.write(name, self._where.settle(name, slot, cells[slot]))
+            elif self._first and name in self._settled:
+                self._where.reserve(name, slot, cells[slot])
+            self._outputs[name] = cells[slot]
+
+    def _keep(self, step: int) -> None:
+        """After the last op: the capture is complete, and has done the step's work."""
+        assert self._capturing is not None, "only what is captured is kept"
+        recording, _ = self._capturing
+        try:
+            self._end_capture()
+        except Exception as error:
+            self._pools.failed(self._segment.stream)
+            self._run_again(error)
+            return
+        if recording.refused is not None:
+            self._refuse(f"cannot be captured: {recording.refused}")
+            return
+        whole = all(self._outputs.get(name) is not None for name in self._settled)
+        if 0 < recording.size < WORTHWHILE and whole:
+            self._never = "so few operations take no longer as usual"
+            return
+        try:  # the step's work is done; but can the graph do it again?
+            changed = self._signature(step) != self._key
+            told = [(output, self._where.signature(output)) for output in self._outputs.values()]
+        except Unstable as error:
+            self._refuse(f"cannot be captured: {error}")
+            return
+        if changed:
+            self._refuse("cannot be captured: it changes a datum that is not a tensor")
+            return
+        self._known[self._key] = _Captured(recording, dict(self._outputs), self._inputs)
+        self._counts.captured += 1
+        for output, known in told:
+            self._where.publish(output, known)
+        self._size += recording.size
+        while self._size > OPERATIONS and len(self._known) > 1:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """The recording that was not replayed for longest."""
+        oldest = self._known.pop(next(iter(self._known)))
+        self._size -= oldest.recording.size
+        for output in oldest.outputs.values():
+            self._where.withdraw(output)
+
+    def _hand_out(self, step: int) -> None:
+        """Copies of the versions that the run returns: a graph writes to the same places again."""
+        for history, name in self._kept:
+            cells, written = self._cells[name].cells, self._cells[name].written
+            slot = step % len(cells)
+            there = written is not None and written[slot] == step
+            history.append(mapped(cells[slot], Tensor.clone) if there else None)
+
+    def _refuse(self, reason: str) -> None:
+        self._remember(hash(self._key), reason)
+        self._counts.because(reason)
+
+    def _fall_back(self, error: Exception) -> None:
+        """Something in the segment cannot be captured: do the step so far as usual, and say so."""
+        self._end_capture(error)
+        self._run_again(error)
+
+    def _run_again(self, error: Exception) -> None:
+        reason = f"cannot be captured: {type(error).__name__}: {error}"
+        self._refuse(reason.splitlines()[0])
+        for again, context in self._done:
+            again(context)
+
+
+class _StepBlind:
+    """A context whose step cannot be seen: a graph would know that of its capture for ever."""
+
+    __slots__ = ("_context", "_recording", "buffer", "read", "state", "vertex", "waited_s", "write")
+
+    def __init__(self, context: Context, recording: Recording) -> None:
+        self._context, self._recording = context, recording
+        self.vertex, self.waited_s = context.vertex, 0.0
+        self.read, self.write, self.buffer = context.read, context.write, context.buffer
+        self.state = context.state
+
+    @property
+    def step(self) -> int:
+        self._recording.refuse(f"{self.vertex.name!r} uses the number of the step")
+        return self._context.step
+
+    def stop(self) -> None:
+        self._recording.refuse(f"{self.vertex.name!r} may stop the run")
+        self._context.stop()
+
+
+def _touched(context: Context) -> set[str]:
+    op = context.vertex.op
+    return {read.name for read in op.reads} | set(op.writes)
+
+
+def _listener(recording: Recording) -> Callable[[str, object, object], None]:
+    """Of what a body calls: a graph would know for ever the numbers that the host got."""
+
+    def told(call: str, args: object, kwargs: object) -> None:
+        if call in NUMBERS:
+            recording.refuse(f"Tensor.{call} gives the numbers of a tensor to the host")
+        elif call == "data_ptr" and recording.live:
+            recording.refuse("Tensor.data_ptr gives memory to code that no recording sees")
+
+    return told

@@ -17,7 +17,9 @@ GROWTH_MB = 20.0
 def soak(rounds: int, seed: int) -> Soak:
     chance = Chance()
     with running(
-        Settings(models=("embedded",)), {"scheduler.max_rows": 3}, prepare=chance.prepare
+        Settings(models=("embedded",)),
+        {"scheduler.max_rows": 3, "graphs": False},
+        prepare=chance.prepare,
     ) as service:
         found = Soak(service, chance, seed)
         found.run(rounds)

@@ -41,6 +41,13 @@ def llm(model: Path) -> LLM:
     return LLM(pipeline="quickstart", overrides=overrides)
 
 
+@pytest.fixture(scope="module")
+def eager(model: Path) -> LLM:
+    """Calls the model in each step: nothing is recorded."""
+    drafter = {"nodes.draft.model": str(model), "graphs": "false"}
+    return LLM(pipeline="quickstart", overrides={**SMALL, **drafter, "model.name": str(model)})
+
+
 def small(model: Path, pipeline: str = "async", **more: str) -> LLM:
     return LLM(pipeline=pipeline, overrides={**SMALL, "model.name": str(model), **more})
 
@@ -223,10 +230,10 @@ def test_ctrl_c_gives_what_was_settled_and_leaves_no_thread(llm: LLM) -> None:
 
 
 def test_a_failing_node_is_named_with_its_step_and_cause(
-    llm: LLM, monkeypatch: pytest.MonkeyPatch
+    eager: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 0
-    forward = type(llm.engine.model).forward
+    forward = type(eager.engine.model).forward
 
     def failing(self: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal calls
@@ -235,27 +242,27 @@ def test_a_failing_node_is_named_with_its_step_and_cause(
             raise MemoryError("no memory on the device")
         return forward(self, *args, **kwargs)
 
-    monkeypatch.setattr(type(llm.engine.model), "forward", failing)
+    monkeypatch.setattr(type(eager.engine.model), "forward", failing)
     before = threading.active_count()
     lines: list[Any] = [{"prompt": "hello", "max_tokens": 20}, {"prompt": "fox"}]
-    outputs = llm.generate(lines)
+    outputs = eager.generate(lines)
     assert {output.finish_reason for output in outputs} == {"error"}
     for output in outputs:
         said = r"node '\w+': op '[\w.]+' failed in step \d+: MemoryError: no memory on the device"
         assert re.fullmatch(said, output.error or "")
     assert threading.active_count() == before
     monkeypatch.undo()
-    assert llm.generate([{"prompt": "hello", "max_tokens": 4}])[0].error is None
+    assert eager.generate([{"prompt": "hello", "max_tokens": 4}])[0].error is None
 
 
 def test_a_grammar_that_is_late_ends_its_request_and_a_failing_step_only_its_own(
-    llm: LLM, monkeypatch: pytest.MonkeyPatch
+    eager: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the compiler is awaited the run goes on, over a step that fails."""
     late: Future[CompiledGrammar] = Future()
-    monkeypatch.setattr(llm.service.intake, "grammar", lambda *args: late)
+    monkeypatch.setattr(eager.service.intake, "grammar", lambda *args: late)
     calls = 0
-    forward = type(llm.engine.model).forward
+    forward = type(eager.engine.model).forward
 
     def failing(self: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal calls
@@ -265,16 +272,16 @@ def test_a_grammar_that_is_late_ends_its_request_and_a_failing_step_only_its_own
             raise RuntimeError("a bad step")
         return forward(self, *args, **kwargs)
 
-    monkeypatch.setattr(type(llm.engine.model), "forward", failing)
+    monkeypatch.setattr(type(eager.engine.model), "forward", failing)
     lines: list[Any] = [
         {"prompt": "a", "structured_outputs": {"regex": "a"}},
         {"prompt": "hello", "max_tokens": 30, "ignore_eos": True},
     ]
-    slow, broken = llm.generate(lines)
+    slow, broken = eager.generate(lines)
     assert (slow.finish_reason, slow.error) == ("error", "over the limit")
     assert "RuntimeError: a bad step" in (broken.error or "")
     monkeypatch.undo()
-    assert llm.generate([{"prompt": "hello", "max_tokens": 4}])[0].error is None
+    assert eager.generate([{"prompt": "hello", "max_tokens": 4}])[0].error is None
 
 
 def test_the_summary_counts_settled_work_and_names_the_plan(model: Path) -> None:

@@ -126,7 +126,8 @@ def mass(scaled: Tensor) -> Tensor:
     Raises nothing of its own.
     """
     # fmax: a NaN is no number, and has no share.
-    score = torch.fmax(scaled.to(torch.float32), scaled.new_tensor(LEAST, dtype=torch.float32))
+    least = torch.full((), LEAST, dtype=torch.float32, device=scaled.device)
+    score = torch.fmax(scaled.to(torch.float32), least)
     exponent = (score * LOG2_E).add_(0.5).floor_()
     rest = score.sub_(exponent * LN2_HIGH).sub_(exponent * LN2_LOW)
     series = rest * (1 / 720)
@@ -135,7 +136,7 @@ def mass(scaled: Tensor) -> Tensor:
             series.mul_(rest)
         series.add_(coefficient)
     whole = series.mul_(2.0**UNIT_BITS).to(torch.int64)
-    return whole.__irshift__(exponent.neg_().to(torch.int64))
+    return whole.bitwise_right_shift_(exponent.neg_().to(torch.int64))
 
 
 def _reach(keys: Tensor, weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,12 +26,12 @@ CONSTANT = 1 << 16
 
 @dataclass
 class Pool:
-    """Memory in which recordings work that never run at the same time."""
+    """Memory in which recordings work that never run at the same time: `blocks[i][bytes]`."""
 
-    blocks: list[Tensor] = field(default_factory=list)  # of bytes
+    blocks: list[Tensor] = field(default_factory=list)  # each [bytes]
 
     def take(self, size: int, free: list[Tensor]) -> Tensor:
-        """The smallest block of `free` with `size` bytes, or a new one."""
+        """The smallest block `[bytes]` of the `free[bytes]` with `size` of them, or a new one."""
         fitting = [block for block in free if len(block) >= size]
         if fitting:
             block = min(fitting, key=len)
@@ -142,7 +142,7 @@ class Placed:
     """Where the memory of a recording lies when its operations are done again."""
 
     pool: Pool
-    elsewhere: dict[int, Tensor] = field(default_factory=dict)  # memory -> what begins there
+    elsewhere: dict[int, Tensor] = field(default_factory=dict)  # memory -> what lies there [...]
     _moved: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # id -> (old, new)
 
     def plan(self, entries: Sequence[Entry], made: set[int]) -> None:

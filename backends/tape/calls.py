@@ -82,7 +82,7 @@ def _tried(
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors `[...]` of one type have equal shapes and bits: nan is nan, -0 not 0."""
+    """Whether `a[...]` and `b[...]` have one type, shape and content: nan is nan, -0 is not 0."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     return torch.equal(

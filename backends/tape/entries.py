@@ -32,7 +32,7 @@ class Entry:
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    results: Sequence[Tensor]
+    results: Sequence[Tensor]  # each [...]
     mutates: bool
     again: Callable[..., Callable[[], object]] | None = None
     """Of its arguments and results: how it is done again. None: nothing is to be done."""

@@ -113,7 +113,7 @@ def test_what_lives_across_steps_lies_on_the_device() -> None:
         assert allocate is not None
         buffer = allocate()
         tensors = [block.holder for block in Walker().blocks(buffer)]
-        assert len(tensors) >= 2
+        assert tensors
         assert all(
             isinstance(each, torch.Tensor) and BACKEND.has_pinned(each) for each in tensors
         ), name
@@ -128,12 +128,12 @@ def test_a_forgotten_upload_is_found() -> None:
 
 
 def test_a_scattered_upload_is_found() -> None:
-    """Columns of a wider buffer: torch would gather them in pageable memory, and wait."""
+    """Every other number of a buffer: torch would gather them in pageable memory, and wait."""
     engine = tiny_on(DEVICE, DRAFTERS["none"], Placed(EXECUTORS["serial"]))
 
-    def columns(buffer: torch.Tensor, rows: int, width: int) -> torch.Tensor:
-        return buffer[:rows, :width]
+    def every_other(used: torch.Tensor, device: torch.device) -> torch.Tensor:
+        return used[::2].to(device, non_blocking=True, copy=True)
 
-    with patch.object(model_inputs, "packed", columns):
+    with patch.object(model_inputs, "upload", every_other):
         told = served(engine, requests(False))
     assert all("Misplaced: scattered copy" in str(each[3]) for each in told)

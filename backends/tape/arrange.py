@@ -109,9 +109,14 @@ def _written_through(entries: Sequence[Entry], made: set[int], placed: Placed) -
         target, source = entry.args[0], entry.args[1]
         memory, there = memory_of(source), memory_of(target)
         free = memory in made and there not in made and memory not in placed.elsewhere
-        # From the first write of the source on, nobody may touch the target but this copy; and
-        # nobody may write the source after it.
-        if free and _span(entries, there, first[memory], at) and writers[memory][-1] < at:
+        # From the first write of the source on, nobody may touch the target but this copy. After
+        # it nobody may write the source, or the target as long as the source is read.
+        untouched = free and _span(entries, there, first[memory], at)
+        if (
+            untouched
+            and writers[memory][-1] < at
+            and not _written(writers.get(there, ()), at, last[memory])
+        ):
             placed.elsewhere[memory] = target
             continue
         kept.append(entry)
@@ -120,6 +125,10 @@ def _written_through(entries: Sequence[Entry], made: set[int], placed: Placed) -
 
 def _span(entries: Sequence[Entry], memory: int, start: int, end: int) -> bool:
     return not any(memory in entries[i].reads | entries[i].writes for i in range(start, end))
+
+
+def _written(writes: Sequence[int], after: int, until: int) -> bool:
+    return any(after < at <= until for at in writes)
 
 
 def _copies_whole(entry: Entry) -> bool:

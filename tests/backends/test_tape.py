@@ -158,6 +158,22 @@ def test_what_is_changed_after_it_was_copied_is_copied() -> None:
     assert torch.equal(second, -(x + 1))
 
 
+def test_what_is_read_after_its_copy_was_changed_is_not_read_there() -> None:
+    x, out, seen = floats(), torch.empty(ROWS, COLUMNS), torch.empty(ROWS, COLUMNS)
+
+    def body() -> None:
+        made = x + 1
+        out.copy_(made)
+        out.neg_()
+        seen.copy_(made * 2)
+
+    tape = recorded(body)
+    x.normal_()
+    tape.replay()
+    assert torch.equal(out, -(x + 1))
+    assert torch.equal(seen, (x + 1) * 2)
+
+
 def test_recordings_of_one_pool_share_its_memory() -> None:
     pool, x, out = Pool(), torch.randn(64, 64), torch.empty(64, 64)
 

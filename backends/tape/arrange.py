@@ -46,8 +46,9 @@ def _remove(free: list[Tensor], block: Tensor) -> None:
     del free[next(i for i, each in enumerate(free) if each is block)]
 
 
-def arranged(entries: Sequence[Entry], made: set[int], pool: Pool) -> list[Callable[[], object]]:
-    """The calls that do `entries` again; `made`: the memory that they made themselves."""
+def arranged(entries: Sequence[Entry], pool: Pool) -> list[Callable[[], object]]:
+    """The calls that do `entries` again."""
+    made = {memory for each in entries if not each.mutates for memory in each.writes}
     entries = _read_by_someone(entries, made)
     constant = _constants(entries, made)
     entries = [each for each in entries if not each.writes or not each.writes <= constant]
@@ -91,14 +92,11 @@ def _constants(entries: Sequence[Entry], made: set[int]) -> set[int]:
 
 def _written_through(entries: Sequence[Entry], made: set[int], placed: Placed) -> list[Entry]:
     """Without copies into memory from outside of what can be computed there."""
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for at, entry in enumerate(entries):
-        for memory in entry.reads | entry.writes:
-            first.setdefault(memory, at)
-            last[memory] = at
+    touches: dict[int, list[int]] = {}
     writers: dict[int, list[int]] = {}
     for at, entry in enumerate(entries):
+        for memory in entry.reads | entry.writes:
+            touches.setdefault(memory, []).append(at)
         for memory in entry.writes:
             writers.setdefault(memory, []).append(at)
     kept = []
@@ -111,24 +109,16 @@ def _written_through(entries: Sequence[Entry], made: set[int], placed: Placed) -
         free = memory in made and there not in made and memory not in placed.elsewhere
         # From the first write of the source on, nobody may touch the target but this copy. After
         # it nobody may write the source, or the target as long as the source is read.
-        untouched = free and _span(entries, there, first[memory], at)
         if (
-            untouched
+            free
+            and not any(touches[memory][0] <= each < at for each in touches[there])
             and writers[memory][-1] < at
-            and not _written(writers.get(there, ()), at, last[memory])
+            and not any(at < each <= touches[memory][-1] for each in writers[there])
         ):
             placed.elsewhere[memory] = target
             continue
         kept.append(entry)
     return kept
-
-
-def _span(entries: Sequence[Entry], memory: int, start: int, end: int) -> bool:
-    return not any(memory in entries[i].reads | entries[i].writes for i in range(start, end))
-
-
-def _written(writes: Sequence[int], after: int, until: int) -> bool:
-    return any(after < at <= until for at in writes)
 
 
 def _copies_whole(entry: Entry) -> bool:

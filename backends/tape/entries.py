@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-Args = tuple[tuple[Any, ...], dict[str, Any]]  # positional, and by name
-
 
 def leaves(parts: Iterable[Any]) -> Iterator[Tensor]:
     """The tensors `[...]` among the arguments or results of an operation."""
@@ -33,11 +31,15 @@ class Entry:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: Sequence[Tensor]  # each [...]
-    mutates: bool
     again: Callable[..., Callable[[], object]] | None = None
     """Of its arguments and results: how it is done again. None: nothing is to be done."""
     reads: frozenset[int] = field(init=False)
     writes: frozenset[int] = field(init=False)
+
+    @property
+    def mutates(self) -> bool:
+        """Whether it changes what it was given."""
+        return bool(self.func._schema.is_mutable)
 
     def __post_init__(self) -> None:
         given = frozenset(map(memory_of, leaves((*self.args, *self.kwargs.values()))))

@@ -4,7 +4,7 @@ While the bodies run, a dispatch mode notes each operation with its very argumen
 the tensors that they made, and are made once). A replay does the operations in the same order, each
 by the cheapest call that was seen to give the same bits (`calls.py`), on planned memory
 (`arrange.py`). Host numbers and addresses are those of the capture, as in a CUDA graph; so the
-rules are the same, and `executors/capture.py` keeps them.
+rules are the same, and `executors/captured_segment.py` keeps them.
 
 But the work is done while it is noted. So what no recording can hold does not stop a body: it is
 written down as the reason why there is none.
@@ -53,7 +53,7 @@ class Tape:
             yield
         if self.refused is None:
             with torch.inference_mode():
-                self._calls = arranged(noting.entries, noting.made, self._pool)
+                self._calls = arranged(noting.entries, self._pool)
 
     def replay(self) -> None:
         with torch.inference_mode():
@@ -66,7 +66,6 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._tape = tape
         self.entries: list[Entry] = []
-        self.made: set[int] = set()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -84,11 +83,8 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
         results = tuple(leaves(result if isinstance(result, list | tuple) else (result,)))
-        entry = Entry(func, args, kwargs, results, func._schema.is_mutable)
-        entry.again = way_of(func, args, kwargs, results)
-        if not entry.mutates:
-            self.made |= entry.writes
-        self.entries.append(entry)
+        again = way_of(func, args, kwargs, results)
+        self.entries.append(Entry(func, args, kwargs, results, again))
         return result
 
 

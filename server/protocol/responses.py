@@ -12,7 +12,16 @@ from ...requests.keys import Listed, with_keys_of
 from ...requests.limits import MAX_LOGPROBS
 from ...requests.params import SamplingParams
 from .base import Body, json_object
-from .chat import MAX_MESSAGES, MAX_TOOLS, FunctionName, JsonObjectFormat, TextFormat
+from .chat import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    Function,
+    FunctionName,
+    JsonObjectFormat,
+    JsonSchema,
+    NamedFunction,
+    TextFormat,
+)
 from .sampling import DEFAULTS, REFUSED, Drawn, ShortText
 
 LOGPROBS = "message.output_text.logprobs"
@@ -123,25 +132,16 @@ Items = Annotated[
 ]
 
 
-class FunctionTool(Body):
+class FunctionTool(Function):
     """A function that the model may call; functions are the only kind of tool."""
 
     type: Literal["function"]
-    name: FunctionName
-    description: Text | None = None
-    parameters: dict[str, Any] | None = Field(
-        default=None, description="JSON Schema of its arguments. Not given: it has none."
-    )
-    strict: bool | None = Field(
-        default=None, description="Arguments follow the schema in any case."
-    )
 
 
-class NamedFunctionTool(Body):
+class NamedFunctionTool(NamedFunction):
     """The one function that the model must call."""
 
     type: Literal["function"]
-    name: FunctionName
 
 
 Choice = Annotated[
@@ -151,14 +151,10 @@ Choice = Annotated[
 ]
 
 
-class SchemaFormat(Body):
+class SchemaFormat(JsonSchema):
     """A schema that the answer follows."""
 
     type: Literal["json_schema"]
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-    json_schema: Any = Field(default=None, alias="schema")
-    description: Text | None = None
-    strict: bool | None = Field(default=None, description="The answer follows it in any case.")
 
 
 class TextConfig(Body):

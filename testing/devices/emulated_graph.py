@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...backends.operations import asks
 from ...backends.streams import CannotCapture
+from ...backends.tape.entries import memory_of
 
 SPOILT = 85  # fits every integer, and is neither a placeholder nor a likely count
 
@@ -89,8 +90,8 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._remember(given)
         result = func(*args, **kwargs)
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        owned = {_memory(tensor) for tensor in given}
-        new = [_memory(tensor) not in owned for tensor in made]
+        owned = {memory_of(tensor) for tensor in given}
+        new = [memory_of(tensor) not in owned for tensor in made]
         if any(new) or func._schema.is_mutable:  # else a view: it lies where it lay
             self._calls.append(_again(func, args, kwargs, made, new))
             self._made += [tensor for tensor, mine in zip(made, new, strict=True) if mine]
@@ -102,13 +103,9 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _remember(self, tensors: list[Tensor]) -> None:
         for tensor in tensors:
-            if _memory(tensor) not in self._before:
+            if memory_of(tensor) not in self._before:
                 memory = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
-                self._before[_memory(tensor)] = (memory, memory.clone())
-
-
-def _memory(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+                self._before[memory_of(tensor)] = (memory, memory.clone())
 
 
 def _again(

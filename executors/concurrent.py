@@ -195,7 +195,8 @@ class ConcurrentRun:
 
     def _host_run(self, task: Task) -> Run | None:
         vertex = self.contexts[task.op].vertex
-        run = vertex.op.run if self.times is None else self.times.timed(vertex)
+        run = vertex.op.run
+        run = run if self.times is None else self.times.timed(vertex, run)
         begun = [] if self.holds is None else [*self.holds.releases(task.op)]
         begun += [copies.copy for copies in self.copies.values() if copies.host == task.op]
         if not begun:
@@ -213,7 +214,7 @@ class ConcurrentRun:
         vertex, times = self.contexts[task.op].vertex, self.times
         run = self.captured.get(task.op, vertex.op.run)
         if self.holds is None:
-            return run if times is None else times.timed(vertex)
+            return run if times is None else times.timed(vertex, run)
         if times is not None:
             of = self.captures
             stamp = stream.stamp if of is None else of.stamps(task.op, stream)

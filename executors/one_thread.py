@@ -37,7 +37,9 @@ class OneThread:
                 memory,
                 frontier,
                 status,
-                run=context.vertex.op.run if times is None else times.timed(context.vertex),
+                run=context.vertex.op.run
+                if times is None
+                else times.timed(context.vertex, context.vertex.op.run),
             )
             for name, context in memory.contexts.items()
         }

@@ -55,9 +55,10 @@ class RunTimes:
 
     # -- before the run: what its ops do as well -------------------------------------------
 
-    def timed(self, vertex: Vertex) -> Callable[[Context], None]:
-        """The op's run, which notes when it began and ended on the thread that calls it."""
-        run = vertex.op.run
+    def timed(
+        self, vertex: Vertex, run: Callable[[Context], None] | None
+    ) -> Callable[[Context], None]:
+        """This run of an op, which notes when it began and ended on the thread that calls it."""
         self._actors[vertex.name] = vertex.actor
         note = self._timed.setdefault(vertex.name, deque(maxlen=self._steps)).append
 
@@ -125,7 +126,7 @@ class RunTimes:
 def overhead_us() -> float:
     """What noting one op costs here, in µs: two readings of the clock, and an entry."""
     vertex = Vertex("op", Node("node"), Op(), "host", "driver", 0, 0, None)
-    noted = RunTimes(steps=256).timed(vertex)
+    noted = RunTimes(steps=256).timed(vertex, None)
     context = Context(vertex, {}, {}, Frontier(1, tail=0), Homes())
     best = math.inf  # of some, since other programs may get in between
     for _ in range(5):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import ctypes
 import gc
 import weakref
+from collections import Counter
 
 import pytest
 import torch
 from torch import Tensor
 
-from stepweave.executors import captured_segment
+from stepweave.executors import captured_segment, run
 from stepweave.executors.captured_segment import Counts
 from stepweave.executors.errors import NodeFailure
+from stepweave.executors.recorder import Recorder
 from stepweave.executors.threads import OnThreads
 from stepweave.graph.node import OpContext
 from tests.executors.test_capture import STEPS, add, carry, outs, pipeline
@@ -37,6 +39,23 @@ def test_replayed_steps_give_what_the_serial_program_gives() -> None:
     found = counts(executor)
     assert found.captured == 3 * 2, "one for each slot, and anew for the states of each run"
     assert found.replayed >= 3 * (STEPS - 3 * 2), "the first of its shape and the recorded one run"
+
+
+def test_steps_are_replayed_while_a_recorder_looks_on() -> None:
+    plan, executor, recorder = pipeline(), OnThreads(), Recorder()
+    for _ in range(2):
+        report = run(
+            plan,
+            executor=executor,
+            steps=STEPS,
+            states={"memory": torch.zeros(())},
+            keep=["out"],
+            trace=recorder,
+        )
+        assert [out.tolist() for out in report.kept["out"]] == outs(plan)
+        ran = Counter(event.op for event in recorder.latest.events())
+        assert ran == dict.fromkeys(plan.graph.vertices, STEPS)
+    assert counts(executor).replayed >= 2 * (STEPS - 3 * 2)
 
 
 def test_other_numbers_of_the_host_are_another_recording() -> None:

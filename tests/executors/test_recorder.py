@@ -116,7 +116,7 @@ def test_the_end_of_an_op_that_launches_is_the_end_of_its_launches() -> None:
         [event] = times.events()
         ends.append(event.end_s)
 
-    perform, launching = times.timed(vertex), times.launching("one", launch)
+    perform, launching = times.timed(vertex, None), times.launching("one", launch)
     perform(_At(0))  # type: ignore[arg-type]
     launching(0)
     [event] = times.events()

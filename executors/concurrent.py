@@ -195,8 +195,8 @@ class ConcurrentRun:
 
     def _host_run(self, task: Task) -> Run | None:
         vertex = self.contexts[task.op].vertex
-        run = vertex.op.run
-        run = run if self.times is None else self.times.timed(vertex, run)
+        body, times = vertex.op.run, self.times
+        run = body if times is None else times.timed(vertex, body)
         begun = [] if self.holds is None else [*self.holds.releases(task.op)]
         begun += [copies.copy for copies in self.copies.values() if copies.host == task.op]
         if not begun:

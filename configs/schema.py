@@ -190,7 +190,7 @@ class PoliciesConfig(Part):
     scheduling: SerializeAsAny[PolicyConfig] = _chosen(
         "scheduling",
         "How the tokens of a step are split among requests. decodes_first: prompts fill what is "
-        "left. shared: a part of them is for prompts.",
+        "left. shared: a part of them is for prompts. groups: no row is in two steps at a time.",
     )
     preemption: SerializeAsAny[PolicyConfig] = _chosen(
         "preemption",

@@ -165,6 +165,22 @@ def _check_states(graph: StepGraph) -> None:
             )
 
 
+def handed_on_after(plan: Plan) -> int:
+    """After how many steps a row finds what its last step handed on: 1 unless a file says more.
+
+    Its last token, its drafts: the values of steps before that begin with something.
+    """
+    return max(
+        (
+            read.carry
+            for vertex in plan.graph.vertices.values()
+            for read in vertex.op.reads
+            if read.carry and plan.graph.values[read.name].first is not None
+        ),
+        default=1,
+    )
+
+
 def may_be_delayed(plan: Plan) -> bool:
     """Whether a delay of the op that publishes batches comes off the wait of the op that settles.
 

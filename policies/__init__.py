@@ -4,7 +4,7 @@
 what it must keep to, the views that it gets, and the policies that ship:
 
     admission   `Admission`, `PastSteps`; `Eager`, `JustInTime`
-    scheduling  `Scheduling`, `RowView`; `DecodesFirst`, `Shared`
+    scheduling  `Scheduling`, `RowView`; `DecodesFirst`, `Shared`, `Groups`
     preemption  `Preemption`, `RunningView`; `LastCome`, `FewestTokens`
     acceptance  `Acceptance`; `Coupled`, `Rejection`, `Synthetic`
     stopping    `Stopping`, `OutputView`; `AsAsked`, `Repetition`
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .preemption import Preemption as Preemption
     from .preemption import RunningView as RunningView
     from .scheduling import DecodesFirst as DecodesFirst
+    from .scheduling import Groups as Groups
     from .scheduling import RowView as RowView
     from .scheduling import Scheduling as Scheduling
     from .scheduling import Shared as Shared

@@ -20,7 +20,7 @@ from .admission import Admission, Eager, JustInTime
 from .errors import PolicyError
 from .policy import Policy
 from .preemption import FewestTokens, LastCome, Preemption
-from .scheduling import DecodesFirst, Scheduling, Shared
+from .scheduling import DecodesFirst, Groups, Scheduling, Shared
 from .stopping import AsAsked, Repetition, Stopping
 
 GROUP: Final = "stepweave.policies"
@@ -36,7 +36,7 @@ DECISIONS: Final[Mapping[str, type]] = {
 
 _BUILT_IN: Final[Mapping[str, Mapping[str, type[Policy]]]] = {
     "admission": {"eager": Eager, "just_in_time": JustInTime},
-    "scheduling": {"decodes_first": DecodesFirst, "shared": Shared},
+    "scheduling": {"decodes_first": DecodesFirst, "shared": Shared, "groups": Groups},
     "preemption": {"last_come": LastCome, "fewest_tokens": FewestTokens},
     "acceptance": {"coupled": Coupled, "rejection": Rejection, "synthetic": Synthetic},
     "stopping": {"as_asked": AsAsked, "repetition": Repetition},

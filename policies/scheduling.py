@@ -20,6 +20,7 @@ class RowView(NamedTuple):
     tokens: int  # the window that it decodes; of a prompt what is still to compute, at most
     decodes: bool  # else its prompt is computed
     running: bool  # it holds a row and blocks already
+    in_flight: int = 0  # steps that carry it and are not settled yet
 
 
 @runtime_checkable
@@ -99,6 +100,30 @@ class Shared(DecodesFirst):
         if prompts == 0:
             return budget
         return max(widest, budget - int(self.prompts * budget))
+
+
+class Groups(DecodesFirst):
+    """Rows that decode take turns in groups, and no row is in two steps at a time.
+
+    So a row is scheduled when its step before is settled: what it drafts, its grammar and its
+    length are known then, though `groups` steps are in flight. Each step takes its part of the rows
+    and no more, since a group that has all of them leaves the other steps empty. That is what
+    stages of a model that work on different steps need.
+    """
+
+    groups: int = Field(
+        default=2,
+        ge=1,
+        le=8,
+        description="Into how many groups rows are divided: as many as steps are in flight, which "
+        "is `depth`.",
+    )
+
+    def order(self, rows: Sequence[RowView]) -> Sequence[RowView]:
+        if not rows or not rows[0].decodes:
+            return super().order(rows)
+        settled = sorted((row for row in rows if not row.in_flight), key=_turn)
+        return settled[: -(-len(rows) // self.groups)]
 
 
 _turn = attrgetter("turn")

@@ -59,11 +59,20 @@ def prompt_view(request: Request) -> RowView:
         request.prefill_target - request.prefilled if running else request.settled,
         decodes=False,
         running=running,
+        in_flight=request.in_flight.steps,
     )
 
 
 def window_view(request: Request) -> RowView:
-    return RowView(request.params.priority, request.uid, request.turn, request.window, True, True)
+    return RowView(
+        request.params.priority,
+        request.uid,
+        request.turn,
+        request.window,
+        decodes=True,
+        running=True,
+        in_flight=request.in_flight.steps,
+    )
 
 
 def running_view(request: Request) -> RunningView:

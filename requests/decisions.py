@@ -68,6 +68,14 @@ class Decisions:
             "before: return each of the given rows once, or leave it out"
         )
 
+    def too_soon(self, row: RowView, steps: int) -> NoReturn:
+        """Refuse a row that decodes before the step that it goes on from is handed to it."""
+        self._broken(
+            f"request {row.uid} gets a row less than {steps} steps after its last, but this "
+            f"pipeline hands tokens on after {steps}: leave rows in flight out of the order, as "
+            "the policy 'groups' does"
+        )
+
     def no_memory(self) -> None:
         """Somebody got tokens, but finds no memory in this step: blocks may still rest."""
         self._short = True

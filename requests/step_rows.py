@@ -103,6 +103,8 @@ class StepRows:
                 break
             if request.phase != "running":  # preempted for a row before it
                 continue
+            if self._now - request.last_step < self._table.apart:
+                self._decisions.too_soon(view, self._table.apart)
             if not self._reserve_window(request, promised, chosen):
                 self._decisions.no_memory()
                 continue

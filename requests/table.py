@@ -47,8 +47,9 @@ class RequestTable:
     """All requests of an engine, and the rows and KV blocks they hold.
 
     `prefix_cache`, `cache_tail` and `sliding_window` are those of `BlockManager`. `policies` decide
-    when steps are scheduled, who runs and who gives way. In `grammars` are those of the requests
-    that are being served: batches name them by the request. What is settled is counted in `totals`.
+    when steps are scheduled, who runs and who gives way. `apart`: after how many steps a row that
+    decodes finds what its last step handed on. In `grammars` are those of the requests that are
+    being served: batches name them by the request. What is settled is counted in `totals`.
     """
 
     def __init__(
@@ -60,11 +61,12 @@ class RequestTable:
         prefix_cache: bool = False,
         cache_tail: int = 0,
         sliding_window: int | None = None,
+        apart: int = 1,
         policies: Policies | None = None,
         grammars: GrammarsInUse | None = None,
         totals: Totals | None = None,
     ) -> None:
-        self.limits = limits
+        self.limits, self.apart = limits, apart
         self.grammars = GrammarsInUse() if grammars is None else grammars
         policies = policies or Policies()
         self.pacer = Pacer(policies.admission)

@@ -25,7 +25,7 @@ from ..graph.planner.pools import reuse_distance
 from ..graph.verifier.verified import verified
 from ..models.causal_lm import CausalLM
 from ..models.loading import Loading
-from ..nodes.decode_step import may_be_delayed
+from ..nodes.decode_step import handed_on_after, may_be_delayed
 from ..nodes.values import (
     ACCEPTANCE,
     BLOCKS,
@@ -119,6 +119,7 @@ class Engine:
             prefix_cache=self.prefix_cache,
             cache_tail=max((getattr(cache, "tail", 0) for cache in caches), default=0),
             sliding_window=max(known) if caches and len(known) == len(windows) else None,
+            apart=handed_on_after(self.plan),
             policies=policies,
             totals=self.totals,
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 
+from stepweave.policies.chosen import Policies
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.testing.engines import (
@@ -190,8 +192,16 @@ def _just_admitted(requests: Sequence[CellRequest], k: int) -> int:
     return need
 
 
-def run(cell: Cell, requests: Sequence[CellRequest], *, depth: int, executor: str) -> Outcome:
-    """Serve the cell's requests on a pipeline of that depth."""
+def run(
+    cell: Cell,
+    requests: Sequence[CellRequest],
+    *,
+    depth: int,
+    executor: str,
+    policies: Policies | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """Serve the cell's requests on a pipeline of that depth, with these changes to its file."""
     base = SITUATIONS[cell.situation]
     k = 0 if cell.method is None else 3
     if cell.situation == "preemption":
@@ -205,9 +215,10 @@ def run(cell: Cell, requests: Sequence[CellRequest], *, depth: int, executor: st
         structured=cell.grammar != "no grammar",
         context=CONTEXT,
         check="strict" if executor == "serial" else "off",
+        policies=policies or Policies(),
     )
     short = 20 if cell.situation == "short drafter context" else None
-    engine = tiny_engine(config, drafter_context=short)
+    engine = tiny_engine(config, drafter_context=short, settings=settings)
     made = [
         tiny_request(uid, each.prompt, each.params, context=CONTEXT, bad_words=each.bad_words)
         for uid, each in enumerate(requests)

@@ -65,6 +65,9 @@ BadWords = Annotated[tuple[StopString, ...], Field(max_length=128), Listed]
 StopTokens = Annotated[
     tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=MAX_STOP_TOKENS // 2), Listed
 ]
+SettledTokens = Annotated[
+    tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=1 << 20), Listed
+]
 Biases = Annotated[
     dict[int, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]],
     Field(max_length=MAX_BIASES),

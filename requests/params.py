@@ -15,6 +15,7 @@ from .keys import (
     BadWords,
     Biases,
     Keys,
+    SettledTokens,
     StopStrings,
     StopTokens,
     StructuredOutputs,
@@ -125,6 +126,13 @@ class SamplingParams:
         None, "Drafts per step, at most; 0: no speculation for this request.", ge=0, le=16
     )
     priority: int = key(0, "Requests with a lower number run first.", ge=-(1 << 31), le=1 << 31)
+    settled_token_ids: Sequence[int] = key(
+        (),
+        "Ids of tokens that the output begins with, where another engine has generated them: the "
+        "output goes on after them, with the tokens that it would have had there. `max_tokens` and "
+        "`min_tokens` count them too. Only with n 1.",
+        SettledTokens,
+    )
     structured_outputs: GrammarSpec | Mapping[str, Any] | None = key(  # noqa: RUF009 - a field
         None, "The grammar that the output must follow.", StructuredOutputs
     )
@@ -137,6 +145,11 @@ class SamplingParams:
         if self.min_tokens > self.max_tokens:
             raise RequestError(
                 f"min_tokens must be at most max_tokens, {self.max_tokens}, not {self.min_tokens}"
+            )
+        if self.settled_token_ids and self.n != 1:
+            raise RequestError(
+                f"settled_token_ids begin one output, but n is {self.n}: hand in each of the n as "
+                "a request of its own, with n 1 and its seed"
             )
 
     @classmethod

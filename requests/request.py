@@ -71,7 +71,8 @@ class Request:
     accepted: int = 0
     preemptions: int = 0
     cached_tokens: int = 0  # of the prompt, found in the prefix cache at the first admission
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    brought: int = 0  # output tokens that it came with, settled by another engine
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of output tokens after those
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # from the second token on
 
     request_slot: int = -1
@@ -160,13 +161,44 @@ class Request:
             ),
             warnings=self.grammar.warnings if self.grammar is not None else (),
             notes=self.grammar.notes if self.grammar is not None else (),
-            timings=self.moments.durations(len(self.output_ids)),
+            timings=self.moments.durations(len(self.output_ids) - self.brought),
         )
+
+    def resume(self, tokens: Sequence[int]) -> None:
+        """Go on after these tokens of its output. It has a `finish_reason` if they end it.
+
+        Raises `RequestError` for tokens behind that end.
+        """
+        _, kept, self.finish_reason = self.take_text(tokens)
+        if kept < len(tokens):
+            raise RequestError(
+                f"settled_token_ids: the output ends with the first {kept} of {len(tokens)} tokens;"
+                " leave out those behind"
+            )
+        self.output_ids.extend(tokens)
+        self.brought = kept
+
+    def take_text(self, tokens: Sequence[int]) -> tuple[str, int, FinishReason | None]:
+        """Take the text of the tokens that were settled next: the text that may be shown now, how
+        many tokens belong to the request, and why the last of these ends it, if it does.
+        """
+        decision = self.stopper.push(tokens, self.decoder.push)
+        text, reason = decision.text, decision.finish_reason
+        if reason is not None and not isinstance(decision.stop, str):
+            text += self.decoder.finish()
+        self.text += text
+        return text, decision.kept, reason
+
+    def forget_after(self, tokens: int) -> None:
+        """Drop all but the first so many output tokens."""
+        del self.output_ids[tokens:]
+        del self.logprobs[max(tokens - self.brought, 0) :]
 
     def tell(self, text: str, tokens: int) -> None:
         """Deliver what the latest step settled: this text, and the last so many tokens."""
         if self.deliver is not None and self.streams and (text or tokens):
             start = len(self.output_ids) - tokens
+            told = self.logprobs[start - self.brought :]
             asked = self.params.logprobs is not None
             self.deliver(
                 Increment(
@@ -174,7 +206,7 @@ class Request:
                     self.index,
                     text,
                     tuple(self.output_ids[start:]),
-                    tuple(self.logprobs[start:]) if asked else None,
+                    tuple(told) if asked else None,
                 )
             )
 
@@ -204,9 +236,9 @@ class Request:
 class RequestOutput:
     """The result of a request. `error` says why, if `finish_reason` is "error".
 
-    `logprobs` has one entry per output token, `prompt_logprobs` one per prompt token from the
-    second on; None where they were not asked for. `warnings`: what of its grammar is not enforced;
-    `notes`: which library serves it, and why not another.
+    `logprobs` has one entry per output token after `settled_token_ids`, `prompt_logprobs` one per
+    prompt token from the second on; None where they were not asked for. `warnings`: what of its
+    grammar is not enforced; `notes`: which library serves it, and why not another.
     `choices`: for n > 1, all n completions in order; the other fields are then the first one's.
     `timings` has no part in comparing outputs.
     """

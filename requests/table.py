@@ -338,8 +338,7 @@ class RequestTable:
     def _give_up(self, hit: Sequence[int], error: str) -> None:
         for request in self.requests.values():
             # Tokens that `advance` took in, but whose text was not shown yet, come again.
-            del request.output_ids[request.stopper.count :]
-            del request.logprobs[request.stopper.count :]
+            request.forget_after(request.stopper.count)
         for uid in hit:
             if uid in self.requests:
                 self.finish(self.requests[uid], "error", error)
@@ -402,10 +401,11 @@ class RequestTable:
             flight.windows -= 1
         elif row.yields:
             flight.firsts -= 1
-            if request.moments.first_token_s is None and request.phase != "done":
-                request.moments.first_token_s = perf_counter()
         else:
             flight.silent -= 1
+        moments = request.moments
+        if row.yields and moments.first_token_s is None and request.phase != "done":
+            moments.first_token_s = perf_counter()
         assert min(flight.windows, flight.firsts, flight.silent) >= 0, "settled twice"
         self.blocks.settle(request, row)
 

@@ -100,8 +100,11 @@ class Intake:
             raise RequestError(f"{len(stops)} stop tokens, more than {MAX_STOP_TOKENS}")
         limits = self._engine.limits
         room = max(min(params.max_tokens, limits.context_length - len(prompt_ids)), 1)
+        settled = params.settled_token_ids
+        self._check_tokens("settled_token_ids", settled)
+        params = replace(params, settled_token_ids=())
         wanted = limits.draft_tokens if params.draft_tokens is None else params.draft_tokens
-        return [
+        found = [
             Request(
                 uid=next(uids),
                 id=request_id if params.n == 1 else f"{request_id}/{index}",
@@ -125,6 +128,9 @@ class Intake:
             )
             for index in range(params.n)
         ]
+        for each in found if settled else ():
+            each.resume(settled)
+        return found
 
     def grammar(self, spec: GrammarSpec, reasoning: bool | None) -> Future[CompiledGrammar]:
         """The compiled grammar, now or later. The future may hold a `GrammarError`."""

@@ -204,18 +204,19 @@ class Service:
             self.engine.totals.requests += len(tickets)
             for ticket in tickets:
                 self._live |= dict.fromkeys((each.uid for each in ticket.requests), ticket)
+            going = [each for each in tickets if each.requests[0].finish_reason is None]
+            for ticket in going:
                 if ticket.grammar is not None:
                     self._table.open()
                     self._uncompiled[ticket] = ticket.grammar
             self._table.submit_all(
-                request
-                for ticket in tickets
-                if ticket.grammar is None
-                for request in ticket.requests
+                request for ticket in going if ticket.grammar is None for request in ticket.requests
             )
             self._drive()
         for ticket in tickets:
-            if ticket.grammar is not None:
+            if ticket not in going:  # of one request, which came with its whole output
+                self._end(ticket)
+            elif ticket.grammar is not None:
                 ticket.grammar.add_done_callback(partial(self._compiled, ticket))
 
     def cancel(self, ticket: Ticket, error: str | None = None) -> None:
@@ -261,12 +262,14 @@ class Service:
                 self.engine.totals.failed_requests += 1
         ticket.deliver(increment)
 
-    def _end(self, ticket: Ticket, error: str | None) -> None:
-        """End what is in no table: nobody else will. Without an error it was cancelled."""
-        reason: FinishReason = "error" if error else "cancelled"
+    def _end(self, ticket: Ticket, error: str | None = None) -> None:
+        """End what is in no table: nobody else will. Without an error or a reason of its own it
+        was cancelled.
+        """
         for request in ticket.requests:
             if request.uid in self._live:
-                request.finish_reason = reason
+                own = request.finish_reason or "cancelled"
+                request.finish_reason = reason = "error" if error else own
                 with self._lock:
                     self._unbegun[reason] = self._unbegun.get(reason, 0) + 1
                 request.error = error

@@ -97,22 +97,16 @@ def _take_in(table: RequestTable, request: Request, each: SettledRow) -> tuple[s
     if each.error is not None:
         table.finish(request, "error", each.error)
         return "", 0
-    decision = request.stopper.push(each.tokens, request.decoder.push)
-    text, reason = decision.text, decision.finish_reason
-    dropped = len(each.tokens) - decision.kept
-    if dropped:
-        del request.output_ids[-dropped:]
-        del request.logprobs[len(request.output_ids) :]
-    accepted = min(each.accepted, decision.kept)
+    text, kept, reason = request.take_text(each.tokens)
+    if kept < len(each.tokens):
+        request.forget_after(len(request.output_ids) - len(each.tokens) + kept)
+    accepted = min(each.accepted, kept)
     request.drafted += each.drafted
     request.accepted += accepted
-    table.totals.settle(decision.kept, each.drafted, accepted)
+    table.totals.settle(kept, each.drafted, accepted)
     if reason is not None:
-        if not isinstance(decision.stop, str):
-            text += request.decoder.finish()
         table.finish(request, reason)
-    request.text += text
-    return text, decision.kept
+    return text, kept
 
 
 def finish_requests(table: RequestTable, settled: SettledRows, step: int) -> None:

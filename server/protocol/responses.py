@@ -174,7 +174,9 @@ _KEPT = "the service keeps nothing of a request; send the items of the conversat
 
 
 @with_keys_of(
-    SamplingParams, without={"prompt_logprobs", "logprobs", "n", "max_tokens"}, says=DEFAULTS
+    SamplingParams,
+    without={"prompt_logprobs", "logprobs", "n", "max_tokens", "settled_token_ids"},
+    says=DEFAULTS,
 )
 class _ResponseSampling(Drawn):
     """The keys of `SamplingParams` that say how one answer is drawn."""

@@ -200,8 +200,12 @@ def run(
     executor: str,
     policies: Policies | None = None,
     settings: Mapping[str, Any] | None = None,
+    brought: Sequence[Sequence[int]] = (),
 ) -> Outcome:
-    """Serve the cell's requests on a pipeline of that depth, with these changes to its file."""
+    """Serve the cell's requests on a pipeline of that depth, with these changes to its file.
+
+    `brought`: for each request, the tokens of its output that it comes with; none: it begins.
+    """
     base = SITUATIONS[cell.situation]
     k = 0 if cell.method is None else 3
     if cell.situation == "preemption":
@@ -223,6 +227,8 @@ def run(
         tiny_request(uid, each.prompt, each.params, context=CONTEXT, bad_words=each.bad_words)
         for uid, each in enumerate(requests)
     ]
+    for request, tokens in zip(made, brought, strict=False):
+        request.resume(tokens)
     table = engine.new_table()
     if cell.situation == "prefix cache":
         # The others come when the first one's prompt is settled, and can find it.

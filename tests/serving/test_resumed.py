@@ -14,8 +14,18 @@ from allpairspy import AllPairs
 from stepweave import LLM, AsyncLLM, SamplingParams
 from stepweave.requests.increment import Increment
 from stepweave.requests.request import RequestError, RequestOutput
-from tests.serving.matrix import DEPTHS, GRAMMARS, METHODS, SAMPLING, SITUATIONS, Cell, asked, run
-from tests.serving.test_matrix import check_logprobs, plainly
+from tests.serving.matrix import (
+    DEPTHS,
+    GRAMMARS,
+    METHODS,
+    SAMPLING,
+    SITUATIONS,
+    Cell,
+    asked,
+    plainly,
+    run,
+)
+from tests.serving.test_matrix import check_logprobs
 
 STORY = "Write a short story about a fox named Ida."
 PERSON = {

@@ -214,6 +214,7 @@ def attend_layer(
     are padding: they have no keys, and get zeros.
     """
     paged.calls.append(layer)
+    layer -= paged.cache.first_layer
     compiling = torch.compiler.is_compiling()
     by_operators = not invariant and (compiling or _by_operators(query.device))
     cache = paged.cache

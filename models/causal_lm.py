@@ -29,9 +29,21 @@ from .pretrained import load_model
 from .rope import RowSpeeds, keep_dynamic, switch_length, undo_rope
 from .sampling_defaults import sampling_defaults
 from .source import EMBEDDED
+from .stage import decoder_layers
 from .support import own_code, plain_experts, refuse, windows
 
 DType = Literal["auto", "float32", "float64", "bfloat16", "float16"]
+
+
+def on_device(model: PreTrainedModel, name: str | Path, place: torch.device) -> PreTrainedModel:
+    """The model, put there. Raises `ModelError`."""
+    try:
+        nn.Module.to(model, place)
+    except (RuntimeError, AssertionError, MemoryError) as error:
+        raise ModelError(
+            f"{name}: its weights cannot be put on device {str(place)!r}: {shortly(error)}"
+        ) from error
+    return model
 
 
 class CausalLM:
@@ -97,7 +109,8 @@ class CausalLM:
                 make_invariant(model)
             self._watch_hidden()
             if compile == "layer":
-                self._compiled = CompiledLayers(self.name, self._decoder_layers())
+                here = self._decoder_layers()[self.layers.start : self.layers.stop]
+                self._compiled = CompiledLayers(self.name, here)
             trial.compare(self, expected, self._compiled)
         if self._compiled is not None:
             self.notes += (self._compiled.note,)
@@ -129,14 +142,7 @@ class CausalLM:
             dtype = "float32"
         wanted: torch.dtype | str = "auto" if dtype == "auto" else getattr(torch, dtype)
         place = device_called(str(device))
-        model = load_model(name_or_path, wanted)
-        try:
-            nn.Module.to(model, place)
-        except (RuntimeError, AssertionError, MemoryError) as error:
-            raise ModelError(
-                f"{name_or_path}: its weights cannot be put on device {str(place)!r}: "
-                f"{shortly(error)}"
-            ) from error
+        model = on_device(load_model(name_or_path, wanted), name_or_path, place)
         try:
             return cls(model, invariant=invariant, compile=compile, merge=merge)
         except ModelError as error:
@@ -200,8 +206,19 @@ class CausalLM:
 
     @property
     def num_layers(self) -> int:
-        """Layers with a cache of their own."""
-        return len(self.layer_shapes)
+        """Layers of the model, each with a cache of its own."""
+        return int(self.config.num_hidden_layers)
+
+    @property
+    def layers(self) -> range:
+        """Those that are here: all of them, but for a stage of a model."""
+        return range(self.num_layers)
+
+    @property
+    def entrance(self) -> nn.Module:
+        """The module whose result is the first that is computed with."""
+        found: nn.Module = self.hf.get_input_embeddings()
+        return found
 
     @property
     def dtype(self) -> torch.dtype:
@@ -223,12 +240,24 @@ class CausalLM:
             self.dtype,
             self.device,
             lookback=self.sliding_window,
+            first_layer=self.layers.start,
         )
 
     # --- what it does
 
+    def call(self, ids: Tensor, arrived: Tensor | None = None, **given: Any) -> Any:
+        """What the model's own forward makes of `ids[1, T]`: an output with `logits[1, T', V]`.
+
+        `arrived[T, F]` is for stages of a model alone.
+        """
+        return self.hf(input_ids=ids, use_cache=False, **given)
+
     def forward(
-        self, input_ids: Tensor, batch: AttentionBatch, logit_rows: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        batch: AttentionBatch,
+        logit_rows: Tensor | None = None,
+        arrived: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """One pass over `input_ids[T]`: logits `[L, V]` and hidden states `[T, H]`.
 
@@ -237,13 +266,17 @@ class CausalLM:
         `record_features` asked for others. Logits are in the model's precision: who computes with
         them widens those that he needs.
         Masked tokens may hold any id: they are computed as token 0. Of a compiled model, results
-        are tensors of inference mode.
+        are tensors of inference mode. `arrived[T, F]` is for stages of a model alone.
         """
         with torch.no_grad() if self._compiled is None else torch.inference_mode():
-            return self._forward(input_ids, batch, logit_rows)
+            return self._forward(input_ids, batch, logit_rows, arrived)
 
     def _forward(
-        self, input_ids: Tensor, batch: AttentionBatch, logit_rows: Tensor | None
+        self,
+        input_ids: Tensor,
+        batch: AttentionBatch,
+        logit_rows: Tensor | None,
+        arrived: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         batch.begin()
         tokens = len(input_ids)
@@ -253,22 +286,23 @@ class CausalLM:
         wanted = whole_tiles(tokens) if self.invariant else max(tokens, least)
         if padding := wanted - tokens:
             ids, positions = F.pad(ids, (0, padding)), F.pad(positions, (0, padding))
+            arrived = None if arrived is None else F.pad(arrived, (0, 0, 0, padding))
         keep: dict[str, Any] = {}
         if self._keeps_logits and logit_rows is not None:
             keep["logits_to_keep"] = logit_rows
         self._choose_speeds(batch.long, padding, tokens)
-        output = self.hf(
-            input_ids=ids[None],
+        output = self.call(
+            ids[None],
+            arrived,
             position_ids=positions[None],
             attention_mask=None,
-            use_cache=False,
             paged=batch,
             paged_invariant=self.invariant,
             **keep,
         )
         if self._speeds is not None:
             self._speeds.long = None
-        trial.require_every_layer(self.name, batch.calls, self.num_layers)
+        trial.require_every_layer(self.name, batch.calls, self.layers)
         logits: Tensor = output.logits[0]
         if logit_rows is None:
             logits = logits[:tokens]
@@ -309,24 +343,14 @@ class CausalLM:
         for handle in self._base.__dict__.pop("_stepweave_streams", ()):
             handle.remove()
         self._watched = None if layers is None else tuple(layers)
-        self._base.__dict__["_stepweave_streams"] = [
-            self._keep_stream(decoder, layer) for layer in sorted(set(layers or ()))
-        ]
+        self._base.__dict__["_stepweave_streams"] = self._watch_layers(sorted(set(layers or ())))
+
+    def _watch_layers(self, layers: Sequence[int]) -> list[torch.utils.hooks.RemovableHandle]:
+        decoder = self._decoder_layers() if layers else ()
+        return [self._keep_stream(decoder, layer) for layer in layers]
 
     def _decoder_layers(self) -> Sequence[nn.Module]:
-        decoder = self._decoder() or self._base
-        wanted = self.config.num_hidden_layers
-        found = [
-            part
-            for part in decoder.children()
-            if isinstance(part, nn.ModuleList) and len(part) == wanted
-        ]
-        if len(found) != 1:
-            raise UnsupportedModel(
-                f"{self.name}: cannot find its decoder layers, so not their hidden states: "
-                f"{type(decoder).__name__} has {len(found)} lists of {wanted} modules"
-            )
-        return list(found[0])
+        return list(decoder_layers(self.hf))
 
     def _keep_stream(
         self, decoder: Sequence[nn.Module], layer: int

@@ -62,11 +62,13 @@ class PagedCache:
         *,
         lookback: int | None = None,
         tail: int = 0,
+        first_layer: int = 0,
     ) -> None:
         """`lookback`: how many tokens back any layer attends; None: to the start. `tail`: how many
-        tokens after a block its contents depend on.
+        tokens after a block its contents depend on. `first_layer`: which of its model's layers is
+        the first of `layers`.
         """
-        self.lookback, self.tail = lookback, tail
+        self.lookback, self.tail, self.first_layer = lookback, tail, first_layer
         if num_blocks < 2:
             raise ValueError(f"num_blocks is {num_blocks}: need scratch block 0 and one more")
         if block_size < 1:

@@ -38,6 +38,7 @@ from .source import (
     require_safetensors,
     stored_dtypes,
 )
+from .stage import Stage, loading_only
 
 _NAMED = 4
 """How many names of weights a message lists; more are counted."""
@@ -73,8 +74,12 @@ def load_config(name_or_path: str | Path) -> PreTrainedConfig:
     return config
 
 
-def load_model(name_or_path: str | Path, dtype: torch.dtype | str) -> PreTrainedModel:
+def load_model(
+    name_or_path: str | Path, dtype: torch.dtype | str, stage: Stage | None = None
+) -> PreTrainedModel:
     """The model with exactly the weights of its checkpoint. `dtype` "auto": as that says.
+
+    With a `stage`, only that stage's weights are read, and the rest of the model is left out.
 
     Raises `ModelError` (or a kind of it) that names what is wrong, and where.
     """
@@ -86,7 +91,7 @@ def load_model(name_or_path: str | Path, dtype: torch.dtype | str) -> PreTrained
             require_plausible(name, folder, config)
         try:
             model, loaded = from_local_then_hub(
-                AutoModelForCausalLM,
+                AutoModelForCausalLM if stage is None else loading_only(_class_of(config), stage),
                 name,
                 dtype=dtype,
                 use_safetensors=True,
@@ -98,11 +103,18 @@ def load_model(name_or_path: str | Path, dtype: torch.dtype | str) -> PreTrained
             raise
         except Exception as error:  # of the model's own code, of several libraries
             raise _not_loaded(name, error, reports) from error
+        model.__class__ = _class_of(config)
         _require_whole(name, type(model).__name__, loaded)
         if folder.is_dir():
             _require_numbers(name, folder, model)
     assert isinstance(model, PreTrainedModel)
     return model
+
+
+def _class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    found: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    made: type[PreTrainedModel] = found[0] if isinstance(found, tuple) else found
+    return made
 
 
 def _not_converted(reports: Iterable[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -84,9 +84,8 @@ def own(model: CausalLM) -> Own:
     tried out, too. Raises `ModelError` where they are not finite.
     """
     model.hf.set_attn_implementation("eager")
-    ids = _ids(model)[None]
-    hf: Any = model.hf
-    logits: Tensor = hf(input_ids=ids, use_cache=False).logits[0]
+    ids = token_ids(model)[None]
+    logits: Tensor = model.call(ids).logits[0]
     if not bool(logits.isfinite().all()):
         raise ModelError(
             f"{model.name}: its logits are not finite{_not_finite(model.hf)}; fetch the weights "
@@ -94,8 +93,8 @@ def own(model: CausalLM) -> Own:
         )
     if model.dtype in (torch.float32, torch.float64):
         return Own(logits, None)
-    with _rounded_otherwise(hf.get_input_embeddings()):
-        apart: Tensor = hf(input_ids=ids, use_cache=False).logits[0] - logits
+    with _rounded_otherwise(model.entrance):
+        apart: Tensor = model.call(ids).logits[0] - logits
     once = float(apart.float().norm() / logits.float().norm())
     return Own(logits, _ROUNDINGS * max(once, torch.finfo(model.dtype).eps))
 
@@ -122,22 +121,16 @@ def layer_shapes(model: CausalLM) -> tuple[LayerShape, ...]:
     Raises `AttentionNotCalled`, or `UnsupportedModel` where its attention is not as configured.
     """
     probe = LayerProbe()
-    ids = _ids(model)[None, :1]
+    ids = token_ids(model)[None, :1]
     try:
-        model.hf(
-            input_ids=ids,
-            position_ids=torch.zeros_like(ids),
-            attention_mask=None,
-            use_cache=False,
-            paged=probe,
-        )
+        model.call(ids, position_ids=torch.zeros_like(ids), attention_mask=None, paged=probe)
     except TypeError as error:
         raise AttentionNotCalled(
             f"{model.name} does not pass keyword arguments on to its attention: {error}"
         ) from error
-    require_every_layer(model.name, probe.calls, model.config.num_hidden_layers)
+    require_every_layer(model.name, probe.calls, model.layers)
     for layer, window in windows(model.config).items():
-        if probe.windows[layer] != window:
+        if layer in model.layers and probe.windows[layer] != window:
             raise UnsupportedModel(
                 f"{model.name}: by its configuration layer {layer} has sliding window {window}, "
                 f"but it asked attention for {probe.windows[layer]}; the window is "
@@ -149,12 +142,11 @@ def layer_shapes(model: CausalLM) -> tuple[LayerShape, ...]:
             f"{model.name}: attn_logit_softcapping is {cap}, but attention was asked for "
             f"{sorted(set(map(str, probe.softcaps.values())))}"
         )
-    return tuple(probe.layers[layer] for layer in range(len(probe.layers)))
+    return tuple(probe.layers[layer] for layer in model.layers)
 
 
-def require_every_layer(name: str, calls: list[int], count: int) -> None:
-    """Raises `AttentionNotCalled` unless each of `count` layers was called once."""
-    layers = range(count)
+def require_every_layer(name: str, calls: list[int], layers: range) -> None:
+    """Raises `AttentionNotCalled` unless each of `layers` was called once."""
     if sorted(calls) != list(layers):
         missing = sorted(set(layers) - set(calls))
         twice = sorted({layer for layer in calls if calls.count(layer) > 1})
@@ -171,7 +163,7 @@ def compare(model: CausalLM, expected: Own, compiled: CompiledLayers | None) -> 
     The first pass compiles, if that is wanted; others must do with what it compiled. Raises
     `UnsupportedModel` for a difference from the one, `NotInvariant` from the other.
     """
-    ids = _ids(model)
+    ids = token_ids(model)
     n = len(ids)
     rows = TwoRows(model, n)
 
@@ -204,8 +196,8 @@ def compare(model: CausalLM, expected: Own, compiled: CompiledLayers | None) -> 
             )
 
 
-def _ids(model: CausalLM) -> Tensor:
-    """A few different tokens, the same at every load."""
+def token_ids(model: CausalLM) -> Tensor:
+    """A few different tokens, `[N]`, the same at every load."""
     count = min(TOKENS, model.rope_switch or model.context_length)
     return (torch.arange(count, device=model.device) * 7 + 3) % model.vocab_size
 

@@ -142,7 +142,7 @@ def tiny_config(family: str) -> PreTrainedConfig | None:
                 build: Any = AutoModelForCausalLM.from_config
                 size = sum(each.numel() for each in build(config).parameters())
             if size <= MOST_WEIGHTS:
-                model: Any = _built(config, torch.float32)
+                model: Any = built(config, torch.float32)
                 with torch.no_grad():
                     model(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False)
                 return config
@@ -184,7 +184,7 @@ def _field(plain: Any, name: str) -> Any:
         return None
 
 
-def _built(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+def built(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     """A random model whose greedy outputs wander."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
@@ -222,7 +222,7 @@ def outcome(family: str, folder: Path) -> Outcome:
     config = tiny_config(family)
     if config is None:
         return Outcome(family, False, why=NOT_TRIED)
-    model = _built(config, torch.float32)
+    model = built(config, torch.float32)
     model.save_pretrained(folder)
     answers = None
     modes: dict[str, bool] = {}

@@ -104,7 +104,7 @@ class SegmentRun:
         self._seen: dict[int, str | None] = {}  # hash, latest last -> why it is not captured
         self._states: tuple[object, ...] = ()
         self._buffers: list[list[Any]] = []
-        self._kept: list[tuple[list[Any], str]] = []  # history, value
+        self._kept: dict[str, list[Any]] = {}  # histories of the values that the run returns
         self._reads = [
             (read.name, read.carry)
             for read in dict.fromkeys(
@@ -128,6 +128,7 @@ class SegmentRun:
         self._inputs: tuple[Any, ...] = ()
         self._capturing: tuple[Recording, ExitStack] | None = None
         self._outputs: dict[str, Any] = {}
+        self._due: list[str] = []  # published, but not yet handed out
         self._done: list[tuple[Run, Context]] = []
         self._stamps: list[_Later] = []  # of the capture
 
@@ -148,9 +149,8 @@ class SegmentRun:
                 self._give_up()
             self._seen.clear()
         self._states, self._settled = states, settled
-        kept = (name for name in self._settled & memory.kept.keys() if self._cells[name].written)
-        self._kept = [(memory.kept[name], name) for name in kept]
-        memory.kept_elsewhere.update(name for _, name in self._kept)
+        self._kept = {name: memory.kept[name] for name in self._settled & memory.kept.keys()}
+        memory.kept_elsewhere.update(self._kept)
         filled = (self._cells[name] for name in sorted(self._segment.writes))
         self._buffers = [
             cells.buffers for cells in filled if cells.buffers and cells.value.allocate is not None
@@ -172,7 +172,8 @@ class SegmentRun:
                 self._keep(context.step)
             elif last and self._first and self._idle:
                 self._remember(hash(self._key), IDLE)
-            if last:
+            self._due += [name for name in context.vertex.op.writes if name in self._kept]
+            if self._due and self._capturing is None:  # else the copies would be captured too
                 self._hand_out(context.step)
 
         return run
@@ -233,6 +234,7 @@ class SegmentRun:
     def _forget_step(self) -> None:
         self._replayed, self._capturing, self._outputs = None, None, {}
         self._key, self._first, self._idle, self._inputs = None, False, True, ()
+        self._due.clear()
         self._done.clear()
 
     def _begin_capture(self, recording: Recording) -> None:
@@ -340,8 +342,11 @@ class SegmentRun:
                 continue
             if name in (self._settled if capturing else self._carried):
                 context.write(name, self._where.settle(name, slot, cells[slot]))
-            elif self._first and name in self._settled:
-                self._where.reserve(name, slot, cells[slot])
+            elif name in self._settled and not capturing:
+                if self._first:
+                    self._where.reserve(name, slot, cells[slot])
+                if (apart := self._where.apart(cells[slot])) is not cells[slot]:
+                    context.write(name, apart)
             self._outputs[name] = cells[slot]
 
     def _keep(self, step: int) -> None:
@@ -386,12 +391,16 @@ class SegmentRun:
             self._where.withdraw(output)
 
     def _hand_out(self, step: int) -> None:
-        """Copies of the versions that the run returns: a graph writes to the same places again."""
-        for history, name in self._kept:
+        """Copies of the versions that the run returns: a graph writes to the same places again.
+
+        Of a fresh value before its last reader is done, who empties the cell.
+        """
+        for name in self._due:
             cells, written = self._cells[name].cells, self._cells[name].written
             slot = step % len(cells)
-            there = written is not None and written[slot] == step
-            history.append(mapped(cells[slot], Tensor.clone) if there else None)
+            there = written is None or written[slot] == step
+            self._kept[name].append(mapped(cells[slot], Tensor.clone) if there else None)
+        self._due.clear()
 
     def _refuse(self, reason: str) -> None:
         self._remember(hash(self._key), reason)

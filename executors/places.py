@@ -23,6 +23,7 @@ class Places:
 
     def __init__(self) -> None:
         self._slots: dict[tuple[str, int, int], Tensor] = {}  # (value, slot, place) -> bytes
+        self._slot_memory: dict[int, Any] = {}  # of those, also where one was smaller, as below
         self._staying: dict[int, Any] = {}  # weak references to storages, by address
         self._published: dict[int, tuple[Any, Hashable]] = {}  # by id, while a recording has them
 
@@ -46,6 +47,20 @@ class Places:
 
         return mapped(datum, settled)
 
+    def apart(self, datum: Any) -> Any:
+        """The datum, without memory of static slots: copied are the tensors that lie in one.
+
+        Somebody passes on what he has read. The version that he read is protected from the next
+        only until he is done; under its new name nothing would protect it.
+        """
+        if not any(self._in_a_slot(tensor) for tensor in tensors(datum)):
+            return datum
+        return mapped(datum, lambda each: each.clone() if self._in_a_slot(each) else each)
+
+    def _in_a_slot(self, tensor: Tensor) -> bool:
+        held = self._slot_memory.get(tensor.untyped_storage().data_ptr())
+        return held is not None and not held.expired()
+
     def reserve(self, name: str, slot: int, datum: Any) -> None:
         """Make room for such a datum: within a capture there would be none outside it."""
         for place, tensor in enumerate(tensors(datum)):
@@ -57,8 +72,13 @@ class Places:
         if held is None or len(held) < size:
             held = torch.empty(max(size, 1), dtype=torch.uint8, device=tensor.device)
             self._slots[place] = held
-            self._staying = {at: each for at, each in self._staying.items() if not each.expired()}
+            self._staying, self._slot_memory = (
+                {at: each for at, each in known.items() if not each.expired()}
+                for known in (self._staying, self._slot_memory)
+            )
             self.stay(held)
+            at = held.untyped_storage().data_ptr()
+            self._slot_memory[at] = self._staying[at]
         return held[:size].view(tensor.dtype).view(tensor.shape)
 
     def signature(self, datum: Any) -> Hashable:

@@ -234,3 +234,55 @@ def test_versions_that_are_kept_are_those_of_their_steps(name: str, storage: str
     device = RecordedCalls(graphs=True)
     assert kept(device) == kept("serial")
     assert (counts(device).replayed > 0) == (storage == "slots")
+
+
+def passed_on(storage: str, carried: bool) -> Plan:
+    """`make` → `again`, which publishes the very tensor that it reads → `use`, an iteration later.
+
+    So `use` reads it when `make` has already filled the one slot of `made` again.
+    """
+
+    def stage(ctx: OpContext) -> None:
+        ctx.write("number", ctx.buffer("number").fill_(ctx.step))
+
+    def make(ctx: OpContext) -> None:
+        ctx.write("made", ctx.read("number") * 2)
+
+    def again(ctx: OpContext) -> None:
+        ctx.write("passed", ctx.read("made"))
+
+    def use(ctx: OpContext) -> None:
+        ctx.write("out", ctx.buffer("out").copy_(ctx.read("passed")))
+
+    nodes = [
+        Node(
+            "make",
+            (Op(writes=("number",), run=stage),),
+            (Op((Read("number"),), ("made",), run=make),),
+            stream="compute",
+        ),
+        Node("again", (Op(),), (Op((Read("made"),), ("passed",), run=again),), stream="beside"),
+        Node("use", (Op(),), (Op((Read("passed"),), ("out",), run=use),), stream="copy", offset=1),
+        Node("settle", (Op((Read("out"),)),), offset=2),
+    ]
+    initial = torch.zeros(3) if carried else None
+    values = [
+        Value("number", "pinned", "slots", allocate=lambda: torch.zeros(3), slots=2),
+        Value("made", "device", "slots", slots=1),
+        Value("passed", "device", storage, initial=initial),  # type: ignore[arg-type]
+        Value("out", "pinned", "slots", allocate=lambda: torch.zeros(3)),
+    ]
+    return compile_plan(StepGraph.build(nodes, values, order="keep"))
+
+
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("storage", ["slots", "fresh"])
+def test_what_an_op_passes_on_is_not_written_over_under_its_new_name(
+    storage: str, carried: bool
+) -> None:
+    """A tensor that nobody writes again may be shared; one in a static slot is written again."""
+    plan, device = passed_on(storage, carried), RecordedCalls(graphs=True)
+    report = run(plan, executor=device, steps=STEPS, keep=["passed", "out"])
+    for kept in report.kept.values():
+        assert [version.tolist() for version in kept] == [[2 * n] * 3 for n in range(STEPS)]
+    assert any(each.replayed > 4 for each in captures(device).counts.values())

@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..backends import backend_of
+from .blocks import blocks
 
 _NEVER = float("-inf")
 
@@ -41,9 +41,6 @@ _DIGITS = {
     torch.int64: tuple((lowest, 9) for lowest in range(54, -1, -9)),
 }
 """Lowest bit and number of bits of each digit, from the highest on. The sign is never set."""
-
-_CPU_SCORES = 1 << 17
-"""Scores at a time on a CPU: temporaries stay in cache, and in memory that is there already."""
 
 
 def check_vocab(vocab: int) -> None:
@@ -68,16 +65,12 @@ def cut(scaled: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
     Raises:
         ValueError: more than 2^20 tokens.
     """
-    lines, vocab = scaled.shape
-    check_vocab(vocab)
-    height = lines
-    if backend_of(scaled.device).on_host:
-        height = max(1, _CPU_SCORES // max(1, vocab))
-    if lines <= height:
+    check_vocab(scaled.shape[1])
+    parts = list(blocks(scaled))
+    if len(parts) == 1:
         return _cut(scaled, top_k, top_p)
     out = torch.empty_like(scaled)
-    for start in range(0, lines, height):
-        part = slice(start, start + height)
+    for part in parts:
         out[part] = _cut(
             scaled[part],
             None if top_k is None else top_k[part],

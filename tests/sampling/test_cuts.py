@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.sampling import cuts
+from stepweave.sampling import blocks
 from stepweave.sampling.cuts import UNIT_BITS, cut, mass
 
 INF = float("inf")
@@ -108,7 +108,7 @@ def test_rows_are_cut_a_few_at_a_time_as_all_at_once(monkeypatch: pytest.MonkeyP
     k, p = torch.tensor([0, 3, 50, 0, 7, 99, 2]), torch.linspace(0.1, 1.0, 7)
     whole = cut(x, k, p)
     for few in (1, 100, 350):
-        monkeypatch.setattr(cuts, "_CPU_SCORES", few)
+        monkeypatch.setattr(blocks, "HOST_SCORES", few)
         assert torch.equal(cut(x, k, p), whole)
 
 

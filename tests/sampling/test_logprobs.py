@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from stepweave.backends.operations import is_view
+from stepweave.sampling.blocks import HOST_SCORES
 from stepweave.sampling.logprobs import token_logprobs
 from tests.sampling.windows import tried
 
@@ -79,3 +85,61 @@ def test_a_row_comes_out_the_same_in_any_batch() -> None:
         alone = token_logprobs(logits[row : row + 1], tokens[row : row + 1], 5)
         assert torch.equal(alone.logprob, whole.logprob[row : row + 1])
         assert torch.equal(alone.top_logprobs, whole.top_logprobs[row : row + 1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_blocks_of_lines_give_the_bits_of_all_at_once(dtype: torch.dtype) -> None:
+    vocab = HOST_SCORES // 3
+    generator = torch.Generator().manual_seed(2)
+    logits = (torch.randn(8, vocab, generator=generator) * 4).round(decimals=1).to(dtype)
+    logits[:, ::5] *= -0.0
+    tokens = torch.randint(-1, vocab, (8,), generator=generator)
+    found = token_logprobs(logits, tokens, 3)
+    whole = logits.float() + 0.0
+    log_probs, index = whole.log_softmax(dim=-1), tokens.clamp_min(0)[:, None]
+    own = log_probs.gather(1, index)[:, 0]
+    best = whole.sort(dim=-1, descending=True, stable=True).indices[:, :3]
+    assert torch.equal(found.logprob.nan_to_num(9), own.masked_fill(tokens < 0, 9))
+    ranks = 1 + (whole > whole.gather(1, index)).sum(dim=-1)
+    assert torch.equal(found.rank, ranks * (tokens >= 0))
+    assert torch.equal(found.top_tokens, best)
+    assert torch.equal(found.top_logprobs, log_probs.gather(1, best))
+
+
+class _Peak(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The most bytes that lived at once of what was made within."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.most = 0
+        self._made: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        if not operation._schema.is_mutable and not is_view(operation):
+            for tensor in tree_leaves(result):
+                storage = tensor.untyped_storage()
+                if tensor is not args[0]:
+                    self._made[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
+        living = [size for weak, size in self._made.values() if not weak.expired()]
+        self.most = max(self.most, sum(living))
+        return result
+
+
+def test_memory_is_that_of_a_block_however_many_lines() -> None:
+    """Per score of a block: float32, and keys of 12 bytes while the best are looked for."""
+    vocab = HOST_SCORES // 16
+
+    def peak(lines: int, top: int, dtype: torch.dtype) -> int:
+        logits, tokens = torch.zeros(lines, vocab, dtype=dtype), torch.zeros(lines).long()
+        with _Peak() as counted:
+            token_logprobs(logits, tokens, top)
+        return counted.most
+
+    small = HOST_SCORES // 8
+    for dtype, copy in ((torch.float32, 0), (torch.bfloat16, 4)):
+        assert peak(16, 3, dtype) < (copy + 4 + 12) * HOST_SCORES + small
+        assert peak(16, 0, dtype) < (copy + 4) * HOST_SCORES + small
+        assert peak(160, 3, dtype) < peak(16, 3, dtype) + small

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from random import Random
 
 import pytest
 import torch
 from torch import Tensor
 
-from stepweave.sampling import blocks
+from stepweave.sampling import blocks, cuts
 from stepweave.sampling.cuts import UNIT_BITS, cut, mass
 
 INF = float("inf")
 CLOSE = Fraction(1, 10**6)
 """Of sums this close to p either verdict would be right: an exponential is rounded."""
+
+
+@pytest.fixture(autouse=True, params=["sorted", "digit by digit"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of the two ways to the thresholds is taken, whatever the size."""
+    monkeypatch.setattr(cuts, "SORTED", 1 << 30 if request.param == "sorted" else 0)
 
 
 def scores(seed: int, rows: int, vocab: int, *, ties: bool, spread: float = 3.0) -> Tensor:
@@ -101,6 +108,24 @@ def test_the_order_of_the_tokens_says_nothing_but_among_equals() -> None:
         cut(equal, None, torch.tensor([0.9])),
         torch.where(torch.arange(1000) < 900, 0.0, -INF)[None],
     )
+
+
+def test_both_ways_keep_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last token, with equals at both thresholds, where a digit ends, and far apart."""
+    random = Random(8)
+    for seed in range(60):
+        vocab, dtype = random.choice([1, 2, 33, 400]), random.choice([torch.float32, torch.float64])
+        spread = random.choice([1e-6, 0.3, 3.0, 40.0])
+        x = scores(seed, 5, vocab, ties=random.random() < 0.7, spread=spread).to(dtype)
+        if random.random() < 0.3:
+            x = x.sign() * 2.0 ** x.abs().log2().round()
+        k = torch.tensor([random.randint(-1, vocab + 1) for _ in range(5)])
+        p = torch.tensor([random.choice([0.0, 0.25, 0.5, 0.75, random.random(), 1.0]) for _ in k])
+        found = []
+        for largest in (0, x.numel()):
+            monkeypatch.setattr(cuts, "SORTED", largest)
+            found.append([cut(x, *which) for which in ((k, None), (None, p), (k, p))])
+        assert all(map(torch.equal, *found)), (seed, vocab, dtype)
 
 
 def test_rows_are_cut_a_few_at_a_time_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

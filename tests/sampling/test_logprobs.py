@@ -106,13 +106,16 @@ def test_blocks_of_lines_give_the_bits_of_all_at_once(dtype: torch.dtype) -> Non
     assert torch.equal(found.top_logprobs, log_probs.gather(1, best))
 
 
+weakly: Any = StorageWeakRef
+
+
 class _Peak(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The most bytes that lived at once of what was made within."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.most = 0
-        self._made: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._made: dict[int, tuple[Any, int]] = {}
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -122,7 +125,7 @@ class _Peak(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for tensor in tree_leaves(result):
                 storage = tensor.untyped_storage()
                 if tensor is not args[0]:
-                    self._made[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
+                    self._made[storage.data_ptr()] = weakly(storage), storage.nbytes()
         living = [size for weak, size in self._made.values() if not weak.expired()]
         self.most = max(self.most, sum(living))
         return result
@@ -136,7 +139,7 @@ def test_memory_is_that_of_a_block_however_many_lines() -> None:
         logits, tokens = torch.zeros(lines, vocab, dtype=dtype), torch.zeros(lines).long()
         with _Peak() as counted:
             token_logprobs(logits, tokens, top)
-        return counted.most
+        return int(counted.most)
 
     small = HOST_SCORES // 8
     for dtype, copy in ((torch.float32, 0), (torch.bfloat16, 4)):

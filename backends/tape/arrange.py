@@ -8,7 +8,7 @@ since recordings of one pool never run at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..operations import address_of
 from .entries import Entry, leaves, memory_of
+from .program import Call, Operation
 
 _LINE = 64  # bytes; new tensors begin at a multiple of it, and kernels may depend on that
 
@@ -29,25 +30,23 @@ class Pool:
     """Memory in which recordings work that never run at the same time: `blocks[i][bytes]`."""
 
     blocks: list[Tensor] = field(default_factory=list)  # each [bytes]
+    _sizes: list[int] = field(default_factory=list)
 
-    def take(self, size: int, free: list[Tensor]) -> Tensor:
-        """The smallest block `[bytes]` of the `free[bytes]` with `size` of them, or a new one."""
-        fitting = [block for block in free if len(block) >= size]
+    def take(self, size: int, free: list[int]) -> int:
+        """Number of the smallest of the `free` blocks with that many bytes, or of a new block."""
+        sizes = self._sizes
+        fitting = [
+            (sizes[number], place) for place, number in enumerate(free) if sizes[number] >= size
+        ]
         if fitting:
-            block = min(fitting, key=len)
-            _remove(free, block)
-            return block
-        block = torch.empty(-(-max(size, 1) // _LINE) * _LINE, dtype=torch.uint8)
-        self.blocks.append(block)
-        return block
+            return free.pop(min(fitting)[1])
+        self.blocks.append(torch.empty(-(-max(size, 1) // _LINE) * _LINE, dtype=torch.uint8))
+        sizes.append(len(self.blocks[-1]))
+        return len(sizes) - 1
 
 
-def _remove(free: list[Tensor], block: Tensor) -> None:
-    del free[next(i for i, each in enumerate(free) if each is block)]
-
-
-def arranged(entries: Sequence[Entry], pool: Pool) -> list[Callable[[], object]]:
-    """The calls that do `entries` again."""
+def arranged(entries: Sequence[Entry], pool: Pool) -> list[Operation | Call]:
+    """What does `entries` again, in order."""
     made = {memory for each in entries if not each.mutates for memory in each.writes}
     entries = _read_by_someone(entries, made)
     constant = _constants(entries, made)
@@ -55,12 +54,12 @@ def arranged(entries: Sequence[Entry], pool: Pool) -> list[Callable[[], object]]
     placed = Placed(pool)
     entries = _written_through(entries, made - constant, placed)
     placed.plan(entries, made - constant)
-    calls = []
+    steps: list[Operation | Call] = []
     for entry in entries:
         if entry.again is not None:
             args, kwargs = placed.moved(entry.args), placed.moved_named(entry.kwargs)
-            calls.append(entry.again(args, kwargs, placed.moved(entry.results)))
-    return calls
+            steps += entry.again(args, kwargs, placed.moved(entry.results))
+    return steps
 
 
 def _read_by_someone(entries: Sequence[Entry], made: set[int]) -> list[Entry]:
@@ -154,12 +153,14 @@ class Placed:
                 if memory in made and memory not in self.elsewhere:
                     sizes[memory] = tensor.untyped_storage().nbytes()
                     last[memory] = at
-        free, ends = list(self.pool.blocks), _by_end(last)
+        free, ends = list(range(len(self.pool.blocks))), _by_end(last)
+        taken: dict[int, int] = {}
         for at, entry in enumerate(entries):
             for memory in (*entry.writes, *entry.reads):
-                if memory in sizes and memory not in self.elsewhere:
-                    self.elsewhere[memory] = self.pool.take(sizes[memory], free)
-            free += [self.elsewhere[memory] for memory in ends.get(at, ())]
+                if memory in sizes and memory not in taken:
+                    taken[memory] = self.pool.take(sizes[memory], free)
+            free += [taken[memory] for memory in ends.get(at, ())]
+        self.elsewhere |= {memory: self.pool.blocks[number] for memory, number in taken.items()}
 
     def moved(self, parts: Iterable[Any]) -> Any:
         """The same arguments, with tensors where they are now."""

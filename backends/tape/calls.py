@@ -1,6 +1,6 @@
-"""How an operation is done again, with its result in a given place, by the cheapest call there is.
+"""How an operation is done again, with its result in a given place.
 
-Every call is tried when the operation is noted: its result must have the bits of the operation's
+Every way is tried when the operation is noted: its result must have the bits of the operation's
 own, or the next way is tried. The last way, the operation itself and a copy, is always right.
 Libraries choose their kernels by type, shape and layout, never by content, so what was tried holds
 for all later contents.
@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from ..operations import address_of, is_view
+from .program import Call, Operation, operation
 
-Call = Callable[[], object]
-Way = Callable[[tuple[Any, ...], dict[str, Any], Sequence[Tensor]], Call]
+Step = Operation | Call
+Way = Callable[[tuple[Any, ...], dict[str, Any], Sequence[Tensor]], Sequence[Step]]
 
 _ALLOCATES = frozenset(
     {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"}
@@ -30,7 +31,7 @@ _ALLOCATES = frozenset(
 def way_of(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Sequence[Tensor]
 ) -> Way | None:
-    """The cheapest way that gives `results[...]` again; None where nothing needs to be done."""
+    """The first way that gives `results[...]` again; None where nothing needs to be done."""
     name = func.name().partition(".")[0]
     if name in _ALLOCATES or is_view(func):
         return None
@@ -72,7 +73,8 @@ def _tried(
             for r in results
         ]
         try:
-            way(args, kwargs, places)()
+            for step in way(args, kwargs, places):
+                step()
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
             continue
         same = zip(places, results, strict=True)
@@ -91,22 +93,22 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def _ways(func: Any) -> Iterator[Way]:
-    name = func.overloadpacket.__name__
     if (own := _OWN.get(func.name().partition(".")[0])) is not None:
         yield own
-    # The bindings that were written for Python parse their arguments in a third of the time.
-    for home in (torch, torch._C._nn):
-        if (function := getattr(home, name, None)) is not None:
-            yield partial(_with_out, function)
     if (overload := _out_overload(func)) is not None:
-        yield partial(_with_named_outs, overload)
+        yield partial(_with_outs, overload)
 
 
-def _copied(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> Call:
-    return partial(places[0].copy_, args[0])
+def _copied(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> list[Step]:
+    return [_copy(places[0], args[0])]
 
 
-def _padded(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> Call:
+def _copy(place: Tensor, source: Tensor) -> Operation:
+    """`place[...]` gets what `source[...]` has."""
+    return operation(torch.ops.aten.copy_.default, (place, source), {})
+
+
+def _padded(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> list[Step]:
     """Raises `ValueError` for a pad that cuts off."""
     source, pads, value = args[0], args[1], args[2] if len(args) > 2 else 0
     if min(pads) < 0:
@@ -115,32 +117,30 @@ def _padded(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tens
     for back, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
         dim = place.dim() - 1 - back
         inner = inner.narrow(dim, before, place.shape[dim] - before - after)
-    fill, copy = place.fill_, inner.copy_
+    copy = _copy(inner, source)
     if inner.numel() == place.numel():
-        return partial(copy, source)
-
-    def call() -> None:
-        fill(value)
-        copy(source)
-
-    return call
+        return [copy]
+    return [operation(torch.ops.aten.fill_.Scalar, (place, value or 0), {}), copy]
 
 
-def _zeroed(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> Call:
-    return places[0].zero_
+def _zeroed(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> list[Step]:
+    return [operation(torch.ops.aten.zero_.default, (places[0],), {})]
 
 
-def _looked_up(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> Call:
+def _looked_up(
+    args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]
+) -> list[Step]:
     table, index = args[0], args[1]
     lines = places[0].view(-1, table.shape[1])
-    return partial(torch.index_select, table, 0, index.view(-1), out=lines)
+    looked_up = torch.ops.aten.index_select.out
+    return [operation(looked_up, (table, 0, index.view(-1)), {"out": lines})]
 
 
-def _chosen(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> Call:
+def _chosen(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> list[Step]:
     source, mask, value = args
     if not isinstance(value, Tensor):
         value = torch.full((), value, dtype=source.dtype)
-    return partial(torch.where, mask, value, source, out=places[0])
+    return [operation(torch.ops.aten.where.self_out, (mask, value, source), {"out": places[0]})]
 
 
 _OWN: Mapping[str, Way] = MappingProxyType(
@@ -158,35 +158,25 @@ _OWN: Mapping[str, Way] = MappingProxyType(
 """For operations that have no cheap call of their own with a place for the result."""
 
 
-def _with_out(
-    function: Callable[..., object],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    places: Sequence[Tensor],
-) -> Call:
-    out = places[0] if len(places) == 1 else tuple(places)
-    return partial(function, *args, **kwargs, out=out)
-
-
-def _with_named_outs(
+def _with_outs(
     overload: tuple[Any, tuple[str, ...]],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     places: Sequence[Tensor],
-) -> Call:
-    function, names = overload
-    return partial(function, *args, **kwargs, **dict(zip(names, places, strict=True)))
+) -> list[Step]:
+    func, names = overload
+    return [operation(func, args, {**kwargs, **dict(zip(names, places, strict=True))})]
 
 
 def _and_copy(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]
-) -> Call:
+) -> list[Step]:
     def call() -> None:
         results = func(*args, **kwargs)
         for place, result in zip(places, _listed(results), strict=True):
             place.copy_(result)
 
-    return call
+    return [call]
 
 
 def _listed(results: Any) -> Sequence[Tensor]:
@@ -194,17 +184,9 @@ def _listed(results: Any) -> Sequence[Tensor]:
 
 
 def _in_place(func: Any) -> Way:
-    name = func.overloadpacket.__name__
-    aten = func.namespace == "aten"
-    method = aten and name.endswith("_") and hasattr(Tensor, name)
-    outs = aten and [a.name for a in func._schema.arguments if a.is_out] == ["out"]
-    function = getattr(torch, name, func) if outs else func
-
-    def way(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> Call:
+    def way(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> list[Step]:
         del places
-        if method:
-            return partial(getattr(args[0], name), *args[1:], **kwargs)
-        return partial(function, *args, **kwargs)
+        return [operation(func, args, kwargs)]
 
     return way
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from torch import Tensor
+
+from .program import Call, Operation
 
 
 def leaves(parts: Iterable[Any]) -> Iterator[Tensor]:
@@ -23,6 +26,12 @@ def memory_of(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+@cache
+def mutates(func: Any) -> bool:
+    """Whether the operation changes what it is given."""
+    return bool(func._schema.is_mutable)
+
+
 @dataclass(eq=False)
 class Entry:
     """One operation: what it was given and what came out."""
@@ -31,7 +40,7 @@ class Entry:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: Sequence[Tensor]  # each [...]
-    again: Callable[..., Callable[[], object]] | None = None
+    again: Callable[..., Sequence[Operation | Call]] | None = None
     """Of its arguments and results: how it is done again. None: nothing is to be done."""
     reads: frozenset[int] = field(init=False)
     writes: frozenset[int] = field(init=False)
@@ -39,7 +48,7 @@ class Entry:
     @property
     def mutates(self) -> bool:
         """Whether it changes what it was given."""
-        return bool(self.func._schema.is_mutable)
+        return mutates(self.func)
 
     def __post_init__(self) -> None:
         given = frozenset(map(memory_of, leaves((*self.args, *self.kwargs.values()))))
@@ -51,12 +60,17 @@ class Entry:
 def _changed(entry: Entry) -> frozenset[int]:
     """The memory of the arguments that the operation changes."""
     found: set[int] = set()
-    for place, argument in enumerate(entry.func._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        if not argument.kwarg_only and place < len(entry.args):
-            given = entry.args[place]
-        else:
-            given = entry.kwargs.get(argument.name)
+    for place, name in _written(entry.func):
+        given = entry.args[place] if place < len(entry.args) else entry.kwargs.get(name)
         found |= set(map(memory_of, leaves([given])))
     return frozenset(found)
+
+
+@cache
+def _written(func: Any) -> tuple[tuple[int, str], ...]:
+    """Place and name of the arguments that the operation changes."""
+    return tuple(
+        (len(func._schema.arguments) if argument.kwarg_only else place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )

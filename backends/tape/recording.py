@@ -2,8 +2,8 @@
 
 While the bodies run, a dispatch mode notes each operation with its very arguments (views come with
 the tensors that they made, and are made once). A replay does the operations in the same order, each
-by the cheapest call that was seen to give the same bits (`calls.py`), on planned memory
-(`arrange.py`). Host numbers and addresses are those of the capture, as in a CUDA graph; so the
+in a way that was seen to give the same bits (`calls.py`), on planned memory (`arrange.py`), and
+mostly in one call that leaves the GIL to other threads (`program.py`). Host numbers and addresses are those of the capture, as in a CUDA graph; so the
 rules are the same, and `executors/captured_segment.py` keeps them.
 
 But the work is done while it is noted. So what no recording can hold does not stop a body: it is
@@ -12,7 +12,7 @@ written down as the reason why there is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ from ..operations import asks, is_composite
 from .arrange import Pool, arranged
 from .calls import way_of
 from .entries import Entry, leaves
+from .program import Call, in_few_calls
 
 
 class Tape:
@@ -33,13 +34,10 @@ class Tape:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._calls: list[Callable[[], object]] = []
-        self.refused: str | None = None
-
-    @property
-    def size(self) -> int:
+        self._calls: list[Call] = []
+        self.size = 0
         """Operations that a replay does."""
-        return len(self._calls)
+        self.refused: str | None = None
 
     def refuse(self, reason: str) -> None:
         """What is done cannot be recorded; it goes on all the same."""
@@ -53,7 +51,8 @@ class Tape:
             yield
         if self.refused is None:
             with torch.inference_mode():
-                self._calls = arranged(noting.entries, self._pool)
+                steps = arranged(noting.entries, self._pool)
+                self.size, self._calls = len(steps), in_few_calls(steps)
 
     def replay(self) -> None:
         with torch.inference_mode():

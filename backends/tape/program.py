@@ -1,0 +1,146 @@
+"""Many operations as one call: the interpreter of TorchScript does them without the GIL.
+
+Python costs an operation of a small model more than the operation does, and while Python is busy
+with one, no other thread gets on. So operations are written down as a graph of TorchScript, node
+by node, with the overload that is meant; nothing is optimized, and the kernels are those that a
+call from Python reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.jit import optimized_execution  # type: ignore[attr-defined]
+
+Call = Callable[[], object]
+
+
+class NoNode(Exception):
+    """The operation cannot be written down as a node."""
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One call of an overload, with all that it is given; it returns nothing that is needed."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> object:
+        return self.func(*self.args, **self.kwargs)
+
+    def given(self) -> Iterator[tuple[Any, Any]]:
+        """The type that the schema has for each argument, and what it is."""
+        for place, argument in enumerate(self.func._schema.arguments):
+            if not argument.kwarg_only and place < len(self.args):
+                yield argument.type, self.args[place]
+            else:
+                yield argument.type, self.kwargs.get(argument.name, argument.default_value)
+
+
+def operation(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Operation:
+    """A call of `func`; numbers that stand for tensors become tensors, as no node has them."""
+    types = {argument.name: str(argument.type) for argument in func._schema.arguments}
+    names = [argument.name for argument in func._schema.arguments if not argument.kwarg_only]
+    given = zip(names, args, strict=False)
+    return Operation(
+        func,
+        tuple(_as_tensor(types[name], part) for name, part in given),
+        {name: _as_tensor(types[name], part) for name, part in kwargs.items()},
+    )
+
+
+def _as_tensor(type_: str, part: Any) -> Any:
+    if type_ != "Tensor" or not isinstance(part, bool | int | float):
+        return part
+    dtype = {bool: torch.bool, int: torch.int64, float: torch.float64}[type(part)]
+    return torch.tensor(part, dtype=dtype)
+
+
+def in_few_calls(steps: Sequence[Operation | Call]) -> list[Call]:
+    """The same steps in the same order; operations that follow each other are one call."""
+    calls: list[Call] = []
+    program = _Program()
+    for step in steps:
+        try:
+            if not isinstance(step, Operation):
+                raise NoNode
+            program.add(step)
+        except NoNode:
+            calls += program.calls()
+            calls.append(step)
+            program = _Program()
+    return calls + program.calls()
+
+
+class _Program:
+    """A graph whose nodes are operations on the tensors of a list, its only input."""
+
+    def __init__(self) -> None:
+        self._graph: Any = torch._C.Graph()
+        self._operations: list[Operation] = []
+        self._tensors: dict[int, tuple[Tensor, Any]] = {}  # id -> (tensor [...], its value)
+        given = self._graph.addInput()
+        given.setType(torch._C.ListType(_TENSOR))
+        self._unpack = self._graph.create("prim::ListUnpack", [given], 0)
+        self._graph.insertNode(self._unpack)
+
+    def add(self, operation: Operation) -> None:
+        """As the last node. Raises `NoNode`."""
+        schema = operation.func._schema
+        values = [self._value(type_, part) for type_, part in operation.given()]
+        node = self._graph.create(schema.name, values, len(schema.returns))
+        for value, returned in zip(node.outputs(), schema.returns, strict=True):
+            value.setType(returned.type)
+        self._graph.insertNode(node)
+        if node.schema() != str(schema):
+            node.destroy()
+            raise NoNode
+        self._operations.append(operation)
+
+    def _value(self, type_: Any, part: Any) -> Any:
+        if isinstance(part, Tensor):
+            return self._tensor(part)
+        if isinstance(part, list | tuple) and (not part or "Tensor" in f"{type_}"):
+            values = [self._value(_TENSOR, each) for each in part]
+            node = self._graph.create("prim::ListConstruct", values, 1)
+            node.output().setType(type_)
+            self._graph.insertNode(node)
+            return node.output()
+        if f"{type_}" == "float" and isinstance(part, int):
+            part = float(part)
+        try:
+            value = self._graph.insertConstant(list(part) if isinstance(part, tuple) else part)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise NoNode from error
+        return value
+
+    def _tensor(self, tensor: Tensor) -> Any:
+        known = self._tensors.get(id(tensor))
+        if known is None:
+            value = self._unpack.addOutput()
+            value.setType(_TENSOR)
+            known = self._tensors[id(tensor)] = tensor, value
+        return known[1]
+
+    def calls(self) -> list[Call]:
+        """What does it all."""
+        if len(self._operations) < 2:
+            return [*self._operations]
+        self._graph.registerOutput(self._graph.insertConstant(None))
+        function = torch._C._create_function_from_graph("recorded", self._graph)
+        tensors = [tensor for tensor, _ in self._tensors.values()]
+
+        def call() -> None:
+            with optimized_execution(False):
+                function(tensors)
+
+        return [call]
+
+
+_TENSOR = torch._C.TensorType.get()

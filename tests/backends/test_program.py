@@ -1,0 +1,71 @@
+"""Operations as one call: the same operations, in the same order, with the same bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepweave.backends.tape.calls import same_bits
+from stepweave.backends.tape.program import Operation, in_few_calls, operation
+
+aten = torch.ops.aten
+
+
+def steps(out: Tensor) -> list[Operation]:
+    """Operations on `out[4, 8]` that give other numbers in any other order."""
+    half, x = torch.empty(4, 4), torch.arange(32.0).view(4, 8)
+    chosen = torch.tensor([3, 0, 2, 1])
+    return [
+        operation(aten.mul.out, (x, 0.1), {"out": out}),
+        operation(aten.add_.Tensor, (out, 1), {"alpha": 2}),
+        operation(aten.index.Tensor_out, (x, [None, chosen]), {"out": half}),
+        operation(aten.cat.out, ([half, half], -1), {"out": x}),
+        operation(aten.mean.out, (x, [-1], True), {"out": half[:, :1]}),
+        operation(aten.sub_.Tensor, (out, half[:, :1]), {}),
+        operation(aten.div_.Tensor, (out, 3), {}),
+    ]
+
+
+def test_one_call_does_what_the_operations_do_one_by_one() -> None:
+    expected, out = torch.zeros(4, 8), torch.zeros(4, 8)
+    for step in steps(expected):
+        step()
+    [call] = in_few_calls(steps(out))
+    assert not out.any(), "nothing is done before the call"
+    call()
+    assert same_bits(out, expected)
+    call()
+    assert not same_bits(out, expected), "it computes anew: `x` is what it made of it before"
+
+
+def test_a_step_that_is_no_operation_comes_where_it_stood() -> None:
+    out, seen = torch.zeros(4, 8), []
+    first, *rest = steps(out)
+    calls = in_few_calls([first, first, lambda: seen.append(out.clone()), *rest])
+    assert len(calls) == 3
+    for call in calls:
+        call()
+    assert same_bits(seen[0], torch.arange(32.0).view(4, 8) * 0.1)
+    assert not same_bits(seen[0], out)
+
+
+def test_what_cannot_be_written_down_is_called_as_it_is() -> None:
+    out = torch.zeros(4, 8)
+    odd: Any = Operation(aten.mul.out, (out, torch.tensor(2.0)), {"out": out})
+    unknown = Operation(aten.clone.default, (out,), {"memory_format": torch.contiguous_format})
+    calls = in_few_calls([*steps(out), unknown, odd, odd])
+    assert len(calls) == 3
+    assert calls[1] is unknown
+
+
+def test_numbers_are_taken_as_those_of_python_are() -> None:
+    """A number must not make a tensor of another type out of what it meets."""
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        x = torch.arange(6).to(dtype)
+        for number in (3, 2.5) if dtype.is_floating_point else (3,):
+            out = torch.empty(6, dtype=dtype)
+            for call in in_few_calls([operation(aten.mul.out, (x, number), {"out": out})] * 2):
+                call()
+            assert same_bits(out, x * number)

@@ -3,8 +3,9 @@
 While the bodies run, a dispatch mode notes each operation with its very arguments (views come with
 the tensors that they made, and are made once). A replay does the operations in the same order, each
 in a way that was seen to give the same bits (`calls.py`), on planned memory (`arrange.py`), and
-mostly in one call that leaves the GIL to other threads (`program.py`). Host numbers and addresses are those of the capture, as in a CUDA graph; so the
-rules are the same, and `executors/captured_segment.py` keeps them.
+mostly in one call that leaves the GIL to other threads (`program.py`). Host numbers and addresses
+are those of the capture, as in a CUDA graph; so the rules are the same, and
+`executors/captured_segment.py` keeps them.
 
 But the work is done while it is noted. So what no recording can hold does not stop a body: it is
 written down as the reason why there is none.

@@ -6,7 +6,7 @@ here; whether the declarations make sense is `graph.validate`'s business.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
@@ -14,8 +14,22 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 from ..graph.arguments import MAX_DISTANCE
 from ..graph.errors import did_you_mean
 from ..graph.node import Node, Op, State, Value
+from ..graph.ranks import Ranked, ranked_graph
 from ..graph.step_graph import StepGraph
 from ..nodes.node_config import Microseconds, Name, ReadText, parse_read
+from .abstract_ranks import (
+    AbstractCollective,
+    AbstractMessage,
+    Across,
+    Agrees,
+    Decides,
+    Listing,
+    Members,
+    Offset,
+    Offsets,
+    Ranks,
+    by_rank,
+)
 from .errors import ConfigError, Problem
 from .part import Part
 from .validated import validated
@@ -35,6 +49,11 @@ class AbstractPhase(Part):
         default=(), max_length=256, description="Values and states, as for an op."
     )
     cost_us: Microseconds | None = Field(default=None, description="Duration in µs.")
+    agrees: Agrees = False
+    decides: Decides = None
+
+    def op(self) -> Op:
+        return _op(self, self.name)
 
 
 class AbstractOp(Part):
@@ -47,6 +66,8 @@ class AbstractOp(Part):
         default=(), max_length=256, description="Values and states that it writes."
     )
     cost_us: Microseconds | None = Field(default=None, description="Duration in µs.")
+    agrees: Agrees = False
+    decides: Decides = None
     phases: tuple[AbstractPhase, ...] = Field(
         default=(),
         max_length=64,
@@ -55,21 +76,25 @@ class AbstractOp(Part):
 
     @model_validator(mode="after")
     def _either_phases_or_accesses(self) -> AbstractOp:
-        if self.phases and (self.reads or self.writes or self.cost_us is not None):
+        said = self.model_fields_set - {"phases"}
+        if self.phases and any(getattr(self, key) not in ((), None, False) for key in said):
             raise ValueError("an op with phases declares reads, writes and cost_us in its phases")
         return self
 
     def ops(self) -> tuple[Op, ...]:
         """The graph's ops: one, or one for each phase."""
-        if not self.phases:
-            return (_op(self.reads, self.writes, self.cost_us, phase=None),)
-        return tuple(_op(p.reads, p.writes, p.cost_us, phase=p.name) for p in self.phases)
+        return tuple(p.op() for p in self.phases) if self.phases else (_op(self, None),)
 
 
-def _op(
-    reads: Iterable[str], writes: Iterable[str], cost_us: float | None, phase: str | None
-) -> Op:
-    return Op(tuple(parse_read(text) for text in reads), tuple(writes), phase, cost_us)
+def _op(part: AbstractOp | AbstractPhase, phase: str | None) -> Op:
+    return Op(
+        reads=tuple(parse_read(text) for text in part.reads),
+        writes=part.writes,
+        phase=phase,
+        cost_us=part.cost_us,
+        agrees=part.agrees,
+        decides=part.decides or "",
+    )
 
 
 class AbstractNode(Part):
@@ -85,11 +110,10 @@ class AbstractNode(Part):
         default="driver", description="The host thread that runs it, or launches its device op."
     )
     stream: Name | None = Field(default=None, description="The stream that runs its device op.")
-    offset: int = Field(
+    offset: Offset | Offsets = Field(
         default=0,
-        ge=-MAX_DISTANCE,
-        le=MAX_DISTANCE,
-        description="In iteration t it acts on step t - offset.",
+        description="In iteration t it acts on step t - offset. With `ranks`, also by rank: "
+        "`{0: 2}`.",
     )
     launch_latency_us: Microseconds | None = Field(
         default=None, description="µs from the start of the launch until the device op can start."
@@ -99,21 +123,51 @@ class AbstractNode(Part):
     )
     host: AbstractOp | None = Field(default=None, description="The op on its host thread.")
     device: AbstractOp | None = Field(default=None, description="The op on its stream.")
+    ranks: Members | None = Field(
+        default=None, description="With `ranks` of the graph: those that have it. null: all."
+    )
+    collective: AbstractCollective | None = Field(
+        default=None,
+        description="With `ranks`: ranks meet here. Its op has the phases `enter` and `leave`.",
+    )
+    message: AbstractMessage | None = Field(
+        default=None, description="With `ranks`: one sends to another here, in the same phases."
+    )
     _line: int | None = PrivateAttr(default=None)
 
+    @model_validator(mode="after")
+    def _one_meeting(self) -> AbstractNode:
+        if self.collective and self.message:
+            raise ValueError("is either a collective or a message")
+        if self.ranks and (self.collective or self.message):
+            raise ValueError("is on the ranks that meet: leave `ranks` out")
+        return self
+
+    def ranked(self, ranks: int) -> Ranked:
+        """The node of a graph of several ranks."""
+        comm = self.message.comm(self.name) if self.message else None
+        if self.collective:
+            comm = self.collective.comm(self.name, ranks)
+        return Ranked(self.node(), self.ranks, comm, by_rank(self.offset)[1])
+
     def node(self) -> Node:
+        device = self.device or (AbstractOp() if self.stream and self._meets else None)
         return Node(
             name=self.name,
             host=self.host.ops() if self.host else (Op(),),
-            device=self.device.ops() if self.device else (),
+            device=device.ops() if device else (),
             actor=self.actor,
             stream=self.stream,
-            offset=self.offset,
+            offset=by_rank(self.offset)[0],
             kind=self.kind,
             launch_latency_us=self.launch_latency_us,
             allow_sync=self.allow_sync,
             line=self._line,
         )
+
+    @property
+    def _meets(self) -> bool:
+        return bool(self.collective or self.message)
 
 
 class AbstractValue(Part):
@@ -138,6 +192,7 @@ class AbstractValue(Part):
         description="`external`: the value comes from outside the graph, and no node writes it.",
     )
     bytes: int = Field(default=0, ge=0, le=1 << 60, description="Size of one slot.")
+    across: Across = None
     _line: int | None = PrivateAttr(default=None)
 
     def value(self, name: str) -> Value:
@@ -149,6 +204,7 @@ class AbstractValue(Part):
             nbytes=self.bytes,
             external=self.initial == "external",
             line=self._line,
+            across=self.across,
         )
 
 
@@ -156,6 +212,7 @@ class AbstractState(Part):
     """A datum changed in place across steps."""
 
     name: Name = Field(description="Name of the state. `- kv` is short for `- {name: kv}`.")
+    across: Across = None
     _line: int | None = PrivateAttr(default=None)
 
 
@@ -180,6 +237,18 @@ class AbstractGraph(Part):
         default="apart",
         description="together: where a host op only launches, its launch stands directly behind "
         "that of the device node listed before it, so that both can be replayed as one.",
+    )
+    ranks: Ranks | None = Field(
+        default=None,
+        description="Number of ranks: processes with threads, streams and data of their own. Each "
+        "node is on all of them unless it says otherwise; `u` of rank 1 is called `u@1`. null: "
+        "one, and no names of ranks.",
+    )
+    listing: Listing = Field(
+        default_factory=dict,
+        max_length=256,
+        description="By rank, where it is another than that of `nodes`: its listing order, as "
+        "`{1: [b, a]}`.",
     )
     actors: tuple[Name, ...] | None = Field(
         default=None,
@@ -219,10 +288,23 @@ class AbstractGraph(Part):
 
     def step_graph(self, name: str = "step") -> StepGraph:
         """The declared graph, validated. Raises `GraphError` with the line of what is wrong."""
+        values = [value.value(name) for name, value in self.values.items()]
+        states = [State(s.name, line=s._line, across=s.across) for s in self.states]
+        if self.ranks is not None:
+            return ranked_graph(
+                [node.ranked(self.ranks) for node in self.nodes],
+                values,
+                states,
+                ranks=self.ranks,
+                listing={int(rank): names for rank, names in self.listing.items()},
+                order=self.order,
+                launches=self.launches,
+                name=name,
+            )
         return StepGraph.build(
             [node.node() for node in self.nodes],
-            [value.value(name) for name, value in self.values.items()],
-            [State(state.name, line=state._line) for state in self.states],
+            values,
+            states,
             order=self.order,
             launches=self.launches,
             name=name,
@@ -235,7 +317,7 @@ def read_abstract(source: Located) -> AbstractGraph:
     Raises `ConfigError` listing all that is wrong.
     """
     graph = validated(AbstractGraph, source)
-    problems = list(_unknown_names(graph, source))
+    problems = [*_unknown_names(graph, source), *_without_ranks(graph, source)]
     if problems:
         raise ConfigError(*problems)
     for index, node in enumerate(graph.nodes):
@@ -271,6 +353,25 @@ def _unknown_names(graph: AbstractGraph, source: Located) -> Iterator[Problem]:
                     f"unknown {key} {said!r}{did_you_mean(said, known)}",
                     "SW-UNKNOWN-ACTOR",
                 )
+
+
+def _without_ranks(graph: AbstractGraph, source: Located) -> Iterator[Problem]:
+    """Keys that mean something only where the graph has ranks."""
+    if graph.ranks is not None:
+        return
+    if graph.listing:
+        yield Problem(source.at(("listing",)).mark, "is by rank: say `ranks`, their number")
+    for index, node in enumerate(graph.nodes):
+        for key in ("ranks", "collective", "message"):
+            if getattr(node, key) is not None:
+                part = source.at(("nodes", index, key))
+                said = f"nodes.{index}.{key}: the graph has no ranks; say `ranks`, their number"
+                yield Problem(part.key or part.mark, said)
+        if not isinstance(node.offset, int):
+            part = source.at(("nodes", index, "offset"))
+            yield Problem(
+                part.mark, f"nodes.{index}.offset: the graph has no ranks; write a number"
+            )
 
 
 def _accesses(graph: AbstractGraph) -> Iterator[tuple[Location, str, str]]:

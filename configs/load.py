@@ -286,7 +286,7 @@ def _is_abstract(source: Located) -> bool:
     """Abstract graphs declare values, or what their nodes' ops touch; pipelines never do."""
     assert isinstance(source.value, dict), "read_yaml returned something else than a mapping"
     keys = source.value.keys()
-    if keys & {"values", "states"}:
+    if keys & {"values", "states", "ranks"}:
         return True
     if keys & {"model", "scheduler", "policies", "depth", "executor", "prompts"}:
         return False

@@ -44,6 +44,8 @@ class OpFunction(Generic[P, R]):
     single: bool  # it returns the one thing it writes, not a tuple
     phase: str | None = None
     cost_us: float | None = None
+    agrees: bool = False
+    decides: str = ""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -169,6 +171,8 @@ class Binder:
             phase=use.op.phase,
             cost_us=use.op.cost_us,
             run=_body(use, self._resources) if bodies else None,
+            agrees=use.op.agrees,
+            decides=use.op.decides,
         )
 
     def _of(self, node: Declared) -> Iterator[_Use]:

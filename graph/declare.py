@@ -50,29 +50,35 @@ class NodeFunction(Generic[P, R]):
         return self.declared.template.name
 
 
+class Marks(TypedDict, total=False):
+    """The arguments of `op` that do not change its type; see there."""
+
+    phase: str | None
+    cost_us: float | None
+    agrees: bool
+    decides: str
+
+
 @overload
 def op(function: Callable[P, R], /) -> OpFunction[P, R]: ...
 @overload
 def op(
-    *, writes: One[A], phase: str | None = None, cost_us: float | None = None
+    *, writes: One[A], **marks: Unpack[Marks]
 ) -> Callable[[Callable[P, A]], OpFunction[P, A]]: ...
 @overload
 def op(
-    *, writes: tuple[One[A], One[B]], phase: str | None = None, cost_us: float | None = None
+    *, writes: tuple[One[A], One[B]], **marks: Unpack[Marks]
 ) -> Callable[[Callable[P, tuple[A, B]]], OpFunction[P, tuple[A, B]]]: ...
 @overload
 def op(
-    *,
-    writes: tuple[One[A], One[B], One[C]],
-    phase: str | None = None,
-    cost_us: float | None = None,
+    *, writes: tuple[One[A], One[B], One[C]], **marks: Unpack[Marks]
 ) -> Callable[
     [Callable[P, tuple[A, B, C]]],
     OpFunction[P, tuple[A, B, C]],
 ]: ...
 @overload
 def op(
-    *, writes: Names = (), phase: str | None = None, cost_us: float | None = None
+    *, writes: Names = (), **marks: Unpack[Marks]
 ) -> Callable[[Callable[P, R]], OpFunction[P, R]]: ...
 def op(
     function: Callable[..., Any] | None = None,
@@ -81,16 +87,20 @@ def op(
     writes: Writes = (),
     phase: str | None = None,
     cost_us: float | None = None,
+    agrees: bool = False,
+    decides: str = "",
 ) -> Any:
     """Declare one op by a function: for nodes of several ops, and for node kinds.
 
     What the function returns is what it `writes`; None, of a `Value[T | None]`: nothing in this
-    step. Raises `GraphError` for a signature that hides what it reads.
+    step. `agrees` and `decides` are for graphs that several ranks run: see `Op`. Raises
+    `GraphError` for a signature that hides what it reads.
     """
 
     def decorate(decorated: Callable[..., Any]) -> OpFunction[..., Any]:
         _check_function(decorated, "op")
-        return _op(decorated, getattr(decorated, "__name__", "op"), writes, phase, cost_us)
+        made = _op(decorated, getattr(decorated, "__name__", "op"), writes, phase, cost_us)
+        return replace(made, agrees=agrees, decides=decides)
 
     return decorate if function is None else decorate(function)
 
@@ -106,6 +116,8 @@ class Placing(TypedDict, total=False):
     launch_latency_us: float | None
     allow_sync: bool
     name: str | None
+    agrees: bool
+    decides: str
 
 
 @overload
@@ -138,11 +150,14 @@ def node(
     launch_latency_us: float | None = None,
     allow_sync: bool = False,
     name: str | None = None,
+    agrees: bool = False,
+    decides: str = "",
 ) -> Any:
     """Make a node of a function, to run on the host thread `actor`, or on `stream` if given.
 
     `launch` is an op function for the host side of a device node, if that does more than launch.
-    Raises `GraphError` for a signature that hides what it reads, or a wrong argument.
+    `agrees` and `decides` are for graphs that several ranks run: see `Op`. Raises `GraphError` for
+    a signature that hides what it reads, or a wrong argument.
     """
 
     if name is not None:
@@ -164,6 +179,7 @@ def node(
                 code="SW-NO-STREAM",
             )
         body = _op(decorated, called, writes, None, cost_us)
+        body = replace(body, agrees=agrees, decides=decides)
         template = Node(
             name=called,
             actor=actor,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import astuple
 
 from .node import Op
 from .step_graph import StepGraph
@@ -14,7 +15,7 @@ def declaration_digest(
     graph: StepGraph, costs: Mapping[str, float], pins: Mapping[str, int | None]
 ) -> str:
     """SHA-256 of the declared nodes and data, the durations and the pinned slots; not of code."""
-    declared = {
+    declared: dict[str, object] = {
         "nodes": [
             {
                 "name": node.name,
@@ -36,6 +37,9 @@ def declaration_digest(
         "costs": dict(costs),
         "slots": dict(pins),
     }
+    comms = [[node.name, *astuple(node.comm)] for node in graph.nodes if node.comm]
+    if comms:
+        declared["comms"] = comms
     text = json.dumps(declared, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -58,13 +58,22 @@ class GraphError(StepweaveError):
 class DeadlockError(GraphError):
     """The required orderings close a cycle of total distance ≤ 0: no waits can order it.
 
-    `cycle` is the list of (op, distance to the next op) around that cycle.
+    `cycle` is the list of (op, distance to the next op) around that cycle. The code is `SW-CHANNEL`
+    where messages that may hold more would open it.
     """
 
     code = "SW-DEADLOCK"
 
-    def __init__(self, message: str, cycle: Iterable[tuple[str, int]], **where: int | None) -> None:
-        super().__init__(message, line=where.get("line"), column=where.get("column"))
+    def __init__(
+        self,
+        message: str,
+        cycle: Iterable[tuple[str, int]],
+        *,
+        code: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+    ) -> None:
+        super().__init__(message, code=code, line=line, column=column)
         self.cycle = tuple(cycle)
 
     def to_json(self) -> dict[str, object]:

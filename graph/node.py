@@ -17,6 +17,8 @@ B = TypeVar("B", default=Any)
 Place = Literal["host", "pinned", "device"]
 Storage = Literal["slots", "fresh"]
 Side = Literal["host", "device"]
+Across = Literal["same", "own"]
+Meeting = Literal["collective", "message"]
 
 
 class OpContext(Protocol):
@@ -67,6 +69,9 @@ class Value(Generic[T, B]):
 
     `first` makes `initial`, `size` computes `nbytes`. They and `allocate` may have parameters:
     resources (see `graph.parameters`), which are passed when the graph is built.
+
+    `across` ranks: `own` may differ between them, whoever writes it; `same` is promised to be
+    equal, which is proved (`planner/uniform.py`). None: it follows from what its writer reads.
     """
 
     name: str
@@ -80,6 +85,7 @@ class Value(Generic[T, B]):
     size: Callable[..., int] | None = field(default=None, compare=False)
     allocate: Callable[..., B] | None = field(default=None, compare=False)
     line: int | None = field(default=None, compare=False)
+    across: Across | None = None
 
     @staticmethod
     def default_storage(place: Place, slots: int | None) -> Storage:
@@ -94,7 +100,8 @@ class State(Generic[T]):
     `make` makes it from resources, its parameters. `keys` names the pool whose keys name its parts,
     such as the KV blocks: a key that is released may be granted again when the plan orders what the
     old owner's steps do to this state before what the new owner's do. A state is made once for an
-    engine and lives on from run to run; with `per_run` each run begins with a new one.
+    engine and lives on from run to run; with `per_run` each run begins with a new one. `across`
+    ranks, as of a value: that a queue of arrivals is `own`, say.
     """
 
     name: str
@@ -102,6 +109,7 @@ class State(Generic[T]):
     make: Callable[..., T] | None = field(default=None, compare=False)
     keys: str | None = field(default=None, compare=False)
     per_run: bool = field(default=False, compare=False)
+    across: Across | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +129,10 @@ class Op:
 
     A node may split its host or device part into consecutive phases, each an op of its own,
     so that an access can end, and be waited for, in the middle of the node.
+
+    Where several ranks run the graph: what an op writes is equal on all of them if what it reads
+    is, or if it `agrees` on it with them, by a broadcast, say. `decides` is what of the step's
+    course it decides, in words (the rows of the batch); it must be the same decision on all ranks.
     """
 
     reads: tuple[Read, ...] = ()
@@ -128,6 +140,27 @@ class Op:
     phase: str | None = None
     cost_us: float | None = None
     run: Run | None = field(default=None, compare=False)
+    agrees: bool = False
+    decides: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comm:
+    """How a node meets its likes on other ranks: what all of them must say alike.
+
+    The ops of such a node are the phases `enter` and `leave`. No member leaves a *collective*
+    before all have entered it. The receiver leaves a *message* after its sender (members: sender,
+    receiver) has entered it; the sender leaves that of step i + `capacity` after the receiver has
+    entered that of step i. Capacity 0 is a rendezvous; None: the compiler derives it.
+    """
+
+    name: str  # the node's, without its rank
+    kind: Meeting
+    members: tuple[int, ...]
+    communicator: str  # calls on it match by their order
+    capacity: int | None = 0  # of a message
+    concurrent: bool = False  # a device may run it at the same time as others
+    nbytes: int = 0  # that each member contributes in a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +169,7 @@ class Node:
 
     A host node has `host` ops only. A device node runs its `device` ops on `stream`; its
     `host` ops, on the host thread `actor`, launch them. In iteration t the node acts on step
-    t − offset.
+    t − offset. In a graph of several ranks it belongs to one of them (`ranks.py`).
     """
 
     name: str
@@ -149,6 +182,8 @@ class Node:
     launch_latency_us: float | None = None  # device may start this long after its launch began
     allow_sync: bool = False
     line: int | None = field(default=None, compare=False)
+    rank: int | None = None
+    comm: Comm | None = None
 
     def op_names(self, side: Side) -> tuple[str, ...]:
         """`node.host`, or `node.host.phase` for each phase where there are several."""

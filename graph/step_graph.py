@@ -34,6 +34,7 @@ class StepGraph:
     order: Literal["keep", "search"] = "search"
     name: str = "step"
     launches: Literal["apart", "together"] = "apart"  # see `planner/units.py`
+    ranks: tuple[int, ...] = ()  # those whose nodes it has, where there are several (`ranks.py`)
 
     @staticmethod
     def build(
@@ -44,6 +45,7 @@ class StepGraph:
         order: Literal["keep", "search"] = "search",
         name: str = "step",
         launches: Literal["apart", "together"] = "apart",
+        ranks: Iterable[int] = (),
     ) -> StepGraph:
         """Build and validate. Raises `GraphError` for the first wrong declaration."""
         from .validate import check_names, validate
@@ -58,6 +60,7 @@ class StepGraph:
             order=order,
             name=name,
             launches=launches,
+            ranks=tuple(ranks),
         )
         validate(graph)
         return graph

@@ -14,6 +14,7 @@ from .arguments import MAX_DISTANCE, number, whole
 from .errors import GraphError, did_you_mean
 from .node import Node, Place, State, Storage, Value
 from .step_graph import StepGraph, Vertex
+from .validate_ranks import check_ranks
 
 
 def validate(graph: StepGraph) -> None:
@@ -284,4 +285,5 @@ _CHECKS: tuple[Callable[[StepGraph], None], ...] = (
     _check_writers,
     _check_places,
     _check_costs,
+    check_ranks,
 )

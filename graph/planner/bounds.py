@@ -3,17 +3,18 @@
 The requirements order conflicting accesses, and nothing else. So an op whose results nobody
 overwrites may run ahead of those who read them, as a host thread does that launches work without
 end, or that makes a fresh value for a slow reader: each version lives until it is read, and memory
-grows with the lead. A plan is *bounded* if each two ops are ordered at some distance, which is to
-say if its event graph is strongly connected. Where it is not, waits of a distance that costs
-nothing are required in addition.
+grows with the lead. A plan is *bounded* if each two ops of a rank are ordered at some distance,
+which is to say, of one rank, if its event graph is strongly connected. Where it is not, waits of a
+distance that costs nothing are required in addition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from ..plan import Plan, Wait
 from .paths import HOP, Weights, reachable, with_empty
@@ -63,17 +64,32 @@ def unbounded(frame: Frame, paths: Weights) -> list[tuple[str, str]]:
     The ops among which all are ordered form *groups*. Each group that no other must follow needs an
     order to each that follows no other; those that are next to each other come first, and an order
     that others imply is left out. A group that follows no other has a host op, since each device op
-    follows its launch.
+    follows its launch. Ranks are looked at by themselves: no rank waits for an event of another.
     """
-    names, vertices = list(frame.index), frame.graph.vertices
+    vertices = frame.graph.vertices
     reach = reachable(with_empty(paths))
+    by_rank: dict[int | None, list[str]] = {}
+    for name in frame.index:
+        by_rank.setdefault(vertices[name].node.rank, []).append(name)
+    pairs: list[tuple[str, str]] = []
+    for names in by_rank.values():
+        ops = [frame.index[name] for name in names]
+        own = reach[np.ix_(ops, ops)]
+        pairs += _unbounded(names, own, {n for n in names if vertices[n].side == "host"})
+    return pairs
+
+
+def _unbounded(
+    names: Sequence[str], reach: npt.NDArray[np.bool_], host: Collection[str]
+) -> list[tuple[str, str]]:
+    """Those of one rank, of whose ops `reach` says which are ordered."""
     mutual = reach & reach.T
     groups = [members for members in map(np.flatnonzero, mutual) if members.size]
     distinct = list({int(members[0]): members for members in groups}.values())
     onward = [g for g in distinct if not (reach[g[0]] & ~mutual[g[0]]).any()]
     first = [g for g in distinct if not (reach[:, g[0]] & ~mutual[g[0]]).any()]
     ends = [
-        (int(last[-1]), next(int(op) for op in early if vertices[names[op]].side == "host"))
+        (int(last[-1]), next(int(op) for op in early if names[int(op)] in host))
         for last in onward
         for early in first
     ]

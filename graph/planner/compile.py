@@ -18,12 +18,15 @@ from ..step_graph import StepGraph
 from ..validate import unread_values, validate
 from .bounds import bounded
 from .budget import Budget
+from .channels import derive_capacities
 from .events import Actors, Precedence, listing_programs, with_streams
+from .matching import check_matching
 from .order import OrderChoice, choose_order
 from .paths import closure_cells
 from .period import op_costs, period
 from .requirements import Requirement, requirements
 from .slots import Compared, choose_slots
+from .uniform import check_uniform
 from .waits import Frame, Needs, Synchronization, fewest_waits, synchronize
 from .witness import Prover
 
@@ -49,13 +52,18 @@ def compile_plan(
     if order is not None:
         arguments.one_of("compile_plan", "order", order, ("keep", "search"))
     validate(graph)
+    if graph.ranks:
+        check_matching(graph)
+        check_uniform(graph)
     durations = op_costs(graph, _known_costs(graph, costs))
     pins = _pinned(graph, slots)
     programs, notes = listing_programs(graph), tuple[str, ...]()
     if (order or graph.order) == "search":
         chosen = _searched(graph, durations, pins)
         programs, notes = dict(chosen.programs), chosen.notes
-    plan = plan_for(graph, with_streams(graph, programs), durations, pins, notes)
+    actors = with_streams(graph, programs)
+    graph, derived = derive_capacities(graph, actors, durations, pins)
+    plan = plan_for(graph, actors, durations, pins, (*notes, *derived))
     return replace(plan, costs_from=costs_from or _said_of(graph, costs))
 
 

@@ -6,10 +6,11 @@ an op would have to be done before itself, or before an earlier step of itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..errors import DeadlockError
 from ..step_graph import StepGraph
+from .channels import capacities_that_do
 from .events import Actors, Precedence
 from .paths import adjacency, tightest_cycle
 from .requirements import Gate, Requirement
@@ -48,12 +49,36 @@ def deadlock(
     )
     advice = _advice(graph, actors, cycle, hops, searched, _late(graph, cycle, needed))
     lines = [graph.vertices[r.target].node.line for _, _, r in hops if r is not None]
+    ends = list(zip(cycle, following, strict=True))
+    meetings = [e for e, (_, reason, _) in zip(ends, hops, strict=True) if reason == "comm"]
+    lines += [graph.vertices[stays].node.line for _, stays in meetings]
+    asked = [*free, *(Precedence(*each, "wait") for each in gates)]
+    enough = capacities_that_do(graph, asked, meetings)
+    if meetings:
+        advice = " ".join(filter(None, [_held(graph, meetings), _roomier(enough), advice]))
     return DeadlockError(
         f"no order can satisfy this cycle of total distance {sum(d for d, _, _ in hops)}: "
         f"{walk}{cycle[0]}. {advice}",
         [(op, distance) for op, (distance, _, _) in zip(cycle, hops, strict=True)],
+        code="SW-CHANNEL" if enough else None,
         line=next((line for line in lines if line is not None), None),
     )
+
+
+def _held(graph: StepGraph, meetings: Sequence[tuple[str, str]]) -> str:
+    """Which rank stays in which meeting until which other rank comes."""
+    held = []
+    for enters, stays in meetings:
+        here, there = (graph.vertices[op].node for op in (stays, enters))
+        assert here.comm is not None, "meetings are of comm nodes"
+        held.append(f"rank {here.rank} stays in {here.comm.name!r} until rank {there.rank} enters")
+    return f"{', '.join(held)}.".capitalize()
+
+
+def _roomier(enough: Mapping[str, int]) -> str:
+    """Capacities that would do, in words."""
+    said = " and ".join(f"a capacity of {k} for {name!r}" for name, k in enough.items())
+    return f"{said} would do.".capitalize() if said else ""
 
 
 Hop = tuple[int, str, "Requirement | None"]
@@ -100,7 +125,7 @@ def _advice(
             else ". List or offset the nodes otherwise, or use `order: search`."
         )
         advice.append(f"Host order: {orders}{remedy}")
-    elif not few:
+    elif not few and not any(reason == "comm" for _, reason, _ in hops):
         advice.append(
             late or "The accesses contradict each other: read one of these at a carry ≥ 1."
         )

@@ -1,9 +1,10 @@
 """The periodic event graph: actor programs, and the order that they give for nothing.
 
 An edge (u → v, d) says that u of step i is done before v of step i + d starts (Reiter 1968,
-"Scheduling parallel computations", calls such graphs computation graphs). Two kinds are
-free: an actor runs its program in order, over and over, and a device op starts after the op
-that launches it. Everything else is derived from these edges and the requirements.
+"Scheduling parallel computations", calls such graphs computation graphs). Three kinds are
+free: an actor runs its program in order, over and over, a device op starts after the op
+that launches it, and the ends of a comm node wait for each other. Everything else is derived from
+these edges and the requirements.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ..node import Node
 from ..plan import Placed, Plan
+from ..ranks import ends
 from ..step_graph import StepGraph
 
 if TYPE_CHECKING:  # half a second of start-up that only the exports below need
     import networkx as nx
 
-Kind = Literal["order", "launch", "wait"]
+Kind = Literal["order", "launch", "comm", "wait"]
 Actors = Mapping[str, tuple[Placed, ...]]
 
 
@@ -82,10 +85,37 @@ def launch_edges(graph: StepGraph) -> list[Precedence]:
     ]
 
 
+def comm_edges(graph: StepGraph) -> list[Precedence]:
+    """How the ends of each comm node wait for each other; a channel of no capacity yet is endless.
+
+    No member leaves a collective before all have entered it. The receiver leaves a message after
+    its sender has entered it, and the sender of step i + capacity after the receiver of step i has.
+    """
+    edges = []
+    for nodes in ends(graph).values():
+        for rank, node in nodes.items():
+            enter = meeting_ops(node)[0]
+            assert node.comm is not None, "these are comm nodes"
+            sends = node.comm.kind == "collective" or rank == node.comm.members[0]
+            distance = 0 if sends else node.comm.capacity
+            if distance is not None:
+                edges += [
+                    Precedence(enter, meeting_ops(other)[-1], distance, "comm")
+                    for away, other in nodes.items()
+                    if away != rank
+                ]
+    return edges
+
+
+def meeting_ops(node: Node) -> tuple[str, ...]:
+    """The ops in which a comm node meets the others."""
+    return node.op_names("device" if node.device else "host")
+
+
 def free_edges(graph: StepGraph, actors: Actors) -> list[Precedence]:
     """Every order that costs nothing."""
     edges = [edge for program in actors.values() for edge in program_edges(program)]
-    return edges + launch_edges(graph)
+    return edges + launch_edges(graph) + comm_edges(graph)
 
 
 def plan_edges(plan: Plan) -> list[Precedence]:

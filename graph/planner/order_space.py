@@ -23,7 +23,14 @@ import numpy.typing as npt
 
 from ..plan import Placed
 from ..step_graph import StepGraph
-from .events import Precedence, launch_edges, listing_programs, program_edges, with_streams
+from .events import (
+    Precedence,
+    comm_edges,
+    launch_edges,
+    listing_programs,
+    program_edges,
+    with_streams,
+)
 from .paths import FAR, adjacency, closure
 from .period import Delay, Scaled, delays, slowest_cycle
 from .requirements import Requirement, gate, launch_order, reference_distance
@@ -153,13 +160,14 @@ def shared_streams(graph: StepGraph) -> frozenset[str]:
 
 
 def structure(graph: StepGraph) -> list[Precedence]:
-    """What holds in every order: the order within a unit, launches, streams that threads share.
+    """What holds in every order: that within a unit, of launches, of ranks that meet, of streams
+    that threads share.
 
     Together with the requirements it nearly decides whether there is an order at all: two units of
     a thread that it leaves undecided can be decided either way, since whatever is needed of two
     device ops is needed of their launches too; unless one must run between the other's ops.
     """
-    events = launch_edges(graph)
+    events = launch_edges(graph) + comm_edges(graph)
     for unit in units(graph):
         for ops in (unit.ops("host"), *map(unit.ops_on, unit.streams)):
             events += program_edges([(op, 0) for op in ops])

@@ -138,12 +138,15 @@ def _launching_thread(graph: StepGraph, op: str) -> str | None:
 def gate(graph: StepGraph, needed: Requirement) -> Gate:
     """Where a requirement is met: at the launch op, for a host op that a device op must follow.
 
-    A launch op is before its own device op at every distance ≥ 0 although it is not before
-    itself in the same step; as an order of the op to itself that is one step more.
+    A comm node waits before it enters: it cannot wait for anybody else once it has. An op is before
+    its own later part at every distance ≥ 0 although it is not before itself in the same step; as
+    an order of the op to itself that is one step more.
     """
     source, target = graph.vertices[needed.source], graph.vertices[needed.target]
-    if source.side == "device" or target.side == "host":
-        return Gate(source.name, target.name, needed.distance)
-    launch = target.launch or ""
-    own = 1 if launch == source.name else 0
-    return Gate(source.name, launch, needed.distance + own)
+    at = target.name
+    if source.side == "host" and target.side == "device":
+        at = target.launch or ""
+    elif target.node.comm is not None:
+        at = target.node.op_names(target.side)[0]
+    own = 1 if at == source.name != target.name else 0
+    return Gate(source.name, at, needed.distance + own)

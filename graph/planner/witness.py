@@ -60,7 +60,7 @@ class Prover:
     def _witness(self, needed: Requirement) -> tuple[By, str | None, Steps]:
         vertices = self._frame.graph.vertices
         at = gate(self._frame.graph, needed)
-        tail = _launched(self._frame.graph, needed)
+        tail = _onward(self._frame.graph, needed, at)
         if vertices[needed.source].actor == vertices[needed.target].actor:
             chain = self._chain(needed)
             if chain[-1][1] <= needed.distance:
@@ -107,13 +107,14 @@ class Prover:
         return None
 
 
-def _launched(graph: StepGraph, needed: Requirement) -> list[str]:
-    """The device ops from the launch to the target, where a host op must precede a device op."""
-    source, target = graph.vertices[needed.source], graph.vertices[needed.target]
-    if source.side == "device" or target.side == "host":
+def _onward(graph: StepGraph, needed: Requirement, at: Gate) -> list[str]:
+    """The ops from the gate to the target, where that is not the gate: a launch, or an entry."""
+    target = graph.vertices[needed.target]
+    if at.target == target.name:
         return []
-    phases = target.node.op_names("device")
-    return list(phases[: phases.index(target.name) + 1])
+    phases = target.node.op_names(target.side)
+    begin = 0 if at.target == target.launch else 1
+    return list(phases[begin : phases.index(target.name) + 1])
 
 
 def _joined(path: Steps, tail: Iterable[str]) -> Steps:

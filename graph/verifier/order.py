@@ -85,8 +85,9 @@ def feeds_of(plan: Plan) -> Iterator[Need]:
 
 
 def arcs_of(plan: Plan) -> Iterator[Arc]:
-    """Every ordering that running the plan gives: programs, launches, waits."""
+    """Every ordering that running the plan gives: programs, launches, meetings of ranks, waits."""
     yield from program_arcs(plan)
+    yield from _meeting_arcs(plan)
     for op in plan.graph.vertices.values():
         if op.launch is not None:
             yield op.launch, op.name, 0
@@ -100,6 +101,21 @@ def program_arcs(plan: Plan) -> Iterator[Arc]:
         for place, ((u, at), (v, then)) in enumerate(zip(program, following, strict=True)):
             # In iteration t the actor runs u for step t - at, and v for step t - then.
             yield u, v, at - then + (place == len(program) - 1)
+
+
+def _meeting_arcs(plan: Plan) -> Iterator[Arc]:
+    """What the ends of a comm node wait for: the last op of one for the first of the other."""
+    meeting = [node for node in plan.graph.nodes if node.comm is not None]
+    for here in meeting:
+        for there in meeting:
+            one, other = here.comm, there.comm
+            if one is None or other is None or here.rank == there.rank or one.name != other.name:
+                continue
+            parts = [node.op_names("device" if node.device else "host") for node in (here, there)]
+            if one.kind == "collective" or here.rank == one.members[0]:
+                yield parts[0][0], parts[1][-1], 0
+            elif one.capacity is not None:
+                yield parts[0][0], parts[1][-1], one.capacity
 
 
 class Distances:

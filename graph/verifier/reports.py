@@ -27,12 +27,15 @@ def is_fed(distance: Distances, first: str, second: str, most: int) -> bool:
 
 
 def goal_of(plan: Plan, need: Need) -> str:
-    """Host work reaches a device op only through the op that launches it."""
+    """Host work reaches a device op only through the op that launches it.
+
+    And nobody waits within a meeting: what its end must follow, its beginning must.
+    """
     ops = plan.graph.vertices
     after = ops[need.after]
     if ops[need.before].side == "host" and after.launch is not None:
         return after.launch
-    return need.after
+    return after.node.op_names(after.side)[0] if after.node.comm else need.after
 
 
 def is_reversed(plan: Plan, need: Need, distance: Distances) -> bool:

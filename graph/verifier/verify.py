@@ -9,7 +9,7 @@ orderings do exist, and compares. A plan passes if
 - no cycle of its orderings has a total distance ≤ 0 (such a plan would stop for ever);
 - every required ordering has a path at most as long as its distance (SW-RAW-…, SW-WAR-…,
   SW-WAW-…, by the sides of the two accesses);
-- no op can run ahead of another without end (SW-BOUND);
+- no op can run ahead of another of its rank without end (SW-BOUND);
 - streams receive their ops in the order in which they run them (SW-LAUNCH), and every stream
   wait is enqueued after the record it waits for, since a wait for an event that is not yet
   recorded does nothing (SW-HOST-ORDER);
@@ -284,7 +284,9 @@ def _runaways(plan: Plan, distance: Distances) -> list[Violation]:
         (slow, fast)
         for slow in last.values()
         for fast in first.values()
-        if ops[fast].side == "host" and distance(slow, fast) is None
+        if ops[fast].side == "host"
+        and ops[fast].node.rank == ops[slow].node.rank
+        and distance(slow, fast) is None
     ]
     if not free:
         return []

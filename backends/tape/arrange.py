@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..operations import address_of
 from .entries import Entry, leaves, memory_of
-from .program import Call, Operation
+from .program import Operation
 
 _LINE = 64  # bytes; new tensors begin at a multiple of it, and kernels may depend on that
 
@@ -45,7 +45,7 @@ class Pool:
         return len(sizes) - 1
 
 
-def arranged(entries: Sequence[Entry], pool: Pool) -> list[Operation | Call]:
+def arranged(entries: Sequence[Entry], pool: Pool) -> list[Operation]:
     """What does `entries` again, in order."""
     made = {memory for each in entries if not each.mutates for memory in each.writes}
     entries = _read_by_someone(entries, made)
@@ -54,7 +54,7 @@ def arranged(entries: Sequence[Entry], pool: Pool) -> list[Operation | Call]:
     placed = Placed(pool)
     entries = _written_through(entries, made - constant, placed)
     placed.plan(entries, made - constant)
-    steps: list[Operation | Call] = []
+    steps: list[Operation] = []
     for entry in entries:
         if entry.again is not None:
             args, kwargs = placed.moved(entry.args), placed.moved_named(entry.kwargs)

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from ..operations import address_of, is_view
-from .program import Call, Operation, operation
+from .program import Operation, operation
 
-Step = Operation | Call
-Way = Callable[[tuple[Any, ...], dict[str, Any], Sequence[Tensor]], Sequence[Step]]
+Way = Callable[[tuple[Any, ...], dict[str, Any], Sequence[Tensor]], Sequence[Operation]]
 
 _ALLOCATES = frozenset(
     {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"}
@@ -99,7 +98,9 @@ def _ways(func: Any) -> Iterator[Way]:
         yield partial(_with_outs, overload)
 
 
-def _copied(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> list[Step]:
+def _copied(
+    args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]
+) -> list[Operation]:
     return [_copy(places[0], args[0])]
 
 
@@ -108,7 +109,9 @@ def _copy(place: Tensor, source: Tensor) -> Operation:
     return operation(torch.ops.aten.copy_.default, (place, source), {})
 
 
-def _padded(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> list[Step]:
+def _padded(
+    args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]
+) -> list[Operation]:
     """Raises `ValueError` for a pad that cuts off."""
     source, pads, value = args[0], args[1], args[2] if len(args) > 2 else 0
     if min(pads) < 0:
@@ -123,20 +126,24 @@ def _padded(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tens
     return [operation(torch.ops.aten.fill_.Scalar, (place, value or 0), {}), copy]
 
 
-def _zeroed(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> list[Step]:
+def _zeroed(
+    args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]
+) -> list[Operation]:
     return [operation(torch.ops.aten.zero_.default, (places[0],), {})]
 
 
 def _looked_up(
     args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]
-) -> list[Step]:
+) -> list[Operation]:
     table, index = args[0], args[1]
     lines = places[0].view(-1, table.shape[1])
     looked_up = torch.ops.aten.index_select.out
     return [operation(looked_up, (table, 0, index.view(-1)), {"out": lines})]
 
 
-def _chosen(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> list[Step]:
+def _chosen(
+    args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]
+) -> list[Operation]:
     source, mask, value = args
     if not isinstance(value, Tensor):
         value = torch.full((), value, dtype=source.dtype)
@@ -163,28 +170,21 @@ def _with_outs(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     places: Sequence[Tensor],
-) -> list[Step]:
+) -> list[Operation]:
     func, names = overload
     return [operation(func, args, {**kwargs, **dict(zip(names, places, strict=True))})]
 
 
 def _and_copy(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]
-) -> list[Step]:
-    def call() -> None:
-        results = func(*args, **kwargs)
-        for place, result in zip(places, _listed(results), strict=True):
-            place.copy_(result)
-
-    return [call]
-
-
-def _listed(results: Any) -> Sequence[Tensor]:
-    return results if isinstance(results, list | tuple) else (results,)
+) -> list[Operation]:
+    return [operation(func, args, kwargs, places)]
 
 
 def _in_place(func: Any) -> Way:
-    def way(args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]) -> list[Step]:
+    def way(
+        args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Tensor]
+    ) -> list[Operation]:
         del places
         return [operation(func, args, kwargs)]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .program import Call, Operation
+from .program import Operation
 
 
 def leaves(parts: Iterable[Any]) -> Iterator[Tensor]:
@@ -40,7 +40,7 @@ class Entry:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: Sequence[Tensor]  # each [...]
-    again: Callable[..., Sequence[Operation | Call]] | None = None
+    again: Callable[..., Sequence[Operation]] | None = None
     """Of its arguments and results: how it is done again. None: nothing is to be done."""
     reads: frozenset[int] = field(init=False)
     writes: frozenset[int] = field(init=False)

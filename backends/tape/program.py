@@ -25,14 +25,19 @@ class NoNode(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """One call of an overload, with all that it is given; it returns nothing that is needed."""
+    """One call of an overload, with all that it is given."""
 
     func: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    places: Sequence[Tensor] = ()  # each [...]; where its results are copied, if they are needed
 
-    def __call__(self) -> object:
-        return self.func(*self.args, **self.kwargs)
+    def __call__(self) -> None:
+        results = self.func(*self.args, **self.kwargs)
+        if self.places:
+            several = results if isinstance(results, list | tuple) else (results,)
+            for place, result in zip(self.places, several, strict=True):
+                place.copy_(result)
 
     def given(self) -> Iterator[tuple[Any, Any]]:
         """The type that the schema has for each argument, and what it is."""
@@ -43,8 +48,16 @@ class Operation:
                 yield argument.type, self.kwargs.get(argument.name, argument.default_value)
 
 
-def operation(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Operation:
-    """A call of `func`; numbers that stand for tensors become tensors, as no node has them."""
+def operation(
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    places: Sequence[Tensor] = (),
+) -> Operation:
+    """A call of `func`, its results copied to `places[...]`.
+
+    Numbers that stand for tensors become tensors, as no node has them.
+    """
     types = {argument.name: str(argument.type) for argument in func._schema.arguments}
     names = [argument.name for argument in func._schema.arguments if not argument.kwarg_only]
     given = zip(names, args, strict=False)
@@ -52,6 +65,7 @@ def operation(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Op
         func,
         tuple(_as_tensor(types[name], part) for name, part in given),
         {name: _as_tensor(types[name], part) for name, part in kwargs.items()},
+        places,
     )
 
 
@@ -62,14 +76,12 @@ def _as_tensor(type_: str, part: Any) -> Any:
     return torch.tensor(part, dtype=dtype)
 
 
-def in_few_calls(steps: Sequence[Operation | Call]) -> list[Call]:
+def in_few_calls(steps: Sequence[Operation]) -> list[Call]:
     """The same steps in the same order; operations that follow each other are one call."""
     calls: list[Call] = []
     program = _Program()
     for step in steps:
         try:
-            if not isinstance(step, Operation):
-                raise NoNode
             program.add(step)
         except NoNode:
             calls += program.calls()
@@ -92,16 +104,26 @@ class _Program:
 
     def add(self, operation: Operation) -> None:
         """As the last node. Raises `NoNode`."""
-        schema = operation.func._schema
+        returned = [f"{each.type}" for each in operation.func._schema.returns]
+        if operation.places and returned != ["Tensor"] * len(operation.places):
+            raise NoNode
         values = [self._value(type_, part) for type_, part in operation.given()]
+        results = self._insert(operation.func, values)
+        for place, result in zip(operation.places, results, strict=False):
+            self._insert(_COPY, [self._tensor(place), result, self._graph.insertConstant(False)])
+        self._operations.append(operation)
+
+    def _insert(self, func: Any, values: Sequence[Any]) -> Sequence[Any]:
+        schema = func._schema
         node = self._graph.create(schema.name, values, len(schema.returns))
-        for value, returned in zip(node.outputs(), schema.returns, strict=True):
+        results = list(node.outputs())
+        for value, returned in zip(results, schema.returns, strict=True):
             value.setType(returned.type)
         self._graph.insertNode(node)
-        if node.schema() != str(schema):
+        if node.schema() != f"{schema}":
             node.destroy()
             raise NoNode
-        self._operations.append(operation)
+        return results
 
     def _value(self, type_: Any, part: Any) -> Any:
         if isinstance(part, Tensor):
@@ -144,3 +166,4 @@ class _Program:
 
 
 _TENSOR = torch._C.TensorType.get()
+_COPY = torch.ops.aten.copy_.default

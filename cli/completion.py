@@ -30,6 +30,13 @@ def costs(incomplete: str) -> list[str]:
     return _starting(incomplete, [*shipped_costs(), *_files(incomplete)])
 
 
+def clusters(incomplete: str) -> list[str]:
+    """Shipped cluster files, and YAML files."""
+    from ..clusters.shipped import shipped_clusters
+
+    return _starting(incomplete, [*shipped_clusters(), *_files(incomplete)])
+
+
 def sections(incomplete: str) -> list[str]:
     """What `list` can list."""
     from .listing import SECTIONS

@@ -22,6 +22,12 @@ def offer_costs(incomplete: str) -> list[str]:
     return costs(incomplete)
 
 
+def offer_clusters(incomplete: str) -> list[str]:
+    from .completion import clusters
+
+    return clusters(incomplete)
+
+
 def offer_settings(ctx: Context, incomplete: str) -> list[str]:
     from .completion import settings
 

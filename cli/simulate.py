@@ -30,6 +30,12 @@ ALL = "all"  # in place of a costs file: a table over the shipped profiles
 
 def simulate(asked: SimulateOptions) -> None:
     """Simulate a config and print it; beside it another way to run it, or all shipped profiles."""
+    if asked.cluster is not None:
+        from .simulate_cluster import simulate_cluster
+
+        simulate_cluster(asked, asked.cluster)
+        return
+    _refuse_cluster_options(asked)
     settings = overrides(asked.settings)
     form = _form(asked.output)
     if asked.costs == ALL:
@@ -53,6 +59,16 @@ def simulate(asked: SimulateOptions) -> None:
     if form is not None and asked.output is not None:
         save(asked.output, form(found))
         say(f"written to {asked.output}")
+
+
+def _refuse_cluster_options(asked: SimulateOptions) -> None:
+    """Raises `ConfigError` for options that are for a cluster, or where no config is named."""
+    for name in ("layout", "goal", "limit", "trace"):
+        if getattr(asked, name) is not None:
+            raise ConfigError.at(Mark(f"--{name}"), "is for a cluster: add --cluster FILE")
+    if not asked.config:
+        said = "name a config, as in `stepweave simulate quickstart`, or a --cluster"
+        raise ConfigError.at(Mark("simulate"), said)
 
 
 def _beside(found: Simulation, other: Simulation) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from .options import (
     PromptTexts,
     Rows,
     Settings,
+    offer_clusters,
     offer_configs,
     offer_sections,
     to_file,
@@ -261,17 +262,30 @@ class ProfileOptions(OfPrompts):
 
 @verb(app, "simulate")
 class SimulateOptions:
-    """Simulate a plan on a virtual clock, without a model or tensors.
+    """Simulate a plan, or layouts of a cluster, on a virtual clock, without a model or tensors.
 
     \b
     Durations are those of --costs. Without --costs, they are the hints of the config.
+    With --cluster, requests are served in simulated time on devices that are described in a file.
       stepweave simulate async_eagle3_grammar --costs llama_8b --rows 10 --tokens-per-step 2.25
       stepweave simulate quickstart --costs quickstart.costs.yaml --compare executor=serial
       stepweave simulate async_eagle3_grammar --costs all
       stepweave simulate abstract_decode --jitter 0.2 --seed 7
+      stepweave simulate --cluster llama_70b_h200 --goal latency --limit ttft_p99=500
+      stepweave simulate --cluster llama_70b_h200 --layout 8x1x1 --layout 4x1x2 -o layouts.svg
+      stepweave simulate --cluster llama_70b_2_nodes --trace mooncake_trace.jsonl --json
+      stepweave simulate --cluster llama_70b_h200 --set link.gb_s=185 --set load.rate=2
     """
 
-    config: Config
+    config: Annotated[
+        str,
+        Argument(
+            metavar="CONFIG",
+            help="A YAML file, or the name of a shipped config. With --cluster, the pipeline in "
+            "place of the file's.",
+            autocompletion=offer_configs,
+        ),
+    ] = ""
     costs: Annotated[
         str | None,
         Option(
@@ -299,9 +313,50 @@ class SimulateOptions:
             metavar="KEY=VALUE", help="Also simulate the config with this setting, and compare."
         ),
     ] = None
+    cluster: Annotated[
+        str | None,
+        Option(
+            metavar="FILE|NAME",
+            help="Simulate layouts of a model over the devices of a cluster file, or of a shipped "
+            "one. --set changes that file.",
+            autocompletion=offer_clusters,
+        ),
+    ] = None
+    layout: Annotated[
+        list[str] | None,
+        Option(
+            metavar="TxPxR",
+            help="A layout of the cluster: ranks of a tensor group, stages, replicas. Can be "
+            "repeated. Default: those of the file.",
+        ),
+    ] = None
+    goal: Annotated[
+        Literal["throughput", "latency"] | None,
+        Option(
+            help="What the best layout has: most output tokens a second, or the shortest mean "
+            "end-to-end latency. Default: throughput."
+        ),
+    ] = None
+    limit: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME=MS",
+            help="A latency that the best layout keeps to, as ttft_p99=500. Can be repeated.",
+        ),
+    ] = None
+    trace: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="Replay a trace on the cluster: .csv as of Azure, else JSON lines as of Mooncake.",
+        ),
+    ] = None
     output: Annotated[
         Path | None,
-        to_file("Write the timeline to a file: .html, .json (Perfetto), .svg or .txt."),
+        to_file(
+            "Write the timeline to a file: .html, .json (Perfetto), .svg or .txt; of a cluster "
+            "the figures: .json, .svg or .txt."
+        ),
     ] = None
     settings: Settings = None
     json: AsJson = False

@@ -211,7 +211,7 @@ class Costs:
         found: dict[str, float] = {}
         beyond: dict[str, list[str]] = {}
         for name, vertex in graph.vertices.items():
-            if (op := self._costs_of(name, vertex)) is not None:
+            if (op := self.op_costs(name, vertex)) is not None:
                 found[name] = op.at(rows, tokens)
                 for said in op.outside(rows, tokens):
                     beyond.setdefault(said, []).append(name)
@@ -230,7 +230,8 @@ class Costs:
             ),
         )
 
-    def _costs_of(self, name: str, vertex: Vertex) -> OpCosts | None:
+    def op_costs(self, name: str, vertex: Vertex) -> OpCosts | None:
+        """What the file says of an op, first of all for the kind of its node."""
         return self.file.kinds.get(vertex.node.kind, {}).get(name) or self.file.ops.get(name)
 
     def _mismatch(self, graph: StepGraph, found: Mapping[str, float]) -> Iterator[str]:

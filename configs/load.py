@@ -95,7 +95,7 @@ def load(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Loaded
     """The config together with its source. Raises `ConfigError` listing all that is wrong."""
     path = _find(str(name), Path())
     merged, extended = _merged(path, str(name), ())
-    return _loaded(_with_settings(merged, overrides or {}), str(name), extended)
+    return _loaded(with_settings(merged, overrides or {}), str(name), extended)
 
 
 def _loaded(source: Located, name: str, extended: Extended | None = None) -> Loaded:
@@ -220,7 +220,7 @@ def _names(parts: list[Located]) -> list[str | None]:
     return found
 
 
-def _with_settings(source: Located, overrides: Mapping[str, Any]) -> Located:
+def with_settings(source: Located, overrides: Mapping[str, Any]) -> Located:
     """`source` with values replaced; nodes and policies as in a file that extends it."""
     changes: Located | None = None
     for key, given in dotted(overrides):

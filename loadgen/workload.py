@@ -23,6 +23,12 @@ class Workload(Protocol):
     def asks(self, count: int, seed: int, cost: WordCost) -> list[Ask]: ...
 
 
+def drawn_length(draw: np.random.Generator, mean: int, spread: float) -> int:
+    """A number of tokens from `1 - spread` to `1 + spread` times the mean, at least 1."""
+    low, high = round(mean * (1 - spread)), round(mean * (1 + spread))
+    return max(1, int(draw.integers(low, high + 1)))
+
+
 @dataclass(frozen=True)
 class RandomPrompts:
     """Prompts and answers of random lengths, in tokens, around the given ones.
@@ -46,16 +52,14 @@ class RandomPrompts:
         ]
         found = []
         for index in range(count):
-            own, output = (self._length(lengths, mean) for mean in (self.input, self.output))
+            own, output = (
+                drawn_length(lengths, mean, self.spread) for mean in (self.input, self.output)
+            )
             own = max(1, own - round(cost.added))
             text = words(cost.words(own), seed, _BODY, index)
             prefix = shared[int(choice.integers(self.prefixes))]
             found.append(Ask(str(index), f"{prefix} {text}".strip(), output))
         return found
-
-    def _length(self, draw: np.random.Generator, mean: int) -> int:
-        low, high = round(mean * (1 - self.spread)), round(mean * (1 + self.spread))
-        return max(1, int(draw.integers(low, high + 1)))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.plan import Plan
 from .timeline import Predecessor, Span, Timeline, steady_steps
 
+_REMEMBERED = 1 << 12  # steps, where spans are not kept: no op runs so far ahead of another
+
 
 class Turn(NamedTuple):
     """An op whose turn has come: all that it has to come after is over."""
@@ -90,7 +92,8 @@ class Clock:
     """The state of a simulation: when each op of each step began and ended, and who is where.
 
     With `recorded` it does not say when ops run, but follows a run that has been: only what held
-    them is found out.
+    them is found out. With `seen` each span goes there and is not kept, nor are the times of steps
+    that no op looks back to: so a run may have any number of steps.
     """
 
     plan: Plan
@@ -101,6 +104,7 @@ class Clock:
     jitter: float
     takes: Callable[[Turn], float] | None
     recorded: Mapping[tuple[str, int], tuple[float, float]] | None = None
+    seen: Callable[[Span], None] | None = None
     spans: list[Span] = field(default_factory=list)
     performed: int = 0
 
@@ -195,7 +199,9 @@ class Clock:
         self.performed += 1
         if runs and (self.recorded is None or noted is not None):
             lane = self.plan.graph.vertices[task.op].actor
-            self.spans.append(Span(task.op, step, lane, start, end, held, ready))
+            (self.seen or self.spans.append)(Span(task.op, step, lane, start, end, held, ready))
+        if self.seen is not None and (old := step - _REMEMBERED) in self.ends[task.op]:
+            del self.starts[task.op][old], self.ends[task.op][old]
 
     def _over(self, op: str, before: Predecessor, latest: float, runs: bool) -> float:
         """When what an op awaits is out of its way; `latest` is when it started, where known."""

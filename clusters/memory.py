@@ -1,0 +1,72 @@
+"""What a layout leaves for keys and values; a layout that does not fit is refused with numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .layout import Layout, Unfit
+from .model_shape import ModelConfig
+from .parts import DeviceConfig
+
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of one replica, by stage, in bytes on each of its devices."""
+
+    weights: tuple[float, ...]
+    token: tuple[float, ...]  # of one token in the cache
+    usable: float
+    block_size: int
+
+    @property
+    def blocks(self) -> int:
+        """KV blocks of a replica: those of the stage that has room for the fewest."""
+        return min(
+            int((self.usable - weights) // (token * self.block_size))
+            for weights, token in zip(self.weights, self.token, strict=True)
+        )
+
+
+def memory_of(
+    layout: Layout,
+    model: ModelConfig,
+    device: DeviceConfig,
+    *,
+    share: float,
+    block_size: int,
+    drafter_bytes: float = 0.0,
+) -> Memory:
+    """What each device of a replica holds; `share` of its memory may be used.
+
+    The drafter lies whole on every device of the last stage. Raises `Unfit` where the weights
+    leave no room for a block.
+    """
+    stages = layout.layers(model)
+    weights = [
+        stage_weights(layout, model, stage) * model.weight_bytes for stage in range(len(stages))
+    ]
+    weights[-1] += drafter_bytes
+    token = [float(len(layers) * model.cache_bytes(layout.tensor)) for layers in stages]
+    found = Memory(tuple(weights), tuple(token), device.memory_gb * GB * share, block_size)
+    if found.blocks < 1:
+        largest = max(weights)
+        stage = weights.index(largest)
+        raise Unfit(
+            f"stage {stage} needs {largest / GB:.1f} GB for weights and "
+            f"{token[stage] * block_size / GB:.3f} GB for a KV block on each device; "
+            f"{found.usable / GB:.1f} of {device.memory_gb:g} GB may be used"
+        )
+    return found
+
+
+def stage_weights(layout: Layout, model: ModelConfig, stage: int) -> float:
+    """Parameters on each device of a stage: the first has the embedding, the last the head."""
+    layers = layout.layers(model)[stage]
+    whole = len(layers) * model.replicated_parameters
+    shared = model.layer_parameters(layers) - whole
+    ends = (stage == 0) + (stage == layout.pipeline - 1)
+    if model.tied and layout.pipeline == 1:
+        ends = 1
+    return whole + (shared + ends * model.embedding_parameters) / layout.tensor

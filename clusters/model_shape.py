@@ -1,0 +1,143 @@
+"""The shape of a model, and what follows from it: parameters, bytes, operations."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ..configs.costs import Text
+from ..configs.part import Part
+
+Count = Annotated[int, Field(ge=1, le=1 << 24)]
+_BYTES = {"float32": 4, "bfloat16": 2, "float8": 1}
+Format = Literal["float32", "bfloat16", "float8"]
+
+
+class ExpertsConfig(Part):
+    """Experts in place of the feed-forward part of a layer."""
+
+    count: Count = Field(description="Experts that a token may be sent to.")
+    active: Count = Field(description="Experts that a token is sent to.")
+    shared: int = Field(default=0, ge=0, le=1024, description="Experts that every token visits.")
+    ffn: Count = Field(description="Inner width of an expert.")
+    dense_layers: int = Field(default=0, ge=0, le=1 << 16, description="First layers without.")
+
+
+class LatentConfig(Part):
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434); widths of one head or token."""
+
+    query: Count = Field(description="Width of the compressed queries.")
+    key_value: Count = Field(description="Width of the compressed keys and values.")
+    rope: Count = Field(description="Rotated part of a key, shared by all heads.")
+    no_rope: Count = Field(description="The other part of a key of one head.")
+    value: Count = Field(description="Width of a value of one head.")
+    cache: Literal["expanded", "latent"] = Field(
+        default="expanded",
+        description="expanded: keys and values of every head are kept, as transformers does. "
+        "latent: the compressed ones are kept, whole on each device.",
+    )
+
+
+class ModelConfig(Part):
+    """A causal decoder by its shape."""
+
+    describes: Text = Field(description="The model, as text for readers.")
+    layers: Count
+    hidden: Count = Field(description="Width of a hidden state.")
+    heads: Count = Field(description="Query heads.")
+    kv_heads: Count = Field(description="Heads of keys and values.")
+    head_dim: Count = Field(description="Width of a head.")
+    ffn: Count = Field(description="Inner width of the feed-forward part, with three matrices.")
+    vocab: Count
+    tied: bool = Field(default=False, description="The head has the weights of the embedding.")
+    weights: Format = Field(default="bfloat16", description="Number format of the weights.")
+    cache: Format = Field(default="bfloat16", description="Number format of keys and values.")
+    kernels: int = Field(
+        default=13, ge=0, le=4096, description="Kernels of a layer, each with `kernel_us`."
+    )
+    experts: ExpertsConfig | None = Field(default=None, description="null: every layer is dense.")
+    latent: LatentConfig | None = Field(default=None, description="null: grouped attention.")
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of one parameter."""
+        return _BYTES[self.weights]
+
+    @property
+    def hidden_bytes(self) -> int:
+        """Of the hidden state of one token, in 16 bits or as wide as the weights."""
+        return self.hidden * max(2, self.weight_bytes)
+
+    @property
+    def attention_parameters(self) -> int:
+        """Of one layer."""
+        h, n, latent = self.hidden, self.heads, self.latent
+        if latent is None:
+            return 2 * h * n * self.head_dim + 2 * h * self.kv_heads * self.head_dim
+        key = latent.no_rope + latent.rope
+        expanded = latent.query * n * key + latent.key_value * n * (latent.no_rope + latent.value)
+        return self.replicated_parameters + expanded + n * latent.value * h
+
+    @property
+    def replicated_parameters(self) -> int:
+        """Of one layer: those of its attention that every rank of a tensor group holds whole."""
+        if self.latent is None:
+            return 0
+        return self.hidden * (self.latent.query + self.latent.key_value + self.latent.rope)
+
+    @property
+    def dense_parameters(self) -> int:
+        """Of the feed-forward part of a layer without experts."""
+        return 3 * self.hidden * self.ffn
+
+    @property
+    def expert_parameters(self) -> int:
+        """Of one expert; 0 without."""
+        return 0 if self.experts is None else 3 * self.hidden * self.experts.ffn
+
+    @property
+    def embedding_parameters(self) -> int:
+        return self.vocab * self.hidden
+
+    def expert_layers(self, layers: range) -> int:
+        """How many of these layers have experts."""
+        if self.experts is None:
+            return 0
+        return len(range(max(layers.start, self.experts.dense_layers), layers.stop))
+
+    def layer_parameters(self, layers: range) -> int:
+        """Of all these layers together."""
+        sparse = self.expert_layers(layers)
+        found = len(layers) * self.attention_parameters
+        found += (len(layers) - sparse) * self.dense_parameters
+        if self.experts is not None:
+            each = (self.experts.count + self.experts.shared) * self.expert_parameters
+            found += sparse * (each + self.hidden * self.experts.count)
+        return found
+
+    @property
+    def parameters(self) -> int:
+        """All of them."""
+        embeddings = (1 if self.tied else 2) * self.embedding_parameters
+        return self.layer_parameters(range(self.layers)) + embeddings
+
+    def cache_bytes(self, tensor: int) -> int:
+        """What one token takes in the cache of one layer, on each of `tensor` ranks."""
+        size, latent = _BYTES[self.cache], self.latent
+        if latent is None:
+            return 2 * self.kv_heads // tensor * self.head_dim * size
+        if latent.cache == "latent":
+            return (latent.key_value + latent.rope) * size
+        return self.heads // tensor * (latent.no_rope + latent.rope + latent.value) * size
+
+    def attention_operations(self, tensor: int) -> float:
+        """Of one query token with one token of its context, in one layer on each rank."""
+        latent = self.latent
+        if latent is None:
+            width = 2 * self.head_dim
+        elif latent.cache == "latent":
+            width = 2 * latent.key_value + latent.rope
+        else:
+            width = latent.no_rope + latent.rope + latent.value
+        return 2.0 * self.heads / tensor * width

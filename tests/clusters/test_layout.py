@@ -1,0 +1,84 @@
+"""Layouts: where ranks lie, who has which layers, and what does not fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepweave.clusters.layout import Layout, LayoutConfig, Unfit, possible_layouts
+from stepweave.clusters.memory import memory_of, stage_weights
+from stepweave.clusters.model_shape import ModelConfig
+from stepweave.clusters.parts import DeviceConfig
+from stepweave.clusters.shipped import part_of
+
+LLAMA = part_of("models", ModelConfig, "llama_70b")
+R1 = part_of("models", ModelConfig, "deepseek_r1")
+H100 = part_of("devices", DeviceConfig, "h100")
+H200 = part_of("devices", DeviceConfig, "h200")
+
+
+def laid(tensor: int = 1, pipeline: int = 1, replicas: int = 1, model: ModelConfig = LLAMA) -> Layout:
+    return Layout.of(LayoutConfig(tensor=tensor, pipeline=pipeline, replicas=replicas), model)
+
+
+def test_every_layer_is_in_one_stage_and_stages_differ_by_one_at_most() -> None:
+    for stages in (1, 3, 7, 8):
+        layers = laid(pipeline=stages).layers(LLAMA)
+        assert [each for stage in layers for each in stage] == list(range(80))
+        assert max(map(len, layers)) - min(map(len, layers)) <= 1
+
+
+def test_every_device_is_in_one_tensor_group() -> None:
+    layout = laid(tensor=2, pipeline=2, replicas=2)
+    groups = [layout.stage_devices(replica, stage) for replica in (0, 1) for stage in (0, 1)]
+    assert [device for group in groups for device in group] == list(range(8))
+
+
+def test_a_tensor_group_that_does_not_divide_the_kv_heads_is_refused_with_those_that_do() -> None:
+    with pytest.raises(Unfit, match="tensor 16 does not divide 8 KV heads: use one of 1, 2, 4, 8"):
+        laid(tensor=16)
+
+
+def test_more_stages_than_layers_are_refused() -> None:
+    with pytest.raises(Unfit, match="the model has 80 layers only"):
+        laid(pipeline=81)
+
+
+def test_all_possible_layouts_use_all_devices() -> None:
+    found = [Layout.of(each, LLAMA) for each in possible_layouts(8, LLAMA)]
+    assert {each.devices for each in found} == {8}
+    assert len({str(each) for each in found}) == len(found) == 10
+
+
+def test_a_pipeline_has_one_group_more_than_stages_unless_it_says_otherwise() -> None:
+    assert [laid(pipeline=stages).groups for stages in (1, 2, 4, 7, 8)] == [1, 3, 5, 8, 8]
+    asked = LayoutConfig(pipeline=4, groups=2)
+    assert Layout.of(asked, LLAMA).groups == 2
+
+
+@pytest.mark.parametrize(("tensor", "stages"), [(1, 1), (8, 1), (2, 4), (4, 3)])
+def test_the_weights_of_all_devices_are_those_of_the_model(tensor: int, stages: int) -> None:
+    layout = laid(tensor, stages)
+    total = sum(tensor * stage_weights(layout, LLAMA, stage) for stage in range(stages))
+    assert total == pytest.approx(LLAMA.parameters)
+
+
+def test_deepseek_r1_fits_eight_h200_and_not_eight_h100_and_says_by_how_much() -> None:
+    layout = laid(tensor=8, model=R1)
+    found = memory_of(layout, R1, H200, share=0.9, block_size=16)
+    # 126.9 GB may be used; 671 GB of weights in 8 parts, and what every rank holds whole
+    assert found.weights[0] / 1e9 == pytest.approx(84.7, abs=0.1)
+    token = 61 * 16 * 320 * 2
+    assert found.blocks == int((141e9 * 0.9 - found.weights[0]) // (16 * token))
+    with pytest.raises(Unfit, match=r"needs 84\.7 GB for weights .* 72\.0 of 80 GB may be used"):
+        memory_of(layout, R1, H100, share=0.9, block_size=16)
+
+
+def test_the_stage_with_the_least_room_decides_how_many_blocks_there_are() -> None:
+    layout = laid(tensor=4, pipeline=3)
+    found = memory_of(layout, LLAMA, H100, share=0.9, block_size=16)
+    by_stage = [
+        int((found.usable - weights) // (16 * token))
+        for weights, token in zip(found.weights, found.token, strict=True)
+    ]
+    assert found.blocks == min(by_stage)
+    assert len(set(by_stage)) > 1

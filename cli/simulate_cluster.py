@@ -65,7 +65,7 @@ def _layout(text: str) -> LayoutConfig:
     """`8x1x2`: tensor 8, pipeline 1, replicas 2. Raises `ConfigError`."""
     sizes = text.lower().split("x")
     if not 1 <= len(sizes) <= 3 or not all(
-        size.isascii() and size.isdecimal() and 1 <= int(size[:9]) <= 1 << 16 for size in sizes
+        size.isascii() and size.isdecimal() and 1 <= int(size[:9]) <= 4096 for size in sizes
     ):
         said = "write it as TENSORxPIPELINExREPLICAS, as in 4x2x1; what is left out is 1"
         raise ConfigError.at(Mark(f"--layout {text}"), said)

@@ -19,7 +19,7 @@ from ..configs.yaml_source import Located, read_yaml
 from ..nodes.node_config import Name
 from .layout import LayoutConfig
 from .links import unknown_algorithm
-from .model_shape import Count, ModelConfig
+from .model_shape import Count, ShapeConfig
 from .parts import DeviceConfig, FromZero, LinkConfig, Positive, Share
 from .shipped import SHIPPED, cluster_path, part_of, shipped_parts
 
@@ -33,8 +33,8 @@ def _by_name(kind: str, model: type[M]) -> Callable[[Any], Any]:
 
 
 _Model = Annotated[
-    ModelConfig,
-    BeforeValidator(_by_name("models", ModelConfig), json_schema_input_type=str | ModelConfig),
+    ShapeConfig,
+    BeforeValidator(_by_name("models", ShapeConfig), json_schema_input_type=str | ShapeConfig),
 ]
 _Device = Annotated[
     DeviceConfig,

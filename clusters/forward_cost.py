@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from .layout import Layout
 from .links import Fabric
-from .model_shape import ModelConfig
+from .model_shape import ShapeConfig
 from .parts import DeviceConfig
 
 
@@ -45,7 +45,7 @@ class Parts(NamedTuple):
 class ForwardCost:
     """The forward pass of one stage of one replica on each of its devices."""
 
-    model: ModelConfig
+    model: ShapeConfig
     device: DeviceConfig
     fabric: Fabric
     layout: Layout

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
 
 from pydantic import Field
 
 from ..configs.part import Part
 from ..graph.errors import StepweaveError
-from .model_shape import Count, ModelConfig
+from .model_shape import ShapeConfig
 
 MOST_GROUPS = 8  # the largest depth of a pipeline
+
+Size = Annotated[int, Field(ge=1, le=4096)]
 
 
 class Unfit(StepweaveError):
@@ -24,9 +27,9 @@ class Unfit(StepweaveError):
 class LayoutConfig(Part):
     """How many ranks share each layer, how many stages share the layers, and how many copies."""
 
-    tensor: Count = Field(default=1, description="Ranks that share every layer.")
-    pipeline: Count = Field(default=1, description="Stages that share the layers.")
-    replicas: Count = Field(default=1, description="Copies of all this, each with its requests.")
+    tensor: Size = Field(default=1, description="Ranks that share every layer.")
+    pipeline: Size = Field(default=1, description="Stages that share the layers.")
+    replicas: Size = Field(default=1, description="Copies of all this, each with its requests.")
     groups: int | None = Field(
         default=None,
         ge=1,
@@ -50,7 +53,7 @@ class Layout:
     groups: int = 1
 
     @staticmethod
-    def of(asked: LayoutConfig, model: ModelConfig) -> Layout:
+    def of(asked: LayoutConfig, model: ShapeConfig) -> Layout:
         """Raises `Unfit` where heads or layers cannot be shared so."""
         tensor, stages = asked.tensor, asked.pipeline
         for what, count in (
@@ -77,7 +80,7 @@ class Layout:
         """`4x2x1`: tensor 4, pipeline 2, one replica."""
         return f"{self.tensor}x{self.pipeline}x{self.replicas}"
 
-    def layers(self, model: ModelConfig) -> list[range]:
+    def layers(self, model: ShapeConfig) -> list[range]:
         """The layers of each stage; where they do not divide, the first stages have one more."""
         each, more = divmod(model.layers, self.pipeline)
         bounds = [stage * each + min(stage, more) for stage in range(self.pipeline + 1)]
@@ -89,7 +92,7 @@ class Layout:
         return range(first, first + self.tensor)
 
 
-def possible_layouts(devices: int, model: ModelConfig) -> Iterator[LayoutConfig]:
+def possible_layouts(devices: int, model: ShapeConfig) -> Iterator[LayoutConfig]:
     """Every layout that uses all devices, with tensor groups that the model's sizes allow."""
     for tensor in (each for each in range(1, devices + 1) if devices % each == 0):
         for stages in range(1, devices // tensor + 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .layout import Layout, Unfit
-from .model_shape import ModelConfig
+from .model_shape import ShapeConfig
 from .parts import DeviceConfig
 
 GB = 1e9
@@ -31,7 +31,7 @@ class Memory:
 
 def memory_of(
     layout: Layout,
-    model: ModelConfig,
+    model: ShapeConfig,
     device: DeviceConfig,
     *,
     share: float,
@@ -61,7 +61,7 @@ def memory_of(
     return found
 
 
-def stage_weights(layout: Layout, model: ModelConfig, stage: int) -> float:
+def stage_weights(layout: Layout, model: ShapeConfig, stage: int) -> float:
     """Parameters on each device of a stage: the first has the embedding, the last the head."""
     layers = layout.layers(model)[stage]
     whole = len(layers) * model.replicated_parameters

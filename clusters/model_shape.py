@@ -39,17 +39,17 @@ class LatentConfig(Part):
     )
 
 
-class ModelConfig(Part):
+class ShapeConfig(Part):
     """A causal decoder by its shape."""
 
     describes: Text = Field(description="The model, as text for readers.")
-    layers: Count
+    layers: Count = Field(description="Decoder layers.")
     hidden: Count = Field(description="Width of a hidden state.")
     heads: Count = Field(description="Query heads.")
     kv_heads: Count = Field(description="Heads of keys and values.")
     head_dim: Count = Field(description="Width of a head.")
     ffn: Count = Field(description="Inner width of the feed-forward part, with three matrices.")
-    vocab: Count
+    vocab: Count = Field(description="Tokens that the embedding knows.")
     tied: bool = Field(default=False, description="The head has the weights of the embedding.")
     weights: Format = Field(default="bfloat16", description="Number format of the weights.")
     cache: Format = Field(default="bfloat16", description="Number format of keys and values.")

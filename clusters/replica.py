@@ -60,7 +60,6 @@ class Replica:
     end_us: float = 0.0
     least_free_blocks: int = 0
     _steps: dict[int, Step] = field(default_factory=dict)
-    _flying: int = 0
     _next: int = 0
 
     def __post_init__(self) -> None:
@@ -104,7 +103,7 @@ class Replica:
         now_us = turn.start_us
         self._arrive(now_us)
         step = self.scheduler.next_step(now_us)
-        if not step.rows and not self._flying:
+        if not step.rows and not self.scheduler.flying:
             if self._next == len(self.jobs):
                 raise _AllServed
             now_us = self.jobs[self._next].due_us
@@ -113,7 +112,6 @@ class Replica:
             step = self.scheduler.next_step(now_us)
         self._steps[turn.step] = step
         if step.rows:
-            self._flying += 1
             self.steps += 1
             self.rows += len(step.rows)
             self.least_free_blocks = min(self.least_free_blocks, self.scheduler.free_blocks)
@@ -128,7 +126,6 @@ class Replica:
 
     def _settle(self, number: int, step: Step, now_us: float) -> None:
         if step.rows:
-            self._flying -= 1
             before = self.scheduler.inside
             self.scheduler.settle(step, now_us)
             self.ended += before - self.scheduler.inside

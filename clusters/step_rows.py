@@ -53,6 +53,7 @@ class StepScheduler:
         self.running: list[Job] = []
         self.free_blocks = limits.num_blocks
         self.preemptions = 0
+        self.flying = 0  # steps with rows that are not settled
         self._turn = 0
 
     @property
@@ -96,12 +97,15 @@ class StepScheduler:
                 attended += (2 * job.computed - count + 1) * count // 2
                 sampled += gives == "first"
         step.work = Work(len(step.rows), tokens, sampled, context, attended)
-        if not step.rows and self.inside and not any(self._flying(j) for j in self.running):
+        if step.rows:
+            self.flying += 1
+        elif self.inside and not self.flying:
             self.decisions.nobody_runs()
         return step
 
     def settle(self, step: Step, now_us: float) -> None:
-        """The results of a step are known."""
+        """The results of a step with rows are known."""
+        self.flying -= 1
         for job, _, gives in step.rows:
             if gives == "nothing":
                 job.silent -= 1
@@ -159,7 +163,7 @@ class StepScheduler:
         if left < 1 or not waiting:
             return
         most = self._rows_at_most(arriving=bool(self.waiting))
-        views = [_view(job, job.target - job.computed, False) for job in waiting.values()]
+        views = [_view(job, _wanted(job), False) for job in waiting.values()]
         for view in self.decisions.order(views):
             job = waiting.pop(view.uid, None) or self.decisions.not_offered(view)
             if left < 1 or len(step.rows) >= most:
@@ -252,6 +256,11 @@ class StepScheduler:
 
 def _view(job: Job, tokens: int, decodes: bool) -> RowView:
     return RowView(0, job.uid, job.turn, tokens, decodes, job.running)
+
+
+def _wanted(job: Job) -> int:
+    """Tokens of its prompt that are to be computed; after a preemption those it has settled too."""
+    return job.target - job.computed if job.running else job.prompt + job.settled
 
 
 def _running_view(job: Job) -> RunningView:

@@ -9,6 +9,7 @@ from typing import Any
 
 from sections.markdown import first_sentence, table
 
+from stepweave.clusters.file import ClusterConfig
 from stepweave.configs.schema import json_schema
 
 SECTIONS = ("model", "scheduler", "policies", "nodes")  # have a table of their own
@@ -16,9 +17,9 @@ SECTIONS = ("model", "scheduler", "policies", "nodes")  # have a table of their 
 
 @cache
 def schema() -> Mapping[str, Any]:
-    """The JSON Schema's definitions, by model."""
-    found: Mapping[str, Any] = json_schema()["$defs"]
-    return found
+    """The definitions of the JSON Schemas of configs and of cluster files, by model."""
+    cluster = ClusterConfig.model_json_schema()
+    return {**json_schema()["$defs"], **cluster["$defs"], "ClusterConfig": cluster}
 
 
 def keys(model: str, only: Collection[str] | None = None) -> str:

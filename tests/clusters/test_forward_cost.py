@@ -7,7 +7,7 @@ import pytest
 from stepweave.clusters.forward_cost import ForwardCost, Work
 from stepweave.clusters.layout import Layout
 from stepweave.clusters.links import Fabric
-from stepweave.clusters.model_shape import ModelConfig
+from stepweave.clusters.model_shape import ShapeConfig
 from stepweave.clusters.parts import DeviceConfig, LinkConfig
 from stepweave.clusters.shipped import part_of
 
@@ -17,7 +17,7 @@ FABRIC = Fabric(part_of("links", LinkConfig, "nvlink4"), None, 8, "nccl")
 
 
 def cost(name: str, layout: Layout, stage: int = 0, device: DeviceConfig = H200) -> ForwardCost:
-    return ForwardCost(part_of("models", ModelConfig, name), device, FABRIC, layout, stage)
+    return ForwardCost(part_of("models", ShapeConfig, name), device, FABRIC, layout, stage)
 
 
 def decode(rows: int, context: int = 400) -> Work:

@@ -6,17 +6,19 @@ import pytest
 
 from stepweave.clusters.layout import Layout, LayoutConfig, Unfit, possible_layouts
 from stepweave.clusters.memory import memory_of, stage_weights
-from stepweave.clusters.model_shape import ModelConfig
+from stepweave.clusters.model_shape import ShapeConfig
 from stepweave.clusters.parts import DeviceConfig
 from stepweave.clusters.shipped import part_of
 
-LLAMA = part_of("models", ModelConfig, "llama_70b")
-R1 = part_of("models", ModelConfig, "deepseek_r1")
+LLAMA = part_of("models", ShapeConfig, "llama_70b")
+R1 = part_of("models", ShapeConfig, "deepseek_r1")
 H100 = part_of("devices", DeviceConfig, "h100")
 H200 = part_of("devices", DeviceConfig, "h200")
 
 
-def laid(tensor: int = 1, pipeline: int = 1, replicas: int = 1, model: ModelConfig = LLAMA) -> Layout:
+def laid(
+    tensor: int = 1, pipeline: int = 1, replicas: int = 1, model: ShapeConfig = LLAMA
+) -> Layout:
     return Layout.of(LayoutConfig(tensor=tensor, pipeline=pipeline, replicas=replicas), model)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 
@@ -64,7 +63,7 @@ def test_one_group_more_than_stages_hides_what_as_many_as_stages_do_not() -> Non
     "pipeline", ["async", "async_eagle3_grammar", "grammar_worker", "drafter_stream", "async_ngram"]
 )
 def test_every_pipeline_can_be_spread_and_its_plan_is_sound(pipeline: str) -> None:
-    for stages, groups in product((1, 2, 3), (2, 3)):
+    for stages, groups in ((1, 2), (3, 2)):
         found = spread(stages, groups, pipeline)
         verify(compile_plan(found.graph))
         assert len(found.stages) == stages == len(found.messages) + 1
@@ -92,7 +91,7 @@ def test_a_plan_without_the_message_between_stages_is_refused() -> None:
     """The oracle of soundness bites: leave out a wait of a stage for its message."""
     found = spread(2, 3)
     plan = compile_plan(found.graph)
-    waits = tuple(w for w in plan.waits if not (w.target == found.stages[1]))
+    waits = tuple(w for w in plan.waits if w.target != found.stages[1])
     assert len(waits) < len(plan.waits)
     with pytest.raises(Exception, match=r"SW-|not"):
         verify(replace(plan, waits=waits))

@@ -89,6 +89,17 @@ MaxTokens = Annotated[
     int | None,
     Option(min=1, max=1 << 20, help="Largest number of tokens generated for each request."),
 ]
+Ranks = Annotated[
+    int | None,
+    Option(
+        "--tp",
+        metavar="N",
+        min=1,
+        max=1024,
+        help="Divide the model among N processes, each with a device of its own (tensor "
+        "parallelism). The command starts them.",
+    ),
+]
 AsJson = Annotated[bool, Option("--json", help="Print one JSON object.")]
 
 

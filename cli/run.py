@@ -13,6 +13,7 @@ from .compare import compared
 from .loading import loaded, warming_up
 from .output import check_writable, writing
 from .planned import runnable
+from .ranks import as_ranks, with_ranks
 from .reporting import UNSOUND, say
 from .requested import requested
 from .settings import overrides
@@ -21,6 +22,7 @@ from .signals import cancelled_by_signals
 if TYPE_CHECKING:
     from ..configs.prompts import PromptLine
     from ..configs.schema import PipelineConfig
+    from ..serving.llm import LLM
     from .verbs import RunOptions
 
 
@@ -33,7 +35,9 @@ def run(asked: RunOptions) -> int:
     if asked.output is not None:
         check_writable(asked.output)
     strict = {"check": "strict"} if asked.strict else {}
-    config = runnable(asked.config, overrides(asked.settings) | strict)
+    config = runnable(asked.config, with_ranks(overrides(asked.settings), asked.tp) | strict)
+    if (status := as_ranks(config)) is not None:
+        return status
     lines = requested(config, asked, asked.schema)
     if asked.output is None:
         return _run(asked, config, lines, sys.stdout)
@@ -46,7 +50,17 @@ def run(asked: RunOptions) -> int:
 def _run(
     asked: RunOptions, config: PipelineConfig, lines: Sequence[PromptLine], out: TextIO
 ) -> int:
-    llm = loaded(config)
+    with loaded(config) as llm:
+        return _generated(asked, llm, config, lines, out)
+
+
+def _generated(
+    asked: RunOptions,
+    llm: LLM,
+    config: PipelineConfig,
+    lines: Sequence[PromptLine],
+    out: TextIO,
+) -> int:
     from ..serving.llm import Interrupted  # only now: it takes seconds
     from .results import print_text, write_json, write_summary
 

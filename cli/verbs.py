@@ -21,6 +21,7 @@ from .options import (
     OfPrompts,
     PromptsFile,
     PromptTexts,
+    Ranks,
     Rows,
     Settings,
     offer_clusters,
@@ -90,6 +91,7 @@ class RunOptions(OfPrompts):
       stepweave run async --prompts requests.jsonl --json -o results.jsonl
       stepweave run async --prompts - --set scheduler.max_rows=4 < requests.jsonl
       stepweave run quickstart --compare --set depth=3
+      stepweave run async --tp 2 --set model.name=path/to/model
     """
 
     config: Config
@@ -100,6 +102,7 @@ class RunOptions(OfPrompts):
         Option(metavar="FILE", help="JSON Schema that outputs for --prompt must follow."),
     ] = None
     max_tokens: MaxTokens = None
+    tp: Ranks = None
     settings: Settings = None
     json: Annotated[
         bool,

@@ -102,10 +102,11 @@ def _loaded(source: Located, name: str, extended: Extended | None = None) -> Loa
     if _is_abstract(source):
         return Loaded(read_abstract(source), source, name, extended)
     from .pipeline import read_pipeline
-    from .preset import preset_below
+    from .preset import presets_below
 
-    preset = preset_below(source)
-    whole = source if preset is None else _over(preset, source)
+    whole = source
+    for preset in reversed(list(presets_below(source))):
+        whole = _over(preset, whole)
     return Loaded(read_pipeline(whole), source, name, extended)
 
 

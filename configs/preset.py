@@ -1,7 +1,8 @@
-"""What a pipeline leaves open, by the kind of device that its model lies on."""
+"""What a pipeline leaves open, by the kind of device that its model lies on, and by its ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -11,16 +12,26 @@ from ..graph.errors import StepweaveError
 from .yaml_source import Located, read_yaml
 
 GPU = Path(__file__).parent / "presets" / "gpu.yaml"
+RANKS = Path(__file__).parent / "presets" / "ranks.yaml"
 
 
-def preset_below(source: Located) -> Located | None:
-    """The keys that the merged file `source` is laid over; None: the defaults of each key."""
-    return None if _on_host(source) else _read()
+def presets_below(source: Located) -> Iterator[Located]:
+    """The keys that the merged file `source` is laid over, those that go before others last."""
+    if not _on_host(source):
+        yield _read(GPU)
+    if _on_ranks(source):
+        yield _read(RANKS)
 
 
 @cache
-def _read() -> Located:
-    return read_yaml(GPU, "configs/presets/gpu.yaml")
+def _read(path: Path) -> Located:
+    return read_yaml(path, f"configs/presets/{path.name}")
+
+
+def _on_ranks(source: Located) -> bool:
+    """Whether several ranks share the model. A wrong number is told where it is read."""
+    counts = [source.at(("model", "parallel", key)).value for key in ("tensor", "pipeline")]
+    return any(type(count) is int and count > 1 for count in counts)
 
 
 def _on_host(source: Located) -> bool:

@@ -41,6 +41,30 @@ Order = Literal["keep", "search"]
 OptionsModel = TypeVar("OptionsModel", bound=Options)
 
 
+class ParallelConfig(Part):
+    """How a model is spread over several processes, each with a device of its own: its ranks."""
+
+    tensor: int = Field(
+        default=1,
+        ge=1,
+        le=1024,
+        description="Ranks that share each layer of the model: its heads and its columns. The "
+        "number of key-value heads must be a multiple. Needs `invariant: false`.",
+    )
+    silence_s: float = Field(
+        default=10.0,
+        gt=0,
+        le=3600,
+        description="Seconds after which a rank that says nothing counts as gone, and the group "
+        "ends.",
+    )
+
+    @property
+    def ranks(self) -> int:
+        """Processes in all."""
+        return self.tensor
+
+
 class ModelConfig(Part):
     """The model that decodes."""
 
@@ -86,6 +110,22 @@ class ModelConfig(Part):
         "a user's turn in the chat template. auto: chat for the embedded model, text "
         "for any other.",
     )
+
+    parallel: ParallelConfig = Field(default_factory=ParallelConfig)
+
+    @model_validator(mode="after")
+    def _ranks_compute_as_the_model_does(self) -> ModelConfig:
+        if self.parallel.ranks == 1:
+            return self
+        asked = "invariant: true" if self.invariant else None
+        asked = asked or ("compile: layer" if self.compile == "layer" else None)
+        asked = asked or ("merge: true" if self.merge else None)
+        if asked is not None:
+            raise ValueError(
+                f"`{asked}` replaces parts of the model that {self.parallel.ranks} ranks share; "
+                "leave it out, or use one rank"
+            )
+        return self
 
     @model_validator(mode="after")
     def _invariant_means_as_it_is(self) -> ModelConfig:
@@ -243,7 +283,7 @@ class PipelineConfig(Part):
         description="With executor cuda, or another on streams that capture: consecutive device "
         "ops are captured as graphs, and decode steps are padded to a few batch sizes for them. "
         "With executor threads on a CPU: their operations are recorded and done again without the "
-        "Python between them. Other executors ignore this key.",
+        "Python between them. Other executors, and models on several ranks, ignore this key.",
     )
     nvtx: bool = Field(
         default=False,
@@ -342,7 +382,12 @@ class PipelineConfig(Part):
     def _repeats(self) -> bool:
         """Whether steps come again as they were: not where sizes depend on what was accepted."""
         static = all(node.kind != COUNTS.name for node in self.nodes.values())
-        return self.graphs and static
+        return self.graphs and static and self.ranks == 1
+
+    @property
+    def ranks(self) -> int:
+        """Processes that run the pipeline together."""
+        return self.model.parallel.ranks
 
     @property
     def drafter(self) -> DrafterOptions | None:

@@ -125,6 +125,7 @@ class CausalLM:
         invariant: bool = True,
         compile: Compile = "off",
         merge: bool | None = None,
+        shards: int = 1,
     ) -> "CausalLM":
         """Load a directory, a hub name, or `"embedded"` / `"embedded-draft"`.
 
@@ -137,12 +138,16 @@ class CausalLM:
         Without it, `compile="layer"` compiles the decoder layers now (`compiled.py`; seconds), and
         `merge` makes one product of those that take the same input (`merging.py`; None: if
         compiled). `notes` say what was done. Raises `CompileFailed` if a layer cannot be compiled.
+
+        With `shards` > 1 this process is one of as many ranks of torch.distributed, and has a part
+        of each layer (`sharding.py`). Raises `UnsupportedModel` for a model that cannot be divided.
         """
         if dtype == "auto" and str(name_or_path) in EMBEDDED:
             dtype = "float32"
         wanted: torch.dtype | str = "auto" if dtype == "auto" else getattr(torch, dtype)
         place = device_called(str(device))
-        model = on_device(load_model(name_or_path, wanted), name_or_path, place)
+        loaded = load_model(name_or_path, wanted, shards=shards)
+        model = on_device(loaded, name_or_path, place)
         try:
             return cls(model, invariant=invariant, compile=compile, merge=merge)
         except ModelError as error:

@@ -28,6 +28,7 @@ from .heads import output_head
 from .invariant import make_invariant, whole_tiles
 from .merging import merge as merged
 from .paged_cache import LayerShape, PagedCache
+from .sharding import whole
 from .trial import TOKENS, TwoRows
 
 
@@ -74,7 +75,7 @@ class EagleHead:
         self.draft_ids = None if draft_ids is None else draft_ids.to(self.device)
         hf: Any = target.hf
         part = self.network.embed_tokens if self.config.own_embedding else hf.get_input_embeddings()
-        self._embedding: Tensor = part.weight.detach().to(self.dtype)
+        self._embedding: Tensor = whole(part.weight.detach()).to(self.dtype)
         # A table, since computing them for a token takes as many operations as its attention.
         every = torch.arange(self.context_length, device=self.device)
         cos, sin = self.network.angles(self._embedding[:1], every[None])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .causal_lm import CausalLM
 from .errors import ModelError
 from .invariant import make_invariant
+from .sharding import whole
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -36,9 +37,9 @@ def output_head(target: CausalLM, dtype: torch.dtype | None = None) -> nn.Linear
     bias = getattr(head, "bias", None)
     linear = nn.Linear(1, 1, bias=bias is not None, device="meta")
     linear.in_features, linear.out_features = target.hidden_size, target.vocab_size
-    linear.weight = nn.Parameter(weight.detach().to(dtype), requires_grad=False)
+    linear.weight = nn.Parameter(whole(weight.detach()).to(dtype), requires_grad=False)
     if bias is not None:
-        linear.bias = nn.Parameter(bias.detach().to(dtype), requires_grad=False)
+        linear.bias = nn.Parameter(whole(bias.detach()).to(dtype), requires_grad=False)
     return linear
 
 

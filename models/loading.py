@@ -27,8 +27,11 @@ class Loading:
     compile: Compile | Literal["auto"] = "off"
     merge: bool | None = None
 
-    def causal_lm(self, name: str | Path, device: torch.device) -> CausalLM:
-        """A causal LM on `device`. Raises `ModelError`."""
+    def causal_lm(self, name: str | Path, device: torch.device, *, shards: int = 1) -> CausalLM:
+        """A causal LM on `device`, of which each of `shards` ranks has a part.
+
+        Raises `ModelError`.
+        """
 
         def load(compile: Compile) -> CausalLM:
             return CausalLM.load(
@@ -38,6 +41,7 @@ class Loading:
                 invariant=self.invariant,
                 compile=compile,
                 merge=self.merge,
+                shards=shards,
             )
 
         return self._compiled(load, "layer" if self._may_compile(device) else "off")

@@ -30,6 +30,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from ..graph.errors import StepweaveError, did_you_mean, shortly
 from .errors import ModelError, ModelNotFound, UnsupportedModel
 from .plausible import require_plausible
+from .sharding import dividing, require_divided
 from .source import (
     folder_of,
     from_local_then_hub,
@@ -75,11 +76,16 @@ def load_config(name_or_path: str | Path) -> PreTrainedConfig:
 
 
 def load_model(
-    name_or_path: str | Path, dtype: torch.dtype | str, stage: Stage | None = None
+    name_or_path: str | Path,
+    dtype: torch.dtype | str,
+    stage: Stage | None = None,
+    *,
+    shards: int = 1,
 ) -> PreTrainedModel:
     """The model with exactly the weights of its checkpoint. `dtype` "auto": as that says.
 
-    With a `stage`, only that stage's weights are read, and the rest of the model is left out.
+    With a `stage`, only that stage's weights are read, and the rest of the model is left out. With
+    `shards` > 1 each rank has its part of them.
 
     Raises `ModelError` (or a kind of it) that names what is wrong, and where.
     """
@@ -89,6 +95,7 @@ def load_model(
         if (folder := Path(name)).is_dir():
             require_safetensors(name, folder)
             require_plausible(name, folder, config)
+        divided = dividing(name, config, shards) if shards > 1 else {}
         try:
             model, loaded = from_local_then_hub(
                 AutoModelForCausalLM if stage is None else loading_only(_class_of(config), stage),
@@ -98,6 +105,7 @@ def load_model(
                 attn_implementation="eager",
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # they are in `loaded` then, and refused below
+                **divided,
             )
         except StepweaveError:
             raise
@@ -107,6 +115,8 @@ def load_model(
         _require_whole(name, type(model).__name__, loaded)
         if folder.is_dir():
             _require_numbers(name, folder, model)
+        if divided:
+            require_divided(name, model, shards)
     assert isinstance(model, PreTrainedModel)
     return model
 

@@ -19,6 +19,7 @@ from ..graph.errors import GraphError
 from ..graph.parameters import (
     Parameter,
     buffer,
+    given,
     optional,
     optional_update,
     parameters,
@@ -27,13 +28,17 @@ from ..graph.parameters import (
 )
 from .kind import NodeKind
 from .options import DrafterOptions
-from .values import BATCH, DRAFT_PROBS, DRAFTS, HOST_COUNTS, INPUTS, KEPT, SAMPLED
+from .values import BATCH, DRAFT_PROBS, DRAFTS, HOST_COUNTS, INPUTS, KEPT, SAMPLED, agreement
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..distributed.agreement import Agreement
     from ..requests.batch import StepBatch
     from .data import DraftTable, Inputs, Kept, Proposal, Sampled
+
+AGREED = agreement("drafts")
+"""Hidden states can differ in the last bit from rank to rank: what is drafted is that of rank 0."""
 
 Propose = Callable[..., "Proposal | None"]
 """Offers drafts for a step's sampling rows. None if there are no such rows, or no drafts at all.
@@ -105,6 +110,7 @@ def _draft(drafter: Drafter) -> OpFunction[..., Any]:
         sampled: Sampled | None = read(SAMPLED),
         drafts: DraftTable = read(DRAFTS, 1),
         draft_probs: Tensor | None = optional_update(DRAFT_PROBS),
+        agree: Agreement | None = given(AGREED),
         **theirs: Any,
     ) -> DraftTable:
         """The drafts of every row; those that the step did not sample keep theirs."""
@@ -116,7 +122,9 @@ def _draft(drafter: Drafter) -> OpFunction[..., Any]:
         def propose() -> Proposal | None:
             return drafter.propose(**theirs)
 
-        return drafts if inputs is None else published(inputs, drafts, draft_probs, propose)
+        if inputs is None:
+            return drafts
+        return published(inputs, drafts, draft_probs, propose, agree)
 
     asked = parameters(drafter.propose)
     mine = [

@@ -23,13 +23,18 @@ from .values import (
     PROGRESS,
     PROMPT_LOGITS,
     SAMPLED,
+    agreement,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..distributed.agreement import Agreement
     from .data import Inputs, Mask, Progress, Sampled
     from .ops.history import History
+
+AGREED = agreement("samples")
+"""Logits can differ in the last bit from rank to rank: what is sampled is that of rank 0."""
 
 
 def compares(rule: Acceptance = given(ACCEPTANCE)) -> bool:
@@ -47,6 +52,7 @@ def sample(
     mask: Mask | None = optional(MASK),
     draft_probs: Tensor | None = optional_state(DRAFT_PROBS, when=compares),
     rule: Acceptance = given(ACCEPTANCE),
+    agree: Agreement | None = given(AGREED),
 ) -> tuple[Sampled | None, Progress]:
     """The tokens of the step, and the hand-off to the next. It adds the tokens to the history.
 
@@ -57,7 +63,9 @@ def sample(
 
     if inputs is None:
         return None, progress
-    return sample_step(rule, inputs, logits, prompt_logits, progress, history, mask, draft_probs)
+    return sample_step(
+        rule, inputs, logits, prompt_logits, progress, history, mask, draft_probs, agree
+    )
 
 
 KIND = NodeKind("sample", "mask, verify the draft window, draw the next token", device=(sample,))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from ..distributed.agreement import Agreement
+    from ..distributed.membership import Membership
     from ..models.causal_lm import CausalLM
     from ..models.loading import Loading
     from ..models.paged_cache import PagedCache
@@ -56,6 +58,26 @@ TABLE: Resource[RequestTable] = Resource("table")
 """The request table of the run."""
 BUCKETS: Resource[tuple[int, ...]] = Resource("buckets")
 """Numbers of rows to which decode steps are rounded up; none: they are not."""
+
+
+def _alone() -> Membership | None:
+    return None
+
+
+GROUP: Resource[Membership | None] = Resource("group", _alone)
+"""The ranks that run this step together; None: this process runs it alone."""
+
+
+def agreement(name: str) -> Resource[Agreement | None]:
+    """A place at which the ranks of a group take integers of rank 0; None without a group.
+
+    Each has a communicator of its own. Raises nothing.
+    """
+
+    def make(group: Membership | None = given(GROUP)) -> Agreement | None:
+        return None if group is None else group.agreement()
+
+    return Resource(f"agreement_{name}", make)
 
 
 def _device(target: CausalLM = given(TARGET)) -> torch.device:

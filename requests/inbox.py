@@ -6,12 +6,21 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator
 from time import perf_counter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from .request import Request, RequestError
 from .wake import Wake
 
 T = TypeVar("T")
+
+
+class Taken(NamedTuple):
+    """What the owner of the table takes in at one time."""
+
+    open: bool  # somebody held the inbox open before the rest was taken out
+    left: bool  # the run is to end between two steps
+    arrived: tuple[Request, ...]
+    cancelled: tuple[tuple[int, str | None], ...]  # the requests to end, and why
 
 
 class Inbox:
@@ -24,6 +33,7 @@ class Inbox:
         self._woken = Wake()
         self._opening = threading.RLock()  # a signal handler may cancel while its thread is in here
         self._openers = 0
+        self._left = False
 
     # -- from any thread -------------------------------------------------------------------
 
@@ -57,16 +67,19 @@ class Inbox:
         self._cancelled.put((uid, error))
         self._woken.set()
 
-    def wake(self) -> None:
-        """End the wait that is on, or the next."""
+    def leave(self) -> None:
+        """Have the run that is on end between two steps, and any other, until `resume`."""
+        self._left = True
         self._woken.set()
+
+    def resume(self) -> None:
+        """Let runs go on."""
+        self._left = False
 
     @property
     def waiting(self) -> int:
         """How many have arrived and were not taken out."""
         return self._arrived.qsize()
-
-    # -- from the thread that owns the table -----------------------------------------------
 
     @property
     def is_open(self) -> bool:
@@ -78,17 +91,19 @@ class Inbox:
         # In this order: who opens, submits and closes meanwhile is seen in the queue.
         return not self.is_open and self._arrived.empty()
 
-    def arrived(self) -> Iterator[Request]:
-        """Take out what has come since the last time."""
-        self._woken.clear()  # before taking out: what comes in between wakes the next wait
-        return _drained(self._arrived)
+    # -- from the thread that owns the table -----------------------------------------------
 
-    def cancelled(self) -> Iterator[tuple[int, str | None]]:
-        """The requests to end, and why: take them out after those that have arrived."""
-        return _drained(self._cancelled)
+    def take(self, step: int) -> Taken:
+        """Take out what has come since the last time, for the schedule of `step`."""
+        # In this order: who opens, submits and closes meanwhile is seen in the queue. Those who
+        # arrive are taken out before those to end, or one of these might not be known yet.
+        is_open, left = self.is_open, self._left
+        self._woken.clear()  # before taking out: what comes in between wakes the next wait
+        arrived = tuple(_drained(self._arrived))
+        return Taken(is_open, left, arrived, tuple(_drained(self._cancelled)))
 
     def wait(self, seconds: float) -> None:
-        """Until something comes that `arrived` has not taken out, or the last opener closes."""
+        """Until something comes that `take` has not taken out, or the last opener closes."""
         self._woken.wait(seconds)
 
 

@@ -25,6 +25,7 @@ from .spans import RequestLog
 from .step_counts import StepCount, StepCounts
 from .step_rows import StepRows
 from .totals import Totals
+from .witness import Witness
 
 __all__ = ["Limits", "RequestTable"]
 
@@ -50,6 +51,8 @@ class RequestTable:
     when steps are scheduled, who runs and who gives way. `apart`: after how many steps a row that
     decodes finds what its last step handed on. In `grammars` are those of the requests that are
     being served: batches name them by the request. What is settled is counted in `totals`.
+    Requests come by `inbox`, by default one of its own. A `witness` compares what steps come to
+    with what they come to elsewhere.
     """
 
     def __init__(
@@ -65,6 +68,8 @@ class RequestTable:
         policies: Policies | None = None,
         grammars: GrammarsInUse | None = None,
         totals: Totals | None = None,
+        inbox: Inbox | None = None,
+        witness: Witness | None = None,
     ) -> None:
         self.limits, self.apart = limits, apart
         self.grammars = GrammarsInUse() if grammars is None else grammars
@@ -72,11 +77,12 @@ class RequestTable:
         self.pacer = Pacer(policies.admission)
         self.decisions = Decisions(policies)
         self._uncommitted: deque[int] = deque()  # query tokens of each step in flight
-        self.inbox = Inbox(limits.max_queue)
+        self.inbox = Inbox(limits.max_queue) if inbox is None else inbox
+        self.witness = witness
         self.log: RequestLog | None = None  # of a traced run
         self.counts: StepCounts | None = None  # where somebody looks on
         self.totals = Totals() if totals is None else totals
-        self._left = False
+        self._open, self._left = True, False  # as of when the inbox was last emptied
         self.requests: dict[int, Request] = {}  # everything not yet done
         self._census: Census | None = None  # None: a phase has changed since
         self.ended: dict[int, Request] = {}  # done, but perhaps still in steps in flight
@@ -165,13 +171,12 @@ class RequestTable:
 
         Whoever has not ended is computed again by the next run, from what is settled by then.
         """
-        self._left = True
+        self.inbox.leave()
         self.pacer.release()
-        self.inbox.wake()
 
     def resume(self) -> None:
         """Let runs go on."""
-        self._left = False
+        self.inbox.resume()
 
     @property
     def queued(self) -> int:
@@ -208,7 +213,7 @@ class RequestTable:
             self._uncommitted.append(0)
             return StepBatch(step, ())
         in_flight = any(request.in_flight.steps for request in self.ended.values())
-        if self.inbox.is_open and not self.requests and not in_flight:
+        if self._open and not self.requests and not in_flight:
             idle_s = self._await_arrival()
             self._take_in()
         for request in self.phases.running:
@@ -225,6 +230,8 @@ class RequestTable:
         self._batches.append((step, tuple([row.request.uid for row in rows])))
         if self.counts is not None:
             self.counts.scheduled(self._count(step, len(rows), idle_s))
+        if self.witness is not None:
+            self.witness.decided(step, "schedule", _said_of(rows))
         return StepBatch(step, tuple(rows))
 
     def _await_arrival(self) -> float:
@@ -251,8 +258,10 @@ class RequestTable:
 
     @property
     def over(self) -> bool:
-        """Whether a run need not go on: the table is idle, or somebody told it to leave."""
-        return self._left or self.idle
+        """Whether a run need not go on, by what was last taken in: nothing is left to do and nobody
+        held the table open, or somebody told it to leave.
+        """
+        return self._left or not (self.requests or self._open)
 
     def _begin_run(self) -> None:
         """Steps count from 0 again: none of the run before is in flight, and no progress is known.
@@ -272,13 +281,14 @@ class RequestTable:
             self.preempt(request)
 
     def _take_in(self) -> None:
-        for request in self.inbox.arrived():
+        self._open, self._left, arrived, cancelled = self.inbox.take(self._step)
+        for request in arrived:
             self._census = None
             request.arrive()
             if request.grammar is not None:
                 self.grammars.enter(request.uid, request.grammar)
             self.requests[request.uid] = request
-        for uid, error in self.inbox.cancelled():
+        for uid, error in cancelled:
             if uid in self.requests:
                 self.finish(self.requests[uid], "error" if error else "cancelled", error)
 
@@ -323,6 +333,9 @@ class RequestTable:
         again from that by the next run. Only when no op of the failed run is at work any more.
         Raises `PoolError` if a request slot or block is lost.
         """
+        if self.witness is not None:
+            self.witness.failed(step, error)
+        self._take_in()
         self._give_up(next((hit for at, hit in self._batches if at == step), ()), error)
 
     def fail_all(self, error: str) -> None:
@@ -332,7 +345,7 @@ class RequestTable:
 
     def await_arrival(self) -> None:
         """Where somebody holds the table open: until something comes, or `IDLE_WAIT_S`."""
-        if self.inbox.is_open:
+        if self._open:
             self._await_arrival()
 
     def _give_up(self, hit: Sequence[int], error: str) -> None:
@@ -451,3 +464,20 @@ class RequestTable:
         self.request_slots.release([request.request_slot], request.last_step)
         self.blocks.release(request)
         request.request_slot = request.generation = -1
+
+
+def _said_of(rows: Sequence[ScheduledRow]) -> object:
+    """What a step computes and where, for comparing: plain data."""
+    return tuple(
+        (
+            row.request.uid,
+            row.request_slot,
+            row.generation,
+            row.queries,
+            row.start,
+            row.forced,
+            row.samples,
+            row.blocks,
+        )
+        for row in rows
+    )

@@ -29,6 +29,7 @@ def chosen(
     model: str | Path | None,
     pipeline: PipelineConfig | str | Path | None,
     overrides: Mapping[str, Any] | None,
+    tp: int | None = None,
 ) -> PipelineConfig:
     """The pipeline that `LLM` is to load. Raises `TypeError`, `ConfigError` or `EngineError`."""
     if not isinstance(model, str | os.PathLike | None):
@@ -42,7 +43,13 @@ def chosen(
         if not str(model):
             raise EngineError("model is empty: give a directory or a hub name")
         changes["model.name"] = Path(model)  # a path is taken as it is, not read as YAML
+    if tp is not None:
+        changes["model.parallel.tensor"] = tp
     if isinstance(pipeline, PipelineConfig):
+        if tp is not None:
+            raise EngineError(
+                "tp changes a pipeline's file, but pipeline is an object: say model.parallel in it"
+            )
         return _changed(pipeline, model, overrides)
     name = pipeline or (FOR_THE_EMBEDDED_MODEL if model is None else FOR_A_MODEL)
     loaded = load_config(name, changes)

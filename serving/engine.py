@@ -40,8 +40,10 @@ from ..policies.admission import Eager
 from ..policies.chosen import Policies
 from ..policies.errors import PolicyError
 from ..requests.buckets import every_size, powers_of_two
+from ..requests.inbox import Inbox
 from ..requests.table import Limits, RequestTable
 from ..requests.totals import Totals
+from ..requests.witness import Witness
 from ..testing.checking.mode import Strict
 
 T = TypeVar("T")
@@ -71,6 +73,8 @@ class Engine:
     model: CausalLM
     limits: Limits
     resources: Mapping[Resource[Any], object] = field(default_factory=dict)
+    inbox: Callable[[int], Inbox] = Inbox  # of so many requests that may wait
+    witness: Witness | None = None  # compares what steps come to, where several engines run alike
     policies: Policies = field(default_factory=Policies)
     prefix_cache: bool = False
     executor: str | Executor = "serial"
@@ -122,6 +126,8 @@ class Engine:
             apart=handed_on_after(self.plan),
             policies=policies,
             totals=self.totals,
+            inbox=self.inbox(self.limits.max_queue),
+            witness=self.witness,
         )
 
     def reset(self) -> None:

@@ -93,44 +93,90 @@ class Intake:
         self._check_tokens("stop_token_ids", params.stop_token_ids)
         self._check_tokens("logit_bias", [token for token, _ in params.biases])
         bad_words = self._bad_words(params.bad_words)
-        stops = frozenset(params.stop_token_ids)
-        if not params.ignore_eos:
-            stops |= self._eos
-        if len(stops) > MAX_STOP_TOKENS:
-            raise RequestError(f"{len(stops)} stop tokens, more than {MAX_STOP_TOKENS}")
-        limits = self._engine.limits
-        room = max(min(params.max_tokens, limits.context_length - len(prompt_ids)), 1)
+        stops = self._stops(params)
         settled = params.settled_token_ids
         self._check_tokens("settled_token_ids", settled)
         params = replace(params, settled_token_ids=())
-        wanted = limits.draft_tokens if params.draft_tokens is None else params.draft_tokens
         found = [
-            Request(
-                uid=next(uids),
-                id=request_id if params.n == 1 else f"{request_id}/{index}",
-                index=index,
-                prompt=text,
-                prompt_ids=prompt_ids,
-                params=replace(params, seed=(params.seed + index) % 2**63),
-                max_tokens=room,
-                stop_token_ids=stops,
-                stopper=StopChecker(
-                    stops,
-                    params.stop,
-                    room,
-                    min(params.min_tokens, room),
-                    policy=self._engine.policies.stopping,
-                ),
-                decoder=StreamDecoder(self.tokenizer, prompt_ids),
-                window=1 + min(wanted, limits.draft_tokens),
-                bad_words=bad_words,
-                cache_salt=cache_salt,
+            self._request(
+                next(uids),
+                request_id if params.n == 1 else f"{request_id}/{index}",
+                index,
+                text,
+                prompt_ids,
+                replace(params, seed=(params.seed + index) % 2**63),
+                stops,
+                bad_words,
+                cache_salt,
             )
             for index in range(params.n)
         ]
         for each in found if settled else ():
             each.resume(settled)
         return found
+
+    def remade(self, spec: Mapping[str, Any], params: SamplingParams) -> Request:
+        """The request that another rank has described, without its grammar."""
+        found = self._request(
+            int(spec["uid"]),
+            str(spec["id"]),
+            int(spec["index"]),
+            str(spec["prompt"]),
+            tuple(map(int, spec["prompt_ids"])),
+            params,
+            self._stops(params),
+            self._bad_words(params.bad_words),
+            bytes.fromhex(spec["salt"]),
+        )
+        if settled := tuple(map(int, spec["output_ids"])):
+            found.resume(settled)
+        return found
+
+    def _request(
+        self,
+        uid: int,
+        request_id: str,
+        index: int,
+        text: str,
+        prompt_ids: tuple[int, ...],
+        params: SamplingParams,
+        stops: frozenset[int],
+        bad_words: tuple[tuple[int, ...], ...],
+        cache_salt: bytes,
+    ) -> Request:
+        limits = self._engine.limits
+        room = max(min(params.max_tokens, limits.context_length - len(prompt_ids)), 1)
+        wanted = limits.draft_tokens if params.draft_tokens is None else params.draft_tokens
+        return Request(
+            uid=uid,
+            id=request_id,
+            index=index,
+            prompt=text,
+            prompt_ids=prompt_ids,
+            params=params,
+            max_tokens=room,
+            stop_token_ids=stops,
+            stopper=StopChecker(
+                stops,
+                params.stop,
+                room,
+                min(params.min_tokens, room),
+                policy=self._engine.policies.stopping,
+            ),
+            decoder=StreamDecoder(self.tokenizer, prompt_ids),
+            window=1 + min(wanted, limits.draft_tokens),
+            bad_words=bad_words,
+            cache_salt=cache_salt,
+        )
+
+    def _stops(self, params: SamplingParams) -> frozenset[int]:
+        """The tokens that end a request. Raises `RequestError` for too many."""
+        stops = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            stops |= self._eos
+        if len(stops) > MAX_STOP_TOKENS:
+            raise RequestError(f"{len(stops)} stop tokens, more than {MAX_STOP_TOKENS}")
+        return stops
 
     def grammar(self, spec: GrammarSpec, reasoning: bool | None) -> Future[CompiledGrammar]:
         """The compiled grammar, now or later. The future may hold a `GrammarError`."""

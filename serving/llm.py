@@ -50,10 +50,11 @@ class LLM:
     path or a shipped name; if not given, `async_grammar` for a model, and `quickstart` for the
     embedded one. `overrides` change keys of the pipeline's file: {"depth": 3},
     {"scheduler": {"max_rows": 4}} or {"scheduler.max_rows": 4}; a text is read as YAML, as `--set`
-    does.
+    does. `tp` is the number of ranks that share the model: the program must have been started as so
+    many, by torchrun, and every rank makes the same calls, or calls `follow`.
 
-    Raises `ConfigError`, `GraphError`, `ModelError` or `EngineError`, and `TypeError` for
-    arguments of a wrong type.
+    Raises `ConfigError`, `GraphError`, `ModelError`, `EngineError` or `GroupError`, and `TypeError`
+    for arguments of a wrong type.
     """
 
     def __init__(
@@ -62,14 +63,27 @@ class LLM:
         *,
         pipeline: PipelineConfig | str | Path | None = None,
         overrides: Mapping[str, Any] | None = None,
+        tp: int | None = None,
     ) -> None:
-        pipeline = chosen(model, pipeline, overrides)
+        pipeline = chosen(model, pipeline, overrides, tp)
         self.config = pipeline
         self.engine = load_engine(pipeline)
         intake = Intake(pipeline, self.engine)
         self.service = Service(self.engine, intake)
         self.tokenizer = intake.tokenizer
         self._calls: dict[Call, None] = {}  # under way
+
+    @property
+    def leads(self) -> bool:
+        """Whether requests are taken in here: on one rank alone, or on rank 0 of a group."""
+        return self.service.leads
+
+    def follow(self) -> None:
+        """On any other rank: serve what rank 0 serves, until that is closed.
+
+        Raises `GroupEnded` where the group ends otherwise, and `EngineError` on rank 0.
+        """
+        self.service.follow()
 
     @property
     def plan(self) -> Plan:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from ..backends import device_called
 from ..backends.registry import backend_of_name
 from ..configs.schema import PipelineConfig
+from ..distributed.membership import Membership
+from ..distributed.start import join
+from ..graph.errors import shortly
 from ..models.causal_lm import CausalLM
 from ..models.loading import Loading
 from ..models.threads import threads_for
-from ..nodes.values import LOADING
+from ..nodes.values import GROUP, LOADING
+from ..policies.admission import Eager
+from ..policies.chosen import Policies
+from ..requests.inbox import Inbox
 from ..requests.limits import Limits
 from .cache_size import blocks_of
 from .engine import Engine, EngineError
@@ -18,16 +26,18 @@ from .pipeline import compiled, policies_of
 
 
 def load_engine(config: PipelineConfig) -> Engine:
-    """Load the models and compile the plan.
+    """Load the models and compile the plan, as one rank of a group if the config asks for several.
 
     What is tried out while a model loads is computed with as many threads as its runs have: it is
     to hold for them, and threads that wait for each other cost a small model seconds.
-    Raises `NoDevice`, `ModelError`, `GraphError` or `EngineError`.
+    Raises `NoDevice`, `ModelError`, `GraphError`, `EngineError` or `GroupError`.
     """
     before, threads = torch.get_num_threads(), threads_of(config)
     torch.set_num_threads(threads or before)
     try:
-        return _loaded(config, threads)
+        if config.ranks == 1:
+            return _loaded(config, threads, device_called(config.device))
+        return _loaded_as_rank(config, threads)
     finally:
         torch.set_num_threads(before)
 
@@ -40,16 +50,34 @@ def threads_of(config: PipelineConfig) -> int | None:
     return threads_for(config.model.name) if on_host else None
 
 
-def _loaded(config: PipelineConfig, threads: int | None) -> Engine:
+def _loaded_as_rank(config: PipelineConfig, threads: int | None) -> Engine:
+    """The engine of this rank: what one rank cannot load, no rank has."""
+    parallel = config.model.parallel
+    group = join(parallel.ranks, config.device, silence_s=parallel.silence_s)
+    try:
+        engine = _loaded(config, threads, group.device, group)
+        group.require_same("the plan", engine.plan.digest)
+    except BaseException as error:
+        group.group.end(f"rank {group.group.rank}: {shortly(error)}")
+        raise
+    return engine
+
+
+def _loaded(
+    config: PipelineConfig,
+    threads: int | None,
+    device: torch.device,
+    group: Membership | None = None,
+) -> Engine:
     chosen = config.model
     loading = Loading(chosen.dtype, chosen.invariant, chosen.compile, chosen.merge)
-    model = loading.causal_lm(chosen.name, device_called(config.device))
+    model = loading.causal_lm(chosen.name, device, shards=chosen.parallel.tensor)
     drafter, scheduler = config.drafter, config.scheduler
     limits = Limits(
         max_rows=scheduler.max_rows,
         token_budget=scheduler.token_budget,
         block_size=scheduler.block_size,
-        num_blocks=blocks_of(config, model),
+        num_blocks=_least(blocks_of(config, model), group),
         context_length=_context_of(config, model),
         draft_tokens=drafter.tokens if drafter else 0,
         max_queue=scheduler.max_queue,
@@ -59,8 +87,10 @@ def _loaded(config: PipelineConfig, threads: int | None) -> Engine:
         lambda resources: compiled(config, resources),
         model,
         limits,
-        resources={LOADING: loading},
-        policies=policies_of(config),
+        resources={LOADING: loading, GROUP: group},
+        inbox=Inbox if group is None else group.inbox,
+        witness=group,
+        policies=_policies(config, group),
         prefix_cache=scheduler.prefix_cache,
         executor=config.executor,
         graphs=config.captured or config.recorded,
@@ -68,6 +98,18 @@ def _loaded(config: PipelineConfig, threads: int | None) -> Engine:
         check=config.check,
         torch_threads=threads,
     )
+
+
+def _least(number: int, group: Membership | None) -> int:
+    """Of the numbers of all ranks, which have as much memory as each has."""
+    return number if group is None else min(group.gathered(number))
+
+
+def _policies(config: PipelineConfig, group: Membership | None) -> Policies:
+    """Those of the config; only rank 0 has a clock, by which it may hold a step back."""
+    found = policies_of(config)
+    follows = group is not None and not group.group.leads
+    return replace(found, admission=Eager()) if follows else found
 
 
 def _context_of(config: PipelineConfig, model: CausalLM) -> int:

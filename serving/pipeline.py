@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-from ..configs.schema import PipelineConfig
+from ..configs.schema import ParallelConfig, PipelineConfig
 from ..graph.answers.placement import Where, best_placed
 from ..graph.parameters import Resources
 from ..graph.plan import Plan
@@ -102,6 +102,9 @@ def _open(config: PipelineConfig) -> dict[str, list[Where]]:
 
 
 def synchronous(config: PipelineConfig) -> PipelineConfig:
-    """The same pipeline as the plain serial loop, on the same device: what every run must equal."""
-    model = config.model.model_copy(update={"device": config.device})
+    """The same pipeline as the plain serial loop, on the same device and on one rank: what every
+    run must equal.
+    """
+    alone = ParallelConfig()
+    model = config.model.model_copy(update={"device": config.device, "parallel": alone})
     return config.model_copy(update={"depth": 1, "executor": "serial", "model": model})

@@ -17,8 +17,11 @@ from functools import partial
 from itertools import count
 from time import perf_counter
 
+from ..distributed.errors import GroupEnded
+from ..distributed.membership import Membership
 from ..executors.report import RunReport
 from ..graph.errors import shortly
+from ..nodes.values import GROUP
 from ..requests.increment import Deliver, Increment
 from ..requests.request import (
     FinishReason,
@@ -32,8 +35,11 @@ from ..requests.step_counts import StepCounts
 from ..requests.table import RequestTable
 from ..requests.totals import Totals
 from ..structured.backend import CompiledGrammar
+from ..structured.grammar import GrammarSpec
 from .engine import Engine, EngineError
+from .everywhere import compiled_everywhere
 from .flight import FlightRecorder
+from .following import Following
 from .intake import Intake, Prompt, prompt_text
 
 CLOSING_S = 10.0
@@ -125,10 +131,15 @@ class Service:
         self._lock = threading.RLock()
         self._driver: threading.Thread | None = None
         self._refusal: str | None = None  # why nothing more is taken in
+        self._closed = False
         self._trace: Trace | None = None
         self._flight: FlightRecorder | None = None
         self._unbegun: dict[FinishReason, int] = {}  # requests that ended in no table
         self._unheard: BaseException | None = None  # what failed when nobody was served
+        self._group = engine.resource(GROUP)
+        self._following: Following | None = None
+        if self._group is not None:
+            self._join(self._group)
 
     # -- requests --------------------------------------------------------------------------
 
@@ -162,7 +173,7 @@ class Service:
         if refusal is not None:
             raise RequestError(refusal, code="SW-LENGTH" if first.prompt_ids else None)
         if asked.grammar is not None:
-            ticket.grammar = self.intake.grammar(asked.grammar, asked.reasoning)
+            ticket.grammar = self._grammar(asked.grammar, asked.reasoning)
         for request in ticket.requests:
             request.deliver = partial(self._delivered, ticket, request.uid)
         return ticket
@@ -218,6 +229,8 @@ class Service:
                 self._end(ticket)
             elif ticket.grammar is not None:
                 ticket.grammar.add_done_callback(partial(self._compiled, ticket))
+        if self._following is not None:
+            self._following.ask(tickets)
 
     def cancel(self, ticket: Ticket, error: str | None = None) -> None:
         """End what has not ended, with this error if there is one; the outputs come as always."""
@@ -274,6 +287,8 @@ class Service:
                     self._unbegun[reason] = self._unbegun.get(reason, 0) + 1
                 request.error = error
                 request.moments.ended_s = perf_counter()
+                if self._group is not None:
+                    self._table.cancel(request.uid, error)  # so that other ranks hear of it
                 request.tell_end()
 
     # -- the thread that drives ------------------------------------------------------------
@@ -299,6 +314,9 @@ class Service:
                 report = self.engine.run(table, trace=recorder)
             except BaseException as error:
                 self._broken(error)
+                if self._group is not None:
+                    self._driver = None
+                    return
             else:
                 self.failure = None
                 if trace is not None:
@@ -311,7 +329,13 @@ class Service:
                     return
 
     def _broken(self, error: BaseException) -> None:
-        """A run has failed as a whole: all its requests end, and later ones find a new table."""
+        """A run has failed as a whole: all its requests end, and later ones find a new table.
+
+        On one rank of a group it has failed for all.
+        """
+        if self._group is not None:
+            self._group.group.end(f"rank {self._group.group.rank}: {shortly(error)}")
+            return
         with self._lock:
             self.failure = error
             self._futile += 1
@@ -329,6 +353,64 @@ class Service:
         for ticket in hit:
             ticket.failure = error
             self._end(ticket, f"the engine's run has ended: {shortly(error)}")
+
+    # -- the ranks of a group --------------------------------------------------------------
+
+    def _join(self, group: Membership) -> None:
+        """Run for as long as the group does, so that every rank is in the same run."""
+        if not group.group.leads:
+            self._following = Following(group, self.intake)
+        self._table.open()
+        group.group.on_end(self._group_ended)
+        with self._lock:
+            self._drive()
+
+    def _grammar(self, spec: GrammarSpec, reasoning: bool | None) -> Future[CompiledGrammar] | None:
+        """The compiled grammar of a request, on every rank of a group; None where rank 0 says when
+        the request begins.
+        """
+        own = self.intake.grammar(spec, reasoning)
+        if self._group is None:
+            return own
+        if self._following is not None:
+            return None
+        return compiled_everywhere(self._group.tasks, spec, reasoning, own)
+
+    def _group_ended(self, failure: GroupEnded) -> None:
+        """Nothing more can be served: whoever waits is told why."""
+        with self._lock:
+            self.failure, self._refusal = failure, failure.message
+            self._futile = FUTILE_RUNS
+            self._uncompiled = {}
+            hit = list(dict.fromkeys(self._live.values()))
+        for ticket in hit:
+            ticket.failure = failure
+            self._end(ticket, failure.message)
+
+    @property
+    def leads(self) -> bool:
+        """Whether requests are taken in here: on one rank alone, or on rank 0 of a group."""
+        return self._following is None
+
+    def follow(self) -> None:
+        """Serve what rank 0 serves, until it closes, and nothing that is handed in here.
+
+        Raises `GroupEnded`, and `EngineError` on rank 0.
+        """
+        if self._following is None:
+            raise EngineError("this rank leads, and others follow it: hand in requests here")
+        self._following.alone()
+        self.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    def _leave_group(self, group: Membership) -> None:
+        if group.group.failure is None:
+            if not self._closed:
+                self._table.close()
+            # Rank 0 closes last: until then it may have requests for this one.
+            self.wait(None if self._following is not None else CLOSING_S)
+        group.group.close()
 
     # -- the service's life ----------------------------------------------------------------
 
@@ -480,5 +562,9 @@ class Service:
         """End everything, take nothing in, and end the processes that compile grammars."""
         self.refuse("this LLM is closed: make a new one")
         self.cancel_all()
-        self.wait(CLOSING_S)
+        if self._group is None:
+            self.wait(CLOSING_S)
+        else:
+            self._leave_group(self._group)
+        self._closed = True
         self.intake.close()

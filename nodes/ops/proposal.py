@@ -7,7 +7,7 @@ A row that cannot be drafted for gets −1, an explicit none; a skipped step cha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,18 +22,23 @@ from ..data import DraftTable, Inputs, Kept, Proposal, SampleRows
 from .inputs import cache_slots_of
 from .results import WrongResult, check_integers
 from .transfer import upload
+from .windows import Agree
 
 Propose = Callable[[], Proposal | None]
 
 
 @torch.inference_mode()
 def published(
-    inputs: Inputs, before: DraftTable, draft_probs: Tensor | None, propose: Propose
+    inputs: Inputs,
+    before: DraftTable,
+    draft_probs: Tensor | None,
+    propose: Propose,
+    agree: Agree | None = None,
 ) -> DraftTable:
     """The drafts of every row after `propose`; rows that it is not asked for keep theirs.
 
-    What drafts were drawn from goes to `draft_probs[R, k, V]`, where somebody compares. Raises
-    `WrongResult` for a proposal of another shape.
+    What drafts were drawn from goes to `draft_probs[R, k, V]`, where somebody compares; the drafts
+    go through `agree`, if it is given. Raises `WrongResult` for a proposal of another shape.
     """
     proposal, sample = propose(), inputs.sample
     if sample is None:
@@ -43,6 +48,9 @@ def published(
     if proposal is not None and proposal.log_probs is not None and draft_probs is not None:
         n = proposal.tokens.shape[1]
         draft_probs[:, :n].index_copy_(0, sample.request_slot, proposal.log_probs)
+    if proposal is not None and agree is not None:
+        tokens, valid = agree(proposal.tokens, proposal.valid)
+        proposal = replace(proposal, tokens=tokens, valid=valid)
     return publish(before, sample, proposal)
 
 

@@ -32,6 +32,19 @@ def settle_tokens(
     matchers: MatcherTable | None,
 ) -> SettledRows:
     """Settle the tokens of every live row, and advance its matcher by what was kept."""
+    settled = _settled(table, batch, sampled, matchers)
+    if table.witness is not None and settled:
+        said = tuple((s.uid, s.tokens, s.drafted, s.accepted, s.error) for s in settled)
+        table.witness.noted(batch.step, "commit.advance", said)
+    return settled
+
+
+def _settled(
+    table: RequestTable,
+    batch: StepBatch,
+    sampled: HostSampled | None,
+    matchers: MatcherTable | None,
+) -> SettledRows:
     if sampled is None:
         return ()
     settled: list[SettledRow] = []
@@ -110,7 +123,15 @@ def _take_in(table: RequestTable, request: Request, each: SettledRow) -> tuple[s
 
 
 def finish_requests(table: RequestTable, settled: SettledRows, step: int) -> None:
-    """`finish`, and the step's counts to whoever looks on."""
+    """`finish`, and what it came to for whoever compares it or looks on."""
+    found = [table.find(each.uid) for each in settled] if table.witness is not None else []
+    _finish_and_count(table, settled, step)
+    if table.witness is not None and found:
+        said = tuple((r.uid, r.finish_reason, r.error, len(r.output_ids)) for r in found)
+        table.witness.noted(step, "commit.finish", said)
+
+
+def _finish_and_count(table: RequestTable, settled: SettledRows, step: int) -> None:
     if table.counts is None:
         return finish(table, settled)
     totals = table.totals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -19,6 +20,9 @@ from ..values import LOGITS, PROMPT_LOGITS
 from .edits import apply_edits
 from .history import History
 from .results import WrongResult, check_integers
+
+Agree = Callable[..., tuple[Tensor, ...]]
+"""The same tensors as every rank of a group has them."""
 
 
 class MissingMask(StepweaveError):
@@ -226,11 +230,13 @@ def sample_step(
     history: History,
     mask: Mask | None,
     draft_log_probs: Tensor | None,
+    agree: Agree | None = None,
 ) -> tuple[Sampled | None, Progress]:
     """What a step sampled, and the progress after it; None where nothing is asked for.
 
-    `logits[S, W, V]`, `prompt_logits[P, V]`, `draft_log_probs[R, k, V]`. Raises `MissingMask`, and
-    `WrongResult` where there are none of rows that sample: such a run would never end.
+    `logits[S, W, V]`, `prompt_logits[P, V]`, `draft_log_probs[R, k, V]`. What is sampled goes
+    through `agree`, if it is given. Raises `MissingMask`, and `WrongResult` where there are none of
+    rows that sample: such a run would never end.
     """
     for what, asked, got in (
         (LOGITS.name, inputs.sample, logits),
@@ -250,4 +256,7 @@ def sample_step(
         none = inputs.ids.new_empty(0)
         return Sampled(none[:, None], none, none, prompt=prompt), progress
     sampled = draw(rule, inputs.sample, logits, mask, history, draft_log_probs)
+    if agree is not None:
+        tokens, counts, drafted = agree(sampled.tokens, sampled.counts, sampled.drafted)
+        sampled = replace(sampled, tokens=tokens, counts=counts, drafted=drafted)
     return replace(sampled, prompt=prompt), hand_on(progress, inputs.sample, sampled, history)

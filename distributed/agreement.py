@@ -1,0 +1,40 @@
+"""Tensors that every rank takes from rank 0, on the stream that computes them.
+
+Ranks that compute the same can still differ in the last bit: in a matrix product, or in a kernel
+that draws. What is decided by such numbers is broadcast, a few kilobytes a step. Each use has a
+communicator of its own, since a library matches calls by their order on a communicator, and two
+streams have no common order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+class Agreement:
+    """One place at which ranks agree. `made` counts how often they have."""
+
+    def __init__(self, communicator: ProcessGroup | None, source: int = 0) -> None:
+        self._communicator, self._source = communicator, source
+        self.made = 0
+
+    def __call__(self, *own: Tensor) -> tuple[Tensor, ...]:
+        """Those of rank 0: as many, of the same shapes `[...]`, of int64.
+
+        Every rank has to call it in the same order, with the shapes that every other rank has.
+        """
+        flat = torch.cat([each.reshape(-1) for each in own])
+        dist.broadcast(flat, src=self._source, group=self._communicator)
+        self.made += 1
+        agreed, at = [], 0
+        for each in own:
+            agreed.append(flat[at : at + each.numel()].view(each.shape))
+            at += each.numel()
+        return tuple(agreed)

@@ -1,0 +1,166 @@
+"""A group of ranks that run one program together: messages, and one end for all.
+
+What runs on a group does the same on every rank. Whoever finds that a rank did something else, or
+is gone, ends the group: every rank hears why, and nobody waits for a rank that will not answer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from socket import socket
+from time import monotonic
+
+from .errors import GroupEnded
+from .frames import Message
+from .links import Links
+from .ranks import Ranks
+
+Receiver = Callable[[int, Message], None]
+
+SILENCE_S = 10.0
+"""How long a rank may say nothing, unless a pipeline says otherwise."""
+
+SETTLE_S = 2.0
+"""How long a failure of one rank waits for the same failure of the others."""
+
+
+class Group:
+    """This process as a rank of a group; `connections` are those to the ranks that it talks to.
+
+    Rank 0 talks to all, every other rank to rank 0. `end` may be called by any thread. `abandon`
+    is called when the group ends, to release whoever waits inside a collective.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        connections: Mapping[int, socket],
+        *,
+        silence_s: float = SILENCE_S,
+        abandon: Callable[[], None] | None = None,
+    ) -> None:
+        self.ranks = ranks
+        self.failure: GroupEnded | None = None
+        self._abandon = abandon
+        self._closed = False
+        self._ending = threading.Lock()
+        self._on_end: list[Callable[[GroupEnded], None]] = []
+        self._ticks: list[Callable[[], None]] = []
+        self._left: dict[int, float] = {}  # ranks that have taken their leave, and when
+        self._receivers: dict[str, Receiver] = {"end": self._told, "bye": self._leaves}
+        self._links = Links(
+            connections,
+            silence_s=silence_s,
+            receive=self._receive,
+            lost=self._lost,
+            tick=self._tick,
+        )
+
+    @property
+    def rank(self) -> int:
+        return self.ranks.rank
+
+    @property
+    def size(self) -> int:
+        return self.ranks.size
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0."""
+        return self.ranks.leads
+
+    # -- parts of a group ------------------------------------------------------------------
+
+    def on(self, kind: str, receiver: Receiver) -> None:
+        """Have messages of `kind` taken in by `receiver(rank, message)`; before `start`."""
+        assert kind not in self._receivers, f"messages {kind!r} have a receiver already"
+        self._receivers[kind] = receiver
+
+    def on_tick(self, look: Callable[[], None]) -> None:
+        """Have `look` called some ten times a second; before `start`."""
+        self._ticks.append(look)
+
+    def on_end(self, tell: Callable[[GroupEnded], None]) -> None:
+        """Have `tell` called when the group ends; at once where it has."""
+        with self._ending:
+            if self.failure is None:
+                self._on_end.append(tell)
+                return
+        tell(self.failure)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._links.start()
+        atexit.register(self.close)
+
+    # -- messages --------------------------------------------------------------------------
+
+    def send(self, message: Message, *, to: int | None = None) -> None:
+        """To the rank `to`, or to every rank that this one talks to. Raises `GroupEnded`."""
+        self.check()
+        if gone := self._left.keys() & ({to} if to is not None else self._left.keys()):
+            raise self.end(f"rank {min(gone)} has left")
+        try:
+            self._links.send(message, to=to)
+        except OSError as error:
+            raise self.end(f"rank {self.rank} cannot reach the others: {error}") from error
+
+    def check(self) -> None:
+        """Raises `GroupEnded` where the group has ended."""
+        if self.failure is not None:
+            raise self.failure
+
+    def _receive(self, rank: int, message: Message) -> None:
+        receiver = self._receivers.get(message["kind"])
+        if receiver is None:
+            self.end(f"rank {rank} sent a message of unknown kind {message['kind']!r:.40}")
+            return
+        try:
+            receiver(rank, message)
+        except (KeyError, TypeError, ValueError) as error:
+            self.end(f"rank {rank} sent a wrong message {message['kind']!r}: {error!r:.200}")
+
+    def _tick(self) -> None:
+        now = monotonic()
+        if late := [rank for rank, since in self._left.items() if now - since > SETTLE_S]:
+            self.end(f"rank {late[0]} has left")
+        for look in self._ticks:
+            look()
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def end(self, why: str) -> GroupEnded:
+        """End the group on every rank, once; the error to raise, with the first reason."""
+        with self._ending:
+            if self.failure is not None:
+                return self.failure
+            self.failure = failure = GroupEnded(f"the group of {self.size} ranks has ended: {why}")
+            tell = list(self._on_end)
+        with suppress(OSError):
+            self._links.tell({"kind": "end", "why": why})
+        for each in tell:
+            each(failure)
+        if self._abandon is not None:
+            # It may wait for the very collective that it ends.
+            threading.Thread(target=self._abandon, name="stepweave-abandon", daemon=True).start()
+        return failure
+
+    def close(self) -> None:
+        """Leave in order: nobody takes the end of the connections for a failure."""
+        self._closed = True
+        atexit.unregister(self.close)
+        self._links.close()
+
+    def _told(self, rank: int, message: Message) -> None:
+        self.end(str(message["why"]))
+
+    def _leaves(self, rank: int, message: Message) -> None:
+        """A farewell: what is under way has come to its end everywhere, or soon will have."""
+        if not self._closed:
+            self._left[rank] = monotonic()
+
+    def _lost(self, rank: int, why: str) -> None:
+        self.end(f"rank {rank} is gone: {why}")

@@ -1,0 +1,217 @@
+"""Connections between rank 0 and every other rank: messages both ways, and signs of life.
+
+They are sockets of our own beside the library that moves tensors: a rank that is stuck inside a
+collective still hears here that another is gone, and why. One thread of each rank reads them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import select
+import selectors
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import monotonic
+
+from .frames import BEAT, BadFrame, Frames, Message, framed, receive
+
+HELLO_BYTES = 1 << 10
+"""Of the message by which a connection begins: nobody is known before."""
+
+CONNECT_S = 60.0
+"""How long the ranks have to connect, all of them being there."""
+
+BEATS = 4
+"""Signs of life in the time after which a silent rank counts as gone."""
+
+Receiver = Callable[[int, Message], None]
+Lost = Callable[[int, str], None]
+
+
+class Door:
+    """Where rank 0 waits for the connections of the others."""
+
+    def __init__(self, host: str) -> None:
+        self._socket = socket.create_server((host, 0))
+        self.port: int = self._socket.getsockname()[1]
+        self.secret = secrets.token_hex(16)
+
+    def accept(self, count: int) -> dict[int, socket.socket]:
+        """The connections of ranks 1 to `count`. Who does not know the secret is turned away.
+
+        Raises `OSError` where they do not come in time.
+        """
+        found: dict[int, socket.socket] = {}
+        deadline = monotonic() + CONNECT_S
+        try:
+            while len(found) < count:
+                self._socket.settimeout(max(0.01, deadline - monotonic()))
+                connection, _ = self._socket.accept()
+                rank = self._rank_of(connection)
+                if rank is None or not 0 < rank <= count or rank in found:
+                    connection.close()
+                else:
+                    found[rank] = connection
+        finally:
+            self._socket.close()
+        return found
+
+    def _rank_of(self, connection: socket.socket) -> int | None:
+        connection.settimeout(5.0)
+        try:
+            hello = receive(connection, HELLO_BYTES)
+        except (BadFrame, OSError):
+            return None
+        secret, rank = hello.get("secret"), hello.get("rank")
+        known = isinstance(secret, str) and hmac.compare_digest(secret, self.secret)
+        return rank if known and isinstance(rank, int) else None
+
+
+def knock(host: str, port: int, secret: str, rank: int) -> socket.socket:
+    """The connection of `rank` to rank 0. Raises `OSError`."""
+    connection = socket.create_connection((host, port), timeout=CONNECT_S)
+    connection.sendall(framed({"kind": "hello", "rank": rank, "secret": secret}))
+    return connection
+
+
+class _Peer:
+    """One connection, and when it last said anything."""
+
+    def __init__(self, rank: int, connection: socket.socket) -> None:
+        self.rank, self.connection = rank, connection
+        self.frames, self.sending = Frames(), threading.Lock()
+        self.heard, self.left = monotonic(), False
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, frame: bytes) -> None:
+        with self.sending:
+            self.connection.sendall(frame)
+
+    def beat(self) -> None:
+        """Say that this rank lives, unless something is being sent or cannot be."""
+        if self.sending.acquire(blocking=False):
+            try:
+                if select.select([], [self.connection], [], 0)[1]:
+                    self.connection.sendall(BEAT)
+            finally:
+                self.sending.release()
+
+
+class Links:
+    """The connections of one rank. `send` may be called by any thread.
+
+    `receive` gets each message on the thread that reads. `lost(rank, why)` is called there for a
+    rank whose connection ends without a farewell, that says nothing for `silence_s` seconds, or
+    that sends what is no message. `tick` is called there now and then.
+    """
+
+    def __init__(
+        self,
+        connections: Mapping[int, socket.socket],
+        *,
+        silence_s: float,
+        receive: Receiver,
+        lost: Lost,
+        tick: Callable[[], None],
+    ) -> None:
+        self._peers = {rank: _Peer(rank, each) for rank, each in connections.items()}
+        self._silence_s = silence_s
+        self._receive, self._lost, self._tick = receive, lost, tick
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="stepweave-links", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, message: Message, *, to: int | None = None) -> None:
+        """To one rank, or to all that are connected. Raises `OSError` for one that is gone."""
+        frame = framed(message)
+        for rank, peer in self._peers.items():
+            if to is None or to == rank:
+                peer.send(frame)
+
+    def tell(self, message: Message) -> None:
+        """Send to all that can still be reached, and do not wait for those that cannot."""
+        frame = framed(message)
+        for peer in self._peers.values():
+            if peer.sending.acquire(timeout=0.1):
+                with suppress(OSError):
+                    if select.select([], [peer.connection], [], 0)[1]:
+                        peer.connection.sendall(frame)
+                peer.sending.release()
+
+    def close(self) -> None:
+        """Say farewell, and close all connections; whoever is sending is given up."""
+        if self._over.is_set():
+            return
+        self.tell({"kind": "bye"})
+        self.cut()
+
+    def cut(self) -> None:
+        """Close all connections."""
+        self._over.set()
+        for peer in self._peers.values():
+            with suppress(OSError):
+                peer.connection.shutdown(socket.SHUT_RDWR)
+
+    def _read(self) -> None:
+        period = self._silence_s / BEATS
+        with selectors.DefaultSelector() as selector:
+            for peer in self._peers.values():
+                selector.register(peer.connection, selectors.EVENT_READ, peer)
+            due = looked = monotonic()
+            while not self._over.is_set():
+                for key, _ in selector.select(min(0.1, period)):
+                    if not self._hear(key.data):
+                        selector.unregister(key.fileobj)
+                now = monotonic()
+                if now - looked > period:  # this rank was stopped itself: it cannot blame others
+                    for peer in self._peers.values():
+                        peer.heard = now
+                looked = now
+                if now >= due:
+                    due = now + period
+                    self._beat(now)
+                self._tick()
+        for peer in self._peers.values():
+            peer.connection.close()
+
+    def _hear(self, peer: _Peer) -> bool:
+        """Take in what there is of a peer; whether more may come."""
+        try:
+            data = peer.connection.recv(1 << 16)
+            messages = list(peer.frames.push(data))
+        except OSError as error:
+            data, messages = b"", []
+            why = f"its connection broke ({error.strerror or error})"
+        except BadFrame as error:
+            self._gone(peer, f"it sent {error.message}")
+            return False
+        else:
+            why = "its connection was closed"
+        peer.heard = monotonic()
+        for message in messages:
+            if message["kind"] == "bye":
+                peer.left = True
+            self._receive(peer.rank, message)
+        if not data:
+            self._gone(peer, why)
+        return bool(data)
+
+    def _gone(self, peer: _Peer, why: str) -> None:
+        if not (peer.left or self._over.is_set()):
+            peer.left = True
+            self._lost(peer.rank, why)
+
+    def _beat(self, now: float) -> None:
+        for peer in self._peers.values():
+            if peer.left:
+                continue
+            with suppress(OSError):  # reading says that it is gone
+                peer.beat()
+            if now - peer.heard > self._silence_s:
+                self._gone(peer, f"it said nothing for {now - peer.heard:.1f} s")

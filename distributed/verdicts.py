@@ -1,0 +1,135 @@
+"""A failure is a value: where every rank has the same, the group goes on; else it ends.
+
+An exception in an op is reported to rank 0. If every rank reports the same within a time, all go on
+as one rank would. Otherwise ranks would go different ways from there on, so the group ends, and
+says which rank failed where the others did not.
+"""
+
+from __future__ import annotations
+
+import threading
+from time import monotonic
+
+from .errors import GroupEnded
+from .frames import Message
+from .group import SETTLE_S, Group
+
+Failure = tuple[str, str]
+"""What failed, and how."""
+
+
+class Verdicts:
+    """Judges the failures of a group's ranks. Rank 0 decides."""
+
+    def __init__(self, group: Group, settle_s: float = SETTLE_S) -> None:
+        self._group, self._settle_s = group, settle_s
+        self._changed = threading.Condition()
+        self._number = 0  # of this rank's failures
+        self._agreed = 0  # failures that all ranks had
+        self._reported: dict[int, dict[int, Failure]] = {}  # by number, then rank
+        self._since: dict[int, float] = {}
+        self._objections: dict[tuple[int, str], tuple[int, float]] = {}  # of other ranks
+        self._own: set[tuple[int, str]] = set()
+        group.on("failed", self._failed)
+        group.on("go on", self._go_on)
+        group.on("objected", self._objected)
+        group.on_tick(self._look)
+        group.on_end(self._wake)
+
+    def settle(self, what: str, said: str) -> None:
+        """Come back when every rank has reported the same failure as its next.
+
+        Raises `GroupEnded` where one has another, or none.
+        """
+        group = self._group
+        with self._changed:
+            self._number += 1
+            number = self._number
+        if group.leads:
+            self._add(0, number, (what, said))
+        else:
+            group.send({"kind": "failed", "number": number, "what": what, "said": said})
+        with self._changed:
+            # The other side ends the group in time; the limit is for one that does not.
+            self._changed.wait_for(
+                lambda: self._agreed >= number or group.failure is not None, 4 * self._settle_s
+            )
+            agreed = self._agreed >= number
+        group.check()
+        if not agreed:
+            raise group.end(f"rank {group.rank}: {what}: {said}, and rank 0 does not answer")
+
+    def object(self, uid: int, error: str) -> None:
+        """A caller's listener, or what else belongs to one request, has failed on this rank."""
+        if self._group.leads:
+            with self._changed:
+                self._own.add((uid, error))
+        else:
+            self._group.send({"kind": "objected", "uid": uid, "error": error})
+
+    def _add(self, rank: int, number: int, failure: Failure) -> None:
+        with self._changed:
+            found = self._reported.setdefault(number, {})
+            found[rank] = failure
+            self._since.setdefault(number, monotonic())
+            complete = len(found) == self._group.size
+        if complete:
+            self._judge(number, found)
+
+    def _judge(self, number: int, found: dict[int, Failure]) -> None:
+        first = found[0]
+        for rank, failure in sorted(found.items()):
+            if failure != first:
+                self._group.end(
+                    f"rank {rank} failed otherwise than rank 0: {': '.join(failure)}; on rank 0: "
+                    f"{': '.join(first)}"
+                )
+                return
+        self._group.send({"kind": "go on", "number": number})
+        with self._changed:
+            del self._reported[number], self._since[number]
+            self._agreed = number
+            self._changed.notify_all()
+
+    def _look(self) -> None:
+        """End the group for a failure that some rank had alone for too long."""
+        if not self._group.leads or self._group.failure is not None:
+            return
+        now = monotonic()
+        with self._changed:
+            late = [n for n, since in self._since.items() if now - since > self._settle_s]
+            alone = self._reported[late[0]] if late else {}
+            for key in self._own & set(self._objections):
+                del self._objections[key]
+            objected = [
+                (rank, *key)
+                for key, (rank, since) in self._objections.items()
+                if now - since > self._settle_s
+            ]
+        if alone:
+            rank = min(alone)
+            others = ", ".join(str(r) for r in range(self._group.size) if r not in alone)
+            self._group.end(
+                f"rank {rank} failed where rank {others} did not: {': '.join(alone[rank])}"
+            )
+        elif objected:
+            rank, uid, error = objected[0]
+            self._group.end(f"request {uid} failed on rank {rank}, and not on rank 0: {error}")
+
+    def _failed(self, rank: int, message: Message) -> None:
+        failure = (str(message["what"]), str(message["said"]))
+        self._add(rank, int(message["number"]), failure)
+
+    def _go_on(self, rank: int, message: Message) -> None:
+        with self._changed:
+            self._agreed = int(message["number"])
+            self._changed.notify_all()
+
+    def _objected(self, rank: int, message: Message) -> None:
+        with self._changed:
+            key = (int(message["uid"]), str(message["error"]))
+            self._objections.setdefault(key, (rank, monotonic()))
+
+    def _wake(self, failure: GroupEnded) -> None:
+        with self._changed:
+            self._changed.notify_all()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..requests.batch import StepBatch
     from .data import DraftTable, Inputs, Kept, Proposal, Sampled
 
-AGREED = agreement("drafts")
+AGREED = agreement("on_drafts")
 """Hidden states can differ in the last bit from rank to rank: what is drafted is that of rank 0."""
 
 Propose = Callable[..., "Proposal | None"]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .data import Inputs, Mask, Progress, Sampled
     from .ops.history import History
 
-AGREED = agreement("samples")
+AGREED = agreement("on_samples")
 """Logits can differ in the last bit from rank to rank: what is sampled is that of rank 0."""
 
 

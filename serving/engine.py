@@ -89,6 +89,7 @@ class Engine:
     totals: Totals = field(init=False, default_factory=Totals)
     _found: Resources = field(init=False)
     _states: dict[str, object] = field(init=False)
+    _began: float | None = field(init=False, default=None)  # when the run began that is on
 
     def __post_init__(self) -> None:
         self._refuse_other_devices()
@@ -160,16 +161,23 @@ class Engine:
         the requests then keep what was settled. `table.leave` ends it before.
         """
         threads = torch.get_num_threads()
-        started = perf_counter()
+        self._began = started = perf_counter()
         try:
             if self.torch_threads is not None:
                 torch.set_num_threads(self.torch_threads)
             report = self._serve(table, trace)
         finally:
             torch.set_num_threads(threads)
+            self._began = None
             self.totals.seconds += perf_counter() - started
         table.check_conservation()
         return report
+
+    @property
+    def seconds(self) -> float:
+        """How long runs have been on so far, with the one that is on now."""
+        began = self._began
+        return self.totals.seconds + (0.0 if began is None else perf_counter() - began)
 
     @property
     def captures(self) -> Captures | None:

@@ -12,7 +12,7 @@ from .engine import Engine
 def summary(engine: Engine, config: PipelineConfig) -> dict[str, Any]:
     """Totals since it was made, and the plan that it runs."""
     totals, plan, rule = engine.totals, engine.plan, engine.policies.acceptance
-    seconds = totals.seconds
+    seconds = engine.seconds
     return {
         "tokens": totals.tokens,
         "steps": totals.steps,

@@ -35,7 +35,7 @@ def settle_tokens(
     settled = _settled(table, batch, sampled, matchers)
     if table.witness is not None and settled:
         said = tuple((s.uid, s.tokens, s.drafted, s.accepted, s.error) for s in settled)
-        table.witness.noted(batch.step, "commit.advance", said)
+        table.witness.noted(batch.step, "advance of commit", said)
     return settled
 
 
@@ -128,7 +128,7 @@ def finish_requests(table: RequestTable, settled: SettledRows, step: int) -> Non
     _finish_and_count(table, settled, step)
     if table.witness is not None and found:
         said = tuple((r.uid, r.finish_reason, r.error, len(r.output_ids)) for r in found)
-        table.witness.noted(step, "commit.finish", said)
+        table.witness.noted(step, "finish of commit", said)
 
 
 def _finish_and_count(table: RequestTable, settled: SettledRows, step: int) -> None:

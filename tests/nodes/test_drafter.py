@@ -48,6 +48,7 @@ def step(batch: StepBatch = BATCH) -> dict[str, Any]:
         "inputs": inputs_of(batch, progress, BEFORE),
         "sampled": sampled_of([[7]] * len(batch.sampling)),
         "drafts": BEFORE,
+        "agree": None,
     }
 
 
@@ -171,6 +172,7 @@ def test_what_a_drafter_asks_for_is_asked_for_by_its_node_and_passed_on() -> Non
         "inputs": "read",
         "sampled": "read",
         "drafts": "read",
+        "agree": "resource",
         "own": "update",
         "sizes": "resource",
         "chosen": "options",

@@ -53,6 +53,7 @@ def sampled(
             logits=logits,
             history=past or history(),
             draft_probs=None,
+            agree=None,
             **{"rule": Coupled(), **asked, **more},
         )
     )

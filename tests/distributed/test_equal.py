@@ -1,0 +1,48 @@
+"""Two ranks serve what one rank serves: the same tokens, drafts and ends, in float64."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.cases import DEPTHS, DRAFTERS, GRAMMARS, TRAFFIC, Case, drawn
+from tests.distributed.launched import ranks
+
+SAMPLE = list(drawn(5, seed=1))
+
+
+def require_equal(cases: Sequence[Case], out: Path) -> None:
+    texts = [json.dumps(case.data()) for case in cases]
+    leading, following = ranks("equal.py", out, *texts)
+    for case, one, other in zip(cases, leading, following, strict=True):
+        assert one["together"] == one["alone"], case
+        assert other == one, case
+        tokens = sum(len(each[0]) for each in one["together"])
+        assert tokens >= 20, f"{case}: too few tokens to tell anything"
+
+
+def test_a_sample_of_pipelines_is_equal_on_two_ranks(tmp_path: Path) -> None:
+    require_equal(SAMPLE, tmp_path)
+
+
+def test_the_sample_has_every_drafter_and_every_kind_of_traffic() -> None:
+    assert {case.drafter for case in SAMPLE} == set(DRAFTERS)
+    assert {case.traffic for case in SAMPLE} == set(TRAFFIC)
+    assert {case.grammar for case in SAMPLE} == set(GRAMMARS)
+    assert {case.depth for case in SAMPLE} == set(DEPTHS)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_every_pipeline_is_equal_on_two_ranks(drafter: str, tmp_path: Path) -> None:
+    every = [
+        Case(drafter, grammar, traffic, depth, "threads", seed)
+        for seed, (grammar, traffic, depth) in enumerate(
+            (grammar, traffic, depth)
+            for grammar in GRAMMARS
+            for traffic in TRAFFIC
+            for depth in DEPTHS
+        )
+    ]
+    require_equal(every, tmp_path)

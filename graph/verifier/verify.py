@@ -6,6 +6,8 @@ orderings do exist, and compares. A plan passes if
 
 - every op runs once per iteration, on its own actor, device ops at the offset of their launch;
   launches that are to be issued as one stand one behind the other;
+- of several ranks: run as they block, the programs go on for ever (SW-DEADLOCK), and the n-th call
+  on a communicator is the same op of the same step on every member (SW-MATCH);
 - no cycle of its orderings has a total distance ≤ 0 (such a plan would stop for ever);
 - every required ordering has a path at most as long as its distance (SW-RAW-…, SW-WAR-…,
   SW-WAW-…, by the sides of the two accesses);
@@ -30,6 +32,7 @@ from .. import arguments
 from ..errors import UnsoundPlan
 from ..plan import Plan
 from ..violation import RACE_CODES, Violation
+from .blocking import run_blocking
 from .claims import wrong_claims, wrong_witnesses
 from .order import (
     Arc,
@@ -77,6 +80,8 @@ def violations(plan: Plan) -> list[Violation]:
     structural = wrong_programs(plan)
     if structural:  # orderings mean nothing before the programs do
         return [_advised(violation) for violation in structural]
+    if plan.graph.ranks and (blocked := run_blocking(plan)) is not None:
+        return [blocked.violation(plan)]
     arcs = list(arcs_of(plan))
     cycle = stuck_cycle(list(plan.graph.vertices), arcs)
     if cycle:

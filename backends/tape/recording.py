@@ -67,6 +67,11 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._tape = tape
         self.entries: list[Entry] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: nothing is compiled here, and the guard would cost each operation two calls."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

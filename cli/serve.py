@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import StepweaveError
+from ..replicas.scale import Scale
 from .loading import loaded_async, warming_up
 from .planned import runnable
 from .reporting import USAGE, Exit, say
 from .settings import overrides
 
 if TYPE_CHECKING:
+    from ..configs.schema import PipelineConfig
+    from ..replicas.on_ray import RayFleet
     from ..server.otel import Spans
-    from ..serving.async_llm import AsyncLLM
+    from ..server.settings import Settings
     from .verbs import ServeOptions
 
 NEEDED = ("fastapi", "uvicorn", "httptools", "prometheus_client")
@@ -32,6 +38,11 @@ class ServeError(StepweaveError):
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 """What this machine is called by those who are on it."""
 
+RAY = ("ray",)
+"""The same for the extra `ray`, without which there are no replicas."""
+
+MOST_REPLICAS = 1024
+
 OTEL = ("opentelemetry.sdk", "opentelemetry.exporter")
 """The same for the extra `otel`, without which no spans are sent."""
 
@@ -39,6 +50,9 @@ OTEL = ("opentelemetry.sdk", "opentelemetry.exporter")
 def serve(asked: ServeOptions) -> int:
     """Listen, load, serve; 0 after an ordered end. Raises `ServeError`, before it loads a model."""
     _need(NEEDED, "`stepweave serve`", "server")
+    scale = scale_of(asked.replicas, asked.drain_s)
+    if scale is not None:
+        _need(RAY, "--replicas", "ray")
     keys = tuple(asked.api_key or ())
     if any(not key.strip() or not key.isascii() for key in keys):
         raise ServeError("--api-key must be a text of ASCII letters, and not empty")
@@ -47,8 +61,7 @@ def serve(asked: ServeOptions) -> int:
         changes["model.name"] = asked.model
     config = runnable(asked.config, changes)
     from ..server.logs import log_to_stderr
-    from ..server.run import listening, serve
-    from ..server.settings import Settings
+    from ..server.run import listening
 
     log_to_stderr(asked.log_level)
     spans = _spans(asked.otlp_traces_endpoint)
@@ -58,45 +71,120 @@ def serve(asked: ServeOptions) -> int:
         where = f"{asked.host}:{asked.port}"
         raise ServeError(f"{where} cannot be listened on: {error.strerror or error}") from error
     with bound:
-        llm = loaded_async(config)
-        if config.captured:
-            with warming_up() as on_warm_up:
-                llm.warm_up(on_warm_up)
-        names = tuple(asked.served_model_name or (config.model.name,))
         host, port = bound.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        local = ip_address(host).is_loopback
-        settings = Settings(
-            models=names,
-            api_keys=keys,
-            hosts=frozenset({asked.host, *LOCAL_NAMES}) if local and not keys else None,
-            sampling=_sampling(llm) if asked.generation_config == "auto" else {},
-            recorder=asked.recorder,
-            keep_alive_s=asked.keep_alive_s or None,
-            drain_s=asked.drain_s,
-        )
-        if not keys and not local:
-            say(f"warning: without --api-key everybody who reaches {shown}:{port} may use it")
-
-        def ready() -> None:
-            print(f"serving {names[0]} at http://{shown}:{port}", flush=True)
-
-        serve(llm, settings, bound, observers=spans, on_ready=ready)
+        if not keys and not ip_address(host).is_loopback:
+            where = _shown(host)
+            say(f"warning: without --api-key everybody who reaches {where}:{port} may use it")
+        if scale is None:
+            _one(asked, config, bound, spans)
+        else:
+            _many(asked, config, scale, bound, spans)
         for each in spans:
             each.close()
     return 0
 
 
-def _sampling(llm: AsyncLLM) -> Mapping[str, Any]:
+def _one(
+    asked: ServeOptions, config: PipelineConfig, bound: socket.socket, spans: Sequence[Spans]
+) -> None:
+    """Serve with one engine, in this process."""
+    from ..server.run import serve
+
+    llm = loaded_async(config)
+    if config.captured:
+        with warming_up() as on_warm_up:
+            llm.warm_up(on_warm_up)
+    settings = _settings(asked, config, bound, llm.engine.model.sampling_defaults)
+    serve(llm, settings, bound, observers=spans, on_ready=_ready(settings, bound))
+
+
+def _many(
+    asked: ServeOptions,
+    config: PipelineConfig,
+    scale: Scale,
+    bound: socket.socket,
+    spans: Sequence[Spans],
+) -> None:
+    """Serve with replicas, of which Ray takes care."""
+    from ..replicas.app import create_app
+    from ..replicas.front import ManyEngines
+    from ..replicas.on_ray import RayFleet
+    from ..server.run import serve_app
+
+    say(f"starting {scale} replicas on Ray …")
+    fleet = RayFleet(config, scale)
+    try:
+        about = fleet.about()
+        settings = _settings(asked, config, bound, about.sampling)
+        front = ManyEngines(config, fleet, about)
+        app = create_app(front, settings, observers=spans)
+        restarting = _on_hangup(fleet)
+        serve_app(app, bound, _ready(settings, bound))
+        restarting.shutdown()
+    finally:
+        fleet.close()
+
+
+def _on_hangup(fleet: RayFleet) -> ThreadPoolExecutor:
+    """Have HUP replace the replicas one by one; what it does waits for Ray, on another thread."""
+    turn = ThreadPoolExecutor(1, thread_name_prefix="stepweave-restart")
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda *_: turn.submit(fleet.restart))
+    return turn
+
+
+def _settings(
+    asked: ServeOptions, config: PipelineConfig, bound: socket.socket, sampling: Mapping[str, Any]
+) -> Settings:
+    """How the service is run. Raises `ServeError`."""
+    from ..server.settings import Settings
+
+    keys = tuple(asked.api_key or ())
+    local = ip_address(bound.getsockname()[0]).is_loopback
+    return Settings(
+        models=tuple(asked.served_model_name or (config.model.name,)),
+        api_keys=keys,
+        hosts=frozenset({asked.host, *LOCAL_NAMES}) if local and not keys else None,
+        sampling=_sampling(config, sampling) if asked.generation_config == "auto" else {},
+        recorder=asked.recorder,
+        keep_alive_s=asked.keep_alive_s or None,
+        drain_s=asked.drain_s,
+    )
+
+
+def _ready(settings: Settings, bound: socket.socket) -> Callable[[], None]:
+    host, port = bound.getsockname()[:2]
+    said = f"serving {settings.models[0]} at http://{_shown(host)}:{port}"
+    return lambda: print(said, flush=True)
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def scale_of(text: str | None, drain_s: float) -> Scale | None:
+    """What `--replicas` says: `4`, or `2-8`. None where it is not given. Raises `ServeError`."""
+    if text is None:
+        return None
+    least, _, most = text.partition("-")
+    numbers = [each for each in (least, most or least) if each.isascii() and each.isdecimal()]
+    if len(numbers) != 2 or not 1 <= int(numbers[0]) <= int(numbers[1]) <= MOST_REPLICAS:
+        raise ServeError(
+            f"--replicas must be a number such as 4, or a range such as 2-8, from 1 to "
+            f"{MOST_REPLICAS}, not {text[:40]!r}"
+        )
+    return Scale(int(numbers[0]), int(numbers[1]), drain_s)
+
+
+def _sampling(config: PipelineConfig, found: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the model's `generation_config.json` says of requests. Raises `ServeError`."""
     from ..requests.params import RequestError, SamplingParams
 
-    found = llm.engine.model.sampling_defaults
     try:
         SamplingParams.of(found)
     except RequestError as error:
         raise ServeError(
-            f"generation_config.json of {llm.config.model.name}: {error}; "
+            f"generation_config.json of {config.model.name}: {error}; "
             "--generation-config none serves the model without it"
         ) from error
     return found

@@ -186,6 +186,16 @@ class ServeOptions:
             "generation_config.json, then the API's defaults; none: the API's defaults."
         ),
     ] = "auto"
+    replicas: Annotated[
+        str | None,
+        Option(
+            metavar="N",
+            help="Serve with so many engines, each in a process of its own that Ray takes care of, "
+            "on this machine or on the cluster of RAY_ADDRESS; 2-8: as many as the load needs. "
+            "A stream whose engine is killed goes on at another. HUP replaces them one by one. "
+            "Needs the extra `ray`. Default: one engine, in this process.",
+        ),
+    ] = None
     drain_s: Annotated[
         float,
         Option(min=0, max=86400, help="Seconds that what runs may take to end after TERM."),

@@ -21,8 +21,9 @@ from .gate import Gate
 from .insight import Insight
 from .live.route import live_router
 from .metrics.histograms import Latencies
-from .metrics.route import labels, metrics_router
+from .metrics.route import Read, labels, metrics_router
 from .observers import Observer
+from .one_engine import OneEngine
 from .open_engine import OpenEngine
 from .responses import responses_router
 from .settings import Settings
@@ -31,6 +32,7 @@ from .tokens import tokens_router
 
 if TYPE_CHECKING:
     from ..serving.async_llm import AsyncLLM
+    from .front import Front
 
 Router = Callable[[OpenEngine], APIRouter]
 """Makes the routes of one subject for an engine."""
@@ -57,18 +59,38 @@ def create_app(
     `app.state.engine` is what the routes share. `routers` and `observers` are added to those of
     the API. The engine is whoever's who made it: it is neither started nor closed here.
     """
-    registry = CollectorRegistry()
-    latencies = Latencies(registry, labels(settings.models[0]))
-    watching = (latencies, *observers)
-    engine = OpenEngine(llm, settings, watching, f"sw-{llm.plan.digest[:12]}")
     insight = Insight(llm)
+    registry = CollectorRegistry()
+
+    def looks(engine: OpenEngine) -> Sequence[APIRouter]:
+        registry.register(Read(engine, insight))
+        return [metrics_router(registry, insight.turn), live_router(engine, insight)]
+
+    latencies = Latencies(registry, labels(settings.models[0]))
     _look_on(llm, settings, latencies)
+    return app_over(
+        OneEngine(llm), settings, latencies, looks=looks, routers=routers, observers=observers
+    )
+
+
+def app_over(
+    front: Front,
+    settings: Settings,
+    latencies: Latencies,
+    *,
+    looks: Callable[[OpenEngine], Sequence[APIRouter]],
+    routers: Sequence[Router] = (),
+    observers: Sequence[Observer] = (),
+) -> FastAPI:
+    """The API over whatever generates, with the routes of `looks` for those who look on."""
+    watching = (latencies, *observers)
+    engine = OpenEngine(front, settings, watching)
     for body in BODIES:
         body.model_rebuild()  # now, not at the first request
     app = FastAPI(title="Stepweave", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.engine = engine
     found = [router(engine) for router in (*ROUTERS, *routers)]
-    found += [metrics_router(engine, insight, registry), live_router(engine, insight)]
+    found += looks(engine)
     for each in found:
         app.include_router(each)
     latencies.paths = frozenset(

@@ -13,7 +13,7 @@ from ..graph.errors import StepweaveError
 from ..requests.increment import Increment
 from ..requests.request import RequestError, RequestOutput, SamplingParams
 from ..serving.engine import EngineError
-from ..serving.intake import Prompt
+from ..serving.prompts import Prompt
 from ..structured.grammar import GrammarError
 from .errors import ApiError, param_of
 from .observers import Exchange, Observer, Served, tell
@@ -22,19 +22,19 @@ from .settings import Limits
 from .usage import ReasoningTokens, Usage
 
 if TYPE_CHECKING:
-    from ..serving.async_llm import AsyncLLM, AsyncStream
+    from .front import Front, Stream
 
 Batch = Sequence[tuple[int, Increment]]
 """Increments that are there at the same time, each with its choice."""
 
 
 async def submitted(
-    llm: AsyncLLM,
+    front: Front,
     prompts: Sequence[Prompt],
     params: SamplingParams,
     exchange: Exchange,
     limits: Limits,
-) -> list[AsyncStream]:
+) -> list[Stream]:
     """All prompts of a call, taken in; or none of them, and `ApiError` says why.
 
     Each API key has a part of the prefix cache of its own: nobody can tell from an answer what
@@ -43,11 +43,11 @@ async def submitted(
     if (many := len(prompts) * params.n) > limits.completions:
         said = f"{len(prompts)} prompts with n {params.n} are {many} completions"
         raise ApiError(400, f"{said}, more than {limits.completions}", param="n")
-    streams: list[AsyncStream] = []
+    streams: list[Stream] = []
     try:
         for index, prompt in enumerate(prompts):
             name = exchange.id if len(prompts) == 1 else f"{exchange.id}-{index}"
-            stream = await llm.submit(prompt, params, id=name, cache_salt=exchange.key)
+            stream = await front.submit(prompt, params, id=name, cache_salt=exchange.key)
             streams.append(stream)
     except BaseException as error:
         for stream in streams:
@@ -90,7 +90,7 @@ class Call:
 
     def __init__(
         self,
-        streams: Sequence[AsyncStream],
+        streams: Sequence[Stream],
         served: Served,
         usage: Usage,
         observers: Sequence[Observer],
@@ -165,11 +165,8 @@ class Call:
 
     def _failure(self, choice: int, output: RequestOutput) -> ApiError:
         """A grammar that could not be compiled is the client's; all else is the service's."""
-        ticket = self._streams[choice // self._n].ticket
+        blame = self._streams[choice // self._n].blame
         message = output.error or "the request has failed"
-        grammar = ticket.grammar
-        if grammar is not None and grammar.done() and not grammar.cancelled():
-            error = grammar.exception()
-            if isinstance(error, GrammarError):
-                return invalid_grammar(message)
-        return ApiError(500, message, code="engine_failed" if ticket.failure else None)
+        if blame == "grammar":
+            return invalid_grammar(message)
+        return ApiError(500, message, code="engine_failed" if blame == "engine" else None)

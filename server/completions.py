@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..serving.intake import Prompt
+from ..serving.prompts import Prompt
 from .body import read
 from .documents import documented
 from .forms import CompletionForm

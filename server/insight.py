@@ -44,7 +44,7 @@ class Insight:
 
     def __init__(self, llm: AsyncLLM | LLM) -> None:
         self.turn = asyncio.Lock()
-        self._llm = llm
+        self.llm = llm
         self._lock = threading.Lock()
         self._seen: Seen | None = None
         self._until = 0.0
@@ -58,7 +58,7 @@ class Insight:
             return self._seen
 
     def _look(self) -> Seen | None:
-        flight, plan = self._llm.service.flight, self._llm.plan
+        flight, plan = self.llm.service.flight, self.llm.plan
         found = None if flight is None else flight.stretch(plan, STEPS)
         if found is None:
             return None
@@ -67,7 +67,7 @@ class Insight:
             return self._seen
         try:
             trace = Trace.of(
-                plan, found.report, counts=found.counts, executor=self._llm.config.executor
+                plan, found.report, counts=found.counts, executor=self.llm.config.executor
             )
         except StepweaveError:
             return None

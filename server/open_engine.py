@@ -20,53 +20,57 @@ from .usage import ReasoningTokens, Usage
 
 if TYPE_CHECKING:
     from ..requests.params import SamplingParams
-    from ..serving.async_llm import AsyncLLM
-    from ..serving.intake import Prompt
+    from ..serving.prompts import Prompt
+    from .front import Front
     from .observers import Endpoint
     from .protocol.sampling import Drawn, Generating
 
 
 @dataclass(eq=False)
 class OpenEngine:
-    """One engine behind the API. `draining`: it finishes what runs, and takes nothing in."""
+    """What generates behind the API. `draining`: it finishes what runs, and takes nothing in."""
 
-    llm: AsyncLLM
+    front: Front
     settings: Settings
     observers: Sequence[Observer]
-    fingerprint: str
     texts: TokenTexts = field(init=False)
     conversations: Conversations = field(init=False)
     started: int = field(default_factory=lambda: int(time.time()))
     draining: bool = False
 
     def __post_init__(self) -> None:
-        self.texts = TokenTexts(self.llm.tokenizer)
-        self.conversations = Conversations(self.llm.tokenizer, self.most_characters)
+        self.texts = TokenTexts(self.front.tokenizer)
+        self.conversations = Conversations(self.front.tokenizer, self.most_characters)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the plan in answers: with the same seed it gives the same tokens."""
+        return f"sw-{self.front.digest[:12]}"
 
     @property
     def context_length(self) -> int:
         """Tokens of a prompt and its output, at most."""
-        return self.llm.engine.limits.context_length
+        return self.front.limits.context_length
 
     @property
     def most_characters(self) -> int:
         """Characters of a text, beyond which it cannot fit into the context."""
-        return self.llm.service.intake.most_characters
+        return self.front.most_characters
 
     @property
     def reasoning_end(self) -> str | None:
         """The text that ends a section of reasoning, where the pipeline has one."""
-        grammars = self.llm.config.grammars
+        grammars = self.front.config.grammars
         return None if grammars is None else grammars.reasoning_end
 
     @cached_property
     def _marker(self) -> list[int]:
-        ids = self.llm.tokenizer(self.reasoning_end or "", add_special_tokens=False)["input_ids"]
-        return list(ids)
+        marker = self.reasoning_end or ""
+        return list(self.front.tokenizer(marker, add_special_tokens=False)["input_ids"])
 
     def room(self, prompt_tokens: int) -> int:
         """Tokens that an output may have after a prompt: in the context, and in all KV blocks."""
-        limits = self.llm.engine.limits
+        limits = self.front.limits
         blocks = limits.num_blocks * limits.block_size - 2 * limits.draft_tokens
         return max(min(limits.context_length, blocks) - prompt_tokens, 1)
 
@@ -101,8 +105,8 @@ class OpenEngine:
         """
         self.check_open()
         model = self.model_named(asked.model)
-        streams = await submitted(self.llm, prompts, params, exchange, self.settings.limits)
-        tokens = sum(each.ticket.prompt_tokens for each in streams)
+        streams = await submitted(self.front, prompts, params, exchange, self.settings.limits)
+        tokens = sum(each.prompt_tokens for each in streams)
         served = Served(
             id=exchange.id,
             endpoint=endpoint,

@@ -83,11 +83,18 @@ def serve(
     For the main thread: it takes both signals. A second one ends the process at once. `on_ready`
     is called when requests are taken. The engine is closed at the end.
     """
-    _allow_files(settings.limits.connections + OTHER_FILES)
     if (grammars := llm.service.intake.grammars) is not None:
         grammars.start_all()
-    app = create_app(llm, settings, routers=routers, observers=observers)
-    config = configured(app, settings.limits)
+    serve_app(create_app(llm, settings, routers=routers, observers=observers), bound, on_ready)
+
+
+def serve_app(
+    app: FastAPI, bound: socket.socket, on_ready: Callable[[], None] = lambda: None
+) -> None:
+    """The same of an application that is there."""
+    limits = app.state.engine.settings.limits
+    _allow_files(limits.connections + OTHER_FILES)
+    config = configured(app, limits)
     service = _Service(config, app.state.engine, on_ready)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(service.run(bound))
@@ -127,13 +134,13 @@ class _Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, number)
-        self._engine.llm.start()
+        self._engine.front.start()
         announcing = asyncio.create_task(self._announce())
         try:
             await self._server.serve(sockets=[bound])
         finally:
             announcing.cancel()
-            await self._engine.llm.close()
+            await self._engine.front.close()
 
     async def _announce(self) -> None:
         while not self._server.started:
@@ -156,9 +163,9 @@ class _Service:
         last = threading.Timer(limit + LAST_RESORT_S, os._exit, (1,))
         last.daemon = True
         last.start()
-        service = self._engine.llm.service
-        SERVER.info("draining", extra=fields(running=service.running, queued=service.queued))
-        if not await self._engine.llm.drain(max(limit - CLOSING_S, 0.0)):
+        front = self._engine.front
+        SERVER.info("draining", extra=fields(running=front.running, queued=front.queued))
+        if not await front.drain(max(limit - CLOSING_S, 0.0)):
             SERVER.warning("not all requests ended within the drain limit: they are cancelled")
-            service.cancel_all()
+            front.cancel_all()
         self._server.should_exit = True

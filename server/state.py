@@ -22,7 +22,7 @@ def state_router(engine: OpenEngine) -> APIRouter:
             "object": "model",
             "created": engine.started,
             "owned_by": "stepweave",
-            "root": engine.llm.config.model.name,
+            "root": engine.front.config.model.name,
             "max_model_len": engine.context_length,
         }
 
@@ -37,7 +37,7 @@ def state_router(engine: OpenEngine) -> APIRouter:
         return JSONResponse({"version": version("stepweave")})
 
     async def health() -> Response:
-        alive = engine.llm.service.alive
+        alive = engine.front.alive
         return _state("ok" if alive else "the engine has failed", alive)
 
     async def ready() -> Response:

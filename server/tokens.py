@@ -20,7 +20,7 @@ from .protocol.tokens import DetokenizeRequest, TokenizeRequest
 def tokens_router(engine: OpenEngine) -> APIRouter:
     """POST /tokenize and POST /detokenize."""
     router = APIRouter()
-    tokenizer = engine.llm.tokenizer
+    tokenizer = engine.front.tokenizer
 
     async def tokenize(request: Request) -> Response:
         asked = await read(request, TokenizeRequest, engine.settings.limits)

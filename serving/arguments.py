@@ -14,7 +14,7 @@ from ..configs.schema import PipelineConfig
 from ..requests.complaints import shown
 from ..requests.request import SamplingParams
 from .engine import EngineError
-from .intake import Prompt
+from .prompts import Prompt
 
 Params = (
     SamplingParams | Mapping[str, Any] | Sequence[SamplingParams | Mapping[str, Any] | None] | None

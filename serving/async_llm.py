@@ -23,9 +23,10 @@ from ..graph.plan import Plan
 from ..requests.increment import Increment
 from ..requests.request import SamplingParams
 from .arguments import chosen, conversations, params_for_each
-from .intake import Intake, Prompt
+from .intake import Intake
 from .loading import load_engine
-from .service import Service, Ticket
+from .prompts import Prompt
+from .service import Blame, Service, Ticket
 from .summary import summary
 from .warm_up import warm_up
 
@@ -219,6 +220,16 @@ class AsyncStream:
 
     async def __aexit__(self, *_: object) -> None:
         self.cancel()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self.ticket.prompt_tokens
+
+    @property
+    def blame(self) -> Blame | None:
+        """What made it end with an error, if it was neither the request itself nor a step."""
+        return self.ticket.blame
 
     @property
     def ended(self) -> bool:

@@ -16,8 +16,8 @@ from ..requests.complaints import shown
 from ..requests.increment import Increment
 from ..requests.request import Request, RequestError, RequestOutput, SamplingParams
 from ..structured.grammar import GrammarError
-from .intake import Prompt, id_and_text
 from .progress import progress_bar, watched
+from .prompts import Prompt, id_and_text
 from .service import Service, Ticket
 
 OnText = Callable[[str, str], None]  # (id, piece)

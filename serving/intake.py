@@ -1,18 +1,15 @@
-"""From what a user hands in to requests that the engine can run, each checked on its own."""
+"""From a prompt as tokens to requests that the engine can run, each checked on its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from numbers import Integral
 from typing import Any
 
-from ..configs.prompts import PromptLine, prompt_of
+from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
-from ..models.chat import Chat, ChatError, TooLong
-from ..models.tokenizer import StreamDecoder, load_tokenizer, most_characters, too_long
-from ..requests.complaints import shown
+from ..models.tokenizer import StreamDecoder
 from ..requests.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_STOP_TOKENS
 from ..requests.request import Request, RequestError, SamplingParams
 from ..requests.stopping import StopChecker
@@ -20,8 +17,7 @@ from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarError, GrammarSpec
 from .engine import Engine, EngineError
 from .grammars import Grammars
-
-Prompt = str | Mapping[str, Any] | PromptLine | Sequence[int]
+from .prompts import Prompts
 
 
 class Intake:
@@ -34,9 +30,9 @@ class Intake:
     def __init__(self, config: PipelineConfig, engine: Engine) -> None:
         self._config = config
         self._engine = engine
-        self.tokenizer = load_tokenizer(config.model.name)
-        self.most_characters = most_characters(self.tokenizer, engine.limits.context_length)
-        self._chat = Chat(self.tokenizer, self.most_characters)
+        self.prompts = Prompts(config, engine.limits.context_length)
+        self.tokenizer = self.prompts.tokenizer
+        self.most_characters = self.prompts.most_characters
         own = self.tokenizer.eos_token_id
         self._eos = engine.model.eos_token_ids | (
             frozenset({own}) if isinstance(own, int) else frozenset()
@@ -60,24 +56,6 @@ class Intake:
         """What compiles grammars, where the pipeline has them."""
         return self._grammars
 
-    def read(self, prompt: Prompt, request_id: str) -> PromptLine | tuple[int, ...]:
-        """A prompt as a line, or as token ids."""
-        if isinstance(prompt, str | Mapping | PromptLine):
-            return prompt_of(prompt, request_id)
-        return _token_ids(prompt)
-
-    def params(
-        self, prompt: PromptLine | tuple[int, ...], given: SamplingParams | None
-    ) -> SamplingParams:
-        """Those given, else greedy decoding; what a line says itself goes before."""
-        given = given or SamplingParams()
-        if not isinstance(prompt, PromptLine):
-            return given
-        own = prompt.parameters
-        if "structured_outputs" in own:
-            own["reasoning"] = None  # its own
-        return replace(given, **own) if own else given
-
     def requests(
         self,
         uids: Iterator[int],
@@ -88,7 +66,7 @@ class Intake:
         cache_salt: bytes = b"",
     ) -> list[Request]:
         """The n requests of one prompt, with the next of `uids`; their grammar is not there yet."""
-        prompt_ids = self._encode(prompt)
+        prompt_ids = self.prompts.encode(prompt)
         self._check_tokens("prompt", prompt_ids)
         self._check_tokens("stop_token_ids", params.stop_token_ids)
         self._check_tokens("logit_bias", [token for token, _ in params.biases])
@@ -211,63 +189,3 @@ class Intake:
         if len(found) > MAX_BAD_WORDS:
             raise RequestError(f"bad_words: {len(found)} sequences, more than {MAX_BAD_WORDS}")
         return tuple(found)
-
-    def _encode(self, prompt: PromptLine | tuple[int, ...]) -> tuple[int, ...]:
-        if isinstance(prompt, tuple):
-            return prompt
-        messages = [message.model_dump() for message in prompt.messages or ()]
-        wanted = self._config.model.prompt_format
-        if wanted == "chat" or (wanted == "auto" and self._config.model.name == "embedded"):
-            messages = messages or [{"role": "user", "content": prompt.prompt or ""}]
-        if not messages:
-            # A plain prompt is the model's input as it stands: special tokens in it are tokens.
-            text = prompt.prompt or ""
-            if len(text) > self.most_characters:
-                said = too_long("the prompt", len(text), self.most_characters)
-                raise RequestError(said, code="SW-LENGTH")
-            return tuple(self.tokenizer(text)["input_ids"])
-        try:
-            return tuple(self._chat.encode(messages))
-        except TooLong as error:
-            raise RequestError(f"{error}", code="SW-LENGTH") from error
-        except ChatError as error:
-            raise RequestError(f"{error}") from error
-
-
-def _token_ids(prompt: object) -> tuple[int, ...]:
-    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | bytearray):
-        raise RequestError(
-            f"a prompt is a text, a mapping or a list of token ids, not {shown(prompt)}"
-        )
-    ids = tuple(prompt.tolist() if hasattr(prompt, "tolist") else prompt)
-    for index, token in enumerate(ids):
-        if isinstance(token, bool) or not isinstance(token, Integral):
-            raise RequestError(
-                f"token {index} of the prompt must be a whole number, not {shown(token)}"
-            )
-    return tuple(map(int, ids))
-
-
-def prompt_text(line: PromptLine | tuple[int, ...]) -> str:
-    """The text by which an output names its prompt: the last message, of several."""
-    if isinstance(line, tuple):
-        return ""
-    return line.messages[-1].content if line.messages else line.prompt or ""
-
-
-def id_and_text(prompt: Prompt, uid: int) -> tuple[str, str]:
-    """The id and the text of a prompt, before anything of it is checked."""
-    if isinstance(prompt, str):
-        return str(uid), prompt
-    if isinstance(prompt, Mapping):
-        found, messages = prompt.get("prompt"), prompt.get("messages")
-        given = prompt.get("id")
-    elif isinstance(prompt, PromptLine):
-        found, given = prompt.prompt, prompt.id
-        messages = prompt.messages and [message.model_dump() for message in prompt.messages]
-    else:
-        return str(uid), ""
-    if not isinstance(found, str):
-        last = messages[-1] if isinstance(messages, Sequence) and messages else {}
-        found = last.get("content", "") if isinstance(last, Mapping) else ""
-    return str(uid if given is None else given), str(found)

@@ -21,8 +21,9 @@ from ..requests.spans import RequestLog, RequestSpan
 from ..requests.step_counts import StepCount
 from .arguments import Messages, Params, chosen, conversations, each_prompt, params_for_each
 from .call import Call, Interrupted, Listeners, OnOutput, OnProgress, OnText, TextPiece
-from .intake import Intake, Prompt
+from .intake import Intake
 from .loading import load_engine
+from .prompts import Prompt
 from .service import Service, Trace
 from .summary import summary
 from .warm_up import warm_up

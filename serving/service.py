@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from time import perf_counter
+from typing import Literal
 
 from ..distributed.errors import GroupEnded
 from ..distributed.membership import Membership
@@ -35,12 +36,13 @@ from ..requests.step_counts import StepCounts
 from ..requests.table import RequestTable
 from ..requests.totals import Totals
 from ..structured.backend import CompiledGrammar
-from ..structured.grammar import GrammarSpec
+from ..structured.grammar import GrammarError, GrammarSpec
 from .engine import Engine, EngineError
 from .everywhere import compiled_everywhere
 from .flight import FlightRecorder
 from .following import Following
-from .intake import Intake, Prompt, prompt_text
+from .intake import Intake
+from .prompts import Prompt, prompt_text
 
 CLOSING_S = 10.0
 """How long `close` waits for the step that is under way."""
@@ -57,6 +59,11 @@ FUTILE_RUNS = 3
 
 FUTILE_STEPS = 5
 """How many steps may fail, with no token between, before it is: each has ended its requests."""
+
+
+Blame = Literal["grammar", "engine"]
+"""What made a request end with an error: its grammar could not be compiled, or a whole run failed.
+"""
 
 
 @dataclass(eq=False)
@@ -85,6 +92,15 @@ class Ticket:
     def ended(self) -> bool:
         """Whether every completion has its output."""
         return len(self.outputs) == len(self.requests)
+
+    @property
+    def blame(self) -> Blame | None:
+        """What made it end with an error, if it was neither the request itself nor a step."""
+        asked = self.grammar
+        compiled = asked is not None and asked.done() and not asked.cancelled()
+        if asked is not None and compiled and isinstance(asked.exception(), GrammarError):
+            return "grammar"
+        return "engine" if self.failure is not None else None
 
     def output(self) -> RequestOutput:
         """What it has come to; whatever has not ended counts as cancelled."""
@@ -161,8 +177,8 @@ class Service:
             GrammarError: a grammar that is wrong to begin with.
             ConfigError: a prompt whose keys are wrong.
         """
-        line = self.intake.read(prompt, id)
-        asked = self.intake.params(line, params)
+        line = self.intake.prompts.read(prompt, id)
+        asked = self.intake.prompts.params(line, params)
         text = prompt_text(line)
         ticket = Ticket(id, text, (), deliver)
         ticket.requests = self.intake.requests(self._uids, id, text, line, asked, cache_salt)

@@ -77,9 +77,18 @@ def test_there_are_sources() -> None:
     assert len(SOURCES) > 200
 
 
+ON_RAY = {"replicas/on_ray.py", "replicas/prefix_router.py"}
+"""What `--replicas` loads. Ray's processes unpickle what they send each other; what that asks of a
+cluster is in the threat model. Clients reach none of them, and what they send is JSON by then.
+"""
+
+
 def test_nothing_is_unpickled_evaluated_or_trusted() -> None:
     """CVE-2025-32444, CVE-2025-47277, CVE-2025-30202, CVE-2026-115912, CVE-2025-62164."""
-    assert {f"{name}: {what}" for name, tree in trees() for what in unsafe(tree)} == set()
+    found = {f"{name}: {what}" for name, tree in trees() for what in unsafe(tree)}
+    ours = {each for each in found if each.split(": ")[0] not in ON_RAY}
+    assert ours == set()
+    assert {each.split(": imports ray")[0] for each in found} == ON_RAY
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 from ..insight import Insight, Seen
 
 if TYPE_CHECKING:
+    from ...graph.plan import Plan
     from ...requests.spans import RequestSpan
+    from ...serving.async_llm import AsyncLLM
     from ...serving.flight import Stretch
+    from ...serving.llm import LLM
     from ..open_engine import OpenEngine
 
 DRAWN = 8
@@ -35,10 +38,10 @@ def snapshot(engine: OpenEngine, insight: Insight, began: float) -> dict[str, An
 
     `at` is the time of the answer, and `began`, also by `perf_counter`, that of the service.
     """
-    service = engine.llm.service
-    table, limits, totals = service.table, engine.llm.engine.limits, service.totals
+    llm, service = insight.llm, insight.llm.service
+    table, limits, totals = service.table, llm.engine.limits, service.totals
     flight = service.flight
-    drawn = None if flight is None else flight.stretch(engine.llm.plan, DRAWN)
+    drawn = None if flight is None else flight.stretch(llm.plan, DRAWN)
     now = perf_counter()
     return {
         "at": now,
@@ -47,7 +50,7 @@ def snapshot(engine: OpenEngine, insight: Insight, began: float) -> dict[str, An
         "version": version("stepweave"),
         "state": _state(engine),
         "recorder": flight is not None,
-        "plan": _plan(engine),
+        "plan": _plan(llm),
         "running": service.running,
         "queued": service.queued,
         "rows": limits.max_rows,
@@ -58,21 +61,21 @@ def snapshot(engine: OpenEngine, insight: Insight, began: float) -> dict[str, An
             **{name: getattr(totals, name) for name in _TOTALS},
             "accepted_at": [*totals.accepted_at],
         },
-        "lanes": None if drawn is None else _lanes(engine, drawn, now),
+        "lanes": None if drawn is None else _lanes(llm.plan, drawn, now),
         "figures": _figures(insight.latest()),
         "requests": [_request(each, now) for each in service.spans(REQUESTS)],
     }
 
 
 def _state(engine: OpenEngine) -> str:
-    if not engine.llm.service.alive:
+    if not engine.front.alive:
         return "failed"
     return "draining" if engine.draining else "serving"
 
 
-def _plan(engine: OpenEngine) -> Mapping[str, Any]:
+def _plan(llm: AsyncLLM | LLM) -> Mapping[str, Any]:
     """`waits`: (source, target, distance), of ops by their places in `ops`."""
-    plan, config = engine.llm.plan, engine.llm.config
+    plan, config = llm.plan, llm.config
     ops = [*plan.graph.vertices]
     return {
         "digest": plan.digest,
@@ -85,9 +88,8 @@ def _plan(engine: OpenEngine) -> Mapping[str, Any]:
     }
 
 
-def _lanes(engine: OpenEngine, drawn: Stretch, now: float) -> Mapping[str, Any]:
+def _lanes(plan: Plan, drawn: Stretch, now: float) -> Mapping[str, Any]:
     """`spans`: (place of the op in `ops`, step, begin in µs, µs), by begin."""
-    plan = engine.llm.plan
     places = {op: place for place, op in enumerate(plan.graph.vertices)}
     lanes: dict[str, list[Sequence[float]]] = {actor: [] for actor in plan.actors}
     for each in drawn.report.events:

@@ -15,6 +15,8 @@ from .figures import Figure, Labelled
 if TYPE_CHECKING:
     from ...requests.request import FinishReason
     from ...requests.totals import Totals
+    from ...serving.async_llm import AsyncLLM
+    from ...serving.llm import LLM
     from ..open_engine import OpenEngine
 
 _ENDS: dict[FinishReason, str] = {
@@ -30,21 +32,22 @@ class Counted:
     """An engine while it serves."""
 
     engine: OpenEngine
+    llm: AsyncLLM | LLM
 
     @property
     def totals(self) -> Totals:
         """What it has done."""
-        return self.engine.llm.service.totals
+        return self.llm.service.totals
 
     @property
     def blocks(self) -> tuple[int, int]:
         """KV blocks that requests hold, and all there are."""
-        table = self.engine.llm.service.table
+        table = self.llm.service.table
         return len(table.blocks.pool.held), table.limits.num_blocks
 
 
 def _ends(of: Counted) -> Iterator[Labelled]:
-    ended = of.engine.llm.service.ended
+    ended = of.llm.service.ended
     for reason, said in _ENDS.items():
         yield (said,), ended.get(reason, 0)
 
@@ -52,19 +55,19 @@ def _ends(of: Counted) -> Iterator[Labelled]:
 def _positions(of: Counted) -> Iterator[Labelled]:
     """From 0, for all drafts that a step may have."""
     accepted = [*of.totals.accepted_at]
-    for position in range(max(of.engine.llm.engine.limits.draft_tokens, len(accepted))):
+    for position in range(max(of.llm.engine.limits.draft_tokens, len(accepted))):
         times = accepted[position] if position < len(accepted) else 0
         yield (str(position),), times
 
 
 def _plan(of: Counted) -> Iterator[Labelled]:
-    plan, config = of.engine.llm.plan, of.engine.llm.config
+    plan, config = of.llm.plan, of.llm.config
     depth, release = str(config.depth), version("stepweave")
     yield (plan.digest, plan.graph.name, depth, config.executor, release), 1
 
 
 def _cache(of: Counted) -> Iterator[Labelled]:
-    limits = of.engine.llm.engine.limits
+    limits = of.llm.engine.limits
     yield (str(limits.block_size), str(limits.num_blocks)), 1
 
 
@@ -73,13 +76,13 @@ ENGINE: tuple[Figure[Counted], ...] = (
         "vllm:num_requests_running",
         "gauge",
         "Requests that have a row.",
-        lambda of: of.engine.llm.service.running,
+        lambda of: of.llm.service.running,
     ),
     Figure(
         "vllm:num_requests_waiting",
         "gauge",
         "Requests that wait for a row, or for their grammar.",
-        lambda of: of.engine.llm.service.queued,
+        lambda of: of.llm.service.queued,
     ),
     Figure(
         "vllm:kv_cache_usage_perc",
@@ -116,13 +119,13 @@ ENGINE: tuple[Figure[Counted], ...] = (
         "vllm:prefix_cache_queries_total",
         "counter",
         "Tokens that were looked up in the prefix cache.",
-        lambda of: of.engine.llm.service.table.prefix_queries,
+        lambda of: of.llm.service.table.prefix_queries,
     ),
     Figure(
         "vllm:prefix_cache_hits_total",
         "counter",
         "Tokens that were found there, and not computed.",
-        lambda of: of.engine.llm.service.table.prefix_hits,
+        lambda of: of.llm.service.table.prefix_hits,
     ),
     Figure(
         "vllm:spec_decode_num_drafts_total",
@@ -167,7 +170,7 @@ ENGINE: tuple[Figure[Counted], ...] = (
         "stepweave:up",
         "gauge",
         "1 while the engine answers, 0 when its latest run has failed as a whole.",
-        lambda of: int(of.engine.llm.service.alive),
+        lambda of: int(of.llm.service.alive),
     ),
     Figure(
         "stepweave:draining",
@@ -203,12 +206,12 @@ ENGINE: tuple[Figure[Counted], ...] = (
         "stepweave:rows_limit",
         "gauge",
         "Requests that may have a row at a time.",
-        lambda of: of.engine.llm.engine.limits.max_rows,
+        lambda of: of.llm.engine.limits.max_rows,
     ),
     Figure(
         "stepweave:queue_limit",
         "gauge",
         "Requests that may wait; more are refused.",
-        lambda of: of.engine.llm.engine.limits.max_queue,
+        lambda of: of.llm.engine.limits.max_queue,
     ),
 )

@@ -37,20 +37,19 @@ class Read(Collector):
     def collect(self) -> Iterator[Metric]:
         """As they are now; Prometheus's library calls this."""
         common = labels(self._engine.settings.models[0])
-        yield from families(ENGINE, Counted(self._engine), common)
+        yield from families(ENGINE, Counted(self._engine, self._insight.llm), common)
         if (seen := self._insight.latest()) is not None:
             yield from families(PLAN, seen, common)
 
 
-def metrics_router(engine: OpenEngine, insight: Insight, registry: CollectorRegistry) -> APIRouter:
-    """GET /metrics: what is in `registry`, and what is read from the engine and the process."""
+def metrics_router(registry: CollectorRegistry, turn: asyncio.Lock) -> APIRouter:
+    """GET /metrics: what is in `registry`, and what is known of the process; one at a time."""
     ProcessCollector(registry=registry)
-    registry.register(Read(engine, insight))
     router = APIRouter()
 
     async def metrics() -> Response:
         # Whoever prefers another form takes this too, and in others names lose their colons.
-        async with insight.turn:
+        async with turn:
             text = await asyncio.to_thread(generate_latest, registry)
         return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 

@@ -29,6 +29,7 @@ class Running:
     port: int
     app: FastAPI
     loop: asyncio.AbstractEventLoop
+    llm: AsyncLLM
 
     @property
     def engine(self) -> OpenEngine:
@@ -40,10 +41,6 @@ class Running:
     def paths(self) -> set[str]:
         """Every path that the application answers, by its document and beside it."""
         return {*self.app.openapi()["paths"], "/openapi.json"}
-
-    @property
-    def llm(self) -> AsyncLLM:
-        return self.engine.llm
 
     def client(self, **options: Any) -> httpx.Client:
         # Without `verify` each would read the certificates of the machine, for plain HTTP.
@@ -95,7 +92,7 @@ def running(
     try:
         assert begun.wait(60), "the service did not start"
         port = bound.getsockname()[1]
-        yield Running(f"http://127.0.0.1:{port}", port, app, started[0])
+        yield Running(f"http://127.0.0.1:{port}", port, app, started[0], llm)
     finally:
         server.should_exit = True
         thread.join(60)

@@ -146,7 +146,8 @@ def test_leaving_while_the_prompt_is_read_ends_it(
     service: Running, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, intake = Gate(), service.llm.service.intake
-    monkeypatch.setattr(intake, where, gate.before(getattr(intake, where)))
+    part = intake.prompts if where == "read" else intake
+    monkeypatch.setattr(part, where, gate.before(getattr(part, where)))
     wire = sent(service, LONG)
     assert gate.reached.wait(60)
     wire.close()

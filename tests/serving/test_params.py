@@ -269,7 +269,11 @@ def test_requests_that_arrive_in_time_are_served_just_in_time() -> None:
             request
             for index in range(4)
             for request in llm.service.intake.requests(
-                iter([index]), str(index), STORY, line, llm.service.intake.params(line, None)
+                iter([index]),
+                str(index),
+                STORY,
+                line,
+                llm.service.intake.prompts.params(line, None),
             )
         ]
 

@@ -75,7 +75,7 @@ def test_increments_add_up_to_the_output(llm: LLM) -> None:
     ]
     assert reader.ticket.prompt_tokens == len(
         llm.service.intake.requests(
-            iter(range(2)), "", "", llm.service.intake.read(STORY, ""), SamplingParams()
+            iter(range(2)), "", "", llm.service.intake.prompts.read(STORY, ""), SamplingParams()
         )[0].prompt_ids
     )
 

@@ -1,0 +1,1 @@
+"""One pipeline on several engines: where each request goes, and how it outlives its engine."""

@@ -1,0 +1,144 @@
+"""Replicas as a deployment of Ray Serve: Ray starts them, watches them, and starts them anew."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before the import: nothing is reported
+
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.exceptions import RayServeException
+
+from ..graph.errors import shortly
+from .errors import RayUnavailable, ReplicaLost
+from .fleet import About
+from .hosted import about, generated
+from .live import ROUTERS
+from .prefix_router import PrefixRouter
+from .scale import Scale
+from .work import Message, Work
+
+if TYPE_CHECKING:
+    from ..configs.schema import PipelineConfig
+
+HEALTH_PERIOD_S = 2.0
+HEALTH_TIMEOUT_S = 10.0
+"""A replica that does not answer for so long three times in a row is replaced: one that hangs."""
+
+
+class Engine:
+    """The body of a replica: one engine, in a process that Ray has made."""
+
+    def __init__(self, config: PipelineConfig) -> None:
+        from ..serving.async_llm import AsyncLLM
+
+        self._llm = AsyncLLM(pipeline=config)
+        if config.captured:
+            self._llm.warm_up()
+
+    async def generate(self, work: Message) -> AsyncGenerator[Message]:
+        """The messages of one work."""
+        async for message in generated(self._llm, work):
+            yield message
+
+    async def about(self) -> Message:
+        """What a front needs to know."""
+        return about(self._llm).to_json()
+
+    def check_health(self) -> None:
+        """Ray calls this now and then, and replaces a replica that raises or does not answer.
+
+        Raises `RuntimeError` where the engine has failed.
+        """
+        if not self._llm.service.alive:
+            raise RuntimeError("the engine has failed")
+
+
+class RayFleet:
+    """The replicas of one deployment. `close` ends them, and nothing else of the cluster."""
+
+    def __init__(self, config: PipelineConfig, scale: Scale, app: str = "stepweave") -> None:
+        """Start them, and wait until one of them serves. Raises `RayUnavailable`."""
+        self._config, self._scale, self._app = config, scale, app
+        try:
+            if not ray.is_initialized():
+                _join_or_start_cluster()
+            serve.start(proxy_location="Disabled")
+            self._deploy()
+        except (RayError, RayServeException, ConnectionError, RuntimeError, ValueError) as error:
+            raise RayUnavailable(f"Ray cannot start the replicas: {shortly(error)}") from error
+
+    @property
+    def live(self) -> int:
+        """How many replicas take work."""
+        router = ROUTERS.get(self._app)
+        return 0 if router is None else len(router.curr_replicas)
+
+    def about(self) -> About:
+        """What the replicas have in common. Raises `RayUnavailable`."""
+        try:
+            return About.of(self._handle.about.remote().result())
+        except (RayError, RayServeException) as error:
+            raise RayUnavailable(f"no replica answers: {shortly(error)}") from error
+
+    async def generate(self, work: Work) -> AsyncGenerator[Message]:
+        """The messages of the replica that `PrefixRouter` chooses."""
+        response = self._streams.remote(work.to_json())
+        try:
+            async for message in response:
+                yield message
+        except (RayError, RayServeException) as error:
+            raise ReplicaLost(shortly(error)) from error
+        finally:
+            response.cancel()
+
+    def restart(self) -> None:
+        """Replace the replicas one after the other, while the others serve."""
+        self._deploy()
+
+    def close(self) -> None:
+        """End the replicas."""
+        serve.delete(self._app)
+
+    def _deploy(self) -> None:
+        scale, config = self._scale, self._config
+        rows, waiting = config.scheduler.max_rows, config.scheduler.max_queue
+        made: Any = serve.deployment(Engine).options(
+            name="engine",
+            num_replicas=scale.least if scale.fixed else "auto",
+            max_ongoing_requests=rows + waiting,
+            health_check_period_s=HEALTH_PERIOD_S,
+            health_check_timeout_s=HEALTH_TIMEOUT_S,
+            graceful_shutdown_timeout_s=scale.drain_s,
+            request_router_config=RequestRouterConfig(
+                request_router_class=PrefixRouter, request_router_kwargs={"app": self._app}
+            ),
+            **_autoscaling(scale, rows),
+        )
+        self._handle: Any = serve.run(made.bind(config), name=self._app, route_prefix=None)
+        self._streams: Any = self._handle.options(stream=True).generate
+
+
+def _join_or_start_cluster() -> None:
+    """The cluster of RAY_ADDRESS, or one of this machine alone, which no other machine reaches."""
+    quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
+    if address := os.environ.get("RAY_ADDRESS"):
+        ray.init(address=address, namespace="stepweave", **quiet)
+    else:
+        ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
+
+
+def _autoscaling(scale: Scale, rows: int) -> dict[str, Any]:
+    """A replica more where those that are there have no free row on average."""
+    if scale.fixed:
+        return {}
+    found = AutoscalingConfig(
+        min_replicas=scale.least, max_replicas=scale.most, target_ongoing_requests=rows
+    )
+    return {"autoscaling_config": found}

@@ -1,0 +1,99 @@
+"""Where a request goes: by what a replica knows of its prompt, and by what it has to do."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepweave.replicas.routing import BLOCK, REMEMBERED, Known, Router, blocks_of, choose
+
+NAMES = ("a", "b", "c")
+counts = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 40), min_size=1)
+
+
+def prompt(start: int, blocks: int) -> list[int]:
+    return [start + each for each in range(blocks * BLOCK)]
+
+
+def test_with_equal_loads_the_longest_known_prefix_decides() -> None:
+    assert choose({"a": 3, "b": 3, "c": 3}, {"b": 64, "c": 96}, 128) == ["c", "b", "a"]
+
+
+def test_with_nothing_known_the_smallest_load_decides() -> None:
+    assert choose({"a": 2, "b": 1, "c": 4}, {}, 100) == ["b", "a", "c"]
+
+
+def test_a_known_prefix_is_worth_as_much_load_as_computing_it_takes() -> None:
+    assert choose({"a": 2, "b": 0}, {"a": 600}, 640, request_tokens=256)[0] == "a"
+    assert choose({"a": 3, "b": 0}, {"a": 600}, 640, request_tokens=256)[0] == "b"
+
+
+@settings(max_examples=200)
+@given(loads=counts, cached=counts, prompt_tokens=st.integers(1, 5000))
+def test_the_chosen_one_never_has_much_more_to_do(
+    loads: dict[str, int], cached: dict[str, int], prompt_tokens: int
+) -> None:
+    known = {name: min(each * BLOCK, prompt_tokens) for name, each in cached.items()}
+    order = choose(loads, known, prompt_tokens, request_tokens=100)
+    assert sorted(order) == sorted(loads)
+    assert loads[order[0]] - min(loads.values()) <= prompt_tokens / 100
+
+
+def test_a_block_stands_for_all_tokens_before_its_end() -> None:
+    long = prompt(0, 3)
+    assert blocks_of(long) == blocks_of([*long, 7])
+    assert blocks_of(long[: 2 * BLOCK]) == blocks_of(long)[:2]
+    other = [*long]
+    other[0] = 99
+    assert not set(blocks_of(other)) & set(blocks_of(long))
+    assert not set(blocks_of(long, b"mine")) & set(blocks_of(long, b"yours"))
+    assert blocks_of(long[: BLOCK - 1]) == []
+
+
+def test_requests_that_begin_alike_go_to_one_replica_and_others_spread() -> None:
+    router = Router()
+    router.keep(NAMES)
+    chosen = []
+    for start in (0, 1000, 2000):
+        for turn in range(3):
+            asked = prompt(start, 8) + [turn] * BLOCK
+            blocks = blocks_of(asked)
+            name = router.choose(blocks, len(asked))[0]
+            router.begun(name, blocks)
+            chosen.append(name)
+            router.ended(name)
+    # One after the other: nobody has anything to do, so only what is known can tell them apart.
+    assert [len({*chosen[at : at + 3]}) for at in (0, 3, 6)] == [1, 1, 1]
+
+
+def test_under_load_requests_that_begin_alike_spread_all_the_same() -> None:
+    router = Router()
+    router.keep(("a", "b"))
+    asked = prompt(0, 8)
+    blocks = blocks_of(asked)
+    for _ in range(20):
+        router.begun(router.choose(blocks, len(asked))[0], blocks)
+    assert abs(router.load("a") - router.load("b")) <= 1
+
+
+def test_what_has_gone_is_forgotten_and_what_is_new_knows_nothing() -> None:
+    router = Router()
+    router.keep(("a", "b"))
+    asked = prompt(0, 4)
+    blocks = blocks_of(asked)
+    router.begun("b", blocks)
+    router.ended("b")
+    assert router.choose(blocks, len(asked))[0] == "b"
+    router.keep(("a",))
+    router.ended("b")  # of a request that it had: nothing to do
+    router.keep(("a", "b"))
+    assert router.choose(blocks, len(asked))[0] == "a"
+    assert router.load("b") == 0
+
+
+def test_the_oldest_blocks_are_forgotten_and_the_first_of_a_prompt_last() -> None:
+    known = Known()
+    known.note(range(REMEMBERED))
+    known.note(range(REMEMBERED, REMEMBERED + 10))
+    assert len(known.blocks) == REMEMBERED
+    assert known.cached(range(REMEMBERED - 1)) == (REMEMBERED - 10) * BLOCK

@@ -7,6 +7,7 @@ from io import TextIOWrapper
 
 from .bench import bench_app
 from .graph import graph_app
+from .importing import own_process
 from .reporting import open_closed_streams
 from .signals import raise_on_term
 from .verbs import app as app
@@ -17,6 +18,7 @@ app.add_typer(bench_app, name="bench", help="Measure throughput and latencies un
 
 def main() -> None:
     """The console script."""
+    own_process()
     open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a letter shows its number

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from stepweave.cli import importing as module
 from stepweave.cli import loading
-from stepweave.cli.importing import importing
+from stepweave.cli.importing import importing, own_process
 from stepweave.configs.load import load_config
 
 
@@ -27,12 +28,32 @@ def collections() -> Iterator[list[int]]:
     gc.callbacks.remove(note)
 
 
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The process is the command's own; nothing is frozen at first."""
+    monkeypatch.setattr(module, "_own_process", False)
+    own_process()
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("own")
 def test_nothing_is_collected_meanwhile_and_what_is_there_is_frozen(collections: list[int]) -> None:
     with importing():
         made = [[number] for number in range(100_000)]
         assert collections == []
     assert gc.isenabled()
     assert gc.get_freeze_count() > len(made)
+
+
+def test_in_a_process_of_others_nothing_is_frozen(collections: list[int]) -> None:
+    before = gc.get_freeze_count()
+    with importing():
+        made = [[number] for number in range(100_000)]
+        assert collections == []
+    assert gc.isenabled()
+    assert gc.get_freeze_count() < before + len(made)
 
 
 def test_who_has_turned_the_collector_off_finds_it_off(collections: list[int]) -> None:
@@ -45,6 +66,7 @@ def test_who_has_turned_the_collector_off_finds_it_off(collections: list[int]) -
         gc.enable()
 
 
+@pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("load", [loading.loaded, loading.loaded_async])
 def test_the_libraries_of_a_model_are_imported_so_and_the_model_is_not(
     load: Any, collections: list[int], monkeypatch: pytest.MonkeyPatch

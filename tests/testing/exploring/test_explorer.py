@@ -296,10 +296,10 @@ def test_random_priorities_are_a_function_of_the_seed() -> None:
 # --- no false reports ---------------------------------------------------------------------------
 
 
-def test_a_thousand_random_graphs_have_no_wait_without_a_witness_and_no_bad_interleaving() -> None:
+def test_hundreds_of_random_graphs_have_no_wait_without_a_witness_and_no_bad_interleaving() -> None:
     compiled = 0
-    for seed in range(2000):
-        if compiled == 1000:
+    for seed in range(1000):
+        if compiled == 400:
             break
         try:
             plan = compile_plan(random_step_graph(seed))
@@ -310,7 +310,7 @@ def test_a_thousand_random_graphs_have_no_wait_without_a_witness_and_no_bad_inte
         assert unwitnessed(plan) == []
         found = explore(plan, seeds=(seed, seed + 1), directed=seed % 8 == 0)
         assert found.failure is None, f"seed {seed}: {found.failure}"
-    assert compiled == 1000
+    assert compiled == 400
 
 
 @pytest.mark.nightly
@@ -487,8 +487,8 @@ def served(engine: Engine) -> Callable[[Any], list[Any]]:
     return outcome
 
 
-@pytest.mark.parametrize("part", range(10))
-def test_a_thousand_schedules_of_the_full_decode_pipeline_give_the_serial_tokens(
+@pytest.mark.parametrize("part", range(3))
+def test_hundreds_of_schedules_of_the_full_decode_pipeline_give_the_serial_tokens(
     engine: Engine, served: Callable[[Any], list[Any]], part: int
 ) -> None:
     """In parts, so that each ends within a test's time limit on a busy machine too."""

@@ -77,7 +77,12 @@ def _as_tensor(type_: str, part: Any) -> Any:
 
 
 def in_few_calls(steps: Sequence[Operation]) -> list[Call]:
-    """The same steps in the same order; operations that follow each other are one call."""
+    """The same steps in the same order; operations that follow each other are one call.
+
+    A torch without TorchScript gets them one by one.
+    """
+    if not hasattr(torch._C, "_create_function_from_graph"):
+        return list(steps)
     calls: list[Call] = []
     program = _Program()
     for step in steps:

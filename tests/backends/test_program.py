@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -54,6 +55,20 @@ def test_what_cannot_be_written_down_is_called_where_it_stands() -> None:
         call()
     assert same_bits(out, expected)
     assert same_bits(halves, there)
+
+
+def test_without_torchscript_operations_are_called_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(torch._C, "_create_function_from_graph")
+    expected, out = torch.zeros(4, 8), torch.zeros(4, 8)
+    [call] = in_few_calls(steps(expected)[:1])
+    assert isinstance(call, Operation)
+    for step in steps(expected):
+        step()
+    for call in in_few_calls(steps(out)):
+        call()
+    assert same_bits(out, expected)
 
 
 def test_numbers_are_taken_as_those_of_python_are() -> None:

@@ -3,6 +3,7 @@
 import gc
 import signal
 
+import pytest
 import torch
 
 gc.disable()  # until all modules are imported: it would look at them again and again
@@ -17,3 +18,9 @@ def pytest_collection_finish() -> None:
     """What was imported stays; full collections need not look at it."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """A plugin that is imported for the summary may look for what refers to an object."""
+    gc.unfreeze()

@@ -1,0 +1,293 @@
+"""What two processes on a CPU take for small all-reduces and messages, and what steps take that are
+made of them, measured against what the simulation of clusters predicts from the links alone.
+
+Two ranks with gloo. A tensor pair does layers with two all-reduces each. A pipeline of two stages
+sends hidden states one way and tokens back, with K groups in flight. In place of computing, ranks
+wait for a fixed time, as a host waits for its device: so the figures are of links and of order, and
+not of how two processes share the cores of a busy machine. What a wait takes, what an all-reduce
+takes behind one, and half of a message there and back, is measured in the same rounds. Each figure
+is the shortest of all rounds: that in which least else ran.
+
+    python -m benchmarks.gloo_links [--rounds 40]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+from stepweave.clusters.links import Fabric
+from stepweave.clusters.parts import AllReduceConfig, LinkConfig
+from stepweave.clusters.stages import staged
+from stepweave.configs.load import load_config
+from stepweave.configs.schema import PipelineConfig
+from stepweave.graph.planner.compile import compile_plan
+from stepweave.serving.pipeline import step_graph
+
+from .paired import at_least_one, save
+
+SIZES = (64, 4096, 65536, 1 << 20)
+GROUPS = (1, 2, 3)
+TOKENS = 8  # rows of a step
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large the steps are, and how long a rank waits in place of computing."""
+
+    layers: int = 4
+    hidden: int = 4096
+    steps: int = 12  # of a pipeline in one window
+    product_us: float = 2000.0  # of half a layer
+    stage_us: float = 10000.0
+
+    @property
+    def message(self) -> int:
+        """Bytes of the hidden states of a step."""
+        return TOKENS * self.hidden * 2
+
+
+# --- the two ranks --------------------------------------------------------------------------------
+
+
+def rank_main(rank: int, store: str, shape: Shape, rounds: int, answer: Any) -> None:
+    """One of the two processes; rank 0 puts its figures, in µs, into the queue `answer`."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    try:
+        each = _Rank(rank, shape)
+        found = [each.round() for _ in range(rounds + 1)][1:]
+        if rank == 0:
+            answer.put(found)
+    finally:
+        dist.destroy_process_group()
+
+
+class _Rank:
+    """What a rank does in each round."""
+
+    def __init__(self, rank: int, shape: Shape) -> None:
+        import torch
+
+        self.rank, self.other, self.shape = rank, 1 - rank, shape
+        self.hidden = torch.zeros(shape.message // 4)
+        self.data = {size: torch.zeros(size // 4) for size in SIZES}
+
+    def round(self) -> dict[str, float]:
+        """Each figure once, in µs, one after another."""
+        found = {"product": self._timed(self._product, 4), "stage": self._timed(self._stage, 2)}
+        for size in SIZES:
+            found[f"all_reduce {size}"] = self._all_reduce(size)
+            found[f"message {size}"] = self._message(size)
+        found["pair"] = self._timed(self._pair, 1)
+        for groups in GROUPS:
+            found[f"pipeline {groups}"] = self._pipeline(groups)
+        return found
+
+    def _timed(self, work: Callable[[], object], times: int) -> float:
+        """µs of one call, of some in a row, both ranks beginning together."""
+        import torch.distributed as dist
+
+        dist.barrier()
+        began = perf_counter()
+        for _ in range(times):
+            work()
+        return (perf_counter() - began) / times * 1e6
+
+    def _product(self) -> None:
+        sleep(self.shape.product_us / 1e6)
+
+    def _stage(self) -> None:
+        sleep(self.shape.stage_us / 1e6)
+
+    def _all_reduce(self, size: int) -> float:
+        """With the wait before it, as in a layer."""
+        import torch.distributed as dist
+
+        def one() -> None:
+            self._product()
+            dist.all_reduce(self.data[size])
+
+        return self._timed(one, 4)
+
+    def _message(self, size: int) -> float:
+        """Half of a message there and one back."""
+        import torch.distributed as dist
+
+        def back_and_forth() -> None:
+            for sender in (0, 1):
+                if sender == self.rank:
+                    dist.send(self.data[size], self.other)
+                else:
+                    dist.recv(self.data[size], self.other)
+
+        return self._timed(back_and_forth, 2) / 2
+
+    def _pair(self) -> None:
+        """A step of a tensor pair: a half of each product, and its sum over both ranks."""
+        import torch.distributed as dist
+
+        for _ in range(2 * self.shape.layers):
+            self._product()
+            dist.all_reduce(self.hidden)
+
+    def _pipeline(self, groups: int) -> float:
+        """µs a step of two stages with so many groups of rows in flight."""
+        import torch.distributed as dist
+
+        steps = self.shape.steps
+        dist.barrier()
+        began = perf_counter()
+        (self._first if self.rank == 0 else self._second)(steps, groups)
+        # The last step leaves the pipeline: its second stage is not beside a first one.
+        leaving_us = self.shape.stage_us if groups > 1 else 0.0
+        return ((perf_counter() - began) * 1e6 - leaving_us) / steps
+
+    def _first(self, steps: int, groups: int) -> None:
+        """Stage 0: receives the tokens of K steps before, computes, sends hidden states."""
+        import torch
+        import torch.distributed as dist
+
+        tokens = [torch.zeros(TOKENS) for _ in range(steps)]
+        coming = [dist.irecv(each, 1) for each in tokens]
+        sent = []
+        for step in range(steps):
+            if step >= groups:
+                _done(coming[step - groups])
+            self._stage()
+            sent.append(dist.isend(self.hidden, 1))
+        for work in (*sent, *coming[max(0, steps - groups) :]):
+            _done(work)
+
+    def _second(self, steps: int, groups: int) -> None:
+        """Stage 1: receives hidden states, computes, sends tokens."""
+        import torch
+        import torch.distributed as dist
+
+        hidden = [torch.zeros_like(self.hidden) for _ in range(steps)]
+        coming = [dist.irecv(each, 0) for each in hidden]
+        sent = []
+        for step in range(steps):
+            _done(coming[step])
+            self._stage()
+            sent.append(dist.isend(torch.zeros(TOKENS), 0))
+        for work in sent:
+            _done(work)
+
+
+def _done(work: Any) -> None:
+    assert work is not None, "the group has both ranks"
+    work.wait()
+
+
+# --- what the simulation says ---------------------------------------------------------------------
+
+
+def fitted(measured: Mapping[str, float]) -> LinkConfig:
+    """A link with the latency of the smallest size and the bandwidth between it and the largest."""
+    small, large = SIZES[0], SIZES[-1]
+
+    def fit(what: str) -> tuple[float, float]:
+        low, high = measured[f"{what} {small}"], measured[f"{what} {large}"]
+        return low, max((large - small) / max(high - low, 1e-3) / 1e3, 1e-6)
+
+    latency, gb_s = fit("all_reduce")
+    message, message_gb_s = fit("message")
+    return LinkConfig(
+        describes="two processes with gloo",
+        gb_s=message_gb_s,
+        latency_us=message,
+        all_reduce={"gloo": AllReduceConfig(latency_us=latency, gb_s=gb_s)},
+    )
+
+
+def predicted(measured: Mapping[str, float], shape: Shape) -> dict[str, float]:
+    """µs a step, from the link and from computing alone."""
+    fabric = Fabric(fitted(measured), None, 2, "gloo")
+    reduce_us = fabric.all_reduce_us(range(2), shape.message)
+    found = {"pair": 2 * shape.layers * (measured["product"] + reduce_us)}
+    message_us = fabric.message_us(0, 1, shape.message)
+    back_us = fabric.message_us(1, 0, TOKENS * 4)
+    for groups in GROUPS:
+        found[f"pipeline {groups}"] = _period(measured["stage"], message_us, back_us, groups)
+    return found
+
+
+def _period(stage_us: float, message_us: float, back_us: float, groups: int) -> float:
+    """Of the plan of two such stages; tokens go back in the place of their copy to the host."""
+    config = load_config("async", {"depth": str(groups)})
+    assert isinstance(config, PipelineConfig), "`async` is a pipeline"
+    spread = staged(
+        step_graph(config),
+        forward="forward",
+        scheduler="schedule",
+        settle="commit",
+        stages=2,
+        groups=groups,
+    )
+    costs = dict.fromkeys(spread.graph.vertices, 0.0)
+    costs |= dict.fromkeys(spread.stages, stage_us) | dict.fromkeys(spread.messages, message_us)
+    return compile_plan(spread.graph, costs={**costs, "d2h_copy.device": back_us}).period_us
+
+
+def measure(shape: Shape, rounds: int) -> list[dict[str, float]]:
+    """The rounds of both ranks, as rank 0 saw them."""
+    from multiprocessing import get_context
+
+    context = get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        answer = context.SimpleQueue()
+        store = str(Path(folder) / "store")
+        ranks = [
+            context.Process(target=rank_main, args=(rank, store, shape, rounds, answer))
+            for rank in (0, 1)
+        ]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+        if any(process.exitcode for process in ranks):
+            raise SystemExit("a rank failed; its error stands above")
+        found: list[dict[str, float]] = answer.get()
+    return found
+
+
+def shortest(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each figure over the rounds; of all-reduces without the wait before them."""
+    found = {key: min(each[key] for each in rounds) for key in rounds[0]}
+    for size in SIZES:
+        found[f"all_reduce {size}"] = max(0.0, found[f"all_reduce {size}"] - found["product"])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--rounds", type=at_least_one, default=40)
+    parser.add_argument("--layers", type=at_least_one, default=Shape.layers)
+    parser.add_argument("--hidden", type=at_least_one, default=Shape.hidden)
+    parser.add_argument("--steps", type=at_least_one, default=Shape.steps)
+    parser.add_argument("--product-us", type=float, default=Shape.product_us)
+    parser.add_argument("--stage-us", type=float, default=Shape.stage_us)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    shape = Shape(given.layers, given.hidden, given.steps, given.product_us, given.stage_us)
+    found = shortest(measure(shape, given.rounds))
+    said = predicted(found, shape)
+    print(f"{'µs':16} {'measured':>10}")
+    for key, us in found.items():
+        beside = f"  predicted {said[key]:9,.0f}, {said[key] / us:.2f} of it" if key in said else ""
+        print(f"{key:16} {us:10,.0f}{beside}")
+    table = {"shape": vars(shape), "rounds": given.rounds, "measured_us": found}
+    save("gloo_links", {**table, "predicted_us": said}, given.json)
+
+
+if __name__ == "__main__":
+    main()

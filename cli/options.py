@@ -100,6 +100,17 @@ Ranks = Annotated[
         "parallelism). The command starts them.",
     ),
 ]
+Stages = Annotated[
+    int | None,
+    Option(
+        "--pp",
+        metavar="N",
+        min=1,
+        max=7,
+        help="Divide the model into N stages of some layers each, a process for each (pipeline "
+        "parallelism), with N + 1 steps in flight. The command starts them.",
+    ),
+]
 AsJson = Annotated[bool, Option("--json", help="Print one JSON object.")]
 
 

@@ -35,7 +35,8 @@ def run(asked: RunOptions) -> int:
     if asked.output is not None:
         check_writable(asked.output)
     strict = {"check": "strict"} if asked.strict else {}
-    config = runnable(asked.config, with_ranks(overrides(asked.settings), asked.tp) | strict)
+    settings = with_ranks(overrides(asked.settings), asked.tp, asked.pp)
+    config = runnable(asked.config, settings | strict)
     if (status := as_ranks(config)) is not None:
         return status
     lines = requested(config, asked, asked.schema)

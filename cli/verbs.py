@@ -24,6 +24,7 @@ from .options import (
     Ranks,
     Rows,
     Settings,
+    Stages,
     offer_clusters,
     offer_configs,
     offer_sections,
@@ -92,6 +93,7 @@ class RunOptions(OfPrompts):
       stepweave run async --prompts - --set scheduler.max_rows=4 < requests.jsonl
       stepweave run quickstart --compare --set depth=3
       stepweave run async --tp 2 --set model.name=path/to/model
+      stepweave run async --pp 2 --set model.name=path/to/model
     """
 
     config: Config
@@ -103,6 +105,7 @@ class RunOptions(OfPrompts):
     ] = None
     max_tokens: MaxTokens = None
     tp: Ranks = None
+    pp: Stages = None
     settings: Settings = None
     json: Annotated[
         bool,

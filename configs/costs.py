@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ..graph.errors import did_you_mean
+from ..graph.ranks import without_rank
 from ..graph.step_graph import StepGraph, Vertex
 from ..nodes.node_config import Microseconds, Name
 from .errors import ConfigError, Mark
@@ -211,7 +212,7 @@ class Costs:
         found: dict[str, float] = {}
         beyond: dict[str, list[str]] = {}
         for name, vertex in graph.vertices.items():
-            if (op := self.op_costs(name, vertex)) is not None:
+            if (op := self.op_costs(without_rank(graph, name), vertex)) is not None:
                 found[name] = op.at(rows, tokens)
                 for said in op.outside(rows, tokens):
                     beyond.setdefault(said, []).append(name)
@@ -236,18 +237,19 @@ class Costs:
 
     def _mismatch(self, graph: StepGraph, found: Mapping[str, float]) -> Iterator[str]:
         """Ops of the one that the other does not know; a likely slip of the pen is named."""
-        missing = [name for name in graph.vertices if name not in found]
+        ours = dict.fromkeys(without_rank(graph, name) for name in graph.vertices)
+        missing = [name for name in ours if name not in {without_rank(graph, n) for n in found}]
         known = {*self.file.ops, *(op for kind in self.file.kinds.values() for op in kind)}
         slips = {
             name: close[0]
-            for name in sorted(known - graph.vertices.keys())
+            for name in sorted(known - ours.keys())
             if (close := difflib.get_close_matches(name, missing, n=1, cutoff=0.8))
         }
         for name, near in slips.items():
             yield f"warning: {name!r} is not an op of this pipeline (did you mean {near!r}?)"
         if missing:
             yield f"warning: no cost for {', '.join(missing)}: hints or defaults are used"
-        foreign = sorted(known - graph.vertices.keys() - slips.keys())
+        foreign = sorted(known - ours.keys() - slips.keys())
         if foreign:
             yield f"not in this pipeline: {', '.join(foreign)}"
 

@@ -131,6 +131,14 @@ def _across(config: PipelineConfig, source: Located) -> Iterator[Problem]:
             f"scheduler.token_budget {config.scheduler.token_budget} is less than the {window} "
             "tokens that one row decodes at once: a row gets its whole window or none",
         )
+    chosen = config.policies.scheduling.kind
+    if config.model.parallel.pipeline > 1 and chosen in ("decodes_first", "shared"):
+        yield Problem(
+            source.at(("policies", "scheduling")).mark,
+            f"with model.parallel.pipeline a step is handed tokens by the one {config.depth} steps "
+            f"before, and policy {chosen!r} runs rows sooner; say policies: {{scheduling: {{kind: "
+            f"groups, groups: {config.depth}}}}}",
+        )
     if (foreign := config.foreign_drafter) is not None:
         yield Problem(source.at(("model", "name")).mark, foreign)
 

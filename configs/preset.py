@@ -29,9 +29,9 @@ def _read(path: Path) -> Located:
 
 
 def _on_ranks(source: Located) -> bool:
-    """Whether several ranks share the model. A wrong number is told where it is read."""
-    counts = [source.at(("model", "parallel", key)).value for key in ("tensor", "pipeline")]
-    return any(type(count) is int and count > 1 for count in counts)
+    """Whether several ranks share each layer. A wrong number is told where it is read."""
+    count = source.at(("model", "parallel", "tensor")).value
+    return type(count) is int and count > 1
 
 
 def _on_host(source: Located) -> bool:

@@ -51,6 +51,14 @@ class ParallelConfig(Part):
         description="Ranks that share each layer of the model: its heads and its columns. The "
         "number of key-value heads must be a multiple. Needs `invariant: false`.",
     )
+    pipeline: int = Field(
+        default=1,
+        ge=1,
+        le=8,
+        description="Ranks that have some of the layers each: the stages of the model. Each works "
+        "on another step, so `depth` steps are in flight: one more than stages hides what lies "
+        "between them. Needs `policies: {scheduling: groups}`.",
+    )
     silence_s: float = Field(
         default=10.0,
         gt=0,
@@ -62,7 +70,16 @@ class ParallelConfig(Part):
     @property
     def ranks(self) -> int:
         """Processes in all."""
-        return self.tensor
+        return self.tensor * self.pipeline
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> ParallelConfig:
+        if self.tensor > 1 and self.pipeline > 1:
+            raise ValueError(
+                "a model is divided by `tensor` or by `pipeline`, and not yet by both: leave one "
+                "of them out"
+            )
+        return self
 
 
 class ModelConfig(Part):
@@ -115,14 +132,14 @@ class ModelConfig(Part):
 
     @model_validator(mode="after")
     def _ranks_compute_as_the_model_does(self) -> ModelConfig:
-        if self.parallel.ranks == 1:
+        if self.parallel.tensor == 1:
             return self
         asked = "invariant: true" if self.invariant else None
         asked = asked or ("compile: layer" if self.compile == "layer" else None)
         asked = asked or ("merge: true" if self.merge else None)
         if asked is not None:
             raise ValueError(
-                f"`{asked}` replaces parts of the model that {self.parallel.ranks} ranks share; "
+                f"`{asked}` replaces parts of the model that {self.parallel.tensor} ranks share; "
                 "leave it out, or use one rank"
             )
         return self

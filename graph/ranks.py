@@ -137,10 +137,10 @@ def _listed(
     nodes: Sequence[Ranked], ranks: int, listing: dict[int, Sequence[str]]
 ) -> Iterator[tuple[Ranked, int]]:
     """Every node of every rank, in an order in which each rank finds its own listing."""
-    by_name = {each.node.name: each for each in nodes}
     turns: dict[int, Iterator[Ranked]] = {}
     for rank in range(ranks):
         own = [each for each in nodes if rank in _ranks_of(each, ranks)]
+        by_name = {each.node.name: each for each in own}
         names = [each.node.name for each in own]
         said = list(listing.get(rank, names))
         if sorted(said) != sorted(names):

@@ -21,6 +21,7 @@ from ..graph.errors import shortly
 from . import attention, compiled, trial
 from .attention import AttentionBatch
 from .compiled import LEAST, Compile, CompiledLayers
+from .cutting import decoder_layers
 from .errors import ModelError, UnsupportedModel
 from .invariant import make_invariant, undo_invariant, whole_tiles
 from .merging import merge as merged
@@ -29,7 +30,6 @@ from .pretrained import load_model
 from .rope import RowSpeeds, keep_dynamic, switch_length, undo_rope
 from .sampling_defaults import sampling_defaults
 from .source import EMBEDDED
-from .stage import decoder_layers
 from .support import own_code, plain_experts, refuse, windows
 
 DType = Literal["auto", "float32", "float64", "bfloat16", "float16"]
@@ -220,6 +220,21 @@ class CausalLM:
         return range(self.num_layers)
 
     @property
+    def in_stages(self) -> bool:
+        """Whether this is one stage of a model, and other ranks have the others."""
+        return False
+
+    @property
+    def makes_logits(self) -> bool:
+        """Whether the output layer is here: not on early stages of a model."""
+        return True
+
+    @property
+    def arrives(self) -> int:
+        """Numbers per token that come from another stage of the model."""
+        return 0
+
+    @property
     def entrance(self) -> nn.Module:
         """The module whose result is the first that is computed with."""
         found: nn.Module = self.hf.get_input_embeddings()
@@ -327,6 +342,11 @@ class CausalLM:
             self._speeds.long = torch.zeros(tokens + padding, dtype=torch.bool, device=self.device)
         else:
             self._speeds.long = F.pad(long, (0, padding))
+
+    @property
+    def watched(self) -> tuple[int, ...] | None:
+        """The layers that `record_features` was last asked for."""
+        return self._watched
 
     def record_features(self, layers: Sequence[int] | None) -> None:
         """Choose the hidden states that `forward` returns; None: those after the last norm.

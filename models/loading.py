@@ -14,6 +14,8 @@ from .causal_lm import CausalLM, DType
 from .compiled import Compile
 from .eagle import EagleHead
 from .errors import CompileFailed
+from .stage import Stage
+from .stage_lm import StageLM
 
 _M = TypeVar("_M", CausalLM, EagleHead)
 
@@ -27,13 +29,30 @@ class Loading:
     compile: Compile | Literal["auto"] = "off"
     merge: bool | None = None
 
-    def causal_lm(self, name: str | Path, device: torch.device, *, shards: int = 1) -> CausalLM:
-        """A causal LM on `device`, of which each of `shards` ranks has a part.
+    def causal_lm(
+        self,
+        name: str | Path,
+        device: torch.device,
+        *,
+        shards: int = 1,
+        stage: Stage | None = None,
+    ) -> CausalLM:
+        """A causal LM on `device`, of which each of `shards` ranks has a part, or one `stage`.
 
         Raises `ModelError`.
         """
 
         def load(compile: Compile) -> CausalLM:
+            if stage is not None:
+                return StageLM.load_stage(
+                    name,
+                    stage,
+                    dtype=self.dtype,
+                    device=device,
+                    invariant=self.invariant,
+                    compile=compile,
+                    merge=self.merge,
+                )
             return CausalLM.load(
                 name,
                 dtype=self.dtype,

@@ -28,6 +28,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from ..graph.errors import StepweaveError, did_you_mean, shortly
+from .cutting import loading_only
 from .errors import ModelError, ModelNotFound, UnsupportedModel
 from .plausible import require_plausible
 from .sharding import dividing, require_divided
@@ -39,7 +40,7 @@ from .source import (
     require_safetensors,
     stored_dtypes,
 )
-from .stage import Stage, loading_only
+from .stage import Stage
 
 _NAMED = 4
 """How many names of weights a message lists; more are counted."""

@@ -21,10 +21,11 @@ from ..backends import device_called
 from . import trial
 from .causal_lm import CausalLM, DType, on_device
 from .compiled import Compile
+from .cutting import cut
 from .errors import ModelError, UnsupportedModel
 from .pretrained import load_model
 from .source import EMBEDDED
-from .stage import Stage, cut
+from .stage import Stage
 from .support import own_code
 
 
@@ -76,7 +77,7 @@ class StageLM(CausalLM):
         if dtype == "auto" and str(name_or_path) in EMBEDDED:
             dtype = "float32"
         wanted: torch.dtype | str = "auto" if dtype == "auto" else getattr(torch, dtype)
-        read = load_model(name_or_path, wanted, stage)
+        read = load_model(name_or_path, wanted, stage=stage)
         model = on_device(read, name_or_path, device_called(str(device)))
         try:
             return cls(model, stage, invariant=invariant, compile=compile, merge=merge, is_cut=True)
@@ -86,6 +87,14 @@ class StageLM(CausalLM):
     @property
     def layers(self) -> range:
         return self._own
+
+    @property
+    def in_stages(self) -> bool:
+        return True
+
+    @property
+    def makes_logits(self) -> bool:
+        return self.stage.last
 
     @property
     def entrance(self) -> nn.Module:

@@ -58,4 +58,5 @@ KIND = NodeKind(
     "commit",
     "settle tokens, advance grammars, stream text, end requests",
     host=(advance, finish),
+    stages="all",
 )

@@ -38,4 +38,5 @@ KIND = NodeKind(
     "copy sampled tokens and drafts to pinned host memory",
     device=(d2h_copy,),
     stream="copy",
+    stages="all",
 )

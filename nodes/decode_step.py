@@ -58,6 +58,7 @@ def decode_step(
     max_rows: int = 16,
     token_budget: int = 256,
     acceptance: Acceptance,
+    draft_tokens: int = 0,
     captured: bool = False,
     resources: Resources | None = None,
     order: Literal["keep", "search"] = "search",
@@ -65,17 +66,18 @@ def decode_step(
 ) -> StepGraph:
     """Build the graph of the nodes listed, in the order of the plain serial program.
 
-    With `resources` (the target, the limits) it can run; without, only be checked and drawn, and
-    nothing that needs tensors is imported. Raises `GraphError`, and whatever the loading of
-    weights raises.
+    `draft_tokens`: of a drafter that is on another rank. With `resources` (the target, the limits)
+    it can run; without, only be checked and drawn, and nothing that needs tensors is imported.
+    Raises `GraphError`, and whatever the loading of weights raises.
     """
     kinds = {name: _kind_of(name, node) for name, node in nodes.items()}
     settings = [kinds[name].settings(name, node) for name, node in nodes.items()]
     drafts = [each.tokens for each in settings if isinstance(each, DrafterOptions)]
+    most = max([*drafts, draft_tokens])
     found = Resources() if resources is None else resources
     found.bring(
         SIZES,
-        Sizes(max_rows=max_rows, token_budget=token_budget, draft_tokens=max(drafts, default=0)),
+        Sizes(max_rows=max_rows, token_budget=token_budget, draft_tokens=most),
     )
     found.bring(ACCEPTANCE, acceptance)
     declared = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph.declare import op
-from ..graph.parameters import given, read, update, wanted
+from ..graph.parameters import given, optional, read, update, wanted
 from .kind import NodeKind
-from .values import HIDDEN, INPUTS, KV, LOGITS, PROMPT_LOGITS, TARGET
+from .values import ARRIVED, HIDDEN, INPUTS, KV, LOGITS, PROMPT_LOGITS, TARGET
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,13 +22,21 @@ def forward(
     inputs: Inputs | None = read(INPUTS),
     kv: PagedCache = update(KV),
     target: CausalLM = given(TARGET),
+    arrived: Tensor | None = optional(ARRIVED),
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Logits `[S, W, V]` and `[P, V]`, and the hidden states `[T, F]` that are watched."""
+    """Logits `[S, W, V]` and `[P, V]`, and the hidden states `[T, F]` that are watched.
+
+    A stage of a model goes on from `arrived[T, F]`; one that is not the last has no logits, and its
+    hidden states are what it hands on.
+    """
     from .ops.passes import target_pass
 
-    return (None, None, None) if inputs is None else target_pass(target, inputs, kv)
+    return (None, None, None) if inputs is None else target_pass(target, inputs, kv, arrived)
 
 
 KIND = NodeKind(
-    "forward", "run the target model; logits [S, W, V] of the sampling rows", device=(forward,)
+    "forward",
+    "run the target model; logits [S, W, V] of the sampling rows",
+    device=(forward,),
+    stages="each",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from ..graph.bind import Declared, OpFunction
 from ..graph.errors import GraphError
@@ -12,6 +12,11 @@ from ..graph.node import Node, Read
 from ..graph.parameters import parameters
 from .node_config import AUTO, NodeConfig, parse_read
 from .options import Options
+
+Stages = Literal["each", "all", "last"]
+"""Which stages of a model have a node. each: it runs the model, and each stage its part. all: each
+does the same, since its host does. last: only the last, which has the logits.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class NodeKind:
     stream: str = "compute"  # of its device ops, unless a file says otherwise
     options: type[Options] = Options
     runs_ahead: bool = False  # the node that `depth` moves: it works on steps to come
+    stages: Stages = "last"  # of a model in stages: who has such a node
 
     def __post_init__(self) -> None:
         for each in (*self.host, *self.device):

@@ -83,4 +83,5 @@ KIND = NodeKind(
     "stage the batch and build model inputs from the device hand-off",
     host=(stage,),
     device=(prepare_inputs,),
+    stages="all",
 )

@@ -34,6 +34,9 @@ _BUILT_IN = (
     "commit",
 )
 
+BETWEEN_STAGES = ("receive", "send", "tell", "tell_drafts", "hear", "hear_drafts")
+"""Kinds that no file lists: see `stages.py`."""
+
 
 def known_kinds(*, installed: bool = True) -> tuple[str, ...]:
     """Names of all kinds, drafters included, without importing the code of any; of installed
@@ -46,7 +49,7 @@ def known_kinds(*, installed: bool = True) -> tuple[str, ...]:
 @cache
 def kind(name: str) -> NodeKind:
     """The kind of that name. Raises `GraphError` with the nearest right name."""
-    if name in _BUILT_IN:
+    if name in _BUILT_IN or name in BETWEEN_STAGES:
         return _kind_of(import_module(f".{name}", __package__).KIND)
     for point in _installed():
         if point.name == name:

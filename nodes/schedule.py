@@ -48,4 +48,5 @@ KIND = NodeKind(
     "choose the rows of a step; grant request slots and KV blocks, or preempt",
     host=(schedule,),
     runs_ahead=True,
+    stages="all",
 )

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         SettledRows,
         StagedStep,
     )
+    from .links import Links
     from .ops.history import History
     from .ops.masks import MaskBuffer, MatcherTable
     from .ops.staging import Staging
@@ -56,6 +57,8 @@ LOADING: Resource[Loading] = Resource("loading")
 """How weights are loaded, as the target's were."""
 TABLE: Resource[RequestTable] = Resource("table")
 """The request table of the run."""
+LINKS: Resource[Links] = Resource("links")
+"""What connects the stages of a model."""
 BUCKETS: Resource[tuple[int, ...]] = Resource("buckets")
 """Numbers of rows to which decode steps are rounded up; none: they are not."""
 
@@ -69,13 +72,16 @@ GROUP: Resource[Membership | None] = Resource("group", _alone)
 
 
 def agreement(name: str) -> Resource[Agreement | None]:
-    """A place at which the ranks of a group take integers of rank 0; None without a group.
+    """A place at which the ranks of a group take integers of rank 0; None without a group, and
+    where one rank alone computes them, the last stage of a model.
 
     Each has a communicator of its own. Raises nothing.
     """
 
-    def make(group: Membership | None = given(GROUP)) -> Agreement | None:
-        return None if group is None else group.agreement()
+    def make(
+        group: Membership | None = given(GROUP), target: CausalLM = given(TARGET)
+    ) -> Agreement | None:
+        return None if group is None or target.in_stages else group.agreement()
 
     return Resource(f"agreement_{name}", make)
 
@@ -284,8 +290,11 @@ PROMPT_LOGITS: Value[Tensor | None] = Value(
 HIDDEN: Value[Tensor | None] = Value("hidden", "device", "slots", size=_hidden_bytes)
 """`[T, F]`: the target's hidden states, after its last norm, where F is its `hidden_size`.
 
-A drafter can have those of other layers: see `CausalLM.record_features`.
+A drafter can have those of other layers: see `CausalLM.record_features`. On a stage of a model that
+is not the last they are what it hands on.
 """
+ARRIVED: Value[Tensor | None] = Value("arrived", "device", "slots", size=_hidden_bytes)
+"""`[T, F]`: what the stage before handed on: what enters the first layer, and watched features."""
 MASK_HOST: Value[FilledMask | None, MaskBuffer] = Value(
     "mask_host", "pinned", "slots", size=_mask_bytes, allocate=_new_mask_buffer
 )

@@ -11,6 +11,7 @@ from typing import Any, cast
 from ..configs.load import load_config
 from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
+from ..configs.stages import for_stages
 from ..requests.complaints import shown
 from ..requests.request import SamplingParams
 from .engine import EngineError
@@ -30,6 +31,7 @@ def chosen(
     pipeline: PipelineConfig | str | Path | None,
     overrides: Mapping[str, Any] | None,
     tp: int | None = None,
+    pp: int | None = None,
 ) -> PipelineConfig:
     """The pipeline that `LLM` is to load. Raises `TypeError`, `ConfigError` or `EngineError`."""
     if not isinstance(model, str | os.PathLike | None):
@@ -45,10 +47,13 @@ def chosen(
         changes["model.name"] = Path(model)  # a path is taken as it is, not read as YAML
     if tp is not None:
         changes["model.parallel.tensor"] = tp
+    if pp is not None:
+        changes |= for_stages(pp, changes)
     if isinstance(pipeline, PipelineConfig):
-        if tp is not None:
+        if tp is not None or pp is not None:
             raise EngineError(
-                "tp changes a pipeline's file, but pipeline is an object: say model.parallel in it"
+                f"{'tp' if pp is None else 'pp'} changes a pipeline's file, but pipeline is an "
+                "object: say model.parallel in it"
             )
         return _changed(pipeline, model, overrides)
     name = pipeline or (FOR_THE_EMBEDDED_MODEL if model is None else FOR_A_MODEL)

@@ -26,11 +26,13 @@ from ..graph.verifier.verified import verified
 from ..models.causal_lm import CausalLM
 from ..models.loading import Loading
 from ..nodes.decode_step import handed_on_after, may_be_delayed
+from ..nodes.ops.telling import watch_alike
 from ..nodes.values import (
     ACCEPTANCE,
     BLOCKS,
     BUCKETS,
     LIMITS,
+    LINKS,
     LOADING,
     REQUEST_SLOTS,
     TABLE,
@@ -106,6 +108,8 @@ class Engine:
         }
         self._found = Resources({**brought, **self.resources})
         self.plan = verified(self.compile(self._found))
+        if (links := self._found.get(LINKS)) is not None:
+            watch_alike(links, self.model)
         self.reset()
 
     def new_table(self) -> RequestTable:

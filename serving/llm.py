@@ -51,8 +51,9 @@ class LLM:
     path or a shipped name; if not given, `async_grammar` for a model, and `quickstart` for the
     embedded one. `overrides` change keys of the pipeline's file: {"depth": 3},
     {"scheduler": {"max_rows": 4}} or {"scheduler.max_rows": 4}; a text is read as YAML, as `--set`
-    does. `tp` is the number of ranks that share the model: the program must have been started as so
-    many, by torchrun, and every rank makes the same calls, or calls `follow`.
+    does. `tp` is the number of ranks that share the model, `pp` that of its stages: the program
+    must have been started as so many, by torchrun, and every rank makes the same calls, or calls
+    `follow`.
 
     Raises `ConfigError`, `GraphError`, `ModelError`, `EngineError` or `GroupError`, and `TypeError`
     for arguments of a wrong type.
@@ -65,8 +66,9 @@ class LLM:
         pipeline: PipelineConfig | str | Path | None = None,
         overrides: Mapping[str, Any] | None = None,
         tp: int | None = None,
+        pp: int | None = None,
     ) -> None:
-        pipeline = chosen(model, pipeline, overrides, tp)
+        pipeline = chosen(model, pipeline, overrides, tp, pp)
         self.config = pipeline
         self.engine = load_engine(pipeline)
         intake = Intake(pipeline, self.engine)

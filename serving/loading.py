@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from ..backends import device_called
 from ..backends.registry import backend_of_name
 from ..configs.schema import PipelineConfig
+from ..distributed.log import digest_of
 from ..distributed.membership import Membership
+from ..distributed.stage_links import StageLinks
 from ..distributed.start import join
 from ..graph.errors import shortly
+from ..graph.parameters import Resource
 from ..models.causal_lm import CausalLM
 from ..models.loading import Loading
 from ..models.threads import threads_for
-from ..nodes.values import GROUP, LOADING
+from ..nodes.values import GROUP, LINKS, LOADING
 from ..policies.admission import Eager
 from ..policies.chosen import Policies
 from ..requests.inbox import Inbox
@@ -53,10 +57,16 @@ def threads_of(config: PipelineConfig) -> int | None:
 def _loaded_as_rank(config: PipelineConfig, threads: int | None) -> Engine:
     """The engine of this rank: what one rank cannot load, no rank has."""
     parallel = config.model.parallel
+    if parallel.pipeline > 1 and not backend_of_name(config.device).on_host:
+        raise EngineError(
+            "model.parallel.pipeline is for CPUs so far: on a GPU messages in both directions may "
+            "wait for each other; divide the model by model.parallel.tensor"
+        )
     group = join(parallel.ranks, config.device, silence_s=parallel.silence_s)
     try:
         engine = _loaded(config, threads, group.device, group)
-        group.require_same("the plan", engine.plan.digest)
+        same = engine.plan.digest if parallel.pipeline == 1 else digest_of(f"{config!r}")
+        group.require_same("the plan" if parallel.pipeline == 1 else "the pipeline", same)
     except BaseException as error:
         group.group.end(f"rank {group.group.rank}: {shortly(error)}")
         raise
@@ -69,9 +79,18 @@ def _loaded(
     device: torch.device,
     group: Membership | None = None,
 ) -> Engine:
-    chosen = config.model
+    chosen, parallel = config.model, config.model.parallel
     loading = Loading(chosen.dtype, chosen.invariant, chosen.compile, chosen.merge)
-    model = loading.causal_lm(chosen.name, device, shards=chosen.parallel.tensor)
+    links = None if group is None or parallel.pipeline == 1 else StageLinks(group.group)
+    model = loading.causal_lm(
+        chosen.name,
+        device,
+        shards=parallel.tensor,
+        stage=None if links is None else links.stage,
+    )
+    meeting: dict[Resource[Any], object] = {GROUP: group}
+    if links is not None:
+        meeting[LINKS] = links
     drafter, scheduler = config.drafter, config.scheduler
     limits = Limits(
         max_rows=scheduler.max_rows,
@@ -87,7 +106,7 @@ def _loaded(
         lambda resources: compiled(config, resources),
         model,
         limits,
-        resources={LOADING: loading, GROUP: group},
+        resources={LOADING: loading, **meeting},
         inbox=Inbox if group is None else group.inbox,
         witness=group,
         policies=_policies(config, group),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -11,11 +12,15 @@ from ..graph.answers.placement import Where, best_placed
 from ..graph.parameters import Resources
 from ..graph.plan import Plan
 from ..graph.planner.compile import compile_plan
+from ..graph.ranks import without_rank
 from ..graph.step_graph import StepGraph
+from ..models.stage import Stage
 from ..nodes.decode_step import decode_step
 from ..nodes.node_config import AUTO, NodeConfig
 from ..nodes.registry import kind
-from ..nodes.values import ACCEPTANCE
+from ..nodes.stage_ranks import all_stages, bubble, costs_of_stages
+from ..nodes.stages import refuse_messages, staged
+from ..nodes.values import ACCEPTANCE, LINKS
 from ..policies.chosen import Policies
 from ..policies.registry import DECISIONS, policy, policy_class
 
@@ -34,14 +39,30 @@ def _policy(config: PipelineConfig, decision: str) -> Any:
 def step_graph(config: PipelineConfig, resources: Resources | None = None) -> StepGraph:
     """The decode step that `config` lists, to be run with `resources`.
 
-    Without them it can be checked and drawn, and no model is loaded. Raises `GraphError`.
+    Without them it can be checked and drawn, and no model is loaded: of a model in stages, those of
+    all ranks together. Raises `GraphError`.
     """
+    links = None if resources is None else resources.get(LINKS)
+    if links is not None:
+        return _of_stage(config, links.stage, resources)
+    stages = config.model.parallel.pipeline
+    if stages == 1:
+        return _of_stage(config, None, resources)
+    return all_stages([_of_stage(config, Stage(index, stages), None) for index in range(stages)])
+
+
+def _of_stage(
+    config: PipelineConfig, stage: Stage | None, resources: Resources | None
+) -> StepGraph:
     rule = None if resources is None else resources.get(ACCEPTANCE)
+    refuse_messages(config.nodes)
+    nodes = {name: _somewhere(config, node) for name, node in config.nodes.items()}
     return decode_step(
-        {name: _somewhere(config, node) for name, node in config.nodes.items()},
+        nodes if stage is None else staged(nodes, stage, config.depth),
         depth=config.depth,
         max_rows=config.scheduler.max_rows,
         token_budget=config.scheduler.token_budget,
+        draft_tokens=config.drafter.tokens if config.drafter else 0,
         acceptance=rule or _policy(config, "acceptance"),
         captured=config.captured,
         resources=resources,
@@ -69,11 +90,21 @@ def placed(
 
     def compiled_with(each: StepGraph) -> Plan:
         pins = config.slots if slots is None else slots
+        if graph.ranks:
+            pins = {
+                name: pins[without_rank(graph, name)]
+                for name in graph.values
+                if without_rank(graph, name) in pins
+            }
         return compile_plan(
-            each, costs=costs, slots=pins, order=config.order, costs_from=costs_from
+            each, costs=known, slots=pins, order=config.order, costs_from=costs_from
         )
 
-    return best_placed(graph, _open(config), compiled_with)
+    known = costs_of_stages(graph, costs) if graph.ranks else costs
+    found = best_placed(graph, _open(config), compiled_with)
+    if not graph.ranks:
+        return found
+    return replace(found, notes=(bubble(found, config.depth), *found.notes))
 
 
 def _somewhere(config: PipelineConfig, node: NodeConfig) -> NodeConfig:

@@ -21,9 +21,12 @@ from ..configs.load import load_config
 from ..configs.schema import PipelineConfig
 from ..graph.parameters import Resource
 from ..models.causal_lm import CausalLM
+from ..models.stage_lm import StageLM
 from ..models.tokenizer import StreamDecoder
 from ..nodes.draft_model import DRAFT_MODEL
 from ..nodes.eagle import HEAD
+from ..nodes.links import Links
+from ..nodes.values import LINKS
 from ..policies.chosen import Policies
 from ..requests.request import Request, SamplingParams
 from ..requests.stopping import StopChecker
@@ -123,16 +126,18 @@ def tiny_engine(
     *,
     drafter_context: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    links: Links | None = None,
 ) -> Engine:
     """An engine of that configuration, on the same weights for every configuration.
 
-    `settings`: changes to its pipeline, as `{"nodes.draft.stream": "draft"}`. Raises `GraphError`
+    `settings`: changes to its pipeline, as `{"nodes.draft.stream": "draft"}`. With `links` it has
+    one stage of the model. Raises `GraphError`
     or `EngineError` for a configuration of which there is no plan.
     """
     place = device_called(config.device)
     pair = tiny_pair(config.dtype, context=config.context)
     target, draft = (nn.Module.to(model, place) for model in pair)
-    brought: dict[Resource[Any], object] = {}
+    brought: dict[Resource[Any], object] = {} if links is None else {LINKS: links}
     if config.draft_tokens and config.method == "draft_model":
         if drafter_context is not None:
             draft.config.max_position_embeddings = drafter_context
@@ -155,7 +160,9 @@ def tiny_engine(
     )
     return Engine(
         lambda resources: compiled(pipeline, resources),
-        CausalLM.wrap(target, invariant=config.invariant),
+        CausalLM.wrap(target, invariant=config.invariant)
+        if links is None
+        else StageLM(target, links.stage, invariant=config.invariant),
         limits,
         resources=brought,
         policies=config.policies,

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from stepweave.models.kernels import reference
+from stepweave.models.stage import Stage
+from stepweave.nodes.send import send
 from stepweave.policies.acceptance import Rejection, Synthetic
 from stepweave.policies.chosen import Policies
 from stepweave.requests.params import SamplingParams
@@ -31,6 +33,7 @@ from tests.docstrings import (
     untold,
 )
 from tests.installed import ROOT
+from tests.serving.in_stages import Wired, Wires
 
 RAISES_ALL_THE_SAME = {
     ("XGrammarMatcher.restore", "RuntimeError"),  # kept as the matcher's failure, by its boundary
@@ -215,6 +218,7 @@ def test_the_shapes_that_docstrings_say_are_those_of_a_run() -> None:
     tables, at = torch.tensor([[1, 2], [3, 4]]), torch.tensor([0, 1, 2, 4, 5, 6])
     how = reference.How(0.3, None, None, None)
     with observed.watching():
+        send(torch.randn(3, 16), Wired(Stage(0, 2), Wires(2)))
         reference.write(keys, keys[..., :6], at, torch.randn(6, 2, 8), torch.randn(6, 2, 6))
         reference.attend(query, keys, keys, tables, at, query_len=3, block_size=4, how=how)
     assert not observed.wrong, "\n".join(sorted(observed.wrong))
@@ -224,5 +228,6 @@ def test_the_shapes_that_docstrings_say_are_those_of_a_run() -> None:
         for each in package_functions()
         if each.tensors and each.where.startswith(("nodes/", "sampling/"))
         if "kernels/" not in each.where  # of a GPU
+        if "links.py" not in each.where  # a protocol
     } - observed.seen
     assert unseen == set()

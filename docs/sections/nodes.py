@@ -30,9 +30,10 @@ declarations by `docs/make_reference.py`: each kind is built in every variant of
 and an access that only some variants have is listed with the settings that add it.
 
 (h) is host, (p) pinned and (d) device memory, (s) a state. `@-1` is the version of the step before.
-Ops without accesses are left out: the host op of a node that only launches. What the nodes are for,
-and how they work together, is in [The decode step](../decode-step.md); how to make one in
-[Write a node kind](../how-to/write-a-node-kind.md).
+Ops without accesses are left out: the host op of a node that only launches. Nodes between the
+[stages of a model](../decode-step.md#a-model-in-stages), which no file lists, are left out too.
+What the nodes are for, and how they work together, is in [The decode step](../decode-step.md); how
+to make one in [Write a node kind](../how-to/write-a-node-kind.md).
 """
 FEATURES = {
     "bitmask": "`bitmask`",

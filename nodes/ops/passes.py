@@ -13,11 +13,13 @@ from ..data import Inputs
 
 @torch.inference_mode()
 def target_pass(
-    target: CausalLM, inputs: Inputs, cache: PagedCache
+    target: CausalLM, inputs: Inputs, cache: PagedCache, arrived: Tensor | None = None
 ) -> tuple[Tensor | None, Tensor | None, Tensor]:
     """Logits `[S, W, V]` of the sampling rows, `[P, V]` of prompt tokens, hidden states `[T, F]`.
 
-    None where no row samples, or no prompt token is asked for.
+    None where no row samples, or no prompt token is asked for. A stage goes on from
+    `arrived[T, F]`; unless it is the last it has no logits, and its hidden states are what it hands
+    on.
     """
     batch = AttentionBatch(
         query_lens=inputs.query_lens,
@@ -32,7 +34,10 @@ def target_pass(
     if prompt is not None:
         asked.append(prompt.token_index)
     logit_index = torch.cat(asked) if asked else inputs.ids.new_empty(0)
-    logits, hidden = target.forward(inputs.ids, batch, logit_index)
+    if not target.makes_logits:
+        departing, _ = target.forward(inputs.ids, batch, None, arrived)
+        return None, None, departing
+    logits, hidden = target.forward(inputs.ids, batch, logit_index, arrived)
     windows = of_prompt = None
     if sample is not None:
         index = sample.logit_index

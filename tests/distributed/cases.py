@@ -42,6 +42,7 @@ class Case:
     depth: int = 2
     executor: str = "threads"
     seed: int = 0
+    divided: str = "tensor"  # how several ranks share the model
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Case:
@@ -58,7 +59,7 @@ class Case:
         """What the pipeline's file is to say."""
         blocks = 24 if self.traffic == "preempted" else 256
         found: dict[str, Any] = {
-            "model": {"dtype": "float64", "invariant": False, "parallel": {"tensor": ranks}},
+            "model": {"dtype": "float64", "invariant": False, "parallel": {self.divided: ranks}},
             "scheduler": {
                 "max_rows": 4,
                 "num_blocks": blocks,
@@ -69,6 +70,8 @@ class Case:
             "executor": self.executor,
             "graphs": False,
         }
+        if self.divided == "pipeline" and ranks > 1:
+            found["policies"] = {"scheduling": {"kind": "groups", "groups": self.depth}}
         if DRAFTERS[self.drafter] is not None:
             found["nodes"] = {"draft": DRAFTERS[self.drafter]}
         return found
@@ -164,7 +167,7 @@ def _telling(ended: threading.Semaphore) -> Any:
     return tell
 
 
-def drawn(count: int, seed: int) -> Iterator[Case]:
+def drawn(count: int, seed: int, divided: str = "tensor") -> Iterator[Case]:
     """So many cases, in which every choice comes up as often as there is room for."""
     rnd = random.Random(seed)
     columns: list[list[Any]] = [list(DRAFTERS), list(GRAMMARS), list(TRAFFIC), list(DEPTHS)]
@@ -177,4 +180,4 @@ def drawn(count: int, seed: int) -> Iterator[Case]:
             chosen.append(deck.pop())
         drafter, grammar, traffic, depth = chosen
         executor = rnd.choice(("threads", "serial"))
-        yield Case(drafter, grammar, traffic, depth, executor, seed + number)
+        yield Case(drafter, grammar, traffic, depth, executor, seed + number, divided)

@@ -10,6 +10,7 @@ from tests.distributed.cases import DEPTHS, DRAFTERS, GRAMMARS, TRAFFIC, Case, d
 from tests.distributed.launched import ranks
 
 SAMPLE = list(drawn(5, seed=1))
+STAGES = list(drawn(5, seed=2, divided="pipeline"))
 
 
 def require_equal(cases: Sequence[Case], out: Path) -> None:
@@ -17,7 +18,7 @@ def require_equal(cases: Sequence[Case], out: Path) -> None:
     leading, following = ranks("equal.py", out, *texts)
     for case, one, other in zip(cases, leading, following, strict=True):
         assert one["together"] == one["alone"], case
-        assert other == one, case
+        assert other["together"] == one["together"], case
         tokens = sum(len(each[0]) for each in one["together"])
         assert tokens >= 20, f"{case}: too few tokens to tell anything"
 
@@ -26,18 +27,24 @@ def test_a_sample_of_pipelines_is_equal_on_two_ranks(tmp_path: Path) -> None:
     require_equal(SAMPLE, tmp_path)
 
 
-def test_the_sample_has_every_drafter_and_every_kind_of_traffic() -> None:
-    assert {case.drafter for case in SAMPLE} == set(DRAFTERS)
-    assert {case.traffic for case in SAMPLE} == set(TRAFFIC)
-    assert {case.grammar for case in SAMPLE} == set(GRAMMARS)
-    assert {case.depth for case in SAMPLE} == set(DEPTHS)
+def test_a_sample_of_pipelines_is_equal_in_two_stages(tmp_path: Path) -> None:
+    require_equal(STAGES, tmp_path)
+
+
+@pytest.mark.parametrize("sample", [SAMPLE, STAGES], ids=["tensor", "pipeline"])
+def test_the_sample_has_every_drafter_and_every_kind_of_traffic(sample: list[Case]) -> None:
+    assert {case.drafter for case in sample} == set(DRAFTERS)
+    assert {case.traffic for case in sample} == set(TRAFFIC)
+    assert {case.grammar for case in sample} == set(GRAMMARS)
+    assert {case.depth for case in sample} == set(DEPTHS)
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("divided", ["tensor", "pipeline"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_every_pipeline_is_equal_on_two_ranks(drafter: str, tmp_path: Path) -> None:
+def test_every_pipeline_is_equal_on_two_ranks(drafter: str, divided: str, tmp_path: Path) -> None:
     every = [
-        Case(drafter, grammar, traffic, depth, "threads", seed)
+        Case(drafter, grammar, traffic, depth, "threads", seed, divided)
         for seed, (grammar, traffic, depth) in enumerate(
             (grammar, traffic, depth)
             for grammar in GRAMMARS

@@ -15,10 +15,14 @@ from tests.nodes.steps import CACHE, chunk, decoding, drafts_of, inputs_of, prog
 class Target:
     """Logits of a token are its id and its position; so are its hidden states, negated."""
 
+    makes_logits = True
+
     def __init__(self) -> None:
         self.batch: Any = None
 
-    def forward(self, ids: Tensor, batch: Any, lines: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, ids: Tensor, batch: Any, lines: Tensor, arrived: None
+    ) -> tuple[Tensor, Tensor]:
         self.batch = batch
         each = torch.stack([ids, batch.positions], dim=1)
         return each[lines], -each

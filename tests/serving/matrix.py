@@ -182,7 +182,7 @@ def asked(cell: Cell) -> list[CellRequest]:
     return found
 
 
-def _just_admitted(requests: Sequence[CellRequest], k: int) -> int:
+def just_admitted(requests: Sequence[CellRequest], k: int) -> int:
     """Blocks of four tokens that let every request begin, and no more."""
     need = 0
     for each in requests:
@@ -209,7 +209,7 @@ def run(
     base = SITUATIONS[cell.situation]
     k = 0 if cell.method is None else 3
     if cell.situation == "preemption":
-        base = replace(base, num_blocks=_just_admitted(requests, k))
+        base = replace(base, num_blocks=just_admitted(requests, k))
     config = replace(
         base,
         depth=depth,

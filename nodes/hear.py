@@ -1,0 +1,31 @@
+"""hear: on every stage but the last, what the last one sampled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..graph.declare import op
+from ..graph.parameters import given, read
+from .kind import NodeKind
+from .values import LINKS, PROGRESS, SAMPLED, STAGING
+
+if TYPE_CHECKING:
+    from .data import Progress, Sampled, StagedStep
+    from .links import Links
+
+
+@op(writes=(SAMPLED, PROGRESS))
+def hear(
+    staging: StagedStep | None = read(STAGING),
+    progress: Progress = read(PROGRESS, 1),
+    links: Links = given(LINKS),
+) -> tuple[Sampled | None, Progress]:
+    """The tokens of the step, and how far each request is; the host knows all shapes."""
+    from .ops.telling import hear_sampled
+
+    return (None, progress) if staging is None else hear_sampled(links, staging, progress)
+
+
+KIND = NodeKind(
+    "hear", "hear from the last stage what was sampled", device=(hear,), stream="feedback"
+)

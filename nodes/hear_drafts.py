@@ -1,0 +1,37 @@
+"""hear_drafts: on every stage but the last, what the last one drafted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..graph.declare import op
+from ..graph.parameters import given, read
+from .kind import NodeKind
+from .values import DRAFTS, LINKS, STAGING
+
+if TYPE_CHECKING:
+    from .data import DraftTable, StagedStep
+    from .links import Links
+
+
+@op(writes=DRAFTS)
+def hear_drafts(
+    staging: StagedStep | None = read(STAGING),
+    drafts: DraftTable = read(DRAFTS, 1),
+    links: Links = given(LINKS),
+) -> DraftTable:
+    """The drafts of every live row."""
+    from .data import DraftTable
+
+    if staging is None:
+        return drafts
+    tokens, tags = links.hear((drafts.tokens.shape, drafts.tags.shape), drafts.tokens)
+    return DraftTable(tokens, tags)
+
+
+KIND = NodeKind(
+    "hear_drafts",
+    "hear from the last stage what was drafted",
+    device=(hear_drafts,),
+    stream="feedback",
+)

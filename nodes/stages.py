@@ -1,0 +1,95 @@
+"""The decode step of one stage: a pipeline's nodes, those of other stages left out.
+
+Where a model is divided into stages, each is run by a rank of its own, which schedules like every
+other. What only the last stage can do (sample, draft, fill masks) is there alone, and its results
+are told to the others. Nodes that carry data between ranks are the one thing that a file does not
+list: which there are follows from the number of stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ..graph.errors import GraphError
+from .kind import NodeKind
+from .node_config import NodeConfig
+from .options import DrafterOptions
+from .registry import BETWEEN_STAGES, kind
+from .values import DRAFTS, SAMPLED
+
+if TYPE_CHECKING:
+    from ..models.stage import Stage
+
+
+def staged(nodes: Mapping[str, NodeConfig], stage: Stage, groups: int) -> dict[str, NodeConfig]:
+    """The nodes of `stage`, in order, where `groups` steps are in flight.
+
+    What a step hands to another is read `groups` steps later: no row is in a step between. Raises
+    `GraphError` for a node with a name that is needed here, and where nothing runs the model.
+    """
+    kinds = {name: kind(node.kind or name) for name, node in nodes.items()}
+    refuse_messages(nodes)
+    models = [name for name, each in kinds.items() if each.stages == "each"]
+    if len(models) != 1:
+        raise GraphError(
+            f"a model in stages is run by one node of kind 'forward'; here are {len(models)}",
+            code="SW-NODE",
+        )
+    options = [kinds[name].settings(name, node) for name, node in nodes.items()]
+    drafts = any(isinstance(each, DrafterOptions) for each in options)
+    found: dict[str, NodeConfig] = {}
+    for name, node in nodes.items():
+        if kinds[name].stages == "last" and not stage.last:
+            continue
+        if name == models[0]:
+            names = _around(stage, drafts)
+            found |= {each: NodeConfig(kind=each) for each in names[0]}
+            found[name] = _later(node, kinds[name], groups)
+            found |= {each: NodeConfig(kind=each) for each in names[1]}
+            continue
+        found[name] = _later(node, kinds[name], groups)
+        for told in _told(kinds[name]) if stage.last else ():
+            found[told] = NodeConfig(kind=told)
+    return found
+
+
+def refuse_messages(nodes: Mapping[str, NodeConfig]) -> None:
+    """Raises `GraphError` for a node that a file cannot list, or with the name of one."""
+    for name, node in nodes.items():
+        if name in BETWEEN_STAGES or node.kind in BETWEEN_STAGES:
+            raise GraphError(
+                f"node {name!r}: nodes between the stages of a model are not listed, since they "
+                "follow from model.parallel.pipeline; leave it out, or call yours otherwise",
+                code="SW-NODE",
+                line=node.line,
+            )
+
+
+def _around(stage: Stage, drafts: bool) -> tuple[list[str], list[str]]:
+    """The nodes before and after that which runs the model."""
+    before = [] if stage.first else ["receive"]
+    if stage.last:
+        return before, []
+    return before, ["send", "hear", *(["hear_drafts"] if drafts else [])]
+
+
+def _told(made: NodeKind) -> Iterator[str]:
+    """Who tells the other stages what a node of the last one has made."""
+    written = {write.name for op in (*made.host, *made.device) for write in op.writes}
+    for what, told in ((SAMPLED.name, "tell"), (DRAFTS.name, "tell_drafts")):
+        if what in written:
+            yield told
+
+
+def _later(node: NodeConfig, made: NodeKind, groups: int) -> NodeConfig:
+    """The node reading `groups` steps back what others handed to the next step."""
+    ops = (*made.host, *made.device)
+    own = {write.name for op in ops for write in op.writes}
+    reads = {
+        parameter: f"{each.name}@-{groups}"
+        for op in ops
+        for parameter, each in op.parameters.items()
+        if each.role == "read" and each.carry == 1 and each.name not in own
+    }
+    return node.model_copy(update={"reads": {**reads, **node.reads}}) if reads else node

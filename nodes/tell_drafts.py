@@ -1,0 +1,33 @@
+"""tell_drafts: on the last stage, send the pending drafts to the other stages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..graph.declare import op
+from ..graph.parameters import given, read
+from .kind import NodeKind
+from .values import DRAFTS, LINKS, STAGING
+
+if TYPE_CHECKING:
+    from .data import DraftTable, StagedStep
+    from .links import Links
+
+
+@op
+def tell_drafts(
+    staging: StagedStep | None = read(STAGING),
+    drafts: DraftTable = read(DRAFTS),
+    links: Links = given(LINKS),
+) -> None:
+    """The drafts of every live row."""
+    if staging is not None:
+        links.tell(drafts.tokens, drafts.tags)
+
+
+KIND = NodeKind(
+    "tell_drafts",
+    "tell the other stages what was drafted",
+    device=(tell_drafts,),
+    stream="feedback",
+)

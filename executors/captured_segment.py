@@ -30,6 +30,9 @@ not replayed for longest is given up first."""
 WORTHWHILE = 12
 """Operations from which on finding the recording of a step costs less than it saves."""
 
+FEW = 8
+"""Steps in a row with less than that, after which a segment without recordings gets none."""
+
 REMEMBERED = 4096
 """Signatures of one segment of which is known that they came up, or why they are not captured. The
 one that has not come up for longest is forgotten first; of each only a hash is kept, since a wrong
@@ -120,6 +123,7 @@ class SegmentRun:
         self._carried = {name for name in self._settled if graph.values[name].initial is not None}
         fresh = sorted(name for name in segment.writes if plan.slots.get(name) is None)
         self._never = f"{fresh[0]} is fresh in each step" if fresh else None
+        self._few = 0  # steps that were recorded and had few operations
         # Of the step that is under way:
         self._replayed: _Captured | None = None
         self._first = False  # of its signature
@@ -364,7 +368,11 @@ class SegmentRun:
             return
         whole = all(self._outputs.get(name) is not None for name in self._settled)
         if 0 < recording.size < WORTHWHILE and whole:
-            self._never = "so few operations take no longer as usual"
+            reason = "so few operations take no longer as usual"
+            self._few += 1
+            if self._few == FEW and not self._known:
+                self._never = reason
+            self._refuse(reason)
             return
         try:  # the step's work is done; but can the graph do it again?
             changed = self._signature(step) != self._key

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepweave import LLM
+from stepweave.executors.captured_segment import IDLE
 from tests.serving.test_graphs import GREEDY, PROMPTS, RUNNABLE, params_for, told
 
 SAMPLE = ("quickstart", "async_eagle3_grammar")
@@ -30,8 +31,9 @@ def test_recorded_steps_give_the_tokens_and_counts_of_the_serial_loop(name: str)
             assert told(recorded.generate(PROMPTS, params)) == expected
     captures = recorded.engine.captures
     assert captures is not None
-    replayed = {str(segment): each.replayed for segment, each in captures.counts.items()}
-    assert all(count > 0 for segment, count in replayed.items() if "compute" in segment), replayed
+    for segment, counts in captures.counts.items():
+        little = segment.stream == "copy" or IDLE in counts.eager
+        assert counts.replayed > 0 or little, (segment, counts)
     assert not [note for note in recorded.engine.notes() if "not replayed" in note], (
         "on a CPU that is no reason for anybody to do anything"
     )

@@ -60,6 +60,11 @@ def serve(asked: ServeOptions) -> int:
     if asked.model is not None:
         changes["model.name"] = asked.model
     config = runnable(asked.config, changes)
+    if scale is not None and config.ranks > 1:
+        raise ServeError(
+            f"--replicas serves models of one rank, and model.parallel.tensor is {config.ranks}: "
+            "set it to 1, or leave out --replicas"
+        )
     from ..server.logs import log_to_stderr
     from ..server.run import listening
 
@@ -127,9 +132,21 @@ def _many(
 
 def _on_hangup(fleet: RayFleet) -> ThreadPoolExecutor:
     """Have HUP replace the replicas one by one; what it does waits for Ray, on another thread."""
+    from ..server.logs import SERVER
+
     turn = ThreadPoolExecutor(1, thread_name_prefix="stepweave-restart")
+
+    def restart() -> None:
+        SERVER.info("the replicas are being replaced")
+        try:
+            fleet.restart()
+        except StepweaveError as error:
+            SERVER.error("the replicas could not be replaced: %s", error)
+        else:
+            SERVER.info("the replicas have been replaced")
+
     if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, lambda *_: turn.submit(fleet.restart))
+        signal.signal(signal.SIGHUP, lambda *_: turn.submit(restart))
     return turn
 
 

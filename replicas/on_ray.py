@@ -15,6 +15,7 @@ from ray.exceptions import RayError
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.exceptions import RayServeException
 
+from ..backends.registry import backend_of_name
 from ..graph.errors import shortly
 from .errors import RayUnavailable, ReplicaLost
 from .fleet import About
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 HEALTH_PERIOD_S = 2.0
 HEALTH_TIMEOUT_S = 10.0
 """A replica that does not answer for so long three times in a row is replaced: one that hangs."""
+
+STARTS = 2
+"""How often a replica may fail to start before the deployment has failed."""
 
 
 class Engine:
@@ -99,8 +103,14 @@ class RayFleet:
             response.cancel()
 
     def restart(self) -> None:
-        """Replace the replicas one after the other, while the others serve."""
-        self._deploy()
+        """Replace the replicas one after the other, while the others serve.
+
+        Raises `RayUnavailable` where the new ones do not start; those that are left go on.
+        """
+        try:
+            self._deploy()
+        except (RayError, RayServeException, RuntimeError) as error:
+            raise RayUnavailable(f"Ray cannot start the replicas: {shortly(error)}") from error
 
     def close(self) -> None:
         """End the replicas."""
@@ -108,6 +118,7 @@ class RayFleet:
 
     def _deploy(self) -> None:
         scale, config = self._scale, self._config
+        host = backend_of_name(config.device).on_host
         rows, waiting = config.scheduler.max_rows, config.scheduler.max_queue
         made: Any = serve.deployment(Engine).options(
             name="engine",
@@ -116,6 +127,8 @@ class RayFleet:
             health_check_period_s=HEALTH_PERIOD_S,
             health_check_timeout_s=HEALTH_TIMEOUT_S,
             graceful_shutdown_timeout_s=scale.drain_s,
+            max_constructor_retry_count=STARTS,
+            ray_actor_options={"num_cpus": 1, "num_gpus": 0 if host else 1},
             request_router_config=RequestRouterConfig(
                 request_router_class=PrefixRouter, request_router_kwargs={"app": self._app}
             ),
@@ -127,7 +140,8 @@ class RayFleet:
 
 def _join_or_start_cluster() -> None:
     """The cluster of RAY_ADDRESS, or one of this machine alone, which no other machine reaches."""
-    quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     if address := os.environ.get("RAY_ADDRESS"):
         ray.init(address=address, namespace="stepweave", **quiet)
     else:

@@ -7,15 +7,16 @@ the tokens that were settled, and last the `output`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ..distributed.specs import params_of, read_params
 from ..requests.increment import Increment
 from ..requests.moments import RequestTimings
 from ..requests.params import RequestError, SamplingParams
 from ..requests.request import RequestOutput, TokenLogprob
 from ..serving.engine import EngineError
-from ..structured.grammar import GrammarError, GrammarSpec
+from ..structured.grammar import GrammarError
 
 Message = Mapping[str, Any]
 
@@ -24,8 +25,6 @@ TAKEN: Message = {"taken": True}
 
 REFUSALS = (RequestError, GrammarError, EngineError)
 """What a replica raises of a work that it does not take in."""
-
-_DEFAULTS = SamplingParams()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,32 +43,22 @@ class Work:
 
     def to_json(self) -> dict[str, Any]:
         """As it travels."""
-        said = {
-            each.name: value
-            for each in fields(SamplingParams)
-            if (value := getattr(self.params, each.name)) != getattr(_DEFAULTS, each.name)
-        }
-        if (grammar := self.params.grammar) is not None:
-            said["structured_outputs"] = [grammar.kind, grammar.source]
         return {
             "id": self.id,
             "index": self.index,
             "prompt_ids": list(self.prompt_ids),
-            "params": said,
+            "params": params_of(self.params),
             "cache_salt": self.cache_salt.hex(),
         }
 
     @classmethod
     def of(cls, told: Message) -> Work:
         """From what travelled. Raises `RequestError` or `GrammarError` for wrong parameters."""
-        said = dict(told["params"])
-        if (grammar := said.get("structured_outputs")) is not None:
-            said["structured_outputs"] = GrammarSpec(*grammar)
         return cls(
             told["id"],
             told["index"],
             tuple(told["prompt_ids"]),
-            SamplingParams.of(said),
+            read_params(told["params"]),
             bytes.fromhex(told["cache_salt"]),
         )
 

@@ -35,7 +35,7 @@ def loop() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture(scope="module")
 def llm(loop: asyncio.Runner) -> Iterator[AsyncLLM]:
-    made = AsyncLLM()
+    made = AsyncLLM(overrides={"graphs": False})
     yield made
     loop.run(made.close())
 

@@ -75,7 +75,7 @@ def test_what_moves_gets_them_in_every_pair_of_features(cell: Cell) -> None:
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM(overrides={"depth": 2}) as made:  # drafts and grammars
+    with LLM(overrides={"depth": 2, "graphs": False}) as made:  # drafts and grammars
         yield made
 
 

@@ -206,6 +206,19 @@ def _split(op: Op, entering: tuple[str, ...], leaving: tuple[str, ...]) -> tuple
     return enter, replace(op, writes=(*op.writes, *leaving), phase="leave")
 
 
+def part_of(graph: StepGraph, rank: int) -> StepGraph:
+    """The nodes and data of one rank. Its comm nodes know of the others, and wait for none."""
+    nodes = tuple(node for node in graph.nodes if node.rank == rank)
+    touched = _touched(nodes, rank)
+    return replace(
+        graph,
+        nodes=nodes,
+        values={name: value for name, value in graph.values.items() if name in touched},
+        states={name: state for name, state in graph.states.items() if name in touched},
+        ranks=(rank,),
+    )
+
+
 def ends(graph: StepGraph) -> dict[str, dict[int, Node]]:
     """The ends of each comm node by its rank."""
     found: dict[str, dict[int, Node]] = {}

@@ -21,6 +21,7 @@ from ..executors.instructions import Program, Task
 from ..graph import arguments
 from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.plan import Plan
+from ..graph.planner.events import comm_edges
 from .timeline import Predecessor, Span, Timeline, steady_steps
 
 _REMEMBERED = 1 << 12  # steps, where spans are not kept: no op runs so far ahead of another
@@ -121,6 +122,9 @@ class Clock:
             for op, task in tasks.items()
         }
         self.launch = {op: v.launch for op, v in self.plan.graph.vertices.items()}
+        self.meets: dict[str, list[tuple[str, int]]] = {}
+        for enters, leaves, steps, _ in comm_edges(self.plan.graph):
+            self.meets.setdefault(leaves, []).append((enters, steps))
         # The stream orders the other device ops of a launch after the first.
         self.first_launched = {task.launches[0]: op for op, task in tasks.items() if task.launches}
 
@@ -169,6 +173,9 @@ class Clock:
         awaited = []
         if task.op in self.first_launched:
             awaited.append(Predecessor(self.first_launched[task.op], step, "launch"))
+        for enters, steps in self.meets.get(task.op, ()):
+            if step - steps in self.exists[enters]:
+                awaited.append(Predecessor(enters, step - steps, "comm"))
         for wait in task.waits:
             if step - wait.distance in self.exists[wait.source]:
                 awaited.append(Predecessor(wait.source, step - wait.distance, "wait"))

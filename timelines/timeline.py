@@ -14,7 +14,7 @@ class Predecessor(NamedTuple):
 
     op: str
     step: int
-    by: Literal["order", "launch", "wait"]
+    by: Literal["order", "launch", "comm", "wait"]
 
 
 class Span(NamedTuple):

@@ -40,6 +40,7 @@ def lanes(
         _flow(f"{plan.graph.name}:", counts, width, gap=", ", indent=0),
         _lane_lines(plan, max(steps, 1), width, color),
         _wait_lines(plan, width),
+        _meeting_lines(plan, width),
         _slot_lines(plan, width),
         period_lines(plan, width),
         _edge_lines(plan, width) if proof else [],
@@ -226,6 +227,19 @@ def _wait_lines(plan: Plan, width: int) -> list[str]:
             width,
         )
     return lines
+
+
+def _meeting_lines(plan: Plan, width: int) -> list[str]:
+    """Where ranks meet, and on which communicator."""
+    found: dict[str, str] = {}
+    for node in plan.graph.nodes:
+        if (comm := node.comm) is not None:
+            ends = " → ".join(map(str, comm.members))
+            who = f"rank {ends}, capacity {comm.capacity}"
+            if comm.kind == "collective":
+                who = f"ranks {', '.join(map(str, comm.members))}"
+            found[comm.name] = f"{comm.name} ({who}; {comm.communicator})"
+    return _flow("meet", list(found.values()), width, gap=" · ") if found else []
 
 
 def _slot_lines(plan: Plan, width: int) -> list[str]:

@@ -20,6 +20,8 @@ def mermaid(plan: Plan) -> str:
             lines.append(_mermaid_arc(ids[u], "-->", ids[v], later(d)))
         elif kind == "launch":
             lines.append(_mermaid_arc(ids[u], "-.->", ids[v], "launch"))
+        elif kind == "comm":
+            lines.append(_mermaid_arc(ids[u], "-.->", ids[v], f"meets {later(d)}".strip()))
     for wait in plan.waits:
         label = " ".join(filter(None, [protected(wait), later(wait.distance)]))
         lines.append(_mermaid_arc(ids[wait.source], "==>", ids[wait.target], label))

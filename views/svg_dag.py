@@ -24,6 +24,7 @@ RULES = (
     ".dag .ghost path{stroke-width:.8;opacity:.7}"
     ".dag .wait path{stroke-width:2.6}.dag .wait-words{fill:@wait}"
 )
+_RANKS = ".dag .comm path{stroke:@data;stroke-width:1.6;stroke-dasharray:8 3 2 3}"
 
 
 WHOSE = ("data_wait", "data_edges")  # say whose label a text is
@@ -51,6 +52,7 @@ def dag_svg(plan: Plan, *, title: str | None = None) -> str:
     left = MARGIN + max(text_width(actor, 13, bold=True) for actor, _ in rows) + 12
     left = max(left, MARGIN + 70)
     drawn = [*_orders(plan, grid), *_launches(plan), *_data(plan), *_waits(plan)]
+    drawn += _meetings(plan)
     laid = route(
         [each.link for each in drawn],
         grid,
@@ -72,7 +74,8 @@ def dag_svg(plan: Plan, *, title: str | None = None) -> str:
         *_labels(drawn, laid),
         *legend_lines(legend, MARGIN, bottom),
     ]
-    return document("dag", heading, width, bottom + 16 * len(legend), parts, RULES)
+    rules = RULES + _RANKS if plan.graph.ranks else RULES
+    return document("dag", heading, width, bottom + 16 * len(legend), parts, rules)
 
 
 # --- where ops stand ------------------------------------------------------------------------------
@@ -145,6 +148,13 @@ def _launches(plan: Plan) -> Iterator[_Drawn]:
     for u, v, d, kind in plan_edges(plan):
         if kind == "launch":
             yield _one("launch", u, v, d, f"{u} launches {v}")
+
+
+def _meetings(plan: Plan) -> Iterator[_Drawn]:
+    """What the ends of a comm node wait for."""
+    for u, v, d, kind in plan_edges(plan):
+        if kind == "comm":
+            yield _one("comm", u, v, d, f"{v} {later(d)}".strip() + f" ends after {u} has begun")
 
 
 def _waits(plan: Plan) -> Iterator[_Drawn]:
@@ -237,7 +247,7 @@ def _order_arrows(plan: Plan, grid: Mapping[str, tuple[int, int]], laid: Routed)
         )
 
 
-_TIPS = {"order": "muted", "launch": "muted", "data": "data", "wait": "wait"}
+_TIPS = {"order": "muted", "launch": "muted", "comm": "data", "data": "data", "wait": "wait"}
 
 
 def _lines(drawn: Sequence[_Drawn], laid: Routed) -> Iterator[str]:
@@ -312,6 +322,8 @@ def _bands(rows: Sequence[tuple[str, int]], laid: Routed, width: float) -> Itera
 def _legend(plan: Plan) -> Iterator[str]:
     yield "Blue: data, labelled with its value; value@-1 is read one step later."
     yield "Grey: program order; dashed: launches; dotted: other orderings that need no wait."
+    if any(node.comm for node in plan.graph.nodes):
+        yield "Dash-dotted: ranks that meet; neither ends before the other has begun."
     if plan.waits:
         yield "Red: the waits, and what they protect (+2: and two more)."
     yield "Outlined: the cycle that sets the period."

@@ -9,6 +9,8 @@ from functools import cached_property
 
 from ..graph.answers.timetable import Timetable, timetable
 from ..graph.plan import Plan
+from ..graph.planner.bounds import is_bound
+from ..graph.planner.events import comm_edges
 from .drawn import carries, ghost_edges, ghost_title, summary, wait_label, wait_title
 from .label_rows import Note, place_notes
 from .lane_names import LEAST, Label, lane_heights, op_labels, written
@@ -25,6 +27,7 @@ RULES = (
     ".lanes .wait-words{fill:@wait}.lanes .ghost-words{fill:@muted}"
     ".lanes .wait .casing{stroke:@bg;stroke-width:5;opacity:.8}"
 )
+_RANKS = ".lanes .comm path{stroke:@data;stroke-width:1.2;stroke-dasharray:8 3 2 3;fill:none}"
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ def lanes_svg(plan: Plan, *, steps: int = 3, title: str | None = None, width: fl
     protect. Dotted: orderings that need no wait, each once. Outlined: the critical cycle. It is
     `width` wide for up to four steps, or wider where the names of ops need it.
     """
-    steps = max(steps, 1, *(abs(wait.distance) + 1 for wait in plan.waits))
+    far = (abs(wait.distance) + 1 for wait in plan.waits if not is_bound(wait))
+    steps = max(steps, 1, *far)
     heading = title or f"{plan.graph.name}: the plan over {steps} steps"
     times = timetable(plan)
     margin = MARGIN + min(max(text_width(actor, 13, bold=True) for actor in plan.actors), 150) + 10
@@ -105,11 +109,13 @@ def lanes_svg(plan: Plan, *, steps: int = 3, title: str | None = None, width: fl
         *ruler(times, axis, steps, bottom - 4),
         *_ghosts(sheet),
         *_boxes(sheet),
+        *_meetings(sheet),
         *_waits(sheet),
         *_note_texts(sheet, notes, placed),
         *below,
     ]
-    return document("lanes", heading, width, end + 12, parts, RULES + RULER_RULES)
+    rules = RULES + RULER_RULES + (_RANKS if plan.graph.ranks else "")
+    return document("lanes", heading, width, end + 12, parts, rules)
 
 
 def _axis(times: Timetable, steps: int, left: float, width: float) -> TimeAxis:
@@ -272,6 +278,23 @@ def _ghosts(sheet: _Sheet) -> Iterator[str]:
             data_distance=str(arc.distance),
             data_step=str(arc.step),
         )
+
+
+def _meetings(sheet: _Sheet) -> Iterator[str]:
+    """What the ends of a comm node wait for, from lane to lane of two ranks, in every step."""
+    for source, target, distance, _ in comm_edges(sheet.plan.graph):
+        for step in range(sheet.steps - distance):
+            arc = _Arc(source, target, step, distance)
+            yield tag(
+                "g",
+                title(f"{target} of step {step + distance} ends after {source} has begun"),
+                tag("path", d=_curve(sheet, arc)),
+                class_="comm",
+                data_from=source,
+                data_to=target,
+                data_distance=str(distance),
+                data_step=str(step),
+            )
 
 
 def _waits(sheet: _Sheet) -> Iterator[str]:

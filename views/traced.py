@@ -95,6 +95,8 @@ class Trace:
             return f"{what} {cause.held}{_before(cause.distance)}"
         if cause.by == "launch":
             return f"launched late, by {cause.held}"
+        if cause.by == "comm":
+            return f"meets another rank: {cause.held}{_before(cause.distance)}"
         return f"waits for {cause.held}{_before(cause.distance)} ({self.protects(cause)})"
 
     def waited_us(self) -> dict[Wait, float]:

@@ -10,6 +10,8 @@ from typing import Any
 from .. import arguments
 from ..errors import GraphError, did_you_mean
 from ..plan import Plan, Wait
+from ..ranks import without_rank
+from ..step_graph import StepGraph, Vertex
 from ..verifier.words import instant, later
 from .explain import Reason, WaitExplanation, explain_wait, path_of, path_words, reason_of
 from .orderings import Leg, Orderings, legs_of
@@ -148,14 +150,18 @@ def order(plan: Plan, orderings: Orderings, first: str, then: str) -> Order:
 def ops_named(plan: Plan, name: str) -> tuple[str, ...]:
     """The ops of a node, of `node.host`, or just `node.host.phase`, in listing order.
 
-    Raises `GraphError` with the nearest right name, or if `plan` is not a plan.
+    Where there are ranks, those of one by `node@1`, and of all by the name alone. Raises `GraphError` with the nearest right name, or if `plan` is not a plan.
     """
     arguments.a("ops_named", "plan", plan, Plan, arguments.A_PLAN)
     vertices = plan.graph.vertices
     if name in vertices:
         return (name,)
     found = tuple(
-        op for op, vertex in vertices.items() if vertex.node.name == name or _is_part(op, name)
+        op
+        for op, vertex in vertices.items()
+        if vertex.node.name == name
+        or _is_part(op, name)
+        or (plan.graph.ranks and _is_copy(plan.graph, vertex, name))
     )
     if not found:
         known = [*vertices, *(node.name for node in plan.graph.nodes)]
@@ -163,6 +169,12 @@ def ops_named(plan: Plan, name: str) -> tuple[str, ...]:
             f"there is no node or op {name!r}{did_you_mean(name, known)}", code="SW-UNKNOWN-NAME"
         )
     return found
+
+
+def _is_copy(graph: StepGraph, vertex: Vertex, name: str) -> bool:
+    """Whether an op is meant by a name that leaves out the rank."""
+    op = without_rank(graph, vertex.name)
+    return name in (op, without_rank(graph, vertex.node.name)) or _is_part(op, name)
 
 
 def _is_part(op: str, name: str) -> bool:

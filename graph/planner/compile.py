@@ -20,6 +20,7 @@ from .bounds import bounded
 from .budget import Budget
 from .channels import derive_capacities
 from .events import Actors, Precedence, listing_programs, with_streams
+from .lifting import lifted, one_of_equal_ranks
 from .matching import check_matching
 from .order import OrderChoice, choose_order
 from .paths import closure_cells
@@ -57,6 +58,11 @@ def compile_plan(
         check_uniform(graph)
     durations = op_costs(graph, _known_costs(graph, costs))
     pins = _pinned(graph, slots)
+    if (one := one_of_equal_ranks(graph, durations, pins)) is not None:
+        own = {op: us for op, us in durations.items() if op in one.vertices}
+        few = {name: k for name, k in (slots or {}).items() if name in one.values}
+        plan = lifted(compile_plan(one, costs=own, slots=few, order=order), graph, durations)
+        return replace(plan, costs_from=costs_from or _said_of(graph, costs))
     programs, notes = listing_programs(graph), tuple[str, ...]()
     if (order or graph.order) == "search":
         chosen = _searched(graph, durations, pins)

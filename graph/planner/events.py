@@ -65,7 +65,13 @@ def with_streams(graph: StepGraph, programs: Actors) -> dict[str, tuple[Placed, 
         if len({place[launch[op]][0] for op in ops}) == 1:
             ops.sort(key=lambda op: place[launch[op]][1])  # stable: phases stay in order
         actors[stream] = tuple((op, place[launch[op]][2]) for op in ops)
-    return actors
+    return actors if len(graph.ranks) < 2 else _by_rank(graph, actors)
+
+
+def _by_rank(graph: StepGraph, actors: Actors) -> dict[str, tuple[Placed, ...]]:
+    """The actors of one rank together."""
+    rank = {actor: graph.vertices[ops[0][0]].node.rank or 0 for actor, ops in actors.items()}
+    return {actor: actors[actor] for actor in sorted(actors, key=rank.__getitem__)}
 
 
 def program_edges(program: Iterable[Placed]) -> list[Precedence]:

@@ -199,7 +199,7 @@ class _Run:
         assert node.comm is not None, "only comm nodes call"
         assert node.rank is not None, "and each on its rank"
         for other in node.comm.members:
-            if other == node.rank:
+            if other == node.rank or other not in self.plan.graph.ranks:
                 continue
             mine = self.calls.setdefault((node.comm.communicator, node.rank, other), deque())
             theirs = self.calls.setdefault((node.comm.communicator, other, node.rank), deque())

@@ -131,7 +131,7 @@ def test_comm_nodes_that_are_swapped_on_one_rank_are_killed_by_both_or_by_neithe
             turned = kept if said else compile_plan(mutant)
             assert bool(said) == bool(verifiers(turned)), (seed, both[0].name, both[1].name, said)
             given[bool(said)] += 1
-    assert given[True] > 20
+    assert given[True] > 10
     assert given[False] > 5
 
 

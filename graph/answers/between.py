@@ -150,7 +150,8 @@ def order(plan: Plan, orderings: Orderings, first: str, then: str) -> Order:
 def ops_named(plan: Plan, name: str) -> tuple[str, ...]:
     """The ops of a node, of `node.host`, or just `node.host.phase`, in listing order.
 
-    Where there are ranks, those of one by `node@1`, and of all by the name alone. Raises `GraphError` with the nearest right name, or if `plan` is not a plan.
+    Where there are ranks, those of one by `node@1`, and of all by the name alone. Raises
+    `GraphError` with the nearest right name, or if `plan` is not a plan.
     """
     arguments.a("ops_named", "plan", plan, Plan, arguments.A_PLAN)
     vertices = plan.graph.vertices

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gloo_links
-from benchmarks.gloo_links import GROUPS, SIZES, Shape, fitted, predicted
+from benchmarks.gloo_links import fitted, predicted
+from benchmarks.gloo_ranks import GROUPS, SIZES, Shape
 from tests.installed import ROOT
 
 MARGIN = 0.1

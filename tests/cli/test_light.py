@@ -23,6 +23,7 @@ WITHOUT_TENSORS = [
     ["graph", "whatif", "quickstart", "--set", "depth=3"],
     ["simulate", "async_eagle", "-o", "timeline.html"],
     ["simulate", "async_speculation", "--costs", "all"],
+    ["simulate", "--cluster", "llama_8b_h100", "--set", "load.requests=2", "-o", "layouts.svg"],
     ["trace", "abstract_decode", "-o", "trace.json"],
     ["schema"],
     ["list"],

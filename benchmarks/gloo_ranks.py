@@ -34,7 +34,7 @@ def rank_main(rank: int, store: str, shape: Shape, rounds: int, answer: Any) -> 
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
     try:
         each = _Rank(rank, shape)
         found = [each.round() for _ in range(rounds + 1)][1:]

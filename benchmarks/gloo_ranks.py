@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
 
@@ -34,7 +35,7 @@ def rank_main(rank: int, store: str, shape: Shape, rounds: int, answer: Any) -> 
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=Path(store).as_uri(), rank=rank, world_size=2)
     try:
         each = _Rank(rank, shape)
         found = [each.round() for _ in range(rounds + 1)][1:]

@@ -19,7 +19,7 @@ from stepweave.sampling.windows import Verified, Windows
 from stepweave.structured.bitmask import row_allowing
 
 VOCAB = 8
-ROWS = 100_000
+ROWS = 25_000
 
 
 def sample_rows(drafts: Tensor, *, structured: bool, temperature: float = 1.0) -> SampleRows:

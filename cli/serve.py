@@ -183,8 +183,9 @@ def scale_of(text: str | None, drain_s: float) -> Scale | None:
     """What `--replicas` says: `4`, or `2-8`. None where it is not given. Raises `ServeError`."""
     if text is None:
         return None
-    least, _, most = text.partition("-")
-    numbers = [each for each in (least, most or least) if each.isascii() and each.isdecimal()]
+    least, dash, most = text.partition("-")
+    said = (least, most if dash else least)
+    numbers = [each for each in said if each.isascii() and each.isdecimal()]
     if len(numbers) != 2 or not 1 <= int(numbers[0]) <= int(numbers[1]) <= MOST_REPLICAS:
         raise ServeError(
             f"--replicas must be a number such as 4, or a range such as 2-8, from 1 to "

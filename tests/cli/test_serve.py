@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from stepweave.cli import serve
 from stepweave.cli.main import app
+from stepweave.replicas.scale import Scale
 from stepweave.server import run as server_run
 from stepweave.server.logs import ACCESS, SERVER
 from stepweave.server.run import configured
@@ -116,8 +117,40 @@ def test_a_generation_config_with_wrong_values_is_refused_by_name(
     monkeypatch.setattr(serve, "loaded_async", lambda _: advising({"temperature": wrong}))
     status, [line] = told("quickstart", "--port", "0")
     assert status == 2
-    assert line.startswith("error: generation_config.json of this: temperature must be ")
+    assert line.startswith("error: generation_config.json of embedded: temperature must be ")
     assert line.endswith("; --generation-config none serves the model without it")
+
+
+@pytest.mark.parametrize("said", ["0", "2-", "-2", "3-2", "two", "1-2-3", "２", "1025"])
+def test_a_number_of_replicas_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setattr(serve, "_there", lambda _: True)
+    status, [line] = told("quickstart", f"--replicas={said}")
+    assert status == 2
+    assert line.startswith("error: --replicas must be a number such as 4, or a range such as 2-8")
+
+
+def test_replicas_are_a_number_or_a_range() -> None:
+    assert serve.scale_of(None, 30.0) is None
+    assert serve.scale_of("4", 5.0) == Scale(4, 4, 5.0)
+    assert serve.scale_of("2-8", 30.0) == Scale(2, 8, 30.0)
+    assert [f"{each}" for each in (Scale(4, 4), Scale(2, 8))] == ["4", "2 to 8"]
+
+
+def test_replicas_without_ray_are_told_which_extra_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_there", lambda module: module != "ray")
+    status, [line] = told("quickstart", "--replicas", "2")
+    assert status == 2
+    assert line == "error: --replicas needs ray: pip install 'stepweave[ray]'"
+
+
+def test_replicas_of_several_ranks_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_there", lambda _: True)
+    two = ("--set", "model.parallel.tensor=2", "--set", "model.name=some/model")
+    status, [line] = told("async", "--replicas", "2", *two)
+    assert status == 2
+    assert "model.parallel.tensor is 2" in line
 
 
 def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(

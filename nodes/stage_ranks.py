@@ -82,13 +82,15 @@ def _message(
 def costs_of_stages(graph: StepGraph, costs: Mapping[str, float]) -> dict[str, float]:
     """Costs in µs of each rank's ops, of those of one rank or of each.
 
-    What is said of an op that runs the model is divided among the stages; others take their time on
-    every rank that has them.
+    What is said of the op that runs the model on one rank is divided among the stages; others take
+    their time on every rank that has them. What is said of the op of one rank, as of
+    `forward@1.device`, is as it is.
     """
     found = {}
     for name, vertex in graph.vertices.items():
-        cost = costs.get(name, costs.get(without_rank(graph, name)))
-        if cost is not None:
+        if name in costs:
+            found[name] = costs[name]
+        elif (cost := costs.get(without_rank(graph, name))) is not None:
             divided = vertex.side == "device" and kind(vertex.node.kind).stages == "each"
             found[name] = cost / len(graph.ranks) if divided else cost
     return found

@@ -6,7 +6,7 @@ order of things, and not of how two processes share the cores of a busy machine.
 is noted in a traced run with K = 1; the plans of all ranks together, with these costs, predict each
 period. A period is the time of a run by its steps; the figure is the shortest of all rounds.
 
-    python -m benchmarks.stages [--rounds 5] [--wait-ms 40] [--tokens 24]
+    python -m benchmarks.stages [--rounds 2] [--wait-ms 200] [--tokens 16]
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ def _period_us(engine: Engine, load: Load) -> float:
     table = _submitted(engine, load)
     began = perf_counter()
     engine.run(table)
-    return (perf_counter() - began) / table.steps * 1e6
+    steps: int = table.steps
+    return (perf_counter() - began) / steps * 1e6
 
 
 def _traced(engine: Engine, load: Load) -> dict[str, float]:
@@ -192,9 +193,9 @@ def measured(load: Load) -> dict[str, Any]:
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description="The period of a model in two stages.")
-    parser.add_argument("--rounds", type=at_least_one, default=5)
-    parser.add_argument("--tokens", type=at_least_one, default=24)
-    parser.add_argument("--wait-ms", type=float, default=40.0)
+    parser.add_argument("--rounds", type=at_least_one, default=2)
+    parser.add_argument("--tokens", type=at_least_one, default=16)
+    parser.add_argument("--wait-ms", type=float, default=200.0)
     parser.add_argument("--json", type=Path, default=None)
     asked = parser.parse_args()
     found = measured(Load(asked.rounds, asked.tokens, asked.wait_ms))

@@ -1,0 +1,43 @@
+"""The benchmark of stages predicts from what each rank took, and runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import stages
+
+HOST = {"schedule.host": 100.0, "prepare_inputs.host": 100.0, "forward.host": 10.0}
+DEVICE = {"prepare_inputs.device": 50.0, "d2h_copy.device": 20.0}
+
+
+def test_a_period_is_predicted_from_what_each_rank_took() -> None:
+    took = {
+        0: {**HOST, **DEVICE, "forward.device": 9000.0, "send.device": 300.0},
+        1: {
+            **HOST,
+            **DEVICE,
+            "forward.device": 4000.0,
+            "sample.device": 500.0,
+            "tell.device": 200.0,
+        },
+    }
+    costs = stages.costs_of(took)
+    assert costs["forward@0.device"] == 9000.0
+    assert costs["send0@1.device.leave"] == 300.0
+    one, two = stages.predicted_us(1, costs), stages.predicted_us(2, costs)
+    assert 9000 + 4000 + 500 + 300 + 200 < one < 16000, "all of it, one after another"
+    assert two == pytest.approx(9050, rel=0.01), "the slower stage"
+
+
+@pytest.mark.nightly
+def test_it_runs_on_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "result.json"
+    options = ["--rounds", "1", "--tokens", "3", "--wait-ms", "1"]
+    monkeypatch.setattr(sys, "argv", ["benchmark", *options, "--json", str(file)])
+    stages.main()
+    found = json.loads(file.read_text())
+    assert all(found[f"K = {groups}"]["period_us"] > 0 for groups in stages.GROUPS)

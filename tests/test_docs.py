@@ -7,6 +7,7 @@ they make stays for those below. A comment before a block says what is special a
     <!-- refused: SW-… -->    the YAML below is wrong, with this code
     <!-- fails -->            the command below ends with exit code 1 or 2
     <!-- file: path -->       the block is that file of the repository, word for word
+    <!-- not run: why -->     the block needs what a test here has not, such as several processes
 
 A word after the language is a file name: the block is written there. `pip install .` in a session
 installs what its files declare, for that session. `stepweave serve` goes on to the session's end,
@@ -45,7 +46,7 @@ DOCUMENTS = [
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 SERVED = "http://localhost:8000"
-COMMENT = re.compile(r"<!-- (output|fails|refused: (\S+)|file: (\S+)) -->")
+COMMENT = re.compile(r"<!-- (output|fails|not run: [^>]+|refused: (\S+)|file: (\S+)) -->")
 INSTALLS = re.compile(
     r"python3 -m venv \.venv"
     r"|(\.venv/bin/)?pip install( -q)?( -c constraints\.txt)?( -e)? (\.|\"\.\[(dev|server)\]\")"
@@ -102,6 +103,8 @@ class Session:
 
     def take(self, block: Block) -> None:
         where = f"{self.document.relative_to(ROOT)}:{block.line}"
+        if block.comment == "not run":
+            return
         if block.comment == "file":
             assert block.text == (ROOT / block.detail).read_text(), f"{where} is not {block.detail}"
         elif block.comment == "output" and os.environ.get("UPDATE_GOLDEN"):

@@ -1,13 +1,15 @@
 """Two ranks serve what one rank serves: the same tokens, drafts and ends, in float64."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.distributed.cases import DEPTHS, DRAFTERS, GRAMMARS, TRAFFIC, Case, drawn
-from tests.distributed.launched import ranks
+from tests.distributed.launched import environment, ranks
 
 SAMPLE = list(drawn(5, seed=1))
 STAGES = list(drawn(5, seed=2, divided="pipeline"))
@@ -53,3 +55,23 @@ def test_every_pipeline_is_equal_on_two_ranks(drafter: str, divided: str, tmp_pa
         )
     ]
     require_equal(every, tmp_path)
+
+
+@pytest.mark.nightly
+def test_the_command_starts_its_stages_and_prints_what_one_rank_prints() -> None:
+    def printed(*options: str) -> list[object]:
+        command = [sys.executable, "-m", "stepweave", "run", "quickstart", "--json", "--ordered"]
+        done = subprocess.run(
+            [*command, *options], env=environment(), capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        return [
+            [each[key] for key in ("id", "token_ids", "finish_reason", "drafted", "accepted")]
+            for each in lines
+            if "token_ids" in each
+        ]
+
+    alone = printed()
+    assert len(alone) > 3
+    assert printed("--pp", "2") == alone

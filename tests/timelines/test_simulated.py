@@ -15,8 +15,9 @@ from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.testing.graphs import random_step_graph
-from stepweave.timelines.simulated import Turn, simulate
-from stepweave.timelines.timeline import Timeline
+from stepweave.timelines import simulated
+from stepweave.timelines.simulated import Clock, Turn, program_of, simulate
+from stepweave.timelines.timeline import Span, Timeline
 
 
 def decode(latency: float | None = None, offset: int = 0) -> Plan:
@@ -201,3 +202,18 @@ def test_an_empty_run_has_an_empty_timeline() -> None:
     assert timeline.events == ()
     assert timeline.critical_path() == ()
     assert timeline.gap_us("compute") == 0
+
+
+def test_spans_that_are_handed_on_are_those_that_are_kept_and_old_steps_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(simulated, "_REMEMBERED", 16)
+    plan, seen = decode(), list[Span]()
+    clock = Clock(
+        plan, program_of(plan, False), 200, plan.costs, Random(0), 0.0, None, seen=seen.append
+    )
+    clock.run()
+    kept = simulate(plan, steps=200)
+    assert sorted(seen) == sorted(kept.events)
+    assert clock.spans == []
+    assert all(len(steps) <= 17 for steps in (*clock.starts.values(), *clock.ends.values()))

@@ -114,7 +114,7 @@ def test_a_directory_cannot_be_read(tmp_path: Path) -> None:
         read_yaml(tmp_path)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.text(st.sampled_from("ab:-[]{}&*!|>'\"\\#%@`?, \n\t0123~<=\ufeff\x85xuU"), max_size=60))
 def test_any_text_is_either_data_or_a_config_error(text: str) -> None:
     with suppress(ConfigError):

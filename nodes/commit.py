@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .ops.masks import MatcherTable
 
 
-@op(writes=SETTLED, phase="advance")
+@op(writes=SETTLED, phase="advance", decides="what requests get")
 def advance(
     batch: StepBatch = read(BATCH),
     host_sampled: HostSampled | None = read(HOST_SAMPLED),
@@ -42,7 +42,7 @@ def advance(
     return settle_tokens(requests, batch, host_sampled, matchers)
 
 
-@op(phase="finish")
+@op(phase="finish", decides="which requests end")
 def finish(
     settled: SettledRows = read(SETTLED),
     requests: RequestTable = update(REQUESTS),

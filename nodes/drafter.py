@@ -147,7 +147,7 @@ def _draft(drafter: Drafter) -> OpFunction[..., Any]:
         if name not in own and isinstance(parameter, Parameter)
     ]
     draft.__signature__ = inspect.Signature([*mine, *more])  # type: ignore[attr-defined]
-    return op(writes=DRAFTS)(draft)
+    return op(writes=DRAFTS, agrees=True)(draft)
 
 
 def _keep(spans: Spans) -> OpFunction[..., Any]:

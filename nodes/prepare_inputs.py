@@ -60,7 +60,7 @@ def stage(batch: StepBatch = read(BATCH), staging: Staging = buffer(STAGING)) ->
     return staging.fill(batch) if batch else None
 
 
-@op(writes=INPUTS)
+@op(writes=INPUTS, decides="what all ranks compute on")
 def prepare_inputs(
     staging: StagedStep | None = read(STAGING),
     progress: Progress = read(PROGRESS, 1),

@@ -42,7 +42,7 @@ def compares(rule: Acceptance = given(ACCEPTANCE)) -> bool:
     return rule.compares
 
 
-@op(writes=(SAMPLED, PROGRESS))
+@op(writes=(SAMPLED, PROGRESS), agrees=True)
 def sample(
     inputs: Inputs | None = read(INPUTS),
     logits: Tensor | None = read(LOGITS),

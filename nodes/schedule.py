@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..requests.table import RequestTable
 
 
-@op(writes=BATCH)
+@op(writes=BATCH, decides="the rows of the step")
 def schedule(
     requests: RequestTable = update(REQUESTS),
     buckets: tuple[int, ...] = given(BUCKETS),

@@ -147,7 +147,7 @@ def _new_matchers(table: RequestTable = given(TABLE)) -> MatcherTable:
 
 REQUESTS: State[RequestTable] = State("requests", make=_requests, per_run=True)
 """Who waits, who runs, on which row and blocks."""
-KV: State[PagedCache] = State("kv", make=_new_kv, keys=BLOCKS)
+KV: State[PagedCache] = State("kv", make=_new_kv, keys=BLOCKS, across="own")
 """Keys and values of the target."""
 HISTORY: State[History] = State("history", make=_new_history, keys=REQUEST_SLOTS)
 """The tokens of every live row, on the device."""
@@ -273,7 +273,7 @@ def _new_kept(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE))
     return pinned(_most_kept(sizes), device=device)
 
 
-BATCH: Value[StepBatch] = Value("batch")
+BATCH: Value[StepBatch] = Value("batch", across="same")
 """The rows of the step, as scheduled."""
 STAGING: Value[StagedStep | None, Staging] = Value(
     "staging", "pinned", "slots", size=_staging_bytes, allocate=_new_staging
@@ -281,13 +281,14 @@ STAGING: Value[StagedStep | None, Staging] = Value(
 """The batch in a pinned buffer."""
 INPUTS: Value[Inputs | None] = Value("inputs", "device", "slots", size=_inputs_bytes)
 """What the models compute on."""
-LOGITS: Value[Tensor | None] = Value("logits", "device", "slots", size=_logits_bytes)
+# On several ranks, each computes the next three with its part of the model: bits may differ.
+LOGITS: Value[Tensor | None] = Value("logits", "device", "slots", size=_logits_bytes, across="own")
 """`[S, W, V]` of the sampling rows, position by position of their windows; of the model's dtype."""
 PROMPT_LOGITS: Value[Tensor | None] = Value(
-    "prompt_logits", "device", "slots", size=_prompt_logits_bytes
+    "prompt_logits", "device", "slots", size=_prompt_logits_bytes, across="own"
 )
 """`[P, V]` of the prompt tokens whose log-probabilities are asked for; of the model's dtype."""
-HIDDEN: Value[Tensor | None] = Value("hidden", "device", "slots", size=_hidden_bytes)
+HIDDEN: Value[Tensor | None] = Value("hidden", "device", "slots", size=_hidden_bytes, across="own")
 """`[T, F]`: the target's hidden states, after its last norm, where F is its `hidden_size`.
 
 A drafter can have those of other layers: see `CausalLM.record_features`. On a stage of a model that
@@ -330,5 +331,5 @@ KEPT: Value[Kept | None, Tensor] = Value(
     "kept", "pinned", "slots", size=_kept_bytes, allocate=_new_kept
 )
 """Which tokens of a drafter's first pass are real, where its batches are not padded."""
-SETTLED: Value[SettledRows] = Value("settled")
+SETTLED: Value[SettledRows] = Value("settled", across="same")
 """What each request got from the step."""

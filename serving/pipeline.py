@@ -12,6 +12,7 @@ from ..graph.answers.placement import Where, best_placed
 from ..graph.parameters import Resources
 from ..graph.plan import Plan
 from ..graph.planner.compile import compile_plan
+from ..graph.planner.uniform import check_uniform
 from ..graph.ranks import without_rank
 from ..graph.step_graph import StepGraph
 from ..models.stage import Stage
@@ -87,6 +88,9 @@ def placed(
 
     `slots`: None: those of the config. Raises `GraphError`.
     """
+
+    if config.ranks > 1 and not graph.ranks:
+        check_uniform(graph)  # every rank has the same graph: one is checked for all
 
     def compiled_with(each: StepGraph) -> Plan:
         pins = config.slots if slots is None else slots

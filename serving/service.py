@@ -303,7 +303,7 @@ class Service:
                     self._unbegun[reason] = self._unbegun.get(reason, 0) + 1
                 request.error = error
                 request.moments.ended_s = perf_counter()
-                if self._group is not None:
+                if self._group is not None and self.leads:
                     self._table.cancel(request.uid, error)  # so that other ranks hear of it
                 request.tell_end()
 

@@ -1,0 +1,138 @@
+"""Ranks hear of each other: messages whole and in order, and one end for all."""
+
+import json
+import socket
+import struct
+
+import pytest
+
+from stepweave.distributed.errors import GroupEnded, NoRanks
+from stepweave.distributed.frames import BEAT, BadFrame, Frames, framed
+from stepweave.distributed.group import Group
+from stepweave.distributed.links import Door, knock
+from stepweave.distributed.ranks import Ranks, ranks_of
+from tests.distributed.pairs import ended, groups
+
+
+def test_messages_come_out_whole_however_they_are_cut() -> None:
+    sent = [{"kind": "a", "n": 1}, {"kind": "b", "text": "x" * 300}]
+    data = framed(sent[0]) + BEAT + framed(sent[1])
+    for size in (1, 3, 7, len(data)):
+        frames = Frames()
+        found = [m for at in range(0, len(data), size) for m in frames.push(data[at : at + size])]
+        assert found == sent
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (struct.pack(">I", 1 << 30), "more than"),
+        (struct.pack(">I", 3) + b"\x80\x04.", "no JSON"),
+        (struct.pack(">I", 2) + b"[]", "no object with a `kind`"),
+        (struct.pack(">I", 10) + b'{"kind":1}', "no object with a `kind`"),
+    ],
+)
+def test_what_is_no_message_is_refused_before_it_is_read(data: bytes, said: str) -> None:
+    with pytest.raises(BadFrame, match=said):
+        list(Frames().push(data))
+
+
+def test_who_does_not_know_the_secret_is_turned_away() -> None:
+    door = Door("127.0.0.1")
+    stranger = knock("127.0.0.1", door.port, "wrong", 1)
+    silent = socket.create_connection(("127.0.0.1", door.port))
+    silent.close()
+    friend = knock("127.0.0.1", door.port, door.secret, 1)
+    accepted = door.accept(1)
+    accepted[1].sendall(b"hello")
+    assert friend.recv(5) == b"hello"
+    assert stranger.recv(5) == b"", "its connection was closed"
+    for each in (stranger, friend, accepted[1]):
+        each.close()
+
+
+def test_one_end_reaches_every_rank_with_the_first_reason() -> None:
+    with groups(3) as made:
+        made[2].end("the reason")
+        made[2].end("another")
+        assert {ended(each) for each in made} == {"the group of 3 ranks has ended: the reason"}
+        with pytest.raises(GroupEnded):
+            made[0].check()
+        assert made[0].failure is not None
+        assert made[0].failure.code == "SW-GROUP"
+
+
+def test_a_rank_whose_connection_ends_is_named() -> None:
+    with groups(3) as made:
+        made[1]._links.cut()  # as when its process is killed
+        assert ended(made[0]).startswith("the group of 3 ranks has ended: rank 1 is gone: ")
+        assert ended(made[2]) == ended(made[0])
+
+
+def test_a_rank_that_says_nothing_is_named() -> None:
+    ours, theirs = socket.create_server(("127.0.0.1", 0)), None
+    theirs = socket.create_connection(ours.getsockname())
+    connection, _ = ours.accept()
+    group = Group(Ranks(0, 2, 0, 2), {1: connection}, silence_s=1.0)
+    group.start()
+    assert "rank 1 is gone: it said nothing for " in ended(group)
+    group.close()
+    ours.close()
+    theirs.close()
+
+
+def test_a_rank_that_speaks_another_protocol_ends_the_group() -> None:
+    with groups() as made:
+        made[1].send({"kind": "greeting"})
+        assert "rank 1 sent a message of unknown kind 'greeting'" in ended(made[0])
+    with groups() as made:
+        made[1]._links._peers[0].send(b"GET / HTTP/1.1\r\n\r\n")
+        assert "rank 1 is gone: it sent a frame of 1195725856 bytes" in ended(made[0])
+
+
+def test_a_message_that_lacks_something_ends_the_group() -> None:
+    def prepare(group: Group) -> None:
+        group.on("count", lambda rank, message: seen.append(int(message["n"])))
+
+    seen: list[int] = []
+    with groups(prepare=prepare) as made:
+        made[1].send({"kind": "count", "n": "many"})
+        assert "rank 1 sent a wrong message 'count'" in ended(made[0])
+    assert seen == []
+
+
+def test_a_rank_that_has_left_in_order_is_no_failure_until_it_is_needed() -> None:
+    with groups() as made:
+        made[1].close()
+        while not made[0]._left:
+            made[0]._links._thread.join(0.01)
+        assert made[0].failure is None
+        with pytest.raises(GroupEnded, match="rank 1 has left"):
+            made[0].send({"kind": "end", "why": ""})
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({}, "2 ranks are asked for, but this process is no rank of a group: start .* torchrun"),
+        ({"RANK": "0", "WORLD_SIZE": "3"}, "the launcher has started 3"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is 2, but there are ranks 0 to 1"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "must be numbers"),
+    ],
+)
+def test_a_process_that_is_no_rank_is_told_how_to_start(
+    environment: dict[str, str], said: str
+) -> None:
+    with pytest.raises(NoRanks, match=said) as refused:
+        ranks_of(2, environment)
+    assert refused.value.code == "SW-RANKS"
+
+
+def test_a_rank_knows_its_place() -> None:
+    environment = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert ranks_of(4, environment) == Ranks(3, 4, 1, 2)
+    assert not ranks_of(4, environment).on_one_machine
+
+
+def test_messages_are_plain_json() -> None:
+    assert json.loads(framed({"kind": "log"})[4:]) == {"kind": "log"}

@@ -169,7 +169,9 @@ class Links:
                     if not self._hear(key.data):
                         selector.unregister(key.fileobj)
                 now = monotonic()
-                if now - looked > self._silence_s / 2:  # this rank was stopped itself: it cannot blame others
+                if (
+                    now - looked > self._silence_s / 2
+                ):  # this rank was stopped itself: it cannot blame others
                     for peer in self._peers.values():
                         peer.heard = now
                 looked = now

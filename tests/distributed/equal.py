@@ -11,6 +11,7 @@ from stepweave import LLM
 from stepweave.requests.request import RequestOutput
 from tests.distributed.cases import Case
 from tests.distributed.launched import write
+from tests.distributed.mutants import served
 
 
 def outputs(case: Case, ranks: int) -> list[Any]:
@@ -24,11 +25,16 @@ def told(output: RequestOutput) -> list[Any]:
     return [list(output.token_ids), output.finish_reason, output.drafted, output.accepted]
 
 
+def found(out: str, cases: list[Case], mutant: str) -> dict[str, Any]:
+    """Each case on one rank, by rank 0 alone, and on two; then a mutant, which ends the group."""
+    leads = os.environ["RANK"] == "0"
+    return {
+        "alone": [outputs(case, 1) for case in cases] if leads else None,
+        "together": [outputs(case, 2) for case in cases],
+        "mutant": served(mutant) if mutant else None,
+    }
+
+
 if __name__ == "__main__":
-    out, *cases = sys.argv[1:]
-    found = []
-    for text in cases:
-        case = Case.of(json.loads(text))
-        alone = outputs(case, 1) if os.environ["RANK"] == "0" else None
-        found.append({"alone": alone, "together": outputs(case, 2)})
-    write(out, found)
+    out, mutant, *cases = sys.argv[1:]
+    write(out, found(out, [Case.of(json.loads(text)) for text in cases], mutant))

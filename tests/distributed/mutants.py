@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from time import monotonic
@@ -116,6 +117,31 @@ def listener_raises() -> None:
     """On rank 1 a caller's listener raises."""
 
 
+def killed() -> None:
+    """Rank 1 is killed in the middle of a step."""
+    ending_with(signal.SIGKILL)
+
+
+def stopped() -> None:
+    """Rank 1 is stopped in the middle of a step: nobody but its silence says so."""
+    ending_with(signal.SIGSTOP)
+
+
+def ending_with(number: int) -> None:
+    # The launcher ends rank 0 as soon as rank 1 is gone: it is to say first what it has seen.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    drawn, calls = windows.draw, 0
+
+    def ending(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if FOLLOWS and calls > AT:
+            os.kill(os.getpid(), number)
+        return drawn(*given)
+
+    windows.draw = ending
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
@@ -126,6 +152,8 @@ MUTANTS: dict[str, Callable[[], None]] = {
         all_raise,
         one_skips,
         listener_raises,
+        killed,
+        stopped,
     )
 }
 
@@ -141,7 +169,7 @@ def tell(mutant: str) -> Callable[[str, str], None]:
 def served(mutant: str) -> dict[str, Any]:
     """What the group comes to: its failure, or the ends of its requests."""
     executor = "serial" if mutant == "all_raise" else "threads"
-    more = {"model.dtype": "float64", "executor": executor}
+    more = {"model.dtype": "float64", "executor": executor, "model.parallel.silence_s": 3}
     llm = LLM(pipeline="async", tp=2, overrides=more)
     MUTANTS[mutant]()
     began = monotonic()

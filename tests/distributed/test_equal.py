@@ -5,32 +5,42 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.distributed.cases import DEPTHS, DRAFTERS, GRAMMARS, TRAFFIC, Case, drawn
-from tests.distributed.launched import environment, ranks
+from tests.distributed.launched import environment, ranks, started, written
 
 SAMPLE = list(drawn(5, seed=1))
 STAGES = list(drawn(5, seed=2, divided="pipeline"))
 
 
-def require_equal(cases: Sequence[Case], out: Path) -> None:
-    texts = [json.dumps(case.data()) for case in cases]
-    leading, following = ranks("equal.py", out, *texts)
-    for case, one, other in zip(cases, leading, following, strict=True):
-        assert one["together"] == one["alone"], case
-        assert other["together"] == one["together"], case
-        tokens = sum(len(each[0]) for each in one["together"])
+def require_equal(cases: Sequence[Case], found: Sequence[Any]) -> None:
+    leading, following = found
+    assert following["together"] == leading["together"]
+    for case, alone, together in zip(cases, leading["alone"], leading["together"], strict=True):
+        assert together == alone, case
+        tokens = sum(len(each[0]) for each in together)
         assert tokens >= 20, f"{case}: too few tokens to tell anything"
 
 
-def test_a_sample_of_pipelines_is_equal_on_two_ranks(tmp_path: Path) -> None:
-    require_equal(SAMPLE, tmp_path)
+def texts(cases: Sequence[Case]) -> list[str]:
+    return [json.dumps(case.data()) for case in cases]
 
 
-def test_a_sample_of_pipelines_is_equal_in_two_stages(tmp_path: Path) -> None:
-    require_equal(STAGES, tmp_path)
+def test_a_sample_of_pipelines_is_equal_on_two_ranks_until_their_logits_differ(
+    tmp_path: Path,
+) -> None:
+    # One start of two ranks for all: it is most of what this costs.
+    cases = [*SAMPLE, *STAGES]
+    launched = started("equal.py", tmp_path, "no_agreement", *texts(cases))
+    found = written(tmp_path)
+    assert None not in found, launched.stdout[-4000:] + launched.stderr[-8000:]
+    require_equal(cases, found)
+    said = "step 5: op 'advance of commit' came to something else on rank 1 than on rank 0"
+    for each in found:
+        assert said in each["mutant"]["failure"]
 
 
 @pytest.mark.parametrize("sample", [SAMPLE, STAGES], ids=["tensor", "pipeline"])
@@ -45,16 +55,46 @@ def test_the_sample_has_every_drafter_and_every_kind_of_traffic(sample: list[Cas
 @pytest.mark.parametrize("divided", ["tensor", "pipeline"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_every_pipeline_is_equal_on_two_ranks(drafter: str, divided: str, tmp_path: Path) -> None:
+    choices = [(g, t, d) for g in GRAMMARS for t in TRAFFIC for d in DEPTHS]
     every = [
         Case(drafter, grammar, traffic, depth, "threads", seed, divided)
-        for seed, (grammar, traffic, depth) in enumerate(
-            (grammar, traffic, depth)
-            for grammar in GRAMMARS
-            for traffic in TRAFFIC
-            for depth in DEPTHS
-        )
+        for seed, (grammar, traffic, depth) in enumerate(choices)
     ]
-    require_equal(every, tmp_path)
+    require_equal(every, ranks("equal.py", tmp_path, "", *texts(every)))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("mutant", "said"),
+    [
+        ("no_log", "step 0: op 'schedule' came to something else on rank 1 than on rank 0"),
+        ("no_agreement", "op 'advance of commit' came to something else on rank 1"),
+        ("one_raises", "op 'finish of commit' came to something else on rank 1 than on rank 0"),
+        ("op_raises", "rank 1 failed where rank 0 did not: step 5.* op 'sample.device' failed"),
+        ("one_skips", "step 5: op 'schedule' came to something else on rank 1 than on rank 0"),
+        ("listener_raises", "request . failed on rank 1, and not on rank 0: ValueError: this lis"),
+        ("killed", "rank 1 is gone: its connection "),
+        ("stopped", "rank 1 is gone: it said nothing for "),
+    ],
+)
+def test_what_one_rank_does_otherwise_is_named_by_every_rank(
+    mutant: str, said: str, tmp_path: Path
+) -> None:
+    import re
+
+    launched = started("mutants.py", tmp_path, mutant)
+    found = written(tmp_path)
+    there = 1 if mutant in ("killed", "stopped") else 2
+    assert found[:there].count(None) == 0, launched.stdout[-4000:] + launched.stderr[-8000:]
+    for each in found[:there]:
+        assert re.search(said, each["failure"]), each
+
+
+@pytest.mark.nightly
+def test_what_fails_on_every_rank_ends_the_requests_of_its_step_alone(tmp_path: Path) -> None:
+    for each in ranks("mutants.py", tmp_path, "all_raise"):
+        assert [reason for reason, _ in each["ends"]] == ["error", "error", "length"]
+        assert "op 'sample.device' failed in step 4: MemoryError: no room" in each["ends"][0][1]
 
 
 @pytest.mark.nightly

@@ -114,7 +114,7 @@ def test_a_rank_that_has_left_in_order_is_no_failure_until_it_is_needed() -> Non
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        ({}, "2 ranks are asked for, but this process is no rank of a group: start .* torchrun"),
+        ({}, "2 ranks are asked for, but this process is no rank of a group: start .*torchrun"),
         ({"RANK": "0", "WORLD_SIZE": "3"}, "the launcher has started 3"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is 2, but there are ranks 0 to 1"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, "must be numbers"),

@@ -90,7 +90,7 @@ def test_failures_that_differ_end_the_group() -> None:
     with groups(2, verdicts(every, LONG_S)) as made:
         jobs = [lambda r=r: every[r].settle("step 4", f"at {r}") for r in (0, 1)]
         found = at_once(jobs)
-        assert "rank 1 failed otherwise than rank 0: step 4, at 1; on rank 0: step 4, at 0" in (
+        assert "rank 1 failed otherwise than rank 0: step 4: at 1; on rank 0: step 4: at 0" in (
             f"{found[0]}"
         )
         assert {ended(each) for each in made} == set(found)

@@ -184,4 +184,6 @@ def served(mutant: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     out, mutant = sys.argv[1:]
-    write(out, served(mutant))
+    found = served(mutant)
+    write(out, found)
+    sys.exit("failure" in found)  # then the launcher ends the other rank, though it be stopped

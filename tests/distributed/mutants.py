@@ -21,6 +21,7 @@ from stepweave.requests.step_rows import StepRows
 from stepweave.requests.stopping import StopChecker
 from tests.distributed.launched import write
 
+broken: Any = windows  # whose functions are replaced
 FOLLOWS = os.environ["RANK"] == "1"
 AT = 5
 PROMPTS = ["Write a short story about a fox.", "Write a short story about a dog."]
@@ -44,9 +45,9 @@ def no_log() -> None:
 
 def no_agreement() -> None:
     """Nobody agrees, and from a step on the logits of rank 1 are nudged."""
-    Agreement.__call__ = lambda self, *own: own  # type: ignore[method-assign,assignment]
+    Agreement.__call__ = lambda self, *own: own  # type: ignore[method-assign]
     calls = 0
-    drawn = windows.draw
+    drawn = broken.draw
 
     def nudged(rule: Any, rows: Any, logits: torch.Tensor, *rest: Any) -> Any:
         nonlocal calls
@@ -55,7 +56,7 @@ def no_agreement() -> None:
             logits = logits.roll(1, dims=-1)
         return drawn(rule, rows, logits, *rest)
 
-    windows.draw = nudged
+    broken.draw = nudged
 
 
 def one_raises() -> None:
@@ -69,12 +70,12 @@ def one_raises() -> None:
             raise ValueError("no such character")
         return push(self, *given)
 
-    StopChecker.push = raising  # type: ignore[method-assign]
+    StopChecker.push = raising  # type: ignore[method-assign,assignment]
 
 
 def op_raises() -> None:
     """On rank 1 an op raises."""
-    drawn, calls = windows.draw, 0
+    drawn, calls = broken.draw, 0
 
     def raising(*given: Any) -> Any:
         nonlocal calls
@@ -83,12 +84,12 @@ def op_raises() -> None:
             raise MemoryError("no room")
         return drawn(*given)
 
-    windows.draw = raising
+    broken.draw = raising
 
 
 def all_raise() -> None:
     """An op raises once, on every rank alike: the requests of its step end, and no others."""
-    drawn, calls = windows.draw, 0
+    drawn, calls = broken.draw, 0
 
     def raising(*given: Any) -> Any:
         nonlocal calls
@@ -97,7 +98,7 @@ def all_raise() -> None:
             raise MemoryError("no room")
         return drawn(*given)
 
-    windows.draw = raising
+    broken.draw = raising
 
 
 def one_skips() -> None:
@@ -130,7 +131,7 @@ def stopped() -> None:
 def ending_with(number: int) -> None:
     # The launcher ends rank 0 as soon as rank 1 is gone: it is to say first what it has seen.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    drawn, calls = windows.draw, 0
+    drawn, calls = broken.draw, 0
 
     def ending(*given: Any) -> Any:
         nonlocal calls
@@ -139,7 +140,7 @@ def ending_with(number: int) -> None:
             os.kill(os.getpid(), number)
         return drawn(*given)
 
-    windows.draw = ending
+    broken.draw = ending
 
 
 MUTANTS: dict[str, Callable[[], None]] = {

@@ -3,6 +3,7 @@
 import json
 import socket
 import struct
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.distributed.pairs import ended, groups
 
 
 def test_messages_come_out_whole_however_they_are_cut() -> None:
-    sent = [{"kind": "a", "n": 1}, {"kind": "b", "text": "x" * 300}]
+    sent: list[dict[str, Any]] = [{"kind": "a", "n": 1}, {"kind": "b", "text": "x" * 300}]
     data = framed(sent[0]) + BEAT + framed(sent[1])
     for size in (1, 3, 7, len(data)):
         frames = Frames()

@@ -26,9 +26,9 @@ class Agreement:
         self.made = 0
 
     def __call__(self, *own: Tensor) -> tuple[Tensor, ...]:
-        """Those of rank 0: as many, of the same shapes `[...]`, of int64.
+        """What rank 0 has in place of the int64 tensors `own[...]`, which have the same shapes there.
 
-        Every rank has to call it in the same order, with the shapes that every other rank has.
+        Every rank has to call it, in the same order as its other agreements on this place.
         """
         flat = torch.cat([each.reshape(-1) for each in own])
         dist.broadcast(flat, src=self._source, group=self._communicator)

@@ -77,7 +77,7 @@ def require_divided(name: str, model: torch.nn.Module, shards: int) -> None:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor `[...]` of which each rank may have a part.
+    """All of `tensor[...]`, of which each rank may have a part.
 
     Every rank has to ask for it, in the same order.
     """

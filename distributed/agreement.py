@@ -26,7 +26,7 @@ class Agreement:
         self.made = 0
 
     def __call__(self, *own: Tensor) -> tuple[Tensor, ...]:
-        """What rank 0 has in place of the int64 tensors `own[...]`, which have the same shapes there.
+        """What rank 0 has in place of the integers `own[...]`: a tensor `[...]` of each shape.
 
         Every rank has to call it, in the same order as its other agreements on this place.
         """

@@ -77,7 +77,7 @@ def require_divided(name: str, model: torch.nn.Module, shards: int) -> None:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of `tensor[...]`, of which each rank may have a part.
+    """`[...]` of `tensor[...]`, of which each rank may have a part: all of it.
 
     Every rank has to ask for it, in the same order.
     """

@@ -58,6 +58,7 @@ class AttentionBatch:
     slots: Tensor  # [T]; where each token's key and value are written
     cache: PagedCache
     long: Tensor | None = None  # [T]; tokens of rows longer than `CausalLM.rope_switch`; None: none
+    masked: bool = True  # whether the host cannot rule out that some token is masked
     calls: list[int] = field(default_factory=list, init=False, compare=False)  # layers so far
     _shared: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     _of_rows: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -90,7 +91,13 @@ class AttentionBatch:
         alone is handed on.
         """
         batch = AttentionBatch(
-            self.query_lens, self.block_tables, positions, slots, self.cache, self.long
+            self.query_lens,
+            self.block_tables,
+            positions,
+            slots,
+            self.cache,
+            self.long,
+            self.masked,
         )
         batch._of_rows.update(
             (key, value)

@@ -300,8 +300,9 @@ class CausalLM:
     ) -> tuple[Tensor, Tensor]:
         batch.begin()
         tokens = len(input_ids)
-        masked = batch.positions < 0
-        ids, positions = input_ids.masked_fill(masked, 0), batch.positions.clamp(min=0)
+        ids, positions = input_ids, batch.positions
+        if batch.masked:
+            ids, positions = ids.masked_fill(positions < 0, 0), positions.clamp(min=0)
         least = LEAST if self._compiled is not None else 0
         wanted = whole_tiles(tokens) if self.invariant else max(tokens, least)
         if padding := wanted - tokens:

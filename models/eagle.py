@@ -79,7 +79,7 @@ class EagleHead:
         # A table, since computing them for a token takes as many operations as its attention.
         every = torch.arange(self.context_length, device=self.device)
         cos, sin = self.network.angles(self._embedding[:1], every[None])
-        self._angles = (cos[0], sin[0])
+        self._angles = torch.stack([cos[0], sin[0]], dim=1)  # [C, 2, D]
         self._output: nn.Module | None = None
         if self.config.style == "eagle":
             self._output = output_head(target, self.dtype)
@@ -206,9 +206,11 @@ class EagleHead:
     ) -> tuple[Tensor, Tensor]:
         batch.begin()
         tokens = len(ids)
-        masked = batch.positions < 0
-        ids, positions = ids.masked_fill(masked, 0), batch.positions.clamp(min=0)
-        hidden = hidden.to(self.dtype).masked_fill(masked[:, None], 0)
+        positions, hidden = batch.positions, hidden.to(self.dtype)
+        if batch.masked:
+            masked = positions < 0
+            ids, positions = ids.masked_fill(masked, 0), positions.clamp(min=0)
+            hidden = hidden.masked_fill(masked[:, None], 0)
         least = LEAST if self._compiled is not None else 0
         wanted = whole_tiles(tokens) if self.invariant else max(tokens, least)
         if padding := wanted - tokens:
@@ -216,8 +218,8 @@ class EagleHead:
             hidden = F.pad(hidden, (0, 0, 0, padding))
         attend = _Attend(batch, self.invariant)
         embeddings = F.embedding(ids, self._embedding)
-        cos, sin = self._angles
-        angles = (cos[positions][None], sin[positions][None])
+        cos, sin = self._angles.index_select(0, positions).unbind(1)
+        angles = (cos[None], sin[None])
         out = self.network(embeddings[None], hidden[None], angles, attend)[0, :tokens]
         asked = out if logit_rows is None else out.index_select(0, logit_rows)
         return self._logits(asked), out

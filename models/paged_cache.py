@@ -16,6 +16,8 @@ from ..backends import backend_of
 from .memory import room_for
 
 SCRATCH_BLOCK = 0
+SCRATCH_SLOT = 0
+"""A slot of that block."""
 
 
 @dataclass(frozen=True)

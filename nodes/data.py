@@ -30,6 +30,7 @@ class StagedStep:
     samples: int  # S
     width: int  # W
     draft_width: int  # the most drafts that a sampling row may be offered for its next window
+    whole: bool  # every sampling row may be offered as many, and has room for them
     decodes: int  # rows that decode; they lie before the prefill rows
     given: int  # tokens that the host gives: those of prompt chunks
     long: bool  # the model has a context of short texts, and rows are told apart by it
@@ -78,6 +79,9 @@ class Edits:
         return any(each is not None for each in kinds)
 
 
+GENERATION, STEP = 0, 1  # columns of tags
+
+
 @dataclass(frozen=True, slots=True)
 class SampleRows:
     """The sampling rows of a step with their windows, on the device."""
@@ -97,8 +101,7 @@ class SampleRows:
     temperature: Tensor  # [S] float64, 0: greedy
     top_p: Tensor  # [S] float64
     min_p: Tensor  # [S] float64
-    generation: Tensor  # [S] of the request slot: a new number for each owner
-    step: Tensor  # [S] the number of the step
+    tags: Tensor  # [S, 2]: the generation of the request slot, new for each owner; the step
     edits: Edits  # what the requests change about their logits
     draft_width: int  # no row may be offered more drafts
     longest: int  # no row has more tokens
@@ -107,6 +110,17 @@ class SampleRows:
     logprobs: int  # alternatives wanted beside each token, −1 for none at all
     any_top_k: bool = True  # top-k may cut some row's tokens
     any_top_p: bool = True  # top-p may cut some row's tokens
+    whole: bool = False  # every request may be offered `draft_width` drafts, and has room for them
+
+    @property
+    def generation(self) -> Tensor:
+        """`[S]`, of the request slots."""
+        return self.tags[:, GENERATION]
+
+    @property
+    def step(self) -> Tensor:
+        """`[S]` the number of the step."""
+        return self.tags[:, STEP]
 
     @property
     def cut(self) -> bool:
@@ -134,14 +148,20 @@ class Inputs:
     positions: Tensor  # [T], −1 for a masked token, whose keys go to the scratch block
     cache_slots: Tensor  # [T] where the KV caches keep its keys and values
     blocks: Tensor  # [N, B] block tables
-    following: Tensor  # [T] the token after each, −1 where it is yet to be sampled
-    window_position: Tensor  # [T] such a token's position in its window
-    sample_index: Tensor  # [T] and its sampling row, one of S; −1 for none
+    following: Tensor  # [1 + G] −1, then tokens of prompts
+    next_index: Tensor  # [T] the token after each: one of the S · W sampled ones, then `following`
     query_lens: tuple[int, ...]  # [N] tokens of each row
     decodes: int  # rows that decode; they lie first
     sample: SampleRows | None  # None: no row samples
     prompt: PromptTargets | None  # None: nobody asks for log-probabilities of a prompt
     long: Tensor | None = None  # [T] bool: rows beyond the model's original context, if it has one
+
+    @property
+    def blocks_of_samples(self) -> Tensor:
+        """Block tables of the sampling rows, `[S, B]`: those of all, if all sample."""
+        if self.sample is None or len(self.sample.batch_index) == len(self.query_lens):
+            return self.blocks
+        return self.blocks.index_select(0, self.sample.batch_index)
 
     @property
     def long_rows(self) -> Tensor | None:
@@ -196,9 +216,6 @@ class Progress:
         )
 
 
-GENERATION, STEP = 0, 1  # columns of `DraftTable.tags`
-
-
 @dataclass(frozen=True, slots=True)
 class DraftTable:
     """`drafts`: the pending drafts of every live row.
@@ -223,7 +240,7 @@ class Proposal:
     """What a drafter offers the sampling rows."""
 
     tokens: Tensor  # [S, n] drafts, n ≤ k
-    valid: Tensor  # [S] how many of them are meant
+    valid: Tensor | None  # [S] how many of them are meant; None: all
     log_probs: Tensor | None = None  # [S, n, V] what they were drawn from; None: they were not
 
 

@@ -14,6 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..backends.operations import is_composite, is_view
 
 COPIES = ("copy_", "_to_copy", "clone")
+NOTHING = ("aten::empty", "aten::new_empty", "aten::_unsafe_view")
+"""Operations that only allocate, or whose result is a view though they do not say so."""
 
 
 class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -46,7 +48,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return operation.decompose(*args, **kwargs)
         result = operation(*args, **kwargs)
-        if not is_view(operation) and not operation.name().startswith("aten::empty"):
+        if not is_view(operation) and not operation.name().startswith(NOTHING):
             name = operation.name().removeprefix("aten::").partition(".")[0]
             self.counts[name] += 1
             self.copied += result.nbytes if name in COPIES else 0

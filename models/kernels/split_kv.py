@@ -42,6 +42,7 @@ class Launch:
     most_rows: int = 64  # of the matrix product of a program
     num_warps: int = 4
     num_stages: int = 2
+    registers: int | None = None  # of a thread, where a window or a cap needs more; None: any
 
 
 def launch_for(
@@ -55,6 +56,9 @@ def launch_for(
     enough work without splits. Tile, rows and warps are what keeps keys and values within the
     shared memory of a program, and sums in its registers. No matrix unit multiplies float32
     exactly, so larger products would only take more of both.
+
+    Left to itself the compiler spills a few registers where one more program would fit beside this
+    one: of float32 if it loads a tile ahead, else if there is a window or a cap.
     """
     head_bytes = triton.next_power_of_2(width) * dtype.itemsize
     wanted = -(-processors // max(1, rows * kv_heads))
@@ -64,6 +68,8 @@ def launch_for(
         tile=max(16, min(64, 16384 // head_bytes)),
         most_rows=16 if dtype == torch.float32 else 64,
         num_warps=4 if head_bytes <= 128 else 8,
+        num_stages=1 if dtype == torch.float32 else 2,
+        registers=None if dtype == torch.float32 else 255,
     )
 
 
@@ -158,6 +164,7 @@ def attend(
         WIDEN=triton.knobs.runtime.interpret and query.dtype == torch.bfloat16,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
+        maxnreg=launch.registers if softcap is not None or window is not None else None,
     )
     if not direct:
         _merge_splits[(tokens, heads)](
@@ -254,6 +261,7 @@ def _attend_split(
     if HAS_WINDOW:
         earliest = tl.min(tl.where(position < 0, columns * BLOCK_SIZE, position), 0)
         start = tl.maximum(earliest - window + 1, 0)
+        oldest = position - window
 
     d = tl.arange(0, BLOCK_D)
     e = tl.arange(0, BLOCK_V)
@@ -294,10 +302,10 @@ def _attend_split(
         scores = tl.dot(q, k.to(q.dtype), input_precision="ieee") * scaling
         if HAS_CAP:
             # tanh(x) = 2 sigmoid(2x) - 1
-            scores = (2.0 * tl.sigmoid(2.0 * scores / softcap) - 1.0) * softcap
+            scores = 2.0 * softcap * tl.sigmoid(scores * (2.0 / softcap)) - softcap
         allowed = live[None, :] & (key[None, :] <= position[:, None])
         if HAS_WINDOW:
-            allowed = allowed & (key[None, :] > position[:, None] - window)
+            allowed = allowed & (key[None, :] > oldest[:, None])
         scores = tl.where(allowed, scores * _LOG2_E, float("-inf"))
         new_most = tl.maximum(most, tl.max(scores, 1))
         # While a token has seen no key its maximum is -inf, and -inf - -inf would be NaN.

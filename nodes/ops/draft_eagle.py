@@ -7,30 +7,22 @@ from torch import Tensor
 
 from ...models.attention import AttentionBatch
 from ...models.eagle import EagleHead
-from ...models.paged_cache import PagedCache
+from ...models.paged_cache import SCRATCH_SLOT, PagedCache
 from ...policies.acceptance import Acceptance
 from ..data import Inputs, Kept, Proposal, Sampled
 from .proposal import FirstPass, chain
 
 
-def shifted(inputs: Inputs, sampled: Sampled | None) -> tuple[Tensor, Tensor]:
-    """The token after each token of the step, and the positions `[T]` whose next token is known.
+def shifted(inputs: Inputs, sampled: Sampled | None) -> Tensor:
+    """The token after each token of the step, `[T]`.
 
-    A position is −1 for a masked token, a refused draft, and a row that is not drafted for.
+    −1 where it is not known, or of no use: after a masked token, a refused draft, and tokens of a
+    row that is not drafted for.
     """
-    sample = inputs.sample
-    if sample is None or sampled is None:
-        return inputs.following.clamp_min(0), torch.where(
-            inputs.following < 0, -1, inputs.positions
-        )
-    sample_index = inputs.sample_index.clamp_min(0)
-    of_window = (inputs.sample_index >= 0) & (inputs.following < 0)
-    fresh = sampled.tokens[sample_index, inputs.window_position]
-    ids = torch.where(of_window, fresh, inputs.following)
-    settled = ~of_window | (inputs.window_position < sampled.counts[sample_index])
-    wanted = (inputs.sample_index < 0) | (sample.draft_limit[sample_index] > 0)
-    known = (ids >= 0) & settled & wanted
-    return ids.clamp_min(0), torch.where(known, inputs.positions, -1)
+    known = inputs.following
+    if sampled is not None:
+        known = torch.cat([sampled.tokens.flatten(), known])
+    return known.index_select(0, inputs.next_index)
 
 
 def propose(
@@ -46,14 +38,20 @@ def propose(
 ) -> Proposal | None:
     """Drafts that continue the sampled tokens. `features[T, F]` as the head wants them."""
     sample = inputs.sample
-    ids, positions = shifted(inputs, sampled)
-    reach = min(context_length, head.context_length)
-    masked = torch.where(positions < reach, positions, -1)
-    last = inputs.ids.new_empty(0)
+    ids, positions = shifted(inputs, sampled), inputs.positions
+    unknown = ids < 0
+    if head.context_length < context_length:
+        unknown.logical_or_(positions >= head.context_length)
+    last = ends = inputs.ids.new_empty(0)
     if sample is not None and sampled is not None:
-        last = sample.logit_index.gather(1, sampled.counts[:, None] - 1)[:, 0]
+        ends = sampled.counts - 1
+        last = sample.logit_index.gather(1, ends[:, None])[:, 0]
     first = FirstPass(
-        ids, masked, torch.where(masked < 0, 0, inputs.cache_slots), inputs.query_lens, last
+        ids,
+        positions.masked_fill(unknown, -1),
+        inputs.cache_slots.masked_fill(unknown, SCRATCH_SLOT),
+        inputs.query_lens,
+        last,
     )
     if kept is not None:
         first, token_index = first.without_padding(kept)
@@ -63,12 +61,11 @@ def propose(
     )
     if sample is None or sampled is None or sample.draft_width == 0:
         return None
-    state = hidden[first.last]
-    every_row = torch.arange(len(last), device=last.device)
+    state = hidden.index_select(0, first.last)
 
     def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:
         nonlocal state
-        logits, state = head.forward(tokens, state, batch, every_row)
+        logits, state = head.forward(tokens, state, batch)
         return logits
 
     return chain(
@@ -76,8 +73,9 @@ def propose(
         vocab_size,
         inputs,
         logits,
-        sample.window_start + sampled.counts - 1,
-        reach,
+        sample.window_start + ends,
+        min(context_length, head.context_length),
+        context_length,
         cache,
         following,
         input_is_ahead=1,

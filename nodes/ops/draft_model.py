@@ -56,17 +56,14 @@ def propose(
     positions = sample.window_start[:, None] + ends
     reach = min(context_length, drafter.context_length)
     wanted = (sample.draft_limit > 0)[:, None]
-    masked = torch.where((positions < reach) & wanted, positions, -1).flatten()
+    masked = torch.where((positions < reach) & wanted, positions, -1)
+    blocks = inputs.blocks_of_samples
+    slots = cache_slots_of(blocks, masked, cache.block_size).flatten()
     batch_order = torch.arange(rows, device=ids.device)
-    blocks = inputs.blocks[sample.batch_index]
-    slots = cache_slots_of(
-        blocks,
-        batch_order.repeat_interleave(2, output_size=2 * rows),
-        masked,
-        cache.block_size,
-    )
     long = None if inputs.long_rows is None else inputs.long_rows.repeat_interleave(2)
-    first = FirstPass(ids.flatten(), masked, slots, (2,) * rows, 2 * batch_order + 1, long)
+    first = FirstPass(
+        ids.flatten(), masked.flatten(), slots, (2,) * rows, 2 * batch_order + 1, long
+    )
     if kept is not None:
         first, _ = first.without_padding(kept)
     logits, _ = drafter.forward(first.ids, first.batch(blocks, cache), first.last)
@@ -81,6 +78,7 @@ def propose(
         logits,
         positions[:, 1],
         reach,
+        context_length,
         cache,
         following,
         input_is_ahead=0,

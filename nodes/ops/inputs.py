@@ -11,29 +11,39 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...models.paged_cache import SCRATCH_BLOCK
+from ...models.paged_cache import SCRATCH_SLOT
 from ...requests.limits import Limits
 from ..data import DraftTable, Inputs, Progress, PromptTargets, SampleRows, StagedStep
 from .block_tables import BlockTables
 from .edits import edits_of
 from .history import History
-from .sections import S_NO_DRAFTS, W_MIN_P, W_TEMPERATURE, W_TOP_P, Uploaded, on_device, used
+from .sections import (
+    S_GENERATION,
+    S_NO_DRAFTS,
+    S_STEP,
+    W_MIN_P,
+    W_TEMPERATURE,
+    W_TOP_P,
+    Uploaded,
+    on_device,
+    used,
+)
 from .transfer import upload
 
 
 def cache_slots_of(
-    blocks: Tensor, batch_index: Tensor, positions: Tensor, block_size: int
+    blocks: Tensor, positions: Tensor, block_size: int, *, checked: bool = False
 ) -> Tensor:
-    """Cache slots `[...]` of `positions[...]` in the block tables `blocks[N, B]`.
+    """Cache slots `[N, n]` of `positions[N, n]` in the block tables `blocks[N, B]`.
 
-    `batch_index[...]`, of a shape that broadcasts, says of which row. A position of −1 gets a slot
-    of the scratch block. Raises nothing of its own.
+    A position of −1 gets a slot of the scratch block; `checked`: there is none, nor one behind the
+    tables. Raises nothing of its own.
     """
-    masked = positions < 0
-    safe = positions.clamp_min(0)
-    block_index = (safe // block_size).clamp_max(blocks.shape[1] - 1)
-    block = torch.where(masked, SCRATCH_BLOCK, blocks[batch_index, block_index])
-    return block * block_size + safe % block_size
+    column = positions.div(block_size, rounding_mode="floor")
+    block = blocks.gather(1, column if checked else column.clamp(0, blocks.shape[1] - 1))
+    # Of a position p in column c: block · block_size + p − c · block_size.
+    slots = torch.add(positions, block.sub_(column), alpha=block_size)
+    return slots if checked else slots.masked_fill_(positions < 0, SCRATCH_SLOT)
 
 
 @torch.inference_mode()
@@ -52,7 +62,7 @@ def prepare(
     """
     device = progress.last_token.device
     parts = on_device(staged, upload(staged.staging.flat[: used(staged)], device))
-    slots, following, window_position, sample_index = parts["tokens"].unbind()
+    slots, next_index = parts["tokens"].unbind()
     prompt = None
     if staged.prompt:
         predicting, targets = parts["prompt"].unbind()
@@ -66,9 +76,8 @@ def prepare(
         positions=found.positions,
         cache_slots=tables.cache_slots(slots, found.positions, limits.block_size),
         blocks=tables.of(parts["request_slots"], staged.blocks),
-        following=following,
-        window_position=window_position,
-        sample_index=sample_index,
+        following=parts["following"],
+        next_index=next_index,
         query_lens=staged.query_lens,
         decodes=staged.decodes,
         sample=_sample_rows(staged, parts, found) if staged.samples else None,
@@ -127,9 +136,8 @@ def looked_up(
 
 
 def _sample_rows(staged: StagedStep, parts: Uploaded, found: Found) -> SampleRows:
-    batch_index, request_slot, forced, seeds, prompt, top_k, generation, limit, step, _ = parts[
-        "samples"
-    ].unbind()
+    samples = parts["samples"]
+    batch_index, request_slot, forced, seeds, prompt, top_k, limit, *_ = samples.unbind()
     warp = parts["warp"]
     return SampleRows(
         batch_index=batch_index,
@@ -147,10 +155,10 @@ def _sample_rows(staged: StagedStep, parts: Uploaded, found: Found) -> SampleRow
         temperature=warp[W_TEMPERATURE],
         top_p=warp[W_TOP_P],
         min_p=warp[W_MIN_P],
-        generation=generation,
-        step=step,
+        tags=samples[S_GENERATION : S_STEP + 1].T,
         edits=edits_of(staged, parts),
         draft_width=staged.draft_width,
+        whole=staged.whole,
         longest=staged.longest,
         greedy=staged.greedy,
         any_top_k=staged.any_top_k,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ...backends.kernels import runs_on
 from ...models.attention import AttentionBatch
@@ -61,22 +62,28 @@ def _check(proposal: object, rows: int, most: int) -> None:
     tokens = proposal.tokens
     offered = tokens.shape[-1] if isinstance(tokens, Tensor) and tokens.dim() else most
     check_integers("`tokens` of the proposal", tokens, (rows, min(offered, most)))
-    check_integers("`valid` of the proposal", proposal.valid, (rows,))
+    if proposal.valid is not None:
+        check_integers("`valid` of the proposal", proposal.valid, (rows,))
 
 
 def publish(before: DraftTable, sample: SampleRows, proposal: Proposal | None) -> DraftTable:
     """The table with the rows of `sample` renewed: −1 where a draft is not valid or not wanted."""
     rows, k = len(sample.request_slot), before.tokens.shape[1]
-    fresh = before.tokens.new_full((rows, k), -1)
-    if proposal is not None:
-        n = proposal.tokens.shape[1]
-        draft_index = torch.arange(n, device=fresh.device)
-        meant = draft_index < torch.minimum(proposal.valid, sample.draft_limit)[:, None]
-        fresh[:, :n] = torch.where(meant, proposal.tokens, -1)
-    tags = torch.stack([sample.generation, sample.step], dim=1)
+    if proposal is None:
+        fresh = before.tokens.new_full((rows, k), -1)
+    else:
+        fresh, n = proposal.tokens, proposal.tokens.shape[1]
+        if proposal.valid is not None or not sample.whole or n > sample.draft_width:
+            meant = sample.draft_limit
+            if proposal.valid is not None:
+                meant = torch.minimum(proposal.valid, meant)
+            draft_index = torch.arange(n, device=fresh.device)
+            fresh = fresh.masked_fill(draft_index >= meant[:, None], -1)
+        if n < k:
+            fresh = F.pad(fresh, (0, k - n), value=-1)
     return DraftTable(
         tokens=before.tokens.index_copy(0, sample.request_slot, fresh),
-        tags=before.tags.index_copy(0, sample.request_slot, tags),
+        tags=before.tags.index_copy(0, sample.request_slot, sample.tags),
     )
 
 
@@ -133,6 +140,7 @@ def chain(
     logits: Tensor,
     positions: Tensor,
     reach: int,
+    context_length: int,
     cache: PagedCache,
     following: Next,
     *,
@@ -143,20 +151,23 @@ def chain(
     Tokens are chosen as `rule` wants: the best ones, drawn with the target's noise, or drawn with
     noise of their own, and then the proposal says from what. `positions[S]`: where the first pass
     ended, by the drafter's own count; a drafter whose input at position p is the token at p + a
-    says `input_is_ahead` = a. It has no position from `reach` on: rows that come there are offered
-    no more. `following(ids[S], batch)` is one more pass, over one token of each row: its logits
-    `[S, V]`. Raises nothing of its own.
+    says `input_is_ahead` = a. It has no position from `reach` on, of `context_length` that a text
+    may have: rows that come there are offered no more. `following(ids[S], batch)` is one more pass,
+    over one token of each row: its logits `[S, V]`. Raises nothing of its own.
     """
     sample = inputs.sample
     assert sample is not None, "tokens were sampled for these rows"
     rows, width = len(sample.window_start), sample.draft_width
-    blocks = inputs.blocks[sample.batch_index]
-    batch_order = torch.arange(rows, device=positions.device)
+    checked = sample.whole and reach >= context_length  # by the host, for all rows
+    blocks = inputs.blocks_of_samples
     draft_index = torch.arange(width, device=positions.device)
-    every = positions[:, None] + draft_index  # [S, n]
-    alive = every < reach
-    masked = torch.where(alive & (sample.draft_limit[:, None] > draft_index), every, -1)
-    slots = cache_slots_of(blocks, batch_order[:, None], masked, cache.block_size)
+    every = masked = positions[:, None] + draft_index  # [S, n]
+    valid = None
+    if not checked:
+        alive = every < reach
+        valid = alive.sum(dim=1)
+        masked = every.masked_fill(~(alive & (sample.draft_limit[:, None] > draft_index)), -1)
+    slots = cache_slots_of(blocks, masked, cache.block_size, checked=checked)
     tokens: list[Tensor] = []
     log_probs: list[Tensor] = []
     batch: AttentionBatch | None = None
@@ -165,26 +176,27 @@ def chain(
             at, slot = masked[:, draft], slots[:, draft]
             if batch is None:
                 long = inputs.long_rows
-                batch = AttentionBatch((1,) * rows, blocks, at, slot, cache, long)
+                batch = AttentionBatch(
+                    (1,) * rows, blocks, at, slot, cache, long, masked=not checked
+                )
             else:
                 batch = batch.then(at, slot)
             logits = following(tokens[-1], batch)
         logits = logits[:, :vocab_size]
-        token, drawn_from = _choose(rule, sample, logits, every[:, draft] + input_is_ahead + 1)
+        token, drawn_from = _choose(rule, sample, logits, every[:, draft], input_is_ahead + 1)
         tokens.append(token)
         if drawn_from is not None:
             log_probs.append(drawn_from)
     return Proposal(
-        torch.stack(tokens, dim=1),
-        alive.sum(dim=1),
-        torch.stack(log_probs, dim=1) if log_probs else None,
+        torch.stack(tokens, dim=1), valid, torch.stack(log_probs, dim=1) if log_probs else None
     )
 
 
 def _choose(
-    rule: Acceptance, sample: SampleRows, logits: Tensor, positions: Tensor
+    rule: Acceptance, sample: SampleRows, logits: Tensor, positions: Tensor, ahead: int
 ) -> tuple[Tensor, Tensor | None]:
-    """The drafter's token for each row at absolute `positions[S]`, and what it was drawn from.
+    """The drafter's token for each row, and what it was drawn from: the token so many `ahead` of
+    the absolute `positions[S]`.
 
     Where the acceptance rule couples target and drafter, the draft is drawn with the very noise
     that the target will use at that position, so that equal distributions agree always. Where it
@@ -194,7 +206,7 @@ def _choose(
     if not (draws or rule.couples) or (sample.greedy and not draws):
         return logits.argmax(dim=-1), None
     purpose = Purpose.DRAFT if draws else Purpose.TARGET
-    at = positions - sample.prompt
+    at = torch.sub(positions, sample.prompt).add_(ahead)
     if not (draws or sample.cut) and runs_on(logits):
         from ...sampling.kernels import choose
 

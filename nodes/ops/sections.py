@@ -27,10 +27,10 @@ from ..data import StagedStep
 # What lies before the tokens of prompts in `given`: numbers for entries that stand for no token.
 ZERO, NONE, GIVEN = 0, 1, 2
 # Lines of `tokens`: one entry for each query token.
-T_SLOT, T_FOLLOWING, T_WINDOW_POSITION, T_SAMPLE_INDEX, T_FIELDS = 0, 1, 2, 3, 4
+T_SLOT, T_NEXT, T_FIELDS = 0, 1, 2
 # Lines of `samples`: one entry for each sampling row.
-S_BATCH_INDEX, S_SLOT, S_FORCED, S_SEED, S_PROMPT, S_TOP_K, S_GENERATION = 0, 1, 2, 3, 4, 5, 6
-S_DRAFTS, S_STEP, S_NO_DRAFTS, S_FIELDS = 7, 8, 9, 10
+S_BATCH_INDEX, S_SLOT, S_FORCED, S_SEED, S_PROMPT, S_TOP_K, S_DRAFTS = 0, 1, 2, 3, 4, 5, 6
+S_GENERATION, S_STEP, S_NO_DRAFTS, S_FIELDS = 7, 8, 9, 10
 # Lines of `warp`, beside it: the settings that are not integers.
 W_TEMPERATURE, W_TOP_P, W_MIN_P, W_REPETITION, W_PRESENCE, W_FREQUENCY = range(6)
 W_FIELDS = 6
@@ -60,6 +60,7 @@ def shapes(step: StagedStep) -> dict[str, tuple[int, ...]]:
     may be an input. The entries are the T tokens, then the windows of the sampling rows with a
     place behind the last draft, where there are drafts; then, not among the M before, the first
     token of each window. `given[2 + 2 · G]`: 0, −1, then tokens of prompts, then their positions.
+    `following[1 + G]`: −1, then the token after each of those.
 
     `clears[F]`: request slots whose block tables begin anew; `change_at[C]` and `change_to[C]`:
     entries of the block tables that are new. `history_at[K]`, `history_ids[K]`: known tokens for
@@ -73,6 +74,7 @@ def shapes(step: StagedStep) -> dict[str, tuple[int, ...]]:
         "offsets": (entries if width > 1 else 0,),
         "ends": (step.masked if step.ends else 0,),
         "given": (GIVEN + 2 * step.given,),
+        "following": (1 + step.given,),
         "tokens": (T_FIELDS, step.tokens),
         "long": (step.tokens if step.long else 0,),
         "request_slots": (len(step.query_lens),),
@@ -97,7 +99,7 @@ def most_words(limits: Limits) -> int:
     rows, tokens, window = limits.max_rows, limits.token_budget, limits.window
     entries = tokens + rows * window + rows
     table = limits.blocks_for(limits.context_length) + 1
-    of_tokens = 4 * entries + GIVEN + (2 + T_FIELDS + 1 + 2) * tokens
+    of_tokens = 4 * entries + GIVEN + 1 + (3 + T_FIELDS + 1 + 2) * tokens
     of_rows = rows * (2 + S_FIELDS + W_FIELDS + window + 2 * table)
     of_history = 2 * (tokens + limits.context_length)
     of_edits = 3 * MAX_BIASES + B_FIELDS * MAX_STOP_TOKENS

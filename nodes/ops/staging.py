@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -24,10 +25,8 @@ from ..data import StagedStep
 from .sections import (
     GIVEN,
     NONE,
-    T_FOLLOWING,
-    T_SAMPLE_INDEX,
+    T_NEXT,
     T_SLOT,
-    T_WINDOW_POSITION,
     W_REPETITION,
     W_TOP_P,
     ZERO,
@@ -128,6 +127,7 @@ class Staging:
             samples=batch.samples,
             width=batch.width,
             draft_width=batch.draft_width,
+            whole=all(map(partial(self._whole, batch.draft_width), batch.sampling)),
             decodes=batch.padded_size if rounded else sum(row.decodes for row in rows),
             given=sum(len(row.tokens) for row in rows),
             long=self.limits.rope_switch is not None,
@@ -152,6 +152,11 @@ class Staging:
             prompt_logprobs=batch.prompt_logprobs,
             one_off=not rounded,
         )
+
+    def _whole(self, draft_width: int, row: ScheduledRow) -> bool:
+        """Whether a row may be offered so many drafts, and has a place for each of them."""
+        room = min(self.limits.context_length, len(row.blocks) * self.limits.block_size)
+        return row.request.window - 1 == draft_width and row.most + draft_width <= room
 
     def _rounded(self, blocks: int) -> int:
         """A width of block tables that comes up again: where kernels stop at a row's length, all
@@ -205,9 +210,12 @@ class Staging:
         given[ZERO], given[NONE] = 0, -1
         tokens = parts["tokens"]
         tokens[T_SLOT] = own
-        tokens[T_SAMPLE_INDEX] = rows.sample_index.repeat(rows.counts)
-        tokens[T_WINDOW_POSITION, :end], tokens[T_WINDOW_POSITION, end:] = at[:end], 0
-        tokens[T_FOLLOWING] = -1
+        parts["following"][0] = -1
+        tokens[T_NEXT] = sampled = step.samples * step.width
+        windows = rows.sample_index * step.width  # where they begin among what is sampled
+        offered = self._offered(batch)
+        wanted = offered.repeat(rows.counts)[:end]
+        tokens[T_NEXT, :end][wanted] = (windows.repeat(rows.counts)[:end] + at[:end])[wanted]
         if step.given:
             chunks = [row for row in batch.rows if not row.decodes]
             first = self._given + GIVEN
@@ -219,9 +227,14 @@ class Staging:
             )
             firsts = np.array([row.start for row in chunks])
             given[GIVEN + step.given :] = at[end:] + firsts.repeat(rows.counts[rows.decodes :])
-            following = tokens[T_FOLLOWING, end:]
+            following, lasts = parts["following"][1:], np.cumsum(rows.counts[rows.decodes :]) - 1
             following[:-1] = text[1:]
-            following[np.cumsum(rows.counts[rows.decodes :]) - 1] = [r.following for r in chunks]
+            following[lasts] = [row.following for row in chunks]
+            samples, offered = rows.sample_index[rows.decodes :] >= 0, offered[rows.decodes :]
+            after = np.arange(sampled + 1, sampled + 1 + step.given)
+            after[lasts[samples]] = windows[rows.decodes :][samples]
+            after[(samples & ~offered).repeat(rows.counts[rows.decodes :])] = sampled
+            tokens[T_NEXT, end:] = after
         if step.long or step.ends:
             limits = self._limits(batch)
             if step.long:
@@ -232,7 +245,12 @@ class Staging:
                 parts["ends"][: step.tokens] = limits.repeat(rows.counts) - 2
                 parts["ends"][step.tokens :] = windows - 2
         if step.width > 1:
-            parts["offsets"][: step.tokens] = tokens[T_WINDOW_POSITION]
+            parts["offsets"][:end], parts["offsets"][end : step.tokens] = at[:end], 0
+
+    def _offered(self, batch: StepBatch) -> npt.NDArray[np.bool_]:
+        """Which rows may be offered drafts for their next window, `[N]`."""
+        nobody = [False] * (batch.padding or 0)
+        return np.array([row.request.window > 1 for row in batch.rows] + nobody)
 
     def _limits(self, batch: StepBatch) -> Ints:
         """At how many tokens each row ends, `[N]`."""
@@ -276,7 +294,9 @@ class Staging:
             ids, bases = parts["sources"][:, step.tokens : step.masked]
             at = np.tile(np.arange(1, width + 1), step.samples)
             self._window_sources(step, slots.repeat(width), at, ids, bases)
-            others = (~decode | (slots == self.limits.max_rows)).repeat(width)
+            nobody = slots == self.limits.max_rows
+            parts["sources"][1, step.masked :][nobody] = self._given + ZERO
+            others = (~decode | nobody).repeat(width)
             ids[others], bases[others] = self._given + NONE, self._given + ZERO
             parts["offsets"][step.tokens : step.masked] = at
             parts["offsets"][step.masked :] = 0
@@ -291,15 +311,15 @@ class Staging:
                 row.request.params.seed,
                 row.request.prompt_tokens,
                 row.request.params.top_k,
-                row.generation,
                 row.request.window - 1,
+                row.generation,
             )
             for row in sampling
         ]
-        nobody = (self.limits.max_rows, -1, 0, 0, 0, -1, 0)
+        of_nobody = (self.limits.max_rows, -1, 0, 0, 0, 0, -1)
         samples = parts["samples"]
         samples[0] = rows.samples
-        samples[1:8] = np.array(fields + [nobody] * (step.samples - count)).T
+        samples[1:8] = np.array(fields + [of_nobody] * (step.samples - count)).T
         samples[8, :count], samples[8, count:] = batch.step, 0
         samples[9] = 0
         warp = parts["warp"]

@@ -6,6 +6,7 @@ written must not have several entries in one place.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -18,6 +19,17 @@ def check_shapes(shape: tuple[int, ...], **tensors: Tensor | int | None) -> None
     for name, tensor in tensors.items():
         if isinstance(tensor, Tensor) and tensor.shape != shape:
             raise ValueError(f"{name} is {tuple(tensor.shape)}, not {shape}")
+
+
+def check_dtype(dtype: torch.dtype, **tensors: Tensor) -> None:
+    """That the numbers of each are of this type, of whose bits the kernel makes use.
+
+    Raises:
+        ValueError: one has numbers of another type.
+    """
+    for name, tensor in tensors.items():
+        if tensor.dtype != dtype:
+            raise ValueError(f"{name} are {tensor.dtype}, not {dtype}")
 
 
 def check_written(**tensors: Tensor) -> None:

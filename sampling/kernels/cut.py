@@ -11,13 +11,14 @@ Sums are of integers, as in `sampling.cuts`, and so are the same in any order.
 Shapes: L lines, V tokens, at most 2^20.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ...backends.kernels import current
 from ..cuts import LEAST, LN2_HIGH, LN2_LOW, LOG2_E, UNIT_BITS, check_vocab
-from .checks import check_shapes, check_written
+from .checks import check_dtype, check_shapes, check_written
 from .noise import EXACT
 
 _MOST_AT_A_TIME = 4096
@@ -44,6 +45,7 @@ def cut(
     lines, vocab = scaled.shape
     check_shapes((lines,), top_k=top_k, top_p=top_p, log_min_p=log_min_p)
     check_vocab(vocab)
+    check_dtype(torch.float32, scores=scaled)
     check_written(scaled=scaled)
     if vocab > 1 and scaled.stride(1) != 1:
         raise ValueError("scores that are cut in place must have a line's tokens side by side")

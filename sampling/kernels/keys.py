@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...backends.kernels import processors
+from .checks import check_dtype
 
 TILE = 1024
 """Tokens that a program looks at together."""
@@ -53,8 +54,10 @@ def checked_keys(keys: Tensor, lines: int) -> Tensor:
     """`[lines, P]`: `keys[lines, P]`, side by side.
 
     Raises:
-        ValueError: they are for another number of lines, or more than a program looks at.
+        ValueError: they are for another number of lines, more than a program looks at, or of
+            another type.
     """
+    check_dtype(torch.int64, keys=keys)
     if len(keys) != lines or keys.shape[1] > MOST_SPLITS:
         raise ValueError(f"keys {tuple(keys.shape)} are not up to {MOST_SPLITS} of {lines} lines")
     return keys.contiguous()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from random import Random
 
 import torch
 from torch import Tensor
@@ -47,6 +49,50 @@ LAYOUTS: Mapping[str, Layout] = {
     each.__name__: each
     for each in (offset, column_view, leading_columns, every_other, transposed, expanded)
 }
+
+
+KINDS = (
+    (torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    (torch.int16, torch.int32, torch.int64),
+)
+"""Types of numbers of which one may take the place of another."""
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Arguments, each in a layout of its own and some in another type, drawn from a seed.
+
+    `plain`: the same numbers side by side, in the types that are the usual ones.
+    """
+
+    given: dict[str, Tensor]
+    plain: dict[str, Tensor]
+
+    @staticmethod
+    def of(
+        tensors: Mapping[str, Tensor],
+        seed: int,
+        typed: Collection[str],
+        refused: Collection[tuple[str, str]] = (),
+    ) -> Mixed:
+        """At most one of `typed` has another type. `refused`: arguments and layouts that do not go
+        together."""
+        random = Random(seed)
+        changed = random.choice(sorted(typed)) if typed and random.random() < 0.8 else None
+        given, plain = {}, {}
+        for name, tensor in tensors.items():
+            kinds = next((kind for kind in KINDS if tensor.dtype in kind), (tensor.dtype,))
+            dtype = random.choice(kinds) if name == changed else tensor.dtype
+            possible = [each for each in LAYOUTS if (name, each) not in refused]
+            given[name] = LAYOUTS[random.choice(possible)](tensor.to(dtype))
+            plain[name] = given[name].to(tensor.dtype).clone(memory_format=torch.contiguous_format)
+        return Mixed(given, plain)
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{name}: {x.dtype} {tuple(x.shape)} by {x.stride()} from {x.storage_offset()}"
+            for name, x in self.given.items()
+        )
 
 
 def _filler(x: Tensor, shape: tuple[int, ...]) -> Tensor:

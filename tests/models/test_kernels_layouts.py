@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.models.interpreter import Interpreter
-from tests.models.layouts import LAYOUTS, expanded
+from tests.models.layouts import LAYOUTS, Mixed, expanded
 from tests.models.paged_oracle import Batch
 
 WRITE = "stepweave.models.kernels.write_cache:write"
@@ -84,6 +84,32 @@ def test_each_argument_may_lie_in_any_way(interpreted: Interpreter, layout: str)
         for name in given:
             if name not in WRITTEN or layout != "expanded":
                 check(interpreted, {**given, name: LAYOUTS[layout](given[name])})
+
+
+def test_layouts_and_types_may_be_mixed(interpreted: Interpreter) -> None:
+    for seed in range(2):
+        mixed_as_plain(interpreted, seed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(60))
+def test_no_mixture_of_layouts_and_types_gives_other_results(
+    interpreted: Interpreter, seed: int
+) -> None:
+    mixed_as_plain(interpreted, 100 + seed)
+
+
+def mixed_as_plain(interpreted: Interpreter, seed: int) -> None:
+    """As the same numbers in the usual types, side by side."""
+    refused = [(name, "expanded") for name in (*WRITTEN, "slots")]
+    mixed = Mixed.of(written(), seed, ("slots", "k", "v"), refused)
+    found, wanted = (interpreted(WRITE, *each.values()) for each in (mixed.given, mixed.plain))
+    for one, other in zip(found[1:3], wanted[1:3], strict=True):
+        assert torch.equal(one, other), str(mixed)
+    mixed = Mixed.of(attended(), seed, ("block_tables", "positions", "sinks", "keys", "values"))
+    how = {"query_len": 2, "block_size": 4, "scaling": 0.3}
+    found, wanted = (interpreted(ATTEND, **each, **how) for each in (mixed.given, mixed.plain))
+    assert torch.equal(found, wanted), str(mixed)
 
 
 @pytest.mark.parametrize("name", WRITTEN)

@@ -173,7 +173,9 @@ class ByHand:
         return features
 
     def forward(self, ids: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-        *hidden, batch, lines = given
+        hidden = given[:-2] if isinstance(given[-1], Tensor) else given[:-1]
+        batch = given[len(hidden)]
+        lines = given[-1] if isinstance(given[-1], Tensor) else torch.arange(len(ids))
         self.passes.append(
             {
                 "ids": ids.tolist(),

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from stepweave.models import attention, eagle_network
+from stepweave.models.causal_lm import CausalLM
+from stepweave.models.eagle import EagleHead
+from stepweave.models.kernels import operators
 from stepweave.nodes import eagle, eagle3
 from stepweave.nodes.data import Kept, Proposal
 from stepweave.nodes.drafter import settled_spans
 from stepweave.nodes.eagle import propose
+from stepweave.nodes.ops.proposal import published
 from stepweave.policies.acceptance import Coupled, Rejection
 from stepweave.requests.batch import StepBatch
+from stepweave.testing.launches import Launches
+from tests.nodes import steps
 from tests.nodes.steps import (
     CACHE,
     LIMITS,
@@ -149,3 +157,44 @@ def test_eagle3_is_the_same_drafter_with_a_head_of_its_own() -> None:
         "embedded-eagle",
         "embedded-eagle3",
     )
+
+
+@pytest.mark.parametrize(
+    ("most", "launches"), [(20, 108), (32, 129)], ids=["plain", "near their end"]
+)
+def test_drafting_takes_no_more_launches_than_it_did(
+    most: int, launches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three drafts of an EAGLE-3 head, eager, where a kernel writes keys and another attends."""
+    target = CausalLM.load("embedded", invariant=False, merge=True)
+    head = EagleHead.load("embedded-eagle3", target)
+    monkeypatch.setattr(attention, "_by_operators", lambda device: True)
+    # One kernel on a GPU, here several operations.
+    monkeypatch.setattr(eagle_network.F, "rms_norm", lambda x, *given: x.clone())
+    monkeypatch.setattr(operators, "write_now", lambda *given: given[0].sum())
+    monkeypatch.setattr(operators, "attend_now", lambda query, *given: query.contiguous().neg())
+    batch = StepBatch(9, (decoding(2, window=4, most=most), decoding(0, window=4, most=most)))
+    limits = replace(LIMITS, draft_tokens=3)
+    monkeypatch.setattr(steps, "LIMITS", limits)
+    pending = drafts_of({2: [21, 49, 3]}, k=3)
+    inputs = inputs_of(batch, progress_of({2: (9, 6), 0: (8, 3)}), pending)
+    sampled = sampled_of([[21, 22], [31]], width=4)
+    hidden = torch.ones(len(inputs.ids), head.feature_size)
+    kv = head.new_cache(40, LIMITS.block_size)
+
+    def proposal() -> Proposal | None:
+        return propose(
+            inputs=inputs,
+            sampled=sampled,
+            hidden=hidden,
+            draft_kv=kv,
+            kept=None,
+            head=head,
+            rule=Coupled(),
+            vocab_size=target.vocab_size,
+            limits=limits,
+        )
+
+    with torch.inference_mode(), Launches() as counted:
+        published(inputs, pending, None, proposal)
+    assert counted.total == launches, counted.counts

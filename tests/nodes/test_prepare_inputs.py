@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stepweave.nodes.data import Inputs
 from stepweave.nodes.ops.staging import Staging
 from stepweave.nodes.prepare_inputs import prepare_inputs, stage
 from stepweave.requests.batch import ScheduledRow, StepBatch
@@ -27,23 +28,32 @@ from tests.nodes.steps import (
     progress_of,
 )
 
-TOKEN = ("ids", "positions", "cache_slots", "window_position", "following", "sample_index")
+TOKEN = ("ids", "positions", "cache_slots")
 NOBODY = (0, -1, 0)  # what is written here for any masked token's id, position and slot
 
 
-def tokens_of(inputs: object) -> list[tuple[int, ...]]:
-    """One tuple for each token, of the fields in `TOKEN`.
+def tokens_of(inputs: Inputs) -> list[tuple[object, ...]]:
+    """One tuple for each token: the fields in `TOKEN`, and the token after it.
 
-    A masked token may have any id of the vocabulary, and any slot of the scratch block.
+    A masked token may have any id of the vocabulary, and any slot of the scratch block. The token
+    after is known, or it is at a place among what the step samples: sampling row and place.
     """
-    found = []
-    for token, position, place, *rest in zip(
-        *(getattr(inputs, name).tolist() for name in TOKEN), strict=True
+    width = 1 if inputs.sample is None else inputs.sample.logit_index.shape[1]
+    sampled = 0 if inputs.sample is None else inputs.sample.logit_index.numel()
+    found: list[tuple[object, ...]] = []
+    for token, position, place, after in zip(
+        *(getattr(inputs, name).tolist() for name in (*TOKEN, "next_index")), strict=True
     ):
         if position == -1:
             assert 0 <= token < VOCAB
             assert 0 <= place < LIMITS.block_size
-        found.append((*(NOBODY if position == -1 else (token, position, place)), *rest))
+        known = int(inputs.following[after - sampled]) if after >= sampled else None
+        found.append(
+            (
+                *(NOBODY if position == -1 else (token, position, place)),
+                divmod(after, width) if known is None else known,
+            )
+        )
     return found
 
 
@@ -69,15 +79,15 @@ def test_an_empty_batch_is_nothing_to_stage_and_nothing_to_prepare() -> None:
 
 
 def test_a_window_is_the_last_token_and_the_drafts_and_a_chunk_is_what_the_host_gives() -> None:
-    batch = StepBatch(7, (decoding(2), chunk(0, [11, 12, 13], start=4, following=14)))
+    batch = StepBatch(7, (decoding(2), chunk(0, [11, 12, 13], start=4)))
     inputs = inputs_of(batch, progress_of({2: (9, 6)}), drafts_of({2: [21, 22]}))
     assert tokens_of(inputs) == [
-        (9, 6, slot(2, 6), 0, -1, 0),
-        (21, 7, slot(2, 7), 1, -1, 0),
-        (22, 8, slot(2, 8), 2, -1, 0),
-        (11, 4, slot(0, 4), 0, 12, 1),
-        (12, 5, slot(0, 5), 0, 13, 1),
-        (13, 6, slot(0, 6), 0, 14, 1),
+        (9, 6, slot(2, 6), (0, 0)),
+        (21, 7, slot(2, 7), (0, 1)),
+        (22, 8, slot(2, 8), (0, 2)),
+        (11, 4, slot(0, 4), 12),
+        (12, 5, slot(0, 5), 13),
+        (13, 6, slot(0, 6), (1, 0)),
     ]
     assert (inputs.query_lens, inputs.decodes) == ((3, 3), 1)
     sample = inputs.sample
@@ -148,8 +158,7 @@ def test_a_chunk_that_does_not_end_its_prompt_samples_nothing() -> None:
         StepBatch(7, (chunk(0, [11, 12], samples=False, following=13),)), progress_of({})
     )
     assert inputs.sample is None
-    assert inputs.sample_index.tolist() == [-1, -1]
-    assert inputs.following.tolist() == [12, 13]
+    assert [each[3] for each in tokens_of(inputs)] == [12, 13]
 
 
 def test_padding_is_masked_tokens_of_a_row_that_nobody_owns() -> None:
@@ -256,29 +265,32 @@ def test_a_model_with_two_ropes_ends_short_rows_at_its_first_context() -> None:
 
 def expected(
     batch: StepBatch, progress: Mapping[int, tuple[int, int]], drafts: Mapping[int, Sequence[int]]
-) -> Iterator[tuple[int, ...]]:
+) -> Iterator[tuple[object, ...]]:
     """The tokens of a step, one by one, from what `Inputs` promises."""
     sampling = 0
     for row in batch.rows:
-        line = sampling if row.samples else -1
+        line, offered = sampling, row.request.window > 1
         sampling += row.samples
+        after: list[object]
         if row.decodes:
             last, computed = progress[row.request_slot]
             window = [last, *drafts[row.request_slot], -1, -1]
             width = batch.width if batch.padding is not None else row.queries
-            given = [(window[at], computed + at, at, -1) for at in range(width)]
+            given = [(window[at], computed + at) for at in range(width)]
+            after = [(line, at) for at in range(width)]
         else:
-            after = [*row.tokens[1:], row.following]
-            given = [(token, row.start + at, 0, after[at]) for at, token in enumerate(row.tokens)]
-        for token, position, column, following in given:
+            given = [(token, row.start + at) for at, token in enumerate(row.tokens)]
+            after = [*row.tokens[1:], (line, 0) if row.samples else row.following]
+        if row.samples and not offered:
+            after = [-1] * len(given)
+        for (token, position), then in zip(given, after, strict=True):
             known = 0 <= token < VOCAB
             if known and position <= LIMITS.context_length - 2:
-                yield token, position, slot(row.request_slot, position), column, following, line
+                yield token, position, slot(row.request_slot, position), then
             else:
-                yield *NOBODY, column, following, line
-    for at in range(batch.padding or 0):
-        for column in range(batch.width):
-            yield 0, -1, 0, column, -1, sampling + at
+                yield *NOBODY, then
+    for _ in range((batch.padding or 0) * batch.width):
+        yield *NOBODY, -1
 
 
 def valid_drafts(computed: int, drafts: Sequence[int]) -> int:

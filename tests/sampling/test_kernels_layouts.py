@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
-from tests.models.layouts import LAYOUTS
+from tests.models.layouts import LAYOUTS, Mixed
 from tests.sampling.kernel_cases import generator, masks
 from tests.sampling.test_kernels import same
 
@@ -161,6 +162,8 @@ REFUSED = {
 }
 """What the kernels do not write to."""
 
+REFUSAL = re.compile(r"ValueError: .* not torch\.int(16|64)")
+
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("wrapper", WRAPPERS, ids=str)
@@ -184,6 +187,52 @@ def test_the_result_is_the_same_however_each_argument_lies(
     for name, tensor in wrapper.tensors().items():
         if name not in wrapper.written or (name, layout) not in REFUSED:
             compare(interpreted, wrapper, {**wrapper.tensors(), name: LAYOUTS[layout](tensor)})
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS, ids=str)
+def test_layouts_and_types_may_be_mixed(interpreted: Interpreter, wrapper: Wrapper) -> None:
+    mixed_as_plain(interpreted, wrapper, 2)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("wrapper", WRAPPERS, ids=str)
+def test_no_mixture_of_layouts_and_types_gives_other_results(
+    interpreted: Interpreter, wrapper: Wrapper, seed: int
+) -> None:
+    mixed_as_plain(interpreted, wrapper, 100 + seed)
+
+
+def mixed_as_plain(interpreted: Interpreter, wrapper: Wrapper, seed: int) -> None:
+    """The results of the same numbers in the usual types, side by side; or a clear refusal."""
+    tensors = wrapper.tensors()
+    refused = [each for each in REFUSED if each[0] in wrapper.written]
+    mixed = Mixed.of(tensors, seed, tensors.keys() - set(wrapper.written), refused)
+    wanted = called(interpreted, wrapper, mixed.plain)
+    try:
+        found = called(interpreted, wrapper, mixed.given)
+    except RuntimeError as error:
+        if REFUSAL.search(str(error)) is None:
+            raise
+        return
+    assert len(found) == len(wanted) >= 1
+    for one, other in zip(found, wanted, strict=True):
+        assert same(one.to(other.dtype), other), str(mixed)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("scaled", torch.float16), ("scaled", torch.float64), ("keys", torch.int16)],
+    ids=str,
+)
+def test_numbers_whose_bits_a_kernel_uses_are_of_one_type(
+    interpreted: Interpreter, name: str, dtype: torch.dtype
+) -> None:
+    for wrapper in WRAPPERS:
+        tensors = wrapper.tensors()
+        if name in tensors:
+            with pytest.raises(RuntimeError, match=f"ValueError: .* are {dtype}, not torch"):
+                called(interpreted, wrapper, {**tensors, name: tensors[name].to(dtype)})
 
 
 @pytest.mark.parametrize(("name", "layout"), REFUSED)

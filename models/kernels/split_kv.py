@@ -57,8 +57,9 @@ def launch_for(
     shared memory of a program, and sums in its registers. No matrix unit multiplies float32
     exactly, so larger products would only take more of both.
 
-    Left to itself the compiler spills a few registers where one more program would fit beside this
-    one: of float32 if it loads a tile ahead, else if there is a window or a cap.
+    Left to itself the compiler spills a few registers where one more program would then fit beside
+    this one. In half precision it may use all there are; in narrow heads of float32 it does so no
+    more if no tile is loaded ahead.
     """
     head_bytes = triton.next_power_of_2(width) * dtype.itemsize
     wanted = -(-processors // max(1, rows * kv_heads))
@@ -68,7 +69,7 @@ def launch_for(
         tile=max(16, min(64, 16384 // head_bytes)),
         most_rows=16 if dtype == torch.float32 else 64,
         num_warps=4 if head_bytes <= 128 else 8,
-        num_stages=1 if dtype == torch.float32 else 2,
+        num_stages=1 if dtype == torch.float32 and head_bytes <= 256 else 2,
         registers=None if dtype == torch.float32 else 255,
     )
 

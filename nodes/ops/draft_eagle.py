@@ -75,8 +75,8 @@ def propose(
         logits,
         sample.window_start + ends,
         min(context_length, head.context_length),
-        context_length,
         cache,
         following,
         input_is_ahead=1,
+        context_length=context_length,
     )

@@ -78,8 +78,8 @@ def propose(
         logits,
         positions[:, 1],
         reach,
-        context_length,
         cache,
         following,
         input_is_ahead=0,
+        context_length=context_length,
     )

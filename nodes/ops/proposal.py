@@ -140,25 +140,27 @@ def chain(
     logits: Tensor,
     positions: Tensor,
     reach: int,
-    context_length: int,
     cache: PagedCache,
     following: Next,
     *,
     input_is_ahead: int,
+    context_length: int | None = None,
 ) -> Proposal:
     """Draft token by token, from the `logits[S, V]` of a first pass on.
 
     Tokens are chosen as `rule` wants: the best ones, drawn with the target's noise, or drawn with
     noise of their own, and then the proposal says from what. `positions[S]`: where the first pass
     ended, by the drafter's own count; a drafter whose input at position p is the token at p + a
-    says `input_is_ahead` = a. It has no position from `reach` on, of `context_length` that a text
-    may have: rows that come there are offered no more. `following(ids[S], batch)` is one more pass,
-    over one token of each row: its logits `[S, V]`. Raises nothing of its own.
+    says `input_is_ahead` = a. It has no position from `reach` on: rows that come there are offered
+    no more. If that is no less than the `context_length` that a text may have, the host may know
+    that none does, and then nothing is masked. `following(ids[S], batch)` is one more pass, over
+    one token of each row: its logits `[S, V]`. Raises nothing of its own.
     """
     sample = inputs.sample
     assert sample is not None, "tokens were sampled for these rows"
     rows, width = len(sample.window_start), sample.draft_width
-    checked = sample.whole and reach >= context_length  # by the host, for all rows
+    # By the host, for all rows.
+    checked = sample.whole and context_length is not None and reach >= context_length
     blocks = inputs.blocks_of_samples
     draft_index = torch.arange(width, device=positions.device)
     every = masked = positions[:, None] + draft_index  # [S, n]

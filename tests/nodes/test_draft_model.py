@@ -63,7 +63,7 @@ def test_each_row_is_fed_its_last_two_tokens_and_drafts_continue_them() -> None:
     assert (first["query_lens"], first["lines"]) == ((2, 2), [1, 3])
     drafts = [[after(22, 8), after(after(22, 8), 9)], [after(31, 4), after(after(31, 4), 5)]]
     assert found.tokens.tolist() == drafts
-    assert found.valid.tolist() == [2, 2]
+    assert some(found.valid).tolist() == [2, 2]
     assert found.log_probs is None
     second = model.passes[1]
     assert (second["ids"], second["positions"]) == ([drafts[0][0], drafts[1][0]], [9, 5])
@@ -110,7 +110,7 @@ def test_past_the_drafters_own_context_a_row_is_offered_no_more() -> None:
     model = ByHand(context_length=9)
     batch = StepBatch(9, (decoding(2), decoding(0), decoding(1)))
     found = some(proposed(batch, {2: (9, 6), 0: (8, 7), 1: (7, 20)}, [[21], [31], [41]], model))
-    assert found.valid.tolist() == [2, 1, 0], "drafts from positions 7, 8 and 21 on, of 9"
+    assert some(found.valid).tolist() == [2, 1, 0], "drafts from positions 7, 8 and 21 on, of 9"
     assert model.passes[0]["positions"] == [6, 7, 7, 8, -1, -1]
     assert model.passes[1]["positions"] == [8, -1, -1]
 

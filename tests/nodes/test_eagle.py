@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from stepweave.models import attention, eagle_network
+from stepweave.models import attention
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.kernels import operators
@@ -75,7 +76,7 @@ def test_the_first_pass_is_over_the_steps_tokens_with_the_token_after_each() -> 
     assert (first["query_lens"], first["lines"]) == ((3, 3), [1, 5])
     drafts = [[after(22, 7), after(after(22, 7), 8)], [after(31, 6), after(after(31, 6), 7)]]
     assert found.tokens.tolist() == drafts
-    assert found.valid.tolist() == [2, 2]
+    assert some(found.valid).tolist() == [2, 2]
     second = head.passes[1]
     assert second["ids"] == [drafts[0][0], drafts[1][0]]
     assert second["positions"] == [8, 7]
@@ -119,7 +120,7 @@ def test_past_the_heads_own_context_a_row_is_offered_no_more() -> None:
     batch = StepBatch(9, (decoding(2), decoding(0), decoding(1)))
     progress = {2: (9, 6), 0: (8, 7), 1: (7, 20)}
     found = some(proposed(batch, progress, [[21], [31], [41]], head))
-    assert found.valid.tolist() == [2, 1, 0], "their last inputs are at 6, 7 and 20, of 8"
+    assert some(found.valid).tolist() == [2, 1, 0], "their last inputs are at 6, 7 and 20, of 8"
     assert head.passes[0]["positions"] == [6, -1, -1, 7, -1, -1, -1, -1, -1]
     assert head.passes[1]["positions"] == [7, -1, -1]
 
@@ -170,7 +171,7 @@ def test_drafting_takes_no_more_launches_than_it_did(
     head = EagleHead.load("embedded-eagle3", target)
     monkeypatch.setattr(attention, "_by_operators", lambda device: True)
     # One kernel on a GPU, here several operations.
-    monkeypatch.setattr(eagle_network.F, "rms_norm", lambda x, *given: x.clone())
+    monkeypatch.setattr(F, "rms_norm", lambda x, *given: x.clone())
     monkeypatch.setattr(operators, "write_now", lambda *given: given[0].sum())
     monkeypatch.setattr(operators, "attend_now", lambda query, *given: query.contiguous().neg())
     batch = StepBatch(9, (decoding(2, window=4, most=most), decoding(0, window=4, most=most)))

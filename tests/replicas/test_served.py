@@ -41,7 +41,7 @@ TOOL = {
         },
     },
 }
-SAME = {"seed": 3, "temperature": 0.8, "max_tokens": 40}
+SAME = {"seed": 3, "temperature": 0.8, "max_tokens": 24}
 ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "reasoning": ("/v1/chat/completions", {"messages": STORY, **SAME}),
     "two completions": ("/v1/chat/completions", {"messages": STORY, "n": 2, **SAME}),
@@ -59,7 +59,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "a response": (
         "/v1/responses",
-        {"input": STORY[0]["content"], "seed": 3, "temperature": 0.8, "max_output_tokens": 40},
+        {"input": STORY[0]["content"], "seed": 3, "temperature": 0.8, "max_output_tokens": 24},
     ),
 }
 

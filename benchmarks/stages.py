@@ -71,7 +71,8 @@ def rank_main(rank: int, store: str, load: Load, answer: Any) -> None:
     from stepweave.distributed.stage_links import StageLinks
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=STAGES)
+    file: Any = dist.FileStore
+    dist.init_process_group("gloo", store=file(store, STAGES), rank=rank, world_size=STAGES)
     group: Any = Ranks(rank, STAGES)
     links = StageLinks(group)
     took: dict[str, float] = {}

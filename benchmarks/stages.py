@@ -67,12 +67,13 @@ class Ranks:
 def rank_main(rank: int, store: str, load: Load, answer: Any) -> None:
     """One of the two processes; each puts its rank, its op times and its periods into `answer`."""
     import torch.distributed as dist
+    from torch._C._distributed_c10d import FileStore
 
     from stepweave.distributed.stage_links import StageLinks
 
     torch.set_num_threads(1)
-    file: Any = dist.FileStore
-    dist.init_process_group("gloo", store=file(store, STAGES), rank=rank, world_size=STAGES)
+    shared: Any = FileStore(store, STAGES)
+    dist.init_process_group("gloo", store=shared, rank=rank, world_size=STAGES)
     group: Any = Ranks(rank, STAGES)
     links = StageLinks(group)
     took: dict[str, float] = {}

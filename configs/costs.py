@@ -114,6 +114,19 @@ NumberOrCosts = Annotated[
 ]
 
 
+class LinkCosts(Part):
+    """What a message or collective takes, where `ops` does not say."""
+
+    latency_us: Microseconds = Field(default=0.0, description="µs before the first byte is there.")
+    gb_per_s: float = Field(
+        gt=0, le=1e6, allow_inf_nan=False, description="Bandwidth in 10⁹ bytes a second."
+    )
+
+    def us(self, nbytes: int) -> float:
+        """µs for so many bytes of each member."""
+        return self.latency_us + nbytes / (self.gb_per_s * 1e3)
+
+
 class CostsFile(Part):
     """What a costs file says."""
 
@@ -142,6 +155,10 @@ class CostsFile(Part):
         max_length=256,
         description="By node: µs from the start of the launch of its device op until that op "
         "can start.",
+    )
+    link: LinkCosts | None = Field(
+        default=None,
+        description="Between ranks: how long a comm node takes for its `bytes`.",
     )
     ops: dict[Name, NumberOrCosts] = Field(
         min_length=1, max_length=4096, description="Durations by op, as in `forward.device: 4000`."
@@ -216,6 +233,8 @@ class Costs:
                 found[name] = op.at(rows, tokens)
                 for said in op.outside(rows, tokens):
                     beyond.setdefault(said, []).append(name)
+            elif (us := self._meeting_us(vertex)) is not None:
+                found[name] = us
         latencies = self.file.launch_latency_us
         return OpTimes(
             costs=MappingProxyType(found),
@@ -234,6 +253,13 @@ class Costs:
     def op_costs(self, name: str, vertex: Vertex) -> OpCosts | None:
         """What the file says of an op, first of all for the kind of its node."""
         return self.file.kinds.get(vertex.node.kind, {}).get(name) or self.file.ops.get(name)
+
+    def _meeting_us(self, vertex: Vertex) -> float | None:
+        """How long the phases of a comm node take: it enters at once, and leaves by the link."""
+        comm, link = vertex.node.comm, self.file.link
+        if comm is None or link is None or vertex.op.phase not in ("enter", "leave"):
+            return None
+        return link.us(comm.nbytes) if vertex.op.phase == "leave" else 0.0
 
     def _mismatch(self, graph: StepGraph, found: Mapping[str, float]) -> Iterator[str]:
         """Ops of the one that the other does not know; a likely slip of the pen is named."""

@@ -269,3 +269,25 @@ def test_the_embedded_model_has_a_measured_profile_that_knows_every_op_of_its_pi
             assert not any("warning" in note for note in times.notes)
     slow, fast = (costs.of(decode(c), rows=1, window=4) for c in ("quickstart", "async_ngram"))
     assert slow.costs["draft.device"] > 2 * fast.costs["draft.device"], "a model against a look-up"
+
+
+def test_a_link_says_how_long_ranks_take_to_meet_and_ops_are_named_without_ranks(
+    tmp_path: Path,
+) -> None:
+    graph = tmp_path / "stages.yaml"
+    graph.write_text(
+        "version: 1\nranks: 2\nnodes:\n"
+        "  - {name: work, stream: compute, device: {}}\n"
+        "  - {name: sum, stream: compute, collective: {bytes: 1000000}}\n"
+    )
+    costs = tmp_path / "costs.yaml"
+    costs.write_text(
+        "version: 1\nbasis: assumed\ndescribes: two ranks\n"
+        "link: {latency_us: 20, gb_per_s: 50}\nops: {work.device: 300, work.host: 5, sum.host: 5}\n"
+    )
+    step = load_config(graph).step_graph()  # type: ignore[union-attr]
+    times = load_costs(costs).of(step)
+    assert times.complete
+    assert times.costs["work@1.device"] == 300.0
+    assert (times.costs["sum@0.device.enter"], times.costs["sum@0.device.leave"]) == (0.0, 40.0)
+    assert not [note for note in times.notes if "no cost" in note or "not in this" in note]

@@ -139,7 +139,7 @@ class RayFleet:
 
 
 def _join_or_start_cluster() -> None:
-    """The cluster of RAY_ADDRESS, or one of this machine alone, which no other machine reaches."""
+    """The cluster of RAY_ADDRESS, or one of this machine alone."""
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     if address := os.environ.get("RAY_ADDRESS"):

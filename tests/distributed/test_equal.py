@@ -115,3 +115,23 @@ def test_the_command_starts_its_stages_and_prints_what_one_rank_prints() -> None
     alone = printed()
     assert len(alone) > 3
     assert printed("--pp", "2") == alone
+
+
+@pytest.mark.nightly
+def test_the_cost_of_agreeing_is_measured_on_both_ranks() -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "benchmarks.agreement"]
+    done = subprocess.run(
+        [*command, "--tokens", "4", "--layers", "2"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert {each["rank"] for each in found} == {0, 1}
+    for each in found:
+        assert each["steps"] >= 4
+        assert 0 < each["share"] < 1
+        assert each["agreement_us"] + each["log_us"] < each["step_us"]

@@ -82,7 +82,7 @@ def table_with(*requests: Request) -> RequestTable:
     """A table to which these have come."""
     table = RequestTable(TINY_LIMITS)
     table.submit_all(requests)
-    table.schedule(0)
+    table.schedule(max(0, *(each.last_step + 1 for each in requests)))  # another table had it
     return table
 
 

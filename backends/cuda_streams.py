@@ -90,8 +90,12 @@ class CudaRecording:
             torch._C._cuda_endAllocateToPool(device, self._pool)
             torch._C._cuda_releasePool(device, self._pool)
 
-    def replay(self) -> None:
-        self._graph.replay()
+    def part(self) -> None:
+        """A graph is one part."""
+
+    def replay(self, part: int = 0) -> None:
+        if not part:
+            self._graph.replay()
 
     def refuse(self, reason: str) -> NoReturn:
         """Raises `CannotCapture`: nothing has been done yet, and nothing can be."""

@@ -51,8 +51,14 @@ class Recording(Protocol):
         capture ends it, and gives the stream nothing but work meanwhile: no event, no wait.
         """
 
-    def replay(self) -> None:
-        """Do it all again, in the stream's order."""
+    def part(self) -> None:
+        """Within a capture: what follows is another part."""
+
+    def replay(self, part: int = 0) -> None:
+        """Do a part again, in the stream's order; each is asked for, in turn.
+
+        Where work is captured as one, all of it is part 0, and the others are nothing.
+        """
 
 
 class Event(Protocol):

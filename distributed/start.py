@@ -36,8 +36,7 @@ def join(size: int, device: str, silence_s: float = SILENCE_S) -> Membership:
     place = device_called(device if on_host else f"{device.partition(':')[0]}:{ranks.local_rank}")
     try:
         if not dist.is_initialized():
-            if not on_host:
-                torch.accelerator.set_device_index(place)
+            backend_of_name(device).entered(place).__enter__()  # for good: it has no other
             backend = dist.get_default_backend_for_device(place)
             dist.init_process_group(backend, timeout=LOADING)
         connections = _connected(ranks, place)

@@ -161,16 +161,20 @@ class SegmentRun:
         ]
 
     def of(self, op: str) -> Run:
-        first, last = op == self._segment.ops[0], op == self._segment.ops[-1]
+        part = self._segment.ops.index(op)
+        first, last = part == 0, op == self._segment.ops[-1]
 
         def run(context: Context) -> None:
             if first:
                 self._choose(context.step)
             if self._replayed is not None:
+                self._replayed.recording.replay(part)
                 for name in context.vertex.op.writes:
                     if name in self._segment.writes:
                         context.write_again(name, self._replayed.outputs[name])
             else:
+                if self._capturing is not None and not first:
+                    self._capturing[0].part()
                 self._run_body(context)
             if last and self._capturing is not None:
                 self._keep(context.step)
@@ -221,7 +225,6 @@ class SegmentRun:
                 self._known[key] = self._known.pop(key)  # the one used last is the last to go
             self._replayed = known
             self._counts.replayed += 1
-            known.recording.replay()
             return
         reason, self._key = self._why_not(key), key
         if reason is not None:

@@ -45,8 +45,8 @@ class Pool:
         return len(sizes) - 1
 
 
-def arranged(entries: Sequence[Entry], pool: Pool) -> list[Operation]:
-    """What does `entries` again, in order."""
+def arranged(entries: Sequence[Entry], pool: Pool) -> list[tuple[int, Operation]]:
+    """What does `entries` again, in order, each with its part of the recording."""
     made = {memory for each in entries if not each.mutates for memory in each.writes}
     entries = _read_by_someone(entries, made)
     constant = _constants(entries, made)
@@ -54,11 +54,12 @@ def arranged(entries: Sequence[Entry], pool: Pool) -> list[Operation]:
     placed = Placed(pool)
     entries = _written_through(entries, made - constant, placed)
     placed.plan(entries, made - constant)
-    steps: list[Operation] = []
+    steps: list[tuple[int, Operation]] = []
     for entry in entries:
         if entry.again is not None:
             args, kwargs = placed.moved(entry.args), placed.moved_named(entry.kwargs)
-            steps += entry.again(args, kwargs, placed.moved(entry.results))
+            again = entry.again(args, kwargs, placed.moved(entry.results))
+            steps += [(entry.part, operation) for operation in again]
     return steps
 
 

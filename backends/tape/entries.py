@@ -42,6 +42,8 @@ class Entry:
     results: Sequence[Tensor]  # each [...]
     again: Callable[..., Sequence[Operation]] | None = None
     """Of its arguments and results: how it is done again. None: nothing is to be done."""
+    part: int = 0
+    """Of the recording."""
     reads: frozenset[int] = field(init=False)
     writes: frozenset[int] = field(init=False)
 

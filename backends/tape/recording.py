@@ -3,8 +3,8 @@
 While the bodies run, a dispatch mode notes each operation with its very arguments (views come with
 the tensors that they made, and are made once). A replay does the operations in the same order, each
 in a way that was seen to give the same bits (`calls.py`), on planned memory (`arrange.py`), and
-mostly in one call that leaves the GIL to other threads (`program.py`). Host numbers and addresses
-are those of the capture, as in a CUDA graph; so the rules are the same, and
+mostly in one call for each part, which leaves the GIL to other threads (`program.py`). Host numbers
+and addresses are those of the capture, as in a CUDA graph; so the rules are the same, and
 `executors/captured_segment.py` keeps them.
 
 But the work is done while it is noted. So what no recording can hold does not stop a body: it is
@@ -35,7 +35,8 @@ class Tape:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._calls: list[Call] = []
+        self._calls: list[list[Call]] = []  # of each part
+        self.parts = 1
         self.size = 0
         """Operations that a replay does."""
         self.refused: str | None = None
@@ -53,11 +54,18 @@ class Tape:
         if self.refused is None:
             with torch.inference_mode():
                 steps = arranged(noting.entries, self._pool)
-                self.size, self._calls = len(steps), in_few_calls(steps)
+                self.size = len(steps)
+                self._calls = [
+                    in_few_calls([operation for at, operation in steps if at == part])
+                    for part in range(self.parts)
+                ]
 
-    def replay(self) -> None:
+    def part(self) -> None:
+        self.parts += 1
+
+    def replay(self, part: int = 0) -> None:
         with torch.inference_mode():
-            for call in self._calls:
+            for call in self._calls[part]:
                 call()
 
 
@@ -89,7 +97,7 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         results = tuple(leaves(result if isinstance(result, list | tuple) else (result,)))
         again = way_of(func, args, kwargs, results)
-        self.entries.append(Entry(func, args, kwargs, results, again))
+        self.entries.append(Entry(func, args, kwargs, results, again, self._tape.parts - 1))
         return result
 
 

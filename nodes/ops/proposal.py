@@ -50,8 +50,9 @@ def published(
         n = proposal.tokens.shape[1]
         draft_probs[:, :n].index_copy_(0, sample.request_slot, proposal.log_probs)
     if proposal is not None and agree is not None:
-        tokens, valid = agree(proposal.tokens, proposal.valid)
-        proposal = replace(proposal, tokens=tokens, valid=valid)
+        own = (proposal.tokens,) if proposal.valid is None else (proposal.tokens, proposal.valid)
+        tokens, *valid = agree(*own)
+        proposal = replace(proposal, tokens=tokens, valid=valid[0] if valid else None)
     return publish(before, sample, proposal)
 
 

@@ -154,9 +154,12 @@ class Staging:
         )
 
     def _whole(self, draft_width: int, row: ScheduledRow) -> bool:
-        """Whether a row may be offered so many drafts, and has a place for each of them."""
+        """Whether a row may be offered so many drafts, and has a place for each of them.
+
+        No pass of a drafter takes in the last draft, so that needs none.
+        """
         room = min(self.limits.context_length, len(row.blocks) * self.limits.block_size)
-        return row.request.window - 1 == draft_width and row.most + draft_width <= room
+        return row.request.window - 1 == draft_width and row.most + draft_width - 1 <= room
 
     def _rounded(self, blocks: int) -> int:
         """A width of block tables that comes up again: where kernels stop at a row's length, all

@@ -144,10 +144,14 @@ class Taped:
             del self._device.failing[self._stream]
             raise RuntimeError("operation failed due to a previous error during capture")
 
-    def replay(self) -> None:
+    def part(self) -> None:
+        """A graph is one part."""
+
+    def replay(self, part: int = 0) -> None:
         """Raises `RuntimeError` where the stream is in a capture."""
         self._device.require_no_capture(self._stream)
-        self._tape.replay()
+        if not part:
+            self._tape.replay()
 
 
 @dataclass

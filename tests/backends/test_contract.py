@@ -56,7 +56,10 @@ class _Capturing(VirtualStream):
             def capture(self) -> nullcontext[None]:
                 return nullcontext()
 
-            def replay(self) -> None:
+            def part(self) -> None:
+                """Nothing."""
+
+            def replay(self, part: int = 0) -> None:
                 """Nothing."""
 
         return Never()

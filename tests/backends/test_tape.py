@@ -253,3 +253,16 @@ def test_what_raises_in_a_body_comes_out() -> None:
         raise ValueError("mine")
     with pytest.raises(RuntimeError), tape.capture():
         torch.mm(torch.ones(2, 3), torch.ones(2, 3))
+
+
+def test_a_part_does_what_was_done_after_the_part_before() -> None:
+    first, second, tape = torch.zeros(3), torch.zeros(3), Tape(Pool())
+    with torch.inference_mode(), tape.capture():
+        half = torch.ones(3) + first.add_(1)
+        tape.part()
+        second.copy_(half * first)
+    assert (first.tolist(), second.tolist()) == ([1.0] * 3, [2.0] * 3)
+    tape.replay(0)
+    assert (first.tolist(), second.tolist()) == ([2.0] * 3, [2.0] * 3)
+    tape.replay(1)
+    assert (first.tolist(), second.tolist()) == ([2.0] * 3, [6.0] * 3)

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -27,6 +27,12 @@ class PretendedLLM:
     pipeline: PipelineConfig
     cancelled: bool = False
     tokens: int = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
 
     def generate(
         self,

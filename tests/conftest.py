@@ -14,6 +14,36 @@ torch.set_num_threads(1)  # two test machines should compute the same way
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONG = (
+    "replicas/test_ray",
+    "test_docs",
+    "serving/test_tokens",
+    "serving/test_matrix",
+    "distributed/test_equal",
+    "testing/test_faults",
+    "benchmarks/",
+    "serving/test_graphs",
+    "server/test_fuzzed",
+    "server/test_soak",
+    "models/test_compiled_layers",
+    "replicas/",
+    "distributed/",
+    "browser/",
+    "clients/",
+)
+"""Files whose tests are few and take long, the longest first. Begun last, one would leave the other
+workers nothing to do."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_turn)  # stable: else as they were collected
+
+
+def _turn(item: pytest.Item) -> int:
+    file = item.nodeid.removeprefix("tests/")
+    return next((turn for turn, name in enumerate(LONG) if file.startswith(name)), len(LONG))
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays; full collections need not look at it."""
     gc.freeze()

@@ -55,7 +55,8 @@ def test_the_file_has_every_op_at_every_batch_size(
     times = costs.of(graph, rows=4, window=4)
     assert times.notes == ()
     slow = sorted(times.costs, key=lambda op: -times.costs[op])
-    assert set(slow[:2]) == {"forward.device", "draft.device"}
+    # An op that begins a segment also has the search for its recording, so one may come before.
+    assert {"forward.device", "draft.device"} <= set(slow[:3])
     for op in costs.file.ops.values():
         for point in op.rows.values():
             assert point.p10 is not None

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from ..configs.errors import ConfigError, Mark
+from ..configs.errors import ConfigError, Mark, existing_file
 from ..configs.validated import validated
 from ..configs.yaml_source import Located, read_yaml
 from ..graph.errors import did_you_mean
@@ -45,13 +45,9 @@ def part_of(kind: str, model: type[P], name: str) -> P:
 
 def cluster_path(name: str) -> Path:
     """The file of that name: a path first, then a shipped name. Raises `ConfigError`."""
+    if (found := existing_file(name, Path())) is not None:
+        return found
     path = Path(name)
-    try:
-        if path.exists() and not path.is_dir():
-            return path
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError.at(Mark(name), f"cannot be read: {reason}") from error
     stem = path.name.removesuffix(".yaml")
     if path.parent == Path() and stem in shipped_clusters():
         return SHIPPED / f"{stem}.yaml"

@@ -21,7 +21,7 @@ from ..graph.errors import did_you_mean
 from ..graph.ranks import without_rank
 from ..graph.step_graph import StepGraph, Vertex
 from ..nodes.node_config import Microseconds, Name
-from .errors import ConfigError, Mark
+from .errors import ConfigError, Mark, existing_file
 from .part import Part
 from .shipped_costs import SHIPPED, shipped_costs
 from .validated import validated
@@ -294,13 +294,9 @@ def load_costs(name: str | Path) -> Costs:
 
 
 def _find(name: str) -> Path:
+    if (found := existing_file(name, Path())) is not None:
+        return found
     path = Path(name)
-    try:
-        if path.exists() and not path.is_dir():
-            return path
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError.at(Mark(name), f"cannot be read: {reason}") from error
     stem = path.name.removesuffix(".yaml")
     if path.parent == Path() and stem in shipped_costs():
         return SHIPPED / f"{stem}.yaml"

@@ -5,7 +5,10 @@ A file is read to its end before it is refused, so one `ConfigError` lists every
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..graph.errors import StepweaveError
 
@@ -62,3 +65,23 @@ class ConfigError(StepweaveError):
     @classmethod
     def at(cls, mark: Mark, message: str, code: str = "SW-CONFIG") -> ConfigError:
         return cls(Problem(mark, message, code))
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """What the system says of a file that cannot be read is a `ConfigError` about `name`."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError.at(Mark(name), f"cannot be read: {reason}") from error
+
+
+def existing_file(name: str, beside: Path) -> Path | None:
+    """The file of that name, from the folder `beside` on; None if there is none.
+
+    Raises `ConfigError` for a name that no file can have.
+    """
+    path = beside / name
+    with reading(name):
+        return path if path.exists() and not path.is_dir() else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import did_you_mean
 from .abstract import AbstractGraph, read_abstract
-from .errors import ConfigError, Mark
+from .errors import ConfigError, Mark, existing_file
 from .place import Line
 from .plain import dotted, located
 from .policies import by_kind, policies_over
@@ -112,13 +112,9 @@ def _loaded(source: Located, name: str, extended: Extended | None = None) -> Loa
 
 def _find(name: str, beside: Path) -> Path:
     """The file of that name: as a path first, then among the shipped ones."""
+    if (found := existing_file(name, beside)) is not None:
+        return found
     path = Path(name)
-    try:
-        if (beside / path).exists() and not (beside / path).is_dir():
-            return beside / path
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError.at(Mark(name), f"cannot be read: {reason}") from error
     stem = path.name.removesuffix(".yaml")
     if path.parent in (Path(), Path("configs")) and stem in shipped():
         return shipped_file(stem)

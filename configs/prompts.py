@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ..requests.keys import Keys, WholeCharacters, with_keys_of
 from ..requests.params import SamplingParams
-from .errors import ConfigError, Mark, Problem
+from .errors import ConfigError, Mark, Problem, reading
 from .validated import validated
 from .yaml_source import Located
 
@@ -125,12 +125,8 @@ def read_prompts(path: Path) -> tuple[PromptLine, ...]:
     Raises a `ConfigError` that lists every broken line, so that one pass mends the file.
     """
     name = str(path)
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError.at(Mark(name), f"cannot be read: {reason}") from error
+    with reading(name), path.open("rb") as stream:
+        raw = stream.read(MAX_FILE_BYTES + 1)
     return prompts_of(raw, name)
 
 

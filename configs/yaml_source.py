@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .errors import ConfigError, Mark
+from .errors import ConfigError, Mark, reading
 
 Location = tuple[str | int, ...]
 
@@ -69,12 +69,8 @@ class Located:
 def read_yaml(path: Path, name: str | None = None) -> Located:
     """The one mapping in a YAML file. Every fault is a `ConfigError` with line and column."""
     file = name or str(path)
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError.at(Mark(file), f"cannot be read: {reason}") from error
+    with reading(file), path.open("rb") as stream:
+        raw = stream.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
         raise ConfigError.at(Mark(file), f"is larger than {MAX_BYTES // 1024} KiB")
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..configs.errors import ConfigError, Mark, Problem
+from ..configs.errors import ConfigError, Mark, Problem, reading
 from ..configs.schema_file import read_schema_file
 
 
@@ -14,11 +14,8 @@ def read_schemas(folder: Path) -> tuple[tuple[str, Any], ...]:
 
     Raises a `ConfigError` that lists every broken file.
     """
-    try:
+    with reading(str(folder)):
         files = sorted(path for path in folder.iterdir() if path.suffix == ".json")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError.at(Mark(str(folder)), f"cannot be read: {reason}") from error
     if not files:
         raise ConfigError.at(Mark(str(folder)), "holds no .json file")
     found: list[tuple[str, Any]] = []

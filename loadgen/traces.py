@@ -18,7 +18,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ..configs.errors import ConfigError, Mark, Problem
+from ..configs.errors import ConfigError, Mark, Problem, reading
 from ..graph.errors import did_you_mean
 
 BLOCK_TOKENS = 512  # of a hash id
@@ -45,11 +45,8 @@ def read_trace(path: Path) -> tuple[Traced, ...]:
     Raises a `ConfigError` that lists every broken line.
     """
     name = str(path)
-    try:
+    with reading(name):
         raw = path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError.at(Mark(name), f"cannot be read: {reason}") from error
     if raw is None:
         raise ConfigError.at(Mark(name), f"is larger than {MAX_BYTES >> 20} MiB")
     text = raw.decode("utf-8-sig", errors="replace")

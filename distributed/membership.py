@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..requests.inbox import Inbox
@@ -103,7 +103,25 @@ class Membership:
 
     def require_same(self, what: str, digest: str) -> None:
         """Raises `GroupEnded` naming the first rank on which `what` has another digest."""
-        every = self.gathered(int(digest[:15], 16))
+        every = self.gathered(_number(digest))
         for rank, found in enumerate(every):
             if found != every[0]:
                 raise self.group.end(f"{what} of rank {rank} is not that of rank 0")
+
+    def require_proved(self, own: str, proved: Sequence[str]) -> None:
+        """Raises `GroupEnded` naming the first rank that does not run what is proved of it.
+
+        `own` is the digest of the plan that this rank runs, `proved` those of all ranks' parts of
+        the plan whose proof this rank has.
+        """
+        for rank, (found, part) in enumerate(zip(self.gathered(_number(own)), proved, strict=True)):
+            if found != _number(part):
+                raise self.group.end(
+                    f"the plan of rank {rank} is not the part of it in the plan that is proved for "
+                    f"all ranks, which has the digest {part[:15]}; it runs one of {found:015x}"
+                )
+
+
+def _number(digest: str) -> int:
+    """What is compared of a digest: 60 bits, which fit into an integer of a collective."""
+    return int(digest[:15], 16)

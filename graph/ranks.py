@@ -34,13 +34,15 @@ class Ranked:
 
     `ranks`: where it is, or None for everywhere; of a comm node its members say so. `offsets`: by
     rank, where it differs from the node's. The `comm` of a message makes the sender read what the
-    node reads, and the receiver write what it writes.
+    node reads, and the receiver write what it writes. `ends`: by rank, the node that a comm node is
+    there, with accesses of its own.
     """
 
     node: Node
     ranks: tuple[int, ...] | None = None
     comm: Comm | None = None
     offsets: Mapping[int, int] = field(default_factory=dict)
+    ends: Mapping[int, Node] = field(default_factory=dict)
 
 
 def at_rank(name: str, rank: int) -> str:
@@ -112,13 +114,13 @@ def _checked(each: Ranked, ranks: int) -> Ranked:
     where = f"node {each.node.name!r}"
     line = each.node.line
     members = each.comm.members if each.comm else each.ranks
-    for rank in {*(members or ()), *each.offsets}:
+    for rank in {*(members or ()), *each.offsets, *each.ends}:
         if not 0 <= rank < ranks:
             problem = f"{where}: there is no rank {rank}; the graph has {ranks}, from 0 on."
             raise GraphError(problem, code="SW-RANK", line=line)
     if each.comm is None:
         return each
-    if len(each.node.host) > 1 or len(each.node.device) > 1:
+    if any(len(end.host) > 1 or len(end.device) > 1 for end in (each.node, *each.ends.values())):
         raise GraphError(
             f"{where}: a comm node has the phases enter and leave, and no others. Declare what "
             "comes before or after it as nodes of their own.",
@@ -162,13 +164,14 @@ def _listed(
 
 def _at(each: Ranked, rank: int) -> Node:
     """The node of one rank, its names those of that rank."""
-    node, comm = each.node, each.comm
+    comm = each.comm
+    node = each.ends.get(rank, each.node)
     host, device = node.host, node.device
     if comm is not None:
-        host, device = _meeting(node, comm, rank)
+        host, device = _meeting(node, comm, rank, whole=rank not in each.ends)
     return replace(
         node,
-        name=at_rank(node.name, rank),
+        name=at_rank(each.node.name, rank),
         host=tuple(_op_at(op, rank) for op in host),
         device=tuple(_op_at(op, rank) for op in device),
         actor=at_rank(node.actor, rank),
@@ -187,10 +190,15 @@ def _op_at(op: Op, rank: int) -> Op:
     )
 
 
-def _meeting(node: Node, comm: Comm, rank: int) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-    """The ops of a comm node on one member: its part, and the states that order the calls."""
+def _meeting(
+    node: Node, comm: Comm, rank: int, *, whole: bool
+) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+    """The ops of a comm node on one member: its part, and the states that order the calls.
+
+    `whole`: the node says what both ends of a message touch, not only this one.
+    """
     part = node.device[-1] if node.device else node.host[-1]
-    if comm.kind == "message":
+    if comm.kind == "message" and whole:
         sends = rank == comm.members[0]
         part = replace(part, reads=part.reads if sends else (), writes=() if sends else part.writes)
     if not node.device:
@@ -216,6 +224,38 @@ def part_of(graph: StepGraph, rank: int) -> StepGraph:
         values={name: value for name, value in graph.values.items() if name in touched},
         states={name: state for name, state in graph.states.items() if name in touched},
         ranks=(rank,),
+    )
+
+
+def without_ranks(graph: StepGraph) -> StepGraph:
+    """The graph of one rank with the names that were declared. Its nodes still say their rank."""
+
+    def plain(name: str) -> str:
+        return without_rank(graph, name)
+
+    def op(each: Op) -> Op:
+        return replace(
+            each,
+            reads=tuple(Read(plain(read.name), read.carry) for read in each.reads),
+            writes=tuple(map(plain, each.writes)),
+        )
+
+    nodes = (
+        replace(
+            node,
+            name=plain(node.name),
+            host=tuple(map(op, node.host)),
+            device=tuple(map(op, node.device)),
+            actor=plain(node.actor),
+            stream=None if node.stream is None else plain(node.stream),
+        )
+        for node in graph.nodes
+    )
+    return replace(
+        graph,
+        nodes=tuple(nodes),
+        values={plain(n): replace(value, name=plain(n)) for n, value in graph.values.items()},
+        states={plain(n): replace(state, name=plain(n)) for n, state in graph.states.items()},
     )
 
 

@@ -1,82 +1,79 @@
-"""The steps of all stages as one graph of several ranks, for whoever checks or simulates them.
+"""The steps of all stages as one graph of several ranks: what is proved, and what each rank runs.
 
-Each rank runs the plan of its own stage. What lies between them, who waits for whom across ranks
-and how long a step takes, is a property of all together.
+What lies between the stages, who waits for whom across ranks and how long a step takes, is a
+property of all together. So there is one plan, of this graph, and each rank runs its part of it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from ..graph.node import Comm, Node, Read
+from ..graph.node import Comm, Node, State
 from ..graph.plan import Plan
 from ..graph.planner.period import op_costs
 from ..graph.ranks import Ranked, ranked_graph, without_rank
 from ..graph.step_graph import StepGraph
 from .registry import kind
-from .values import ARRIVED, DRAFTS, HIDDEN, PROGRESS, SAMPLED
 
-_TOLD = {"tell": (SAMPLED.name, PROGRESS.name), "tell_drafts": (DRAFTS.name,)}
-_HEARD = {"tell": "hear", "tell_drafts": "hear_drafts"}
+_MESSAGES = ("send", "receive")
+_BROADCASTS = ("tell", "hear", "tell_drafts", "hear_drafts")
+FEEDBACK = "feedback"
+"""The communicator of what the last stage tells."""
 
 
-def all_stages(graphs: Sequence[StepGraph]) -> StepGraph:
-    """One graph of the graphs of all stages, in their order.
+def all_stages(graphs: Sequence[StepGraph], own: int | None = None) -> StepGraph:
+    """One graph of the graphs of all stages, in their order, named as `nodes.stages` names them.
 
-    Two ends of a message are one node: `send0` hands on from stage 0 to 1, `tell0` tells stage 0.
+    `own`: the stage that runs in this process, whose values and states have what makes them.
     Raises `GraphError`.
     """
-    count, last = len(graphs), len(graphs) - 1
-    declared: list[Ranked] = []
-    listing: dict[int, list[str]] = {}
+    everyone = tuple(range(len(graphs)))
+    meeting: dict[str, dict[int, Node]] = {}
     for stage, graph in enumerate(graphs):
-        listing[stage] = names = []
         for node in graph.nodes:
-            if node.kind == "receive":
-                names.append(f"send{stage - 1}")
-            elif node.kind in ("hear", "hear_drafts"):
-                told = next(each for each, heard in _HEARD.items() if heard == node.kind)
-                names.append(f"{told}{stage}")
-            elif node.kind == "send":
-                made = _message(node, stage, stage + 1, (HIDDEN.name,), (ARRIVED.name,))
-                declared.append(replace(made, node=replace(made.node, name=f"send{stage}")))
-                names.append(f"send{stage}")
-            elif node.kind in _TOLD:
-                what = _TOLD[node.kind]
-                for other in range(last):
-                    made = _message(node, last, other, what, what)
-                    name = f"{node.kind}{other}"
-                    declared.append(replace(made, node=replace(made.node, name=name)))
-                    names.append(name)
-            else:
+            if node.kind in (*_MESSAGES, *_BROADCASTS):
+                meeting.setdefault(node.name, {})[stage] = node
+    comms = {name: _comm(name, nodes, everyone) for name, nodes in meeting.items()}
+    declared: list[Ranked] = []
+    for stage, graph in enumerate(graphs):
+        for node in graph.nodes:
+            if node.name not in comms:
                 declared.append(Ranked(node, ranks=(stage,)))
-                names.append(node.name)
-    values = {name: value for graph in graphs for name, value in graph.values.items()}
-    states = {name: state for graph in graphs for name, state in graph.states.items()}
+            elif stage == min(meeting[node.name]):
+                ends = meeting[node.name]
+                declared.append(Ranked(node, comm=comms[node.name], ends=ends))
+    ordered = list(graphs) if own is None else [*graphs, graphs[own]]  # what is said last counts
+    values = {name: value for graph in ordered for name, value in graph.values.items()}
+    states = {name: state for graph in ordered for name, state in graph.states.items()}
+    calls = {comm.communicator for comm in comms.values()}
     first = graphs[0]
     return ranked_graph(
         declared,
         values.values(),
-        states.values(),
-        ranks=count,
-        listing=listing,
+        [*states.values(), *(State(name, make=_kept_by_the_library) for name in sorted(calls))],
+        ranks=len(graphs),
+        listing={stage: [node.name for node in each.nodes] for stage, each in enumerate(graphs)},
         order=first.order,
         name=first.name,
         launches=first.launches,
     )
 
 
-def _message(
-    node: Node, sender: int, receiver: int, reads: tuple[str, ...], writes: tuple[str, ...]
-) -> Ranked:
-    """The node as a message. Each has a communicator and a stream of its own, as when it runs."""
-    name = f"{node.kind}_{sender}_{receiver}"
-    [op] = node.device
-    part = replace(op, reads=tuple(map(Read, reads)), writes=writes)
-    comm = Comm(name, "message", (sender, receiver), name, capacity=None, concurrent=True)
-    return Ranked(replace(node, device=(part,), stream=name), comm=comm)
+def _comm(name: str, nodes: Mapping[int, Node], everyone: tuple[int, ...]) -> Comm:
+    """How the ends meet, as `distributed.stage_links` makes it.
+
+    Each pair of neighbours has a communicator, and all have one for the feedback. A message is a
+    rendezvous: what runs without a buffer runs with any. Those of other streams go on meanwhile.
+    """
+    if any(node.kind in _MESSAGES for node in nodes.values()):
+        first = min(nodes)
+        return Comm(name, "message", (first, first + 1), name, capacity=0, concurrent=True)
+    return Comm(name, "collective", everyone, FEEDBACK, concurrent=True)
+
+
+def _kept_by_the_library() -> None:
+    """Of a communicator, a step has nothing: the state is the order of its calls."""
 
 
 def costs_of_stages(graph: StepGraph, costs: Mapping[str, float]) -> dict[str, float]:

@@ -8,6 +8,7 @@ list: which there are follows from the number of stages.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -42,13 +43,10 @@ def staged(nodes: Mapping[str, NodeConfig], stage: Stage, groups: int) -> dict[s
     for name, node in nodes.items():
         if kinds[name].stages == "last" and not stage.last:
             continue
-        if name == models[0]:
-            names = _around(stage, drafts)
-            found |= {each: NodeConfig(kind=each) for each in names[0]}
-            found[name] = _later(node, kinds[name], groups)
-            found |= {each: NodeConfig(kind=each) for each in names[1]}
-            continue
+        before, after = _around(stage, drafts) if name == models[0] else ({}, {})
+        found |= before
         found[name] = _later(node, kinds[name], groups)
+        found |= after
         for told in _told(kinds[name]) if stage.last else ():
             found[told] = NodeConfig(kind=told)
     return found
@@ -57,7 +55,7 @@ def staged(nodes: Mapping[str, NodeConfig], stage: Stage, groups: int) -> dict[s
 def refuse_messages(nodes: Mapping[str, NodeConfig]) -> None:
     """Raises `GraphError` for a node that a file cannot list, or with the name of one."""
     for name, node in nodes.items():
-        if name in BETWEEN_STAGES or node.kind in BETWEEN_STAGES:
+        if name in BETWEEN_STAGES or node.kind in BETWEEN_STAGES or _SEND.fullmatch(name):
             raise GraphError(
                 f"node {name!r}: nodes between the stages of a model are not listed, since they "
                 "follow from model.parallel.pipeline; leave it out, or call yours otherwise",
@@ -66,12 +64,21 @@ def refuse_messages(nodes: Mapping[str, NodeConfig]) -> None:
             )
 
 
-def _around(stage: Stage, drafts: bool) -> tuple[list[str], list[str]]:
-    """The nodes before and after that which runs the model."""
-    before = [] if stage.first else ["receive"]
+_SEND = re.compile(r"send\d+")
+
+
+def _around(stage: Stage, drafts: bool) -> tuple[dict[str, NodeConfig], dict[str, NodeConfig]]:
+    """The nodes before and after that which runs the model.
+
+    All ends of one meeting have one name: `send0` is what stage 0 sends and stage 1 receives, and
+    `tell` what the last stage tells and the others hear.
+    """
+    here = stage.index
+    before = {} if stage.first else {f"send{here - 1}": NodeConfig(kind="receive")}
     if stage.last:
-        return before, []
-    return before, ["send", "hear", *(["hear_drafts"] if drafts else [])]
+        return before, {}
+    after = {f"send{here}": NodeConfig(kind="send"), "tell": NodeConfig(kind="hear")}
+    return before, after | ({"tell_drafts": NodeConfig(kind="hear_drafts")} if drafts else {})
 
 
 def _told(made: NodeKind) -> Iterator[str]:

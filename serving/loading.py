@@ -26,7 +26,7 @@ from ..requests.inbox import Inbox
 from ..requests.limits import Limits
 from .cache_size import blocks_of
 from .engine import Engine, EngineError
-from .pipeline import compiled, policies_of
+from .pipeline import compiled, policies_of, proved_digests
 
 
 def load_engine(config: PipelineConfig) -> Engine:
@@ -65,8 +65,9 @@ def _loaded_as_rank(config: PipelineConfig, threads: int | None) -> Engine:
     group = join(parallel.ranks, config.device, silence_s=parallel.silence_s)
     try:
         engine = _loaded(config, threads, group.device, group)
-        same = engine.plan.digest if parallel.pipeline == 1 else digest_of(f"{config!r}")
-        group.require_same("the plan" if parallel.pipeline == 1 else "the pipeline", same)
+        group.require_same("the pipeline", digest_of(f"{config!r}"))
+        proved = proved_digests(config)
+        group.require_proved(engine.plan.digest, proved or [engine.plan.digest] * parallel.ranks)
     except BaseException as error:
         group.group.end(f"rank {group.group.rank}: {shortly(error)}")
         raise

@@ -12,9 +12,11 @@ from ..graph.answers.placement import Where, best_placed
 from ..graph.parameters import Resources
 from ..graph.plan import Plan
 from ..graph.planner.compile import compile_plan
+from ..graph.planner.projection import project, together
 from ..graph.planner.uniform import check_uniform
 from ..graph.ranks import without_rank
 from ..graph.step_graph import StepGraph
+from ..graph.verifier.verify import verify
 from ..models.stage import Stage
 from ..nodes.decode_step import decode_step
 from ..nodes.node_config import AUTO, NodeConfig
@@ -22,6 +24,7 @@ from ..nodes.registry import kind
 from ..nodes.stage_ranks import all_stages, bubble, costs_of_stages
 from ..nodes.stages import refuse_messages, staged
 from ..nodes.values import ACCEPTANCE, LINKS
+from ..policies.acceptance import Acceptance
 from ..policies.chosen import Policies
 from ..policies.registry import DECISIONS, policy, policy_class
 
@@ -40,22 +43,34 @@ def _policy(config: PipelineConfig, decision: str) -> Any:
 def step_graph(config: PipelineConfig, resources: Resources | None = None) -> StepGraph:
     """The decode step that `config` lists, to be run with `resources`.
 
-    Without them it can be checked and drawn, and no model is loaded: of a model in stages, those of
-    all ranks together. Raises `GraphError`.
+    Without them it can be checked and drawn, and no model is loaded. Of a model in stages it is
+    that of all ranks together; with resources, those of one stage, that stage can be run.
+    Raises `GraphError`.
     """
-    links = None if resources is None else resources.get(LINKS)
-    if links is not None:
-        return _of_stage(config, links.stage, resources)
-    stages = config.model.parallel.pipeline
+    own = _stage_of(resources)
+    rule = None if resources is None else resources.get(ACCEPTANCE)
+    stages = config.model.parallel.pipeline if own is None else own.count
     if stages == 1:
-        return _of_stage(config, None, resources)
-    return all_stages([_of_stage(config, Stage(index, stages), None) for index in range(stages)])
+        return _of_stage(config, None, resources, rule)
+    every = (Stage(index, stages) for index in range(stages))
+    return all_stages(
+        [_of_stage(config, each, resources if each == own else None, rule) for each in every],
+        None if own is None else own.index,
+    )
+
+
+def _stage_of(resources: Resources | None) -> Stage | None:
+    """The stage that runs in this process."""
+    links = None if resources is None else resources.get(LINKS)
+    return None if links is None else links.stage
 
 
 def _of_stage(
-    config: PipelineConfig, stage: Stage | None, resources: Resources | None
+    config: PipelineConfig,
+    stage: Stage | None,
+    resources: Resources | None,
+    rule: Acceptance | None,
 ) -> StepGraph:
-    rule = None if resources is None else resources.get(ACCEPTANCE)
     refuse_messages(config.nodes)
     nodes = {name: _somewhere(config, node) for name, node in config.nodes.items()}
     return decode_step(
@@ -72,8 +87,26 @@ def _of_stage(
 
 
 def compiled(config: PipelineConfig, resources: Resources | None = None) -> Plan:
-    """The plan of `config`. Raises `GraphError`, or `DeadlockError` if no waits can order it."""
-    return placed(config, step_graph(config, resources), config.costs)
+    """The plan of `config`: of all ranks together, or with the resources of one stage, its part.
+
+    Raises `GraphError`, or `DeadlockError` if no waits can order it.
+    """
+    whole = placed(config, step_graph(config, resources), config.costs)
+    own = _stage_of(resources)
+    return whole if own is None else project(whole, own.index)
+
+
+def proved_digests(config: PipelineConfig) -> list[str]:
+    """By rank, the digest of what it runs of the plan of all stages; none for a model in one piece.
+
+    The plan that all of them make together is proved. Raises what `compiled` does, and
+    `UnsoundPlan`.
+    """
+    whole = compiled(config)
+    parts = [project(whole, rank) for rank in whole.graph.ranks]
+    if parts:
+        verify(together(whole, parts))
+    return [part.digest for part in parts]
 
 
 def placed(

@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from .. import arguments
 from ..errors import GraphError
 from ..plan import Plan
-from ..ranks import part_of
+from ..ranks import part_of, without_rank, without_ranks
 from .compile import plan_for
 
 
 def project(plan: Plan, rank: int) -> Plan:
-    """What a rank does of a plan, as a plan of its own. Raises `GraphError` for no such rank.
+    """What a rank does of a plan, as a plan of its own, which a process can run.
 
-    Orders that the whole leaves to other ranks are waits here, so that a rank is sound whoever the
-    others are. They are implied by the whole, so they close no cycle with the other ranks.
+    Its names are those that were declared, without the rank. Orders that the whole leaves to other
+    ranks are waits here, so that a rank is sound whoever the others are. They are implied by the
+    whole, so they close no cycle with the other ranks. Raises `GraphError` for no such rank.
     """
     arguments.a("project", "plan", plan, Plan, arguments.A_PLAN)
     if rank not in plan.graph.ranks:
         known = ", ".join(map(str, plan.graph.ranks)) or "none"
         raise GraphError(f"project: there is no rank {rank!r} (ranks: {known}).", code="SW-RANK")
-    graph = part_of(plan.graph, rank)
+    own = part_of(plan.graph, rank)
+
+    def plain(name: str) -> str:
+        return without_rank(own, name)
+
+    graph = without_ranks(own)
     actors = {
-        actor: program
+        plain(actor): tuple((plain(op), offset) for op, offset in program)
         for actor, program in plan.actors.items()
         if plan.graph.vertices[program[0][0]].node.rank == rank
     }
-    costs = {op: us for op, us in plan.costs.items() if op in graph.vertices}
-    slots = {name: plan.slots[name] for name in graph.values}
+    costs = {plain(op): plan.costs[op] for op in own.vertices if op in plan.costs}
+    slots = {plain(name): plan.slots[name] for name in own.values}
     return plan_for(graph, actors, costs, slots)
+
+
+def together(plan: Plan, parts: Sequence[Plan]) -> Plan:
+    """The plan as it runs where each rank runs its part: with the waits of the parts.
+
+    `parts` are of all ranks in their order. Whoever verifies it verifies what runs. Raises nothing.
+    """
+    graph = plan.graph
+    names = {
+        (vertex.node.rank, without_rank(graph, op)): op for op, vertex in graph.vertices.items()
+    }
+    waits = (
+        replace(wait, source=names[rank, wait.source], target=names[rank, wait.target])
+        for rank, part in zip(graph.ranks, parts, strict=True)
+        for wait in part.waits
+    )
+    return replace(plan, waits=tuple(waits))

@@ -15,6 +15,8 @@ from stepweave.graph.errors import GraphError
 from stepweave.graph.plan import Plan
 from stepweave.graph.verifier.verify import verify
 from stepweave.models.stage import Stage
+from stepweave.nodes.registry import BETWEEN_STAGES, kind
+from stepweave.nodes.stage_ranks import FEEDBACK
 from stepweave.nodes.stages import staged
 from stepweave.serving.pipeline import compiled
 
@@ -54,9 +56,9 @@ def test_each_stage_has_the_nodes_that_it_can_run() -> None:
     nodes = pipeline("async_eagle3_grammar").nodes
     listed = [" ".join(staged(nodes, Stage(index, 3), groups=4)) for index in range(3)]
     assert listed == [
-        "schedule prepare_inputs forward send hear hear_drafts d2h_copy commit",
-        "schedule prepare_inputs receive forward send hear hear_drafts d2h_copy commit",
-        "schedule prepare_inputs receive forward bitmask sample tell draft tell_drafts d2h_copy "
+        "schedule prepare_inputs forward send0 tell tell_drafts d2h_copy commit",
+        "schedule prepare_inputs send0 forward send1 tell tell_drafts d2h_copy commit",
+        "schedule prepare_inputs send1 forward bitmask sample tell draft tell_drafts d2h_copy "
         "commit",
     ]
 
@@ -66,6 +68,28 @@ def test_what_a_step_hands_to_the_next_is_read_as_many_steps_later_as_there_are_
     assert nodes["prepare_inputs"].reads == {"progress": "progress@-3", "drafts": "drafts@-3"}
     assert nodes["bitmask"].reads == {"host_drafts": "host_drafts@-3"}
     assert nodes["sample"].reads == nodes["draft"].reads == {}, "a stage goes on from its own"
+
+
+@pytest.mark.parametrize(("name", "stages"), [("async_eagle3_grammar", 2), ("async", 3)])
+def test_a_message_has_an_end_of_its_own_on_each_rank(name: str, stages: int) -> None:
+    """What the ends touch is what their ops touch where they run, and so what is proved."""
+    whole = compiled(divided(stages, stages + 1, name)).graph
+    for index in range(stages):
+        own = staged(pipeline(name).nodes, Stage(index, stages), groups=stages + 1)
+        for called, node in own.items():
+            if node.kind not in BETWEEN_STAGES:
+                continue
+            [op] = kind(node.kind).device
+            [leave] = [
+                v.op for n, v in whole.vertices.items() if n == f"{called}@{index}.device.leave"
+            ]
+            assert {read.name for read in leave.reads} == {
+                f"{each.name}@{index}" for each in op.parameters.values() if each.role == "read"
+            }
+            assert set(leave.writes) == {f"{each.name}@{index}" for each in op.writes}
+    comms = {node.comm.name: node.comm for node in whole.nodes if node.comm}
+    assert all(comm.capacity == 0 for comm in comms.values()), "no buffer is relied on"
+    assert {comm.communicator for name, comm in comms.items() if "tell" in name} == {FEEDBACK}
 
 
 def test_a_pipeline_without_drafter_tells_no_drafts() -> None:
@@ -101,6 +125,8 @@ def test_wrong_pipelines_are_refused_with_what_to_write() -> None:
     nodes = pipeline().nodes
     with pytest.raises(GraphError, match="node 'tell': nodes between the stages of a model "):
         staged({**nodes, "tell": nodes["sample"]}, Stage(0, 2), groups=2)
+    with pytest.raises(GraphError, match="node 'send0': nodes between the stages of a model "):
+        staged({**nodes, "send0": nodes["sample"]}, Stage(0, 2), groups=2)
     with pytest.raises(GraphError, match="run by one node of kind 'forward'; here are 2"):
         staged({**nodes, "again": nodes["forward"]}, Stage(0, 2), groups=2)
 

@@ -15,8 +15,8 @@ from stepweave.graph.planner.events import comm_edges, plan_edges
 from stepweave.graph.planner.lifting import one_of_equal_ranks
 from stepweave.graph.planner.paths import HOP, adjacency, closure, reachable
 from stepweave.graph.planner.period import op_costs
-from stepweave.graph.planner.projection import project
-from stepweave.graph.ranks import Ranked, part_of, ranked_graph
+from stepweave.graph.planner.projection import project, together
+from stepweave.graph.ranks import Ranked, at_rank, part_of, ranked_graph, without_rank
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify
 from tests.graph.build import device, host, op, value
@@ -128,15 +128,25 @@ def test_a_part_of_a_plan_is_a_sound_plan_in_the_order_of_the_whole() -> None:
         compile_plan(equal_ranks(Random(3), 3)),
         compile_plan(pipeline((50.0, 40.0, 30.0), 3)),
     ):
-        for rank in plan.graph.ranks:
-            part = project(plan, rank)
+        parts = [project(plan, rank) for rank in plan.graph.ranks]
+        for rank, part in enumerate(parts):
             verify(part)
             assert {node.rank for node in part.graph.nodes} == {rank}
-            assert all(plan.actors[actor] == program for actor, program in part.actors.items())
-            assert all(plan.slots[name] == k for name, k in part.slots.items())
-            here = {op for program in part.actors.values() for op, _ in program}
-            own = {(w.source, w.target, w.distance) for w in plan.waits if w.source in here}
-            assert own <= {(w.source, w.target, w.distance) for w in part.waits}
+            assert not [name for name in part.graph.vertices if "@" in name]
+            whole = {
+                without_rank(plan.graph, actor): [
+                    (without_rank(plan.graph, op), offset) for op, offset in program
+                ]
+                for actor, program in plan.actors.items()
+                if plan.graph.vertices[program[0][0]].node.rank == rank
+            }
+            assert {actor: [*program] for actor, program in part.actors.items()} == whole
+            assert all(plan.slots[at_rank(name, rank)] == k for name, k in part.slots.items())
+        running = together(plan, parts)
+        verify(running)
+        assert {(w.source, w.target, w.distance) for w in plan.waits} <= {
+            (w.source, w.target, w.distance) for w in running.waits
+        }
     with pytest.raises(GraphError, match="there is no rank 7"):
         project(plan, 7)
 
@@ -155,3 +165,4 @@ def test_a_part_waits_for_what_the_whole_leaves_to_another_rank() -> None:
     part = project(plan, 0)
     verify(part)
     assert len(part.waits) >= len([w for w in plan.waits if "@0" in w.source])
+    verify(together(plan, [part, project(plan, 1)]))

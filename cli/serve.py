@@ -60,11 +60,6 @@ def serve(asked: ServeOptions) -> int:
     if asked.model is not None:
         changes["model.name"] = asked.model
     config = runnable(asked.config, changes)
-    if scale is not None and config.ranks > 1:
-        raise ServeError(
-            f"--replicas serves models of one rank, and model.parallel.tensor is {config.ranks}: "
-            "set it to 1, or leave out --replicas"
-        )
     from ..server.logs import log_to_stderr
     from ..server.run import listening
 

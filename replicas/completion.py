@@ -66,7 +66,7 @@ class Completion:
                 try:
                     await self._work()
                     return
-                except (ReplicaLost, EngineError) as error:
+                except ReplicaLost as error:
                     lost: Exception = error
                 except (RequestError, GrammarError) as error:
                     if not self._may_wait(error):
@@ -96,8 +96,6 @@ class Completion:
                 if "output" not in message:
                     self._settle(message)
                     continue
-                if message["blame"] == "engine":  # it lives, but its run has ended
-                    raise ReplicaLost(message["output"]["error"])
                 self._take(output_of(message), message["blame"])
                 return
         raise ReplicaLost("its replica ended before it did")

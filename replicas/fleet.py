@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from ..requests.limits import Limits
 from .errors import ReplicaLost
 from .routing import Router, blocks_of
+from .watch import watched
 from .work import Message, Work
 
 
@@ -51,7 +52,8 @@ class Fleet(Protocol):
     def generate(self, work: Work) -> AsyncGenerator[Message]:
         """The messages of a replica that works on it; closed early, the work is cancelled there.
 
-        Where no replica is live it waits for one. Raises `ReplicaLost` when the replica is.
+        Where no replica is live it waits for one. Raises `ReplicaLost` when the replica is, when it
+        says nothing for too long (`watched`), and when it serves no more.
         """
         ...
 
@@ -65,7 +67,7 @@ class Replica(Protocol):
         ...
 
     def generate(self, work: Message) -> AsyncGenerator[Message]:
-        """As `Fleet.generate`."""
+        """Its messages and signs of life. Raises `ReplicaLost` when it is gone."""
         ...
 
 
@@ -99,7 +101,10 @@ class Routed:
         name = self._router.choose(blocks, len(work.prompt_ids))[0]
         self._router.begun(name, blocks)
         try:
-            async with aclosing(self._replicas[name].generate(work.to_json())) as messages:
+            async with (
+                aclosing(self._replicas[name].generate(work.to_json())) as said,
+                aclosing(watched(said)) as messages,
+            ):
                 async for message in messages:
                     yield message
         except ReplicaLost:

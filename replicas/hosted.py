@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from .fleet import About
-from .work import REFUSALS, TAKEN, Message, Work, ended, refused, settled
+from .watch import beating
+from .work import BEAT, REFUSALS, TAKEN, Message, Work, ended, refused, settled
 
 if TYPE_CHECKING:
     from ..serving.async_llm import AsyncLLM
@@ -24,8 +25,10 @@ async def generated(llm: AsyncLLM, told: Message) -> AsyncGenerator[Message]:
         return
     async with stream:
         yield TAKEN
-        async for increment in stream:
-            if increment.output is None:
+        async for increment in beating(stream):
+            if increment is None:
+                yield BEAT
+            elif increment.output is None:
                 yield settled(increment)
             else:
                 yield ended(increment.output, stream.blame)

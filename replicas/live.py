@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 
 class Routes(Protocol):
     """A router, as a fleet sees it."""
 
     @property
-    def curr_replicas(self) -> Mapping[Any, Any]:
-        """The replicas that it chooses among."""
+    def live(self) -> int:
+        """How many replicas take work, as far as is known."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one of them has room for all that was sent to it."""
+        ...
+
+    def lost(self, attempt: str) -> None:
+        """The replica that has this work does not answer, or serves no more."""
+        ...
+
+    def heard(self, attempt: str) -> None:
+        """It has answered."""
         ...
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before the import: nothing is reported
@@ -17,13 +19,16 @@ from ray.serve.exceptions import RayServeException
 
 from ..backends.registry import backend_of_name
 from ..graph.errors import shortly
+from ..nodes.values import GROUP
 from .errors import RayUnavailable, ReplicaLost
 from .fleet import About
+from .gang import Gang
 from .hosted import about, generated
-from .live import ROUTERS
-from .prefix_router import PrefixRouter
+from .live import ROUTERS, Routes
+from .prefix_router import ATTEMPT, PrefixRouter
 from .scale import Scale
-from .work import Message, Work
+from .watch import watched
+from .work import TAKEN, Message, Work
 
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
@@ -42,7 +47,11 @@ class Engine:
     def __init__(self, config: PipelineConfig) -> None:
         from ..serving.async_llm import AsyncLLM
 
+        gang = Gang(config, _end) if config.ranks > 1 else None
         self._llm = AsyncLLM(pipeline=config)
+        group = self._llm.engine.resource(GROUP)
+        if gang is not None and group is not None:
+            gang.ends_with(group.group)
         if config.captured:
             self._llm.warm_up()
 
@@ -64,15 +73,22 @@ class Engine:
             raise RuntimeError("the engine has failed")
 
 
+def _end(why: str) -> None:
+    """End this replica, so that Ray starts another at once; its requests go on elsewhere."""
+    logging.getLogger("ray.serve").error("the ranks of this replica have ended: %s", why)
+    os._exit(1)
+
+
 class RayFleet:
     """The replicas of one deployment. `close` ends them, and nothing else of the cluster."""
 
     def __init__(self, config: PipelineConfig, scale: Scale, app: str = "stepweave") -> None:
         """Start them, and wait until one of them serves. Raises `RayUnavailable`."""
         self._config, self._scale, self._app = config, scale, app
+        self._attempts = count()
         try:
             if not ray.is_initialized():
-                _join_or_start_cluster()
+                _join_or_start_cluster(cpus=scale.most * config.ranks)
             serve.start(proxy_location="Disabled")
             self._deploy()
         except (RayError, RayServeException, ConnectionError, RuntimeError, ValueError) as error:
@@ -81,8 +97,12 @@ class RayFleet:
     @property
     def live(self) -> int:
         """How many replicas take work."""
-        router = ROUTERS.get(self._app)
-        return 0 if router is None else len(router.curr_replicas)
+        router = self._router
+        return 0 if router is None else router.live
+
+    @property
+    def _router(self) -> Routes | None:
+        return ROUTERS.get(self._app)
 
     def about(self) -> About:
         """What the replicas have in common. Raises `RayUnavailable`."""
@@ -93,14 +113,25 @@ class RayFleet:
 
     async def generate(self, work: Work) -> AsyncGenerator[Message]:
         """The messages of the replica that `PrefixRouter` chooses."""
-        response = self._streams.remote(work.to_json())
+        attempt = f"{next(self._attempts)}"
+        response = self._streams.remote({**work.to_json(), ATTEMPT: attempt})
         try:
-            async for message in response:
-                yield message
-        except (RayError, RayServeException) as error:
+            async with aclosing(watched(aiter(response), waits=self._waits)) as messages:
+                async for message in messages:
+                    if message == TAKEN and self._router is not None:
+                        self._router.heard(attempt)
+                    yield message
+        except (ReplicaLost, RayError, RayServeException) as error:
+            if self._router is not None:
+                self._router.lost(attempt)
             raise ReplicaLost(shortly(error)) from error
         finally:
             response.cancel()
+
+    def _waits(self) -> bool:
+        """Whether Ray may have given a work to nobody yet."""
+        router = self._router
+        return router is None or not router.has_room
 
     def restart(self) -> None:
         """Replace the replicas one after the other, while the others serve.
@@ -119,18 +150,21 @@ class RayFleet:
     def _deploy(self) -> None:
         scale, config = self._scale, self._config
         host = backend_of_name(config.device).on_host
-        rows, waiting = config.scheduler.max_rows, config.scheduler.max_queue
+        rows, ranks = config.scheduler.max_rows, config.ranks
+        most = rows + config.scheduler.max_queue
         made: Any = serve.deployment(Engine).options(
             name="engine",
             num_replicas=scale.least if scale.fixed else "auto",
-            max_ongoing_requests=rows + waiting,
+            max_ongoing_requests=most,
             health_check_period_s=HEALTH_PERIOD_S,
             health_check_timeout_s=HEALTH_TIMEOUT_S,
             graceful_shutdown_timeout_s=scale.drain_s,
             max_constructor_retry_count=STARTS,
-            ray_actor_options={"num_cpus": 1, "num_gpus": 0 if host else 1},
+            # All ranks of a replica are on the machine of its actor, which starts them.
+            ray_actor_options={"num_cpus": ranks, "num_gpus": 0 if host else ranks},
             request_router_config=RequestRouterConfig(
-                request_router_class=PrefixRouter, request_router_kwargs={"app": self._app}
+                request_router_class=PrefixRouter,
+                request_router_kwargs={"app": self._app, "most": most},
             ),
             **_autoscaling(scale, rows),
         )
@@ -138,14 +172,17 @@ class RayFleet:
         self._streams: Any = self._handle.options(stream=True).generate
 
 
-def _join_or_start_cluster() -> None:
-    """The cluster of RAY_ADDRESS, or one of this machine alone."""
+def _join_or_start_cluster(cpus: int) -> None:
+    """The cluster of RAY_ADDRESS, or one of this machine alone, with so many CPUs by its account:
+    the replicas that are asked for have room, on however few cores.
+    """
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     if address := os.environ.get("RAY_ADDRESS"):
         ray.init(address=address, namespace="stepweave", **quiet)
     else:
-        ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
+        own = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "num_cpus": cpus}
+        ray.init(address="local", **own, **quiet)
 
 
 def _autoscaling(scale: Scale, rows: int) -> dict[str, Any]:

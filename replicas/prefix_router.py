@@ -17,6 +17,9 @@ from ray.serve.request_router import (
 
 from .routing import Router, blocks_of
 
+ATTEMPT = "attempt"
+"""By which a fleet names the work that it has sent, once for each time that it does."""
+
 
 class PrefixRouter(RequestRouter):
     """Sends each work to the replica that `Router` chooses, where that has room."""
@@ -28,6 +31,7 @@ class PrefixRouter(RequestRouter):
 
         self._router = Router()
         self._sent: dict[str, tuple[PendingRequest, str]] = {}  # by the id of Ray's request
+        self._most: int = kwargs["most"]  # works that a replica takes
         ROUTERS[kwargs["app"]] = self
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
@@ -64,6 +68,34 @@ class PrefixRouter(RequestRouter):
         if sent is not None and sent[1] == replica_id.unique_id:
             self._uncount(internal_request_id)
 
+    # -- for the fleet, on its thread ------------------------------------------------------
+
+    @property
+    def live(self) -> int:
+        """How many replicas take work, as far as is known."""
+        return max(len(self.curr_replicas) - len(self._router.doubted), 0)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one of them has room for all that was sent to it."""
+        return self._router.has_room(self._most)
+
+    def lost(self, attempt: str) -> None:
+        """The replica that has this work does not answer, or serves no more."""
+        if (name := self._of(attempt)) is not None:
+            self._router.doubt(name)
+
+    def heard(self, attempt: str) -> None:
+        """It has answered."""
+        if (name := self._of(attempt)) is not None:
+            self._router.trust(name)
+
+    def _of(self, attempt: str) -> str | None:
+        """Where a work was sent."""
+        return next(
+            (name for work, name in [*self._sent.values()] if _attempt(work) == attempt), None
+        )
+
     def _count(self, pending: PendingRequest, name: str, blocks: Sequence[int]) -> None:
         key = pending.metadata.internal_request_id
         if key in self._sent and self._sent[key][1] == name:
@@ -81,6 +113,11 @@ class PrefixRouter(RequestRouter):
         for key, (pending, _) in [*self._sent.items()]:
             if pending.future.cancelled():
                 self._uncount(key)
+
+
+def _attempt(pending: PendingRequest) -> str | None:
+    work: Any = pending.args[0] if pending.args else None
+    return work.get(ATTEMPT) if isinstance(work, dict) else None
 
 
 def _prompt(pending: PendingRequest | None) -> tuple[Sequence[int], int]:

@@ -7,8 +7,10 @@ microseconds, and a test can state what it decides.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
+from time import monotonic
 
 BLOCK = 32
 """Tokens by which prompts are compared: what two have in common counts in whole blocks."""
@@ -18,6 +20,10 @@ REMEMBERED = 1 << 16
 
 REQUEST_TOKENS = 256
 """A running request counts as so many prompt tokens to compute: it slows down all beside it."""
+
+
+DOUBT_S = 60.0
+"""How long a replica that has failed is doubted, unless it is heard from."""
 
 
 def cost(load: int, cached: int, prompt: int, request_tokens: int = REQUEST_TOKENS) -> int:
@@ -32,17 +38,19 @@ def choose(
     cached: Mapping[str, int],
     prompt: int,
     request_tokens: int = REQUEST_TOKENS,
+    doubted: Collection[str] = (),
 ) -> list[str]:
-    """The replicas, the best first: by cost, then by load, then by name.
+    """The replicas, the best first: by cost, then by load, then by name; doubted ones come last.
 
     `loads` has the requests under way of each, `cached` the tokens of the prompt that it is thought
     to know, and `prompt` is the number of all its tokens. So with equal loads the longest known
     prefix decides, and with nothing known the smallest load. The first never has more than
-    `prompt / request_tokens` requests more than any other.
+    `prompt / request_tokens` requests more than any other that is not doubted.
     """
     return sorted(
         loads,
         key=lambda name: (
+            name in doubted,
             cost(loads[name], cached.get(name, 0), prompt, request_tokens),
             loads[name],
             name,
@@ -67,6 +75,7 @@ class Known:
     """What one replica is thought to know, and what it has to do."""
 
     load: int = 0  # requests under way
+    doubted_until_s: float = -inf  # by the router's clock
     blocks: OrderedDict[int, None] = field(default_factory=OrderedDict)  # the latest used last
 
     def cached(self, blocks: Sequence[int]) -> int:
@@ -94,8 +103,11 @@ class Router:
     thought to be known, and nothing is wrong.
     """
 
-    def __init__(self, request_tokens: int = REQUEST_TOKENS) -> None:
+    def __init__(
+        self, request_tokens: int = REQUEST_TOKENS, clock: Callable[[], float] = monotonic
+    ) -> None:
         self._request_tokens = request_tokens
+        self._clock = clock
         self._known: dict[str, Known] = {}
 
     def keep(self, names: Sequence[str]) -> None:
@@ -109,7 +121,32 @@ class Router:
             {name: each.cached(blocks) for name, each in self._known.items()},
             prompt,
             self._request_tokens,
+            self.doubted,
         )
+
+    def doubt(self, name: str) -> None:
+        """It has not answered, or serves no more: for a time it gets what nobody else can take.
+
+        Without it, one that fails at once would have the least to do, and so get everything.
+        """
+        if (known := self._known.get(name)) is not None:
+            known.doubted_until_s = self._clock() + DOUBT_S
+
+    def trust(self, name: str) -> None:
+        """It has answered."""
+        if (known := self._known.get(name)) is not None:
+            known.doubted_until_s = -inf
+
+    @property
+    def doubted(self) -> set[str]:
+        """The replicas that are doubted now."""
+        now = self._clock()
+        return {name for name, each in self._known.items() if now < each.doubted_until_s}
+
+    def has_room(self, most: int) -> bool:
+        """Whether a replica that is not doubted has no more than `most` requests under way."""
+        doubted = self.doubted
+        return any(each.load <= most for name, each in self._known.items() if name not in doubted)
 
     def begun(self, name: str, blocks: Sequence[int]) -> None:
         """A request was sent to this replica."""

@@ -1,7 +1,7 @@
 """What travels between a front and its replicas: plain data, as JSON has it.
 
 To a replica goes a `Work`. From it come messages: first `taken` or `refused`, then for each step
-the tokens that were settled, and last the `output`.
+the tokens that were settled, and last the `output`; a `beat` in between where nothing happens.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..distributed.specs import params_of, read_params
 from ..requests.increment import Increment
 from ..requests.moments import RequestTimings
 from ..requests.params import RequestError, SamplingParams
+from ..requests.plain_params import params_of, read_params
 from ..requests.request import RequestOutput, TokenLogprob
 from ..serving.engine import EngineError
 from ..structured.grammar import GrammarError
@@ -22,6 +22,9 @@ Message = Mapping[str, Any]
 
 TAKEN: Message = {"taken": True}
 """The replica has taken the work in."""
+
+BEAT: Message = {"beat": True}
+"""The replica lives, and has nothing new to say of the work."""
 
 REFUSALS = (RequestError, GrammarError, EngineError)
 """What a replica raises of a work that it does not take in."""
@@ -75,6 +78,16 @@ def refusal(message: Message) -> Exception:
     if kind == GrammarError.__name__:
         return GrammarError(said)
     return {each.__name__: each for each in (RequestError, EngineError)}[kind](said, code=code)
+
+
+def lost_by(message: Message) -> str | None:
+    """Why whoever says this serves nothing more, though it lives; None where it does serve."""
+    if "refused" in message:
+        kind, said, _ = message["refused"]
+        return str(said) if kind == EngineError.__name__ else None
+    if message.get("blame") == "engine":
+        return str(message["output"]["error"])
+    return None
 
 
 def settled(increment: Increment) -> Message:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..distributed.log import digest_of
 from ..distributed.membership import Membership
-from ..distributed.specs import read_params
 from ..requests.increment import Increment
+from ..requests.plain_params import read_params
 from ..requests.request import Request
 from ..structured.grammar import GrammarSpec
 from .everywhere import as_text

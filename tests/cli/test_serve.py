@@ -145,14 +145,6 @@ def test_replicas_without_ray_are_told_which_extra_has_it(monkeypatch: pytest.Mo
     assert line == "error: --replicas needs ray: pip install 'stepweave[ray]'"
 
 
-def test_replicas_of_several_ranks_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "_there", lambda _: True)
-    two = ("--set", "model.parallel.tensor=2", "--set", "model.name=some/model")
-    status, [line] = told("async", "--replicas", "2", *two)
-    assert status == 2
-    assert "model.parallel.tensor is 2" in line
-
-
 def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from stepweave.distributed.group import Group
 from stepweave.distributed.log import Log
-from stepweave.distributed.specs import params_of, read_params
 from stepweave.distributed.tasks import TaskFailed, Tasks
 from stepweave.distributed.verdicts import Verdicts
 from stepweave.requests.params import SamplingParams
+from stepweave.requests.plain_params import params_of, read_params
 from tests.distributed.pairs import LONG_S, at_once, ended, groups
 
 

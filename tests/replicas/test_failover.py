@@ -15,6 +15,7 @@ from stepweave.replicas.errors import ReplicaLost
 from stepweave.replicas.fleet import Routed
 from stepweave.replicas.front import FleetStream, ManyEngines
 from stepweave.replicas.hosted import about
+from stepweave.replicas.watch import watched
 from stepweave.replicas.work import TAKEN, Message, Work, refused
 from stepweave.requests.increment import Increment
 from stepweave.requests.params import RequestError
@@ -28,16 +29,10 @@ PERSON = "Extract name and age as JSON: Max Tanaka is 61 years old."
 
 
 @pytest.fixture(scope="module")
-def loop() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-def llm(loop: asyncio.Runner) -> Iterator[AsyncLLM]:
+def llm(runner: asyncio.Runner) -> Iterator[AsyncLLM]:
     made = AsyncLLM(overrides={"graphs": False})
     yield made
-    loop.run(made.close())
+    runner.run(made.close())
 
 
 async def whole(stream: FleetStream) -> tuple[list[Increment], list[RequestOutput]]:
@@ -80,7 +75,7 @@ ASKED = [
 
 
 def test_every_stream_has_the_tokens_and_the_text_of_an_undisturbed_run(
-    llm: AsyncLLM, loop: asyncio.Runner
+    llm: AsyncLLM, runner: asyncio.Runner
 ) -> None:
     async def served(*cuts: Cut) -> tuple[list[Any], int]:
         async with front_of(llm, *cuts) as (front, replicas):
@@ -89,9 +84,9 @@ def test_every_stream_has_the_tokens_and_the_text_of_an_undisturbed_run(
             assert all(each.lost for each in replicas[: len(cuts)])
             return found, front.moves
 
-    plain, moves = loop.run(served())
+    plain, moves = runner.run(served())
     assert moves == 0
-    disturbed, moves = loop.run(served(after(6), after(70)))
+    disturbed, moves = runner.run(served(after(6), after(70)))
     assert moves > 8
     for (told, [output]), (_, [expected]), (_, params) in zip(
         disturbed, plain, ASKED * 4, strict=True
@@ -112,7 +107,7 @@ def test_every_stream_has_the_tokens_and_the_text_of_an_undisturbed_run(
 
 
 def test_wherever_the_cut_is_nothing_is_lost_or_told_twice(
-    llm: AsyncLLM, loop: asyncio.Runner
+    llm: AsyncLLM, runner: asyncio.Runner
 ) -> None:
     prompt, params = ASKED[2]
 
@@ -127,11 +122,11 @@ def test_wherever_the_cut_is_nothing_is_lost_or_told_twice(
                 assert output.token_ids == expected.token_ids
                 assert "".join(each.text for each in told) == output.text == expected.text
 
-    loop.run(served())
+    runner.run(served())
 
 
 def test_each_of_n_completions_is_what_it_is_on_one_engine(
-    llm: AsyncLLM, loop: asyncio.Runner
+    llm: AsyncLLM, runner: asyncio.Runner
 ) -> None:
     params = SamplingParams(max_tokens=12, n=3, temperature=1.0, seed=5)
 
@@ -144,11 +139,11 @@ def test_each_of_n_completions_is_what_it_is_on_one_engine(
         for index, output in enumerate(outputs):
             assert output.text == own[index].text  # type: ignore[union-attr]
 
-    loop.run(served())
+    runner.run(served())
 
 
 def test_what_an_engine_refuses_is_raised_as_by_one_engine(
-    llm: AsyncLLM, loop: asyncio.Runner
+    llm: AsyncLLM, runner: asyncio.Runner
 ) -> None:
     async def refused_by(prompt: Any, **params: Any) -> BaseException:
         async with front_of(llm) as (front, _):
@@ -168,11 +163,11 @@ def test_what_an_engine_refuses_is_raised_as_by_one_engine(
             _, [output] = await whole(stream)
             assert (output.finish_reason, stream.blame) == ("error", "grammar")
 
-    loop.run(served())
+    runner.run(served())
 
 
 def test_cancelled_it_has_what_was_settled_and_its_replica_works_no_more(
-    llm: AsyncLLM, loop: asyncio.Runner
+    llm: AsyncLLM, runner: asyncio.Runner
 ) -> None:
     async def served() -> None:
         async with front_of(llm) as (front, _):
@@ -196,11 +191,11 @@ def test_cancelled_it_has_what_was_settled_and_its_replica_works_no_more(
             while llm.service.unended:
                 await asyncio.sleep(0)
 
-    loop.run(served())
+    runner.run(served())
 
 
 def test_a_front_that_drains_ends_what_runs_and_takes_nothing_in(
-    llm: AsyncLLM, loop: asyncio.Runner
+    llm: AsyncLLM, runner: asyncio.Runner
 ) -> None:
     async def served() -> None:
         async with front_of(llm) as (front, _):
@@ -212,7 +207,7 @@ def test_a_front_that_drains_ends_what_runs_and_takes_nothing_in(
             with pytest.raises(EngineError, match="draining"):
                 await front.submit(STORY)
 
-    loop.run(served())
+    runner.run(served())
 
 
 # -- what a completion makes of its replicas' messages ---------------------------------------
@@ -230,12 +225,15 @@ class Scripted:
         self.scripts = [*scripts]
         self.asked: list[Work] = []
 
-    async def generate(self, work: Work) -> AsyncGenerator[Message]:
+    def generate(self, work: Work) -> AsyncGenerator[Message]:
         self.asked.append(work)
-        script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
-        for each in script:
-            yield each
-        raise ReplicaLost("gone")
+        return watched(said(self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]))
+
+
+async def said(script: list[Message]) -> AsyncGenerator[Message]:
+    for each in script:
+        yield each
+    raise ReplicaLost("gone")
 
 
 def outcome(

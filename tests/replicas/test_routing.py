@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepweave.replicas.routing import BLOCK, REMEMBERED, Known, Router, blocks_of, choose
+from stepweave.replicas.routing import BLOCK, DOUBT_S, REMEMBERED, Known, Router, blocks_of, choose
 
 NAMES = ("a", "b", "c")
 counts = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 40), min_size=1)
@@ -37,6 +37,44 @@ def test_the_chosen_one_never_has_much_more_to_do(
     order = choose(loads, known, prompt_tokens, request_tokens=100)
     assert sorted(order) == sorted(loads)
     assert loads[order[0]] - min(loads.values()) <= prompt_tokens / 100
+
+
+@settings(max_examples=100)
+@given(loads=counts, doubted=st.sets(st.sampled_from(NAMES)))
+def test_a_replica_that_is_doubted_gets_what_nobody_else_can_take(
+    loads: dict[str, int], doubted: set[str]
+) -> None:
+    order = choose(loads, {name: 10_000 for name in doubted}, 10_000, doubted=doubted)
+    assert sorted(order) == sorted(loads)
+    assert [name in doubted for name in order] == sorted(name in doubted for name in order)
+
+
+def test_a_doubt_ends_with_an_answer_and_with_time() -> None:
+    now = 0.0
+    router = Router(clock=lambda: now)
+    router.keep(("a", "b"))
+    router.begun("b", ())
+    router.doubt("a")
+    router.doubt("gone")
+    assert (router.choose((), 10), router.doubted) == (["b", "a"], {"a"})
+    router.trust("a")
+    assert (router.choose((), 10), router.doubted) == (["a", "b"], set())
+    router.doubt("a")
+    now = DOUBT_S
+    assert router.choose((), 10) == ["a", "b"]
+
+
+def test_there_is_room_where_a_replica_that_is_not_doubted_has_what_it_takes() -> None:
+    router = Router()
+    router.keep(("a", "b"))
+    assert router.has_room(0)
+    router.begun("a", ())
+    assert router.has_room(0)
+    router.doubt("b")
+    assert not router.has_room(0)
+    assert router.has_room(1)
+    router.doubt("a")
+    assert not router.has_room(1)
 
 
 def test_a_block_stands_for_all_tokens_before_its_end() -> None:

@@ -65,12 +65,6 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def llm(runner: asyncio.Runner) -> Iterator[AsyncLLM]:
     made = AsyncLLM(overrides={"nodes.bitmask.reasoning_end": "upon", "graphs": False})
     yield made

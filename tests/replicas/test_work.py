@@ -11,9 +11,13 @@ from stepweave.configs.errors import ConfigError
 from stepweave.replicas.fleet import About
 from stepweave.replicas.front import works
 from stepweave.replicas.work import (
+    BEAT,
+    TAKEN,
+    Message,
     Work,
     ended,
     logprobs_of,
+    lost_by,
     output_of,
     refusal,
     refused,
@@ -123,6 +127,27 @@ def test_a_refusal_is_raised_as_it_was(error: Exception) -> None:
     assert type(found) is type(error)
     assert f"{found}" == f"{error}"
     assert getattr(found, "code", None) == getattr(error, "code", None)
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (refused(EngineError("it drains")), "it drains"),
+        (refused(RequestError("full", code="SW-QUEUE-FULL")), None),
+        (refused(GrammarError("json: no")), None),
+        (ended(RequestOutput("a", "", "", (), "error", error="oom"), "engine"), "oom"),
+        (ended(RequestOutput("a", "", "", (), "error", error="json: no"), "grammar"), None),
+        (ended(RequestOutput("a", "", "x", (1,), "length"), None), None),
+        (settled(Increment("a", 0, "x", (1,))), None),
+        (TAKEN, None),
+        (BEAT, None),
+    ],
+    ids=repr,
+)
+def test_a_replica_serves_no_more_when_its_engine_is_to_blame(
+    message: Message, why: str | None
+) -> None:
+    assert lost_by(travelled(message)) == why
 
 
 def test_what_is_no_refusal_is_none() -> None:

@@ -1,0 +1,104 @@
+"""The ranks of one replica: this process leads them, and starts the others on its machine.
+
+They begin and end as one. The others end with the process that started them, whatever ends it, and
+when one of them ends, whoever made the gang is told: a replica then ends, too, and a new one is
+started with a new gang.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..configs.schema import PipelineConfig
+    from ..distributed.group import Group
+
+HERE = "127.0.0.1"
+
+
+class Gang:
+    """All ranks of `config` but this process, which becomes rank 0 of `join` by its environment.
+
+    `on_end(why)` is called once, on another thread, when a follower ends or the group does, unless
+    the gang was closed. The followers are not there any more, then.
+    """
+
+    def __init__(self, config: PipelineConfig, on_end: Callable[[str], None]) -> None:
+        self._on_end, self._over = on_end, threading.Lock()
+        self._store = _Store(config.ranks)
+        environment = {**os.environ, **self._store.environment}
+        told = config.model_dump_json().encode() + b"\n"
+        os.environ.update(self._store.environment | _rank(0, config.ranks))
+        self.followers = [
+            subprocess.Popen(
+                [sys.executable, "-m", f"{__package__}.follower"],
+                stdin=subprocess.PIPE,
+                env={**environment, **_rank(rank, config.ranks)},
+            )
+            for rank in range(1, config.ranks)
+        ]
+        for rank, each in enumerate(self.followers, 1):
+            assert each.stdin is not None, "it was asked for"
+            each.stdin.write(told)
+            each.stdin.flush()  # and it stays open: its end is that of this process
+            threading.Thread(target=self._wait, args=(rank, each), daemon=True).start()
+
+    def ends_with(self, group: Group) -> None:
+        """End when the group does: a follower that is stopped would stay."""
+        group.on_end(lambda failure: self._end(failure.message))
+
+    def close(self) -> None:
+        """End the followers. They end by themselves when rank 0 leaves the group in order."""
+        if self._over.acquire(blocking=False):
+            self._kill()
+
+    def _wait(self, rank: int, follower: subprocess.Popen[bytes]) -> None:
+        self._end(f"rank {rank} has ended with status {follower.wait()}")
+
+    def _end(self, why: str) -> None:
+        if self._over.acquire(blocking=False):  # for good: there is one end
+            self._kill()
+            self._on_end(why)
+
+    def _kill(self) -> None:
+        for each in self.followers:
+            each.kill()
+            if each.stdin is not None:
+                each.stdin.close()
+
+
+class _Store:
+    """Where the ranks find each other: a store of torch's in this process, for this machine."""
+
+    def __init__(self, ranks: int) -> None:
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+        with socket.create_server((HERE, 0)) as bound:
+            port = bound.getsockname()[1]
+            self.held: Any = TCPStore(
+                HERE,
+                port,
+                ranks,
+                is_master=True,
+                wait_for_workers=False,
+                master_listen_fd=bound.detach(),
+            )
+        self.environment = {
+            "MASTER_ADDR": HERE,
+            "MASTER_PORT": f"{port}",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 starts no other
+        }
+
+
+def _rank(rank: int, ranks: int) -> dict[str, str]:
+    """By which `distributed.ranks` knows a process, as torchrun has it."""
+    return {
+        **{"RANK": f"{rank}", "LOCAL_RANK": f"{rank}"},
+        **{"WORLD_SIZE": f"{ranks}", "LOCAL_WORLD_SIZE": f"{ranks}"},
+    }

@@ -2,9 +2,12 @@
 
 import gc
 import signal
+from collections.abc import Iterator
 
 import pytest
 import torch
+
+from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
 
 gc.disable()  # until all modules are imported: it would look at them again and again
 
@@ -12,6 +15,18 @@ torch.set_num_threads(1)  # two test machines should compute the same way
 
 # A shell's background job inherits an ignored SIGINT; the tests of Ctrl-C press it for real.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def interpreted() -> Iterator[Interpreter]:
+    """Triton's interpreter; there, models attend and policies sample with the Triton kernels.
+
+    One for all files: starting it takes longer than most of them.
+    """
+    if reason := why_no_interpreter():
+        pytest.skip(reason)
+    with interpreter(STEPWEAVE_KERNELS="triton") as started:
+        yield started
 
 
 LONG = (

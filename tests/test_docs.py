@@ -26,6 +26,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,7 @@ def test_every_document_is_linked_from_the_readme() -> None:
 SCRIPTS = ("make_images", "tutorial_images")
 
 
+@cache
 def _pictures(script: str) -> dict[str, str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "docs"))

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from tests.device.kernel_pipelines import Case, found
 from tests.device.pipelines import DRAFTERS
-from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
-
-
-@pytest.fixture(scope="module")
-def interpreted() -> Iterator[Interpreter]:
-    """A process in which models attend and policies sample with the kernels."""
-    if reason := why_no_interpreter():
-        pytest.skip(reason)
-    with interpreter(STEPWEAVE_KERNELS="triton") as started:
-        yield started
-
+from tests.models.interpreter import Interpreter
 
 SAMPLE = [
     Case("eagle3", structured=True, depth=2, most=3, rows=2),

@@ -19,7 +19,6 @@ from stepweave.sampling.windows import Verified, Windows
 from stepweave.structured.bitmask import row_allowing
 
 VOCAB = 8
-ROWS = 25_000
 
 
 def sample_rows(drafts: Tensor, *, structured: bool, temperature: float = 1.0) -> SampleRows:
@@ -52,36 +51,37 @@ def sample_rows(drafts: Tensor, *, structured: bool, temperature: float = 1.0) -
     )
 
 
+@pytest.mark.parametrize("rows", [25_000, pytest.param(100_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 def test_what_a_grammar_cuts_out_of_drawn_drafts_leaves_the_distribution_as_it_is(
-    rule: str,
+    rule: str, rows: int
 ) -> None:
     generator = torch.Generator().manual_seed(4)
     target = torch.randn(2, VOCAB, generator=generator, dtype=torch.float64)
     q = torch.randn(VOCAB, generator=generator, dtype=torch.float64).log_softmax(dim=-1)
-    seeds = torch.arange(ROWS) + 77
-    noise = gumbel(seeds, torch.ones(ROWS, dtype=torch.int64), Purpose.DRAFT, VOCAB)
+    seeds = torch.arange(rows) + 77
+    noise = gumbel(seeds, torch.ones(rows, dtype=torch.int64), Purpose.DRAFT, VOCAB)
     drafts = (q + noise).argmax(dim=-1)[:, None]
     allowed = [0, 2, 3, 7]
     bits = torch.from_numpy(
         np.stack([row_allowing(allowed, VOCAB), row_allowing(range(VOCAB), VOCAB)])
     )
     passes = torch.isin(drafts[:, 0], torch.tensor(allowed))
-    mask = Mask(bits.expand(ROWS, 2, -1).contiguous(), passes.long())
+    mask = Mask(bits.expand(rows, 2, -1).contiguous(), passes.long())
     drawn = rule == "rejection"
     sampled = draw(
         policy("acceptance", rule),
         sample_rows(drafts, structured=True),
-        target.expand(ROWS, 2, VOCAB),
+        target.expand(rows, 2, VOCAB),
         mask,
-        History(ROWS, 4),
-        q.expand(ROWS, 1, VOCAB) if drawn else None,
+        History(rows, 4),
+        q.expand(rows, 1, VOCAB) if drawn else None,
     )
     wanted = target[0].clone()
     wanted[[token for token in range(VOCAB) if token not in allowed]] = -torch.inf
-    expected = wanted.softmax(dim=-1)[allowed] * ROWS
+    expected = wanted.softmax(dim=-1)[allowed] * rows
     found = torch.bincount(sampled.tokens[:, 0], minlength=VOCAB)
-    assert int(found[allowed].sum()) == ROWS
+    assert int(found[allowed].sum()) == rows
     # 21.1 is the 0.9999 quantile of chi-square with 3 degrees of freedom.
     assert float(((found[allowed] - expected) ** 2 / expected).sum()) < 21.1
     assert torch.equal(sampled.drafted, passes.long())  # what the grammar cut is not counted

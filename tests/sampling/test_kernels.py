@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -17,22 +16,13 @@ from stepweave.sampling.noise import _gumbel_from_words, gumbel, uniform
 from stepweave.sampling.verification import coupled
 from stepweave.sampling.windows import Windows
 from stepweave.structured.bitmask import apply_bitmask
-from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
+from tests.models.interpreter import Interpreter
 from tests.sampling import kernel_cases
 from tests.sampling.kernel_cases import EXTREMES, generator, logits, masks
 
 KERNELS = "stepweave.sampling.kernels"
 SHAPES = [(1, 7), (6, 1000), (5, 1024), (6, 2500)]
 INF = float("inf")
-
-
-@pytest.fixture(scope="module")
-def interpreted() -> Iterator[Interpreter]:
-    """Triton's interpreter, where the policies use the kernels."""
-    if reason := why_no_interpreter():
-        pytest.skip(reason)
-    with interpreter(STEPWEAVE_KERNELS="triton") as started:
-        yield started
 
 
 def same(one: Tensor, other: Tensor) -> bool:

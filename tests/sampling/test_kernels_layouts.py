@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
+from tests.models.interpreter import Interpreter
 from tests.models.layouts import LAYOUTS, Mixed
 from tests.sampling.kernel_cases import generator, masks
 from tests.sampling.test_kernels import same
@@ -18,14 +18,6 @@ from tests.sampling.test_kernels import same
 KERNELS = "stepweave.sampling.kernels"
 ROWS, PLACES, VOCAB = 3, 3, 70
 LINES = ROWS * PLACES
-
-
-@pytest.fixture(scope="module")
-def interpreted() -> Iterator[Interpreter]:
-    if reason := why_no_interpreter():
-        pytest.skip(reason)
-    with interpreter(STEPWEAVE_KERNELS="triton") as started:
-        yield started
 
 
 @dataclass(frozen=True)

@@ -82,9 +82,17 @@ def params_for(name: str) -> list[SamplingParams]:
 
 
 RUNNABLE = [name for name in shipped() if "abstract" not in name and name != "base"]
+SAMPLE = (
+    *("async_eagle3_grammar", "async_ngram", "async_speculation"),
+    *("drafter_stream", "grammar_worker", "synchronous"),
+)
+"""Each kind of node, thread and stream; the others have some of these together."""
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.nightly) for name in RUNNABLE],
+)
 def test_replayed_steps_give_the_tokens_and_counts_of_the_serial_loop(name: str) -> None:
     plain = LLM(pipeline=name, overrides={"executor": "serial", "depth": "1"})
     mixed = params_for(name)

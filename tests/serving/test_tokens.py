@@ -119,9 +119,24 @@ def run_cell(
     return requests, table.preemptions
 
 
-@pytest.mark.parametrize("situation", SITUATIONS)
-@pytest.mark.parametrize("grammar", GRAMMARS)
-@pytest.mark.parametrize("k", [0, 3])
+def every_pair(*axes: Sequence[object]) -> list[object]:
+    """All combinations; nightly but for those whose places in the axes have an even sum.
+
+    These have every pair of values of two axes, where one axis of three has two values; of two
+    axes, every value.
+    """
+    return [
+        pytest.param(
+            *(value for _, value in combination),
+            marks=pytest.mark.nightly if sum(at for at, _ in combination) % 2 else (),
+        )
+        for combination in itertools.product(*map(enumerate, axes))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("k", "grammar", "situation"), every_pair([0, 3], [*GRAMMARS], [*SITUATIONS])
+)
 def test_tokens_are_those_of_transformers_and_counts_do_not_depend_on_depth(
     k: int, grammar: str, situation: str
 ) -> None:
@@ -157,8 +172,10 @@ def test_tokens_are_those_of_transformers_and_counts_do_not_depend_on_depth(
         assert preempted > 0, "this test is about preemption"
 
 
-@pytest.mark.parametrize("acceptance", ["coupled", "rejection"])
-@pytest.mark.parametrize("situation", ["plain", "chunked prefill", "preemption", "gaps"])
+@pytest.mark.parametrize(
+    ("acceptance", "situation"),
+    every_pair(["coupled", "rejection"], ["plain", "chunked prefill", "preemption", "gaps"]),
+)
 def test_seeded_sampling_is_the_same_at_every_depth(acceptance: str, situation: str) -> None:
     seen: dict[int, set[str]] = {0: set(), 3: set()}
     for k in (0, 3):

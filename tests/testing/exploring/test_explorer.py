@@ -321,6 +321,8 @@ def test_nothing_is_found_in_many_more_random_graphs_of_any_size() -> None:
             plan = compile_plan(random_step_graph(seed, most_nodes=4 + seed % 6))
         except GraphError:
             continue
+        verify(plan)
+        assert unwitnessed(plan) == [], f"seed {seed}"
         found = explore(plan, seeds=range(seed, seed + 20))
         assert found.failure is None, f"seed {seed}: {found.failure}"
 

@@ -20,11 +20,11 @@ from pathlib import Path
 
 from stepweave.clusters.links import Fabric
 from stepweave.clusters.parts import AllReduceConfig, LinkConfig
-from stepweave.clusters.stages import staged
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
-from stepweave.graph.planner.compile import compile_plan
-from stepweave.serving.pipeline import step_graph
+from stepweave.configs.stages import for_stages
+from stepweave.nodes.stage_ranks import model_ops
+from stepweave.serving.pipeline import placed, step_graph
 
 from .gloo_ranks import GROUPS, SIZES, TOKENS, Shape, rank_main
 from .paired import at_least_one, save
@@ -61,20 +61,15 @@ def predicted(measured: Mapping[str, float], shape: Shape) -> dict[str, float]:
 
 
 def _period(stage_us: float, message_us: float, back_us: float, groups: int) -> float:
-    """Of the plan of two such stages; tokens go back in the place of their copy to the host."""
-    config = load_config("async", {"depth": str(groups)})
+    """Of the plan of two such stages, in which only computing and messages take time."""
+    config = load_config("async", for_stages(2, {"depth": groups}) | {"depth": groups})
     assert isinstance(config, PipelineConfig), "`async` is a pipeline"
-    spread = staged(
-        step_graph(config),
-        forward="forward",
-        scheduler="schedule",
-        settle="commit",
-        stages=2,
-        groups=groups,
-    )
-    costs = dict.fromkeys(spread.graph.vertices, 0.0)
-    costs |= dict.fromkeys(spread.stages, stage_us) | dict.fromkeys(spread.messages, message_us)
-    return compile_plan(spread.graph, costs={**costs, "d2h_copy.device": back_us}).period_us
+    graph = step_graph(config)
+    costs = dict.fromkeys(graph.vertices, 0.0) | dict.fromkeys(model_ops(graph), stage_us)
+    for rank in (0, 1):
+        costs[f"send0@{rank}.device.leave"] = message_us
+        costs[f"tell@{rank}.device.leave"] = back_us
+    return placed(config, graph, costs).period_us
 
 
 def measure(shape: Shape, rounds: int) -> list[dict[str, float]]:

@@ -69,7 +69,7 @@ class Layout:
                 )
         if stages > model.layers:
             raise Unfit(f"pipeline {stages}: the model has {model.layers} layers only")
-        groups = asked.groups or (min(stages + 1, MOST_GROUPS) if stages > 1 else 1)
+        groups = (asked.groups or min(stages + 1, MOST_GROUPS)) if stages > 1 else 1
         return Layout(tensor, stages, asked.replicas, groups)
 
     @property

@@ -1,5 +1,8 @@
 """One replica serving its requests: the plan on a virtual clock, the scheduler in its first op.
 
+Of several stages, the first one schedules, and the others what the first one has; rows are settled
+when the first one has settled them.
+
 Orders, waits and launches are those of the plan (`timelines/simulated.py`). The op that chooses
 rows sees the requests that have come when it starts; the last op of `commit` makes tokens known
 when it ends. Steps without a request take no time.
@@ -33,7 +36,7 @@ class Roles:
 
     @staticmethod
     def of(graph: StepGraph) -> Roles:
-        found = {node.kind: node for node in graph.nodes}
+        found = {node.kind: node for node in reversed(graph.nodes)}  # of the first rank
         return Roles(found["schedule"].op_names("host")[-1], found["commit"].op_names("host")[-1])
 
 
@@ -65,10 +68,10 @@ class Replica:
     def __post_init__(self) -> None:
         graph = self.plan.graph
         self.roles = Roles.of(graph)
-        streams = [graph.vertices[op].actor for op in self.costs.staged.stages]
-        self.spent = Spent(streams)
+        self.spent = Spent([graph.vertices[op].actor for op in self.costs.stages])
         self._side = {op: vertex.side for op, vertex in graph.vertices.items()}
-        self._stages = frozenset(self.costs.staged.stages)
+        self._rank = {op: vertex.node.rank or 0 for op, vertex in graph.vertices.items()}
+        self._stages = frozenset(self.costs.stages)
         self._idle_us: dict[int, float] = {}
         self.least_free_blocks = self.scheduler.free_blocks
 
@@ -92,7 +95,9 @@ class Replica:
     def _takes(self, turn: Turn) -> float:
         if turn.op == self.roles.schedule:
             return self._schedule(turn)
-        step = self._steps[turn.step]
+        step = self._steps.get(turn.step)
+        if step is None:  # another stage is there before the first one has scheduled
+            return 0.0
         us = self.costs.us(turn.op, step.work)
         if turn.op == self.roles.settle:
             self._settle(turn.step, step, turn.start_us + us)
@@ -134,12 +139,13 @@ class Replica:
 
     def _seen(self, span: Span) -> None:
         """Note where the time of the span went; the steps long past are forgotten."""
-        step = self._steps[span.step]
+        step = self._steps.get(span.step)
         if self._side[span.op] == "host":
             idle_us = self._idle_us.pop(span.step, 0.0) if span.op == self.roles.schedule else 0.0
-            self.spent.host(span.start_us, span.end_us, idle_us=idle_us)
+            rank = self._rank[span.op]
+            self.spent.host(span.start_us, span.end_us, rank=rank, idle_us=idle_us)
             if span.op == self.roles.settle:
                 self._steps.pop(span.step - _REMEMBERED, None)
-        elif span.actor in self.spent.us and step.rows:
+        elif span.actor in self.spent.us and step is not None and step.rows:
             stage = span.op in self._stages
             self.spent.device(span, self.costs.parts(span.op, step.work) if stage else None)

@@ -11,9 +11,8 @@ from ..configs.abstract import AbstractGraph
 from ..configs.costs import Costs, load_costs
 from ..configs.errors import ConfigError
 from ..configs.load import load
-from ..configs.schema import PipelineConfig
+from ..configs.schema import ParallelConfig, PipelineConfig
 from ..graph.plan import Plan
-from ..graph.planner.compile import compile_plan
 from ..graph.verifier.verified import verified
 from ..loadgen.outcome import Outcome
 from ..loadgen.runner import Ran
@@ -29,7 +28,6 @@ from .links import Fabric
 from .memory import Memory, memory_of
 from .replica import Replica
 from .spent import Spent
-from .stages import staged
 from .step_costs import StepCosts
 from .step_rows import StepScheduler
 
@@ -108,32 +106,25 @@ class Simulator:
         """How long the ops of one replica take."""
         config = self.cluster.config
         fabric = Fabric(config.link, config.network, config.devices, config.all_reduce)
-        depth = layout.groups if layout.pipeline > 1 else self.pipeline.depth
-        graph = step_graph(self.pipeline.model_copy(update={"depth": depth}))
-        kinds = {node.kind: node.name for node in graph.nodes}
-        found = staged(
-            graph,
-            forward=kinds["forward"],
-            scheduler=kinds["schedule"],
-            settle=kinds["commit"],
-            stages=layout.pipeline,
-            groups=layout.groups,
-        )
         forwards = [
             ForwardCost(config.model, config.device, fabric, layout, stage, replica)
             for stage in range(layout.pipeline)
         ]
-        return StepCosts(found, self.costs, forwards)
+        return StepCosts(step_graph(self._in_stages(layout)), self.costs, forwards)
 
     def plan(self, layout: Layout, costs: StepCosts, work: Work) -> Plan:
-        """The plan for steps of this work, proved sound: for one stage the pipeline's own."""
-        graph, times = costs.staged.graph, costs.all(work)
+        """The plan for steps of this work, proved sound: that of which ranks run their parts."""
         name = f"{self.cluster.name}, simulated"
+        config = self._in_stages(layout)
+        return verified(placed(config, costs.graph, costs.all(work), costs_from=name))
+
+    def _in_stages(self, layout: Layout) -> PipelineConfig:
+        """The pipeline with the stages and groups of the layout; of one stage, as it is."""
         if layout.pipeline == 1:
-            plan = placed(self.pipeline, graph, times, costs_from=name)
-        else:
-            plan = compile_plan(graph, costs=times, costs_from=name)
-        return verified(plan)
+            return self.pipeline
+        parallel = ParallelConfig.model_construct(pipeline=layout.pipeline)  # a file says 8 at most
+        model = self.pipeline.model.model_copy(update={"parallel": parallel})
+        return self.pipeline.model_copy(update={"depth": layout.groups, "model": model})
 
     def _nominal(self, limits: Limits, jobs: Sequence[Job]) -> Work:
         """A step of a full batch that decodes, half-way through the answers."""

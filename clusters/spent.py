@@ -26,30 +26,31 @@ _KEPT = 1 << 12  # host intervals: a stream is never so many ops behind the host
 
 
 class Spent:
-    """µs of each stage's stream by what they went to; the host's are noted to explain gaps."""
+    """µs of each stage's stream by what they went to; its host's are noted to explain gaps.
+
+    `streams`: those of the stages, in order; the rank of a host is that of its stage.
+    """
 
     def __init__(self, streams: Iterable[str]) -> None:
         self.us: dict[str, defaultdict[str, float]] = {
             stream: defaultdict(float) for stream in streams
         }
-        self.host_us = 0.0
-        self.message_us = 0.0
         self._ended = dict.fromkeys(self.us, 0.0)
-        self._host: deque[tuple[float, float]] = deque(maxlen=_KEPT)
+        self._host = {stream: deque[tuple[float, float]](maxlen=_KEPT) for stream in self.us}
+        self._of_rank = list(self._host.values())
         self._idle: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
-    def host(self, start_us: float, end_us: float, *, idle_us: float = 0.0) -> None:
-        """A host op; for `idle_us` at its begin it waited for a request to come."""
+    def host(self, start_us: float, end_us: float, *, rank: int = 0, idle_us: float = 0.0) -> None:
+        """A host op of that rank; for `idle_us` at its begin it waited for a request to come."""
         if idle_us:
             self._idle.append((start_us, start_us + idle_us))
         if end_us > start_us + idle_us:
-            self._host.append((start_us + idle_us, end_us))
-            self.host_us += end_us - start_us - idle_us
+            self._of_rank[rank].append((start_us + idle_us, end_us))
 
     def device(self, span: Span, parts: Parts | None) -> None:
         """A device op of a stage; `parts` of a forward pass, None for any other."""
         found = self.us[span.actor]
-        self._gap(found, self._ended[span.actor], span.start_us)
+        self._gap(span.actor, self._ended[span.actor], span.start_us)
         self._ended[span.actor] = span.end_us
         if parts is None:
             found["sampling"] += span.us
@@ -59,15 +60,16 @@ class Spent:
 
     def end(self, end_us: float) -> None:
         """The last request has ended: what is left until then waits for the host."""
-        for stream, found in self.us.items():
-            self._gap(found, self._ended[stream], end_us)
+        for stream in self.us:
+            self._gap(stream, self._ended[stream], end_us)
             self._ended[stream] = max(end_us, self._ended[stream])
 
-    def _gap(self, found: defaultdict[str, float], start_us: float, end_us: float) -> None:
+    def _gap(self, stream: str, start_us: float, end_us: float) -> None:
         if end_us <= start_us:
             return
+        found = self.us[stream]
         idle = _within(self._idle, start_us, end_us)
-        host = min(_within(self._host, start_us, end_us), end_us - start_us - idle)
+        host = min(_within(self._host[stream], start_us, end_us), end_us - start_us - idle)
         found["idle"] += idle
         found["host"] += host
         found["bubbles"] += end_us - start_us - idle - host

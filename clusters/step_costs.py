@@ -7,31 +7,40 @@ from dataclasses import dataclass, field
 
 from ..configs.costs import Costs
 from ..graph.planner.period import op_costs
+from ..graph.ranks import without_rank
+from ..graph.step_graph import StepGraph
+from ..nodes.stage_ranks import model_ops
 from .forward_cost import ForwardCost, Parts, Work
-from .stages import Staged
+
+TOLD_BYTES = 8
+"""Of a sampled token, on its way from the last stage to the others."""
 
 
 @dataclass
 class StepCosts:
     """Of one replica. What the costs file lacks takes what the graph declares, or the default.
 
+    The graph is that of all stages, each a rank with a host and a device of its own; a tensor group
+    is one. Hidden states go from each stage to the next, and what is sampled from the last to all.
     The file is asked with the rows of the step and the query tokens whose logits are wanted: a
     chunk of a prompt is copied and sampled for its last token only.
     """
 
-    staged: Staged
+    graph: StepGraph
     file: Costs
     forwards: Sequence[ForwardCost]  # by stage
     _known: dict[tuple[str, int, int], float] = field(default_factory=dict)
     _parts: dict[tuple[int, Work], Parts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._declared = op_costs(self.staged.graph)
-        self._stage = {op: stage for stage, op in enumerate(self.staged.stages)}
-        self._message = {op: stage for stage, op in enumerate(self.staged.messages)}
-        for op in (*self.staged.stages[1:], *self.staged.messages):
-            # Launched by hosts of other ranks, while this one launches the first stage.
-            self._declared[f"{op.removesuffix('.device')}.host"] = 0.0
+        self._declared = op_costs(self.graph)
+        self.stages = model_ops(self.graph)
+        self._stage = {op: stage for stage, op in enumerate(self.stages)}
+        self._meets = {
+            op: vertex.node.comm
+            for op, vertex in self.graph.vertices.items()
+            if vertex.node.comm is not None
+        }
 
     def us(self, op: str, work: Work) -> float:
         """µs of an op; 0 in a step without rows."""
@@ -39,11 +48,11 @@ class StepCosts:
             return 0.0
         if op in self._stage:
             return self.parts(op, work).us
-        if op in self._message:
-            return self._message_us(self._message[op], work)
+        if op in self._meets:
+            return self._meeting_us(op, work)
         key = (op, work.rows, work.sampled)
         if key not in self._known:
-            found = self.file.op_costs(op, self.staged.graph.vertices[op])
+            found = self.file.op_costs(without_rank(self.graph, op), self.graph.vertices[op])
             us = self._declared[op] if found is None else found.at(work.rows, work.sampled)
             self._known[key] = us
         return self._known[key]
@@ -59,14 +68,25 @@ class StepCosts:
 
     def all(self, work: Work) -> dict[str, float]:
         """µs of every op in a step."""
-        return {op: self.us(op, work) for op in self.staged.graph.vertices}
+        return {op: self.us(op, work) for op in self.graph.vertices}
 
-    def _message_us(self, stage: int, work: Work) -> float:
-        """Each rank of a stage sends the hidden states to its counterpart in the next."""
-        forward = self.forwards[stage]
-        layout, model = forward.layout, forward.model
-        ends = (layout.stage_devices(forward.replica, stage + more) for more in (0, 1))
-        return max(
-            forward.fabric.message_us(source, target, work.tokens * model.hidden_bytes)
-            for source, target in zip(*ends, strict=True)
-        )
+    def _meeting_us(self, op: str, work: Work) -> float:
+        """Of a message, or of what the last stage tells: a message to each of the others at once.
+
+        Its launch and what it waits for take nothing by themselves, nor does the log of the hosts.
+        """
+        vertex, comm = self.graph.vertices[op], self._meets[op]
+        if vertex.side == "host" or vertex.op.phase == "enter":
+            return 0.0
+        if comm.kind == "message":
+            size = work.tokens * self.forwards[0].model.hidden_bytes
+            return self._message_us(*comm.members, size)
+        last = len(self.stages) - 1
+        others = [stage for stage in range(last) if vertex.node.rank in (stage, last)]
+        return max(self._message_us(last, other, work.sampled * TOLD_BYTES) for other in others)
+
+    def _message_us(self, sender: int, receiver: int, size: float) -> float:
+        """Each rank of a stage sends to its counterpart in the other."""
+        forward = self.forwards[sender]
+        ends = (forward.layout.stage_devices(forward.replica, each) for each in (sender, receiver))
+        return max(forward.fabric.message_us(*pair, size) for pair in zip(*ends, strict=True))

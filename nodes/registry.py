@@ -34,7 +34,7 @@ _BUILT_IN = (
     "commit",
 )
 
-BETWEEN_STAGES = ("receive", "send", "tell", "tell_drafts", "hear", "hear_drafts")
+BETWEEN_STAGES = ("log", "receive", "send", "tell", "tell_drafts", "hear", "hear_drafts")
 """Kinds that no file lists: see `stages.py`."""
 
 

@@ -14,9 +14,8 @@ from ..graph.plan import Plan
 from ..graph.planner.period import op_costs
 from ..graph.ranks import Ranked, ranked_graph, without_rank
 from ..graph.step_graph import StepGraph
-from .registry import kind
+from .registry import BETWEEN_STAGES, kind
 
-_MESSAGES = ("send", "receive")
 _BROADCASTS = ("tell", "hear", "tell_drafts", "hear_drafts")
 FEEDBACK = "feedback"
 """The communicator of what the last stage tells."""
@@ -32,7 +31,7 @@ def all_stages(graphs: Sequence[StepGraph], own: int | None = None) -> StepGraph
     meeting: dict[str, dict[int, Node]] = {}
     for stage, graph in enumerate(graphs):
         for node in graph.nodes:
-            if node.kind in (*_MESSAGES, *_BROADCASTS):
+            if node.kind in BETWEEN_STAGES:
                 meeting.setdefault(node.name, {})[stage] = node
     comms = {name: _comm(name, nodes, everyone) for name, nodes in meeting.items()}
     declared: list[Ranked] = []
@@ -66,14 +65,23 @@ def _comm(name: str, nodes: Mapping[int, Node], everyone: tuple[int, ...]) -> Co
     Each pair of neighbours has a communicator, and all have one for the feedback. A message is a
     rendezvous: what runs without a buffer runs with any. Those of other streams go on meanwhile.
     """
-    if any(node.kind in _MESSAGES for node in nodes.values()):
-        first = min(nodes)
-        return Comm(name, "message", (first, first + 1), name, capacity=0, concurrent=True)
-    return Comm(name, "collective", everyone, FEEDBACK, concurrent=True)
+    if any(node.kind in _BROADCASTS for node in nodes.values()):
+        return Comm(name, "collective", everyone, FEEDBACK, concurrent=True)
+    first, then = sorted(nodes)
+    return Comm(name, "message", (first, then), name, capacity=0, concurrent=True)
 
 
 def _kept_by_the_library() -> None:
     """Of a communicator, a step has nothing: the state is the order of its calls."""
+
+
+def model_ops(graph: StepGraph) -> tuple[str, ...]:
+    """The device ops that run the model: one, or one of each stage in their order."""
+    return tuple(
+        name
+        for name, vertex in graph.vertices.items()
+        if vertex.side == "device" and kind(vertex.node.kind).stages == "each"
+    )
 
 
 def costs_of_stages(graph: StepGraph, costs: Mapping[str, float]) -> dict[str, float]:
@@ -83,13 +91,12 @@ def costs_of_stages(graph: StepGraph, costs: Mapping[str, float]) -> dict[str, f
     their time on every rank that has them. What is said of the op of one rank, as of
     `forward@1.device`, is as it is.
     """
-    found = {}
-    for name, vertex in graph.vertices.items():
+    found, divided = {}, model_ops(graph)
+    for name in graph.vertices:
         if name in costs:
             found[name] = costs[name]
         elif (cost := costs.get(without_rank(graph, name))) is not None:
-            divided = vertex.side == "device" and kind(vertex.node.kind).stages == "each"
-            found[name] = cost / len(graph.ranks) if divided else cost
+            found[name] = cost / len(graph.ranks) if name in divided else cost
     return found
 
 

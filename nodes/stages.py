@@ -17,7 +17,7 @@ from .kind import NodeKind
 from .node_config import NodeConfig
 from .options import DrafterOptions
 from .registry import BETWEEN_STAGES, kind
-from .values import DRAFTS, SAMPLED
+from .values import BATCH, DRAFTS, SAMPLED
 
 if TYPE_CHECKING:
     from ..models.stage import Stage
@@ -44,6 +44,8 @@ def staged(nodes: Mapping[str, NodeConfig], stage: Stage, groups: int) -> dict[s
         if kinds[name].stages == "last" and not stage.last:
             continue
         before, after = _around(stage, drafts) if name == models[0] else ({}, {})
+        if _publishes_batches(kinds[name]):
+            before, after = _logged(stage, node)
         found |= before
         found[name] = _later(node, kinds[name], groups)
         found |= after
@@ -55,7 +57,7 @@ def staged(nodes: Mapping[str, NodeConfig], stage: Stage, groups: int) -> dict[s
 def refuse_messages(nodes: Mapping[str, NodeConfig]) -> None:
     """Raises `GraphError` for a node that a file cannot list, or with the name of one."""
     for name, node in nodes.items():
-        if name in BETWEEN_STAGES or node.kind in BETWEEN_STAGES or _SEND.fullmatch(name):
+        if name in BETWEEN_STAGES or node.kind in BETWEEN_STAGES or _NUMBERED.fullmatch(name):
             raise GraphError(
                 f"node {name!r}: nodes between the stages of a model are not listed, since they "
                 "follow from model.parallel.pipeline; leave it out, or call yours otherwise",
@@ -64,7 +66,7 @@ def refuse_messages(nodes: Mapping[str, NodeConfig]) -> None:
             )
 
 
-_SEND = re.compile(r"send\d+")
+_NUMBERED = re.compile(r"(send|log)\d+")
 
 
 def _around(stage: Stage, drafts: bool) -> tuple[dict[str, NodeConfig], dict[str, NodeConfig]]:
@@ -79,6 +81,18 @@ def _around(stage: Stage, drafts: bool) -> tuple[dict[str, NodeConfig], dict[str
         return before, {}
     after = {f"send{here}": NodeConfig(kind="send"), "tell": NodeConfig(kind="hear")}
     return before, after | ({"tell_drafts": NodeConfig(kind="hear_drafts")} if drafts else {})
+
+
+def _publishes_batches(made: NodeKind) -> bool:
+    return any(write.name == BATCH.name for op in made.host for write in op.writes)
+
+
+def _logged(stage: Stage, node: NodeConfig) -> tuple[dict[str, NodeConfig], dict[str, NodeConfig]]:
+    """The nodes before and after that which schedules: the others come after rank 0."""
+    log = NodeConfig(kind="log", actor=node.actor)
+    if stage.first:
+        return {}, {f"log{other}": log for other in range(1, stage.count)}
+    return {f"log{stage.index}": log}, {}
 
 
 def _told(made: NodeKind) -> Iterator[str]:

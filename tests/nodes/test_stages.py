@@ -56,9 +56,9 @@ def test_each_stage_has_the_nodes_that_it_can_run() -> None:
     nodes = pipeline("async_eagle3_grammar").nodes
     listed = [" ".join(staged(nodes, Stage(index, 3), groups=4)) for index in range(3)]
     assert listed == [
-        "schedule prepare_inputs forward send0 tell tell_drafts d2h_copy commit",
-        "schedule prepare_inputs send0 forward send1 tell tell_drafts d2h_copy commit",
-        "schedule prepare_inputs send1 forward bitmask sample tell draft tell_drafts d2h_copy "
+        "schedule log1 log2 prepare_inputs forward send0 tell tell_drafts d2h_copy commit",
+        "log1 schedule prepare_inputs send0 forward send1 tell tell_drafts d2h_copy commit",
+        "log2 schedule prepare_inputs send1 forward bitmask sample tell draft tell_drafts d2h_copy "
         "commit",
     ]
 
@@ -79,12 +79,16 @@ def test_a_message_has_an_end_of_its_own_on_each_rank(name: str, stages: int) ->
         for called, node in own.items():
             if node.kind not in BETWEEN_STAGES:
                 continue
-            [op] = kind(node.kind).device
+            [op] = (*kind(node.kind).host, *kind(node.kind).device)
             [leave] = [
-                v.op for n, v in whole.vertices.items() if n == f"{called}@{index}.device.leave"
+                vertex.op
+                for vertex in whole.vertices.values()
+                if vertex.node.name == f"{called}@{index}" and vertex.op.phase == "leave"
             ]
             assert {read.name for read in leave.reads} == {
-                f"{each.name}@{index}" for each in op.parameters.values() if each.role == "read"
+                f"{each.name}@{index}"
+                for each in op.parameters.values()
+                if each.role in ("read", "state")
             }
             assert set(leave.writes) == {f"{each.name}@{index}" for each in op.writes}
     comms = {node.comm.name: node.comm for node in whole.nodes if node.comm}

@@ -80,7 +80,8 @@ class StepCosts:
             return 0.0
         if comm.kind == "message":
             size = work.tokens * self.forwards[0].model.hidden_bytes
-            return self._message_us(*comm.members, size)
+            sender, receiver = comm.members
+            return self._message_us(sender, receiver, size)
         last = len(self.stages) - 1
         others = [stage for stage in range(last) if vertex.node.rank in (stage, last)]
         return max(self._message_us(last, other, work.sampled * TOLD_BYTES) for other in others)
@@ -89,4 +90,7 @@ class StepCosts:
         """Each rank of a stage sends to its counterpart in the other."""
         forward = self.forwards[sender]
         ends = (forward.layout.stage_devices(forward.replica, each) for each in (sender, receiver))
-        return max(forward.fabric.message_us(*pair, size) for pair in zip(*ends, strict=True))
+        return max(
+            forward.fabric.message_us(source, target, size)
+            for source, target in zip(*ends, strict=True)
+        )

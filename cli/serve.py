@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -15,11 +14,11 @@ from ..replicas.scale import Scale
 from .loading import loaded_async, warming_up
 from .planned import runnable
 from .reporting import USAGE, Exit, say
+from .serve_replicas import FLEET, serve_many
 from .settings import overrides
 
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
-    from ..replicas.on_ray import RayFleet
     from ..server.otel import Spans
     from ..server.settings import Settings
     from .verbs import ServeOptions
@@ -50,9 +49,9 @@ OTEL = ("opentelemetry.sdk", "opentelemetry.exporter")
 def serve(asked: ServeOptions) -> int:
     """Listen, load, serve; 0 after an ordered end. Raises `ServeError`, before it loads a model."""
     _need(NEEDED, "`stepweave serve`", "server")
-    scale = scale_of(asked.replicas, asked.drain_s)
-    if scale is not None:
-        _need(RAY, "--replicas", "ray")
+    scale = scale_of(asked.replicas, asked.drain_s, asked.idle_s)
+    if asked.replicas is not None or asked.fleet is not None:
+        _need(RAY, "--fleet" if scale is None else "--replicas", "ray")
     keys = tuple(asked.api_key or ())
     if any(not key.strip() or not key.isascii() for key in keys):
         raise ServeError("--api-key must be a text of ASCII letters, and not empty")
@@ -75,10 +74,18 @@ def serve(asked: ServeOptions) -> int:
         if not keys and not ip_address(host).is_loopback:
             where = _shown(host)
             say(f"warning: without --api-key everybody who reaches {where}:{port} may use it")
-        if scale is None:
+        if scale is None and asked.fleet is None:
             _one(asked, config, bound, spans)
         else:
-            _many(asked, config, scale, bound, spans)
+            serve_many(
+                config,
+                scale,
+                asked.fleet or FLEET,
+                bound,
+                configured=partial(_settings, asked, config, bound),
+                spans=spans,
+                ready=partial(_ready, bound),
+            )
         for each in spans:
             each.close()
     return 0
@@ -95,54 +102,7 @@ def _one(
         with warming_up() as on_warm_up:
             llm.warm_up(on_warm_up)
     settings = _settings(asked, config, bound, llm.engine.model.sampling_defaults)
-    serve(llm, settings, bound, observers=spans, on_ready=_ready(settings, bound))
-
-
-def _many(
-    asked: ServeOptions,
-    config: PipelineConfig,
-    scale: Scale,
-    bound: socket.socket,
-    spans: Sequence[Spans],
-) -> None:
-    """Serve with replicas, of which Ray takes care."""
-    from ..replicas.app import create_app
-    from ..replicas.front import ManyEngines
-    from ..replicas.on_ray import RayFleet
-    from ..server.run import serve_app
-
-    say(f"starting {scale} replicas on Ray …")
-    fleet = RayFleet(config, scale)
-    try:
-        about = fleet.about()
-        settings = _settings(asked, config, bound, about.sampling)
-        front = ManyEngines(config, fleet, about)
-        app = create_app(front, settings, observers=spans)
-        restarting = _on_hangup(fleet)
-        serve_app(app, bound, _ready(settings, bound))
-        restarting.shutdown()
-    finally:
-        fleet.close()
-
-
-def _on_hangup(fleet: RayFleet) -> ThreadPoolExecutor:
-    """Have HUP replace the replicas one by one; what it does waits for Ray, on another thread."""
-    from ..server.logs import SERVER
-
-    turn = ThreadPoolExecutor(1, thread_name_prefix="stepweave-restart")
-
-    def restart() -> None:
-        SERVER.info("the replicas are being replaced")
-        try:
-            fleet.restart()
-        except StepweaveError as error:
-            SERVER.error("the replicas could not be replaced: %s", error)
-        else:
-            SERVER.info("the replicas have been replaced")
-
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, lambda *_: turn.submit(restart))
-    return turn
+    serve(llm, settings, bound, observers=spans, on_ready=_ready(bound, settings))
 
 
 def _settings(
@@ -164,7 +124,7 @@ def _settings(
     )
 
 
-def _ready(settings: Settings, bound: socket.socket) -> Callable[[], None]:
+def _ready(bound: socket.socket, settings: Settings) -> Callable[[], None]:
     host, port = bound.getsockname()[:2]
     said = f"serving {settings.models[0]} at http://{_shown(host)}:{port}"
     return lambda: print(said, flush=True)
@@ -174,7 +134,7 @@ def _shown(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def scale_of(text: str | None, drain_s: float) -> Scale | None:
+def scale_of(text: str | None, drain_s: float, idle_s: float) -> Scale | None:
     """What `--replicas` says: `4`, or `2-8`. None where it is not given. Raises `ServeError`."""
     if text is None:
         return None
@@ -186,7 +146,7 @@ def scale_of(text: str | None, drain_s: float) -> Scale | None:
             f"--replicas must be a number such as 4, or a range such as 2-8, from 1 to "
             f"{MOST_REPLICAS}, not {text[:40]!r}"
         )
-    return Scale(int(numbers[0]), int(numbers[1]), drain_s)
+    return Scale(int(numbers[0]), int(numbers[1]), drain_s, idle_s)
 
 
 def _sampling(config: PipelineConfig, found: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -199,6 +199,24 @@ class ServeOptions:
             "Needs the extra `ray`. Default: one engine, in this process.",
         ),
     ] = None
+    fleet: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="With --replicas: their name on the cluster of RAY_ADDRESS, so that others can be "
+            "there, too. Without it: serve with the replicas of that name, which another command "
+            "has started with the same pipeline, and leave them when this one ends.",
+            show_default="stepweave",
+        ),
+    ] = None
+    idle_s: Annotated[
+        float,
+        Option(
+            min=0,
+            max=86400,
+            help="With --replicas 2-8: seconds of little load after which an engine is ended.",
+        ),
+    ] = 600.0
     drain_s: Annotated[
         float,
         Option(min=0, max=86400, help="Seconds that what runs may take to end after TERM."),

@@ -19,12 +19,13 @@ from .work import Message, Work
 class About:
     """What all replicas of a fleet have in common.
 
-    `digest` is that of their plan, `sampling` what the model's authors advise for requests that do
-    not say how tokens are drawn.
+    `digest` is that of their plan, `pipeline` that of all that their pipeline says, and `sampling`
+    what the model's authors advise for requests that do not say how tokens are drawn.
     """
 
     limits: Limits
     digest: str
+    pipeline: str
     sampling: Mapping[str, Any]
 
     def to_json(self) -> Message:
@@ -32,13 +33,16 @@ class About:
         return {
             "limits": asdict(self.limits),
             "digest": self.digest,
+            "pipeline": self.pipeline,
             "sampling": dict(self.sampling),
         }
 
     @classmethod
     def of(cls, told: Message) -> About:
         """From what travelled."""
-        return cls(Limits(**told["limits"]), told["digest"], told["sampling"])
+        return cls(
+            Limits(**told["limits"]), told["digest"], told.get("pipeline", ""), told["sampling"]
+        )
 
 
 class Fleet(Protocol):

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from ..configs.errors import ConfigError
 from ..configs.schema import PipelineConfig
@@ -51,7 +52,7 @@ class Replicated:
         config = chosen(model, pipeline, overrides)
         from .on_ray import RayFleet
 
-        fleet = RayFleet(config, Scale(replicas, replicas))
+        fleet = RayFleet(config, Scale(replicas, replicas), f"stepweave-{uuid4().hex[:8]}")
         self._end = fleet.close
         self._batch = Batch(config, fleet, fleet.about(), replicas)
 

@@ -23,7 +23,7 @@ from ..nodes.values import GROUP
 from .errors import RayUnavailable, ReplicaLost
 from .fleet import About
 from .gang import Gang
-from .hosted import about, generated
+from .hosted import about, digest_of_pipeline, generated
 from .live import ROUTERS, Routes
 from .prefix_router import ATTEMPT, PrefixRouter
 from .scale import Scale
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 HEALTH_PERIOD_S = 2.0
 HEALTH_TIMEOUT_S = 10.0
 """A replica that does not answer for so long three times in a row is replaced: one that hangs."""
+
+ANSWER_S = 10.0
+"""How long replicas that may be there have to answer."""
 
 STARTS = 2
 """How often a replica may fail to start before the deployment has failed."""
@@ -82,17 +85,54 @@ def _end(why: str) -> None:
 class RayFleet:
     """The replicas of one deployment. `close` ends them, and nothing else of the cluster."""
 
-    def __init__(self, config: PipelineConfig, scale: Scale, app: str = "stepweave") -> None:
-        """Start them, and wait until one of them serves. Raises `RayUnavailable`."""
+    def __init__(self, config: PipelineConfig, scale: Scale | None, app: str) -> None:
+        """Start as many as `scale` says, and wait until they serve; without one they are there.
+
+        Replicas of the same name and pipeline, which a front has left behind, are replaced one by
+        one. Raises `RayUnavailable`, also where those of that name run another pipeline.
+        """
         self._config, self._scale, self._app = config, scale, app
         self._attempts = count()
+        self._handle: Any = None
+        self._streams: Any = None
         try:
             if not ray.is_initialized():
-                _join_or_start_cluster(cpus=scale.most * config.ranks)
+                _join_or_start_cluster(cpus=scale.most * config.ranks if scale else None)
             serve.start(proxy_location="Disabled")
-            self._deploy()
+            found = self._find()
+            if scale is not None:
+                self._deploy(scale)
+            elif found is None:
+                raise RayUnavailable(f"no replicas named {app!r} are on the cluster")
         except (RayError, RayServeException, ConnectionError, RuntimeError, ValueError) as error:
             raise RayUnavailable(f"Ray cannot start the replicas: {shortly(error)}") from error
+
+    @classmethod
+    def of_another(cls, config: PipelineConfig, app: str) -> RayFleet:
+        """The replicas that another front has started. `close` leaves them as they are.
+
+        Raises `RayUnavailable` where there are none of that name and pipeline.
+        """
+        return cls(config, None, app)
+
+    def _find(self) -> About | None:
+        """What is known of replicas of this name that are there; None where there are none.
+
+        Raises `RayUnavailable` where they run another pipeline.
+        """
+        if self._app not in serve.status().applications:
+            return None
+        self._attach()
+        try:
+            found = About.of(self._handle.about.remote().result(timeout_s=ANSWER_S))
+        except TimeoutError:
+            return None
+        if found.pipeline != digest_of_pipeline(self._config):
+            raise RayUnavailable(
+                f"the replicas {self._app!r} on this cluster run another pipeline: give the same "
+                "one, with the same settings, or others a name with --fleet"
+            )
+        return found
 
     @property
     def live(self) -> int:
@@ -138,17 +178,26 @@ class RayFleet:
 
         Raises `RayUnavailable` where the new ones do not start; those that are left go on.
         """
+        if self._scale is None:
+            raise RayUnavailable("another front has started the replicas: it can replace them")
         try:
-            self._deploy()
+            self._deploy(self._scale)
         except (RayError, RayServeException, RuntimeError) as error:
             raise RayUnavailable(f"Ray cannot start the replicas: {shortly(error)}") from error
 
     def close(self) -> None:
-        """End the replicas."""
-        serve.delete(self._app)
+        """End the replicas, if they were started here."""
+        if self._scale is not None:
+            serve.delete(self._app)
 
-    def _deploy(self) -> None:
-        scale, config = self._scale, self._config
+    def _attach(self) -> None:
+        """Have one handle for all time: another would have a router that knows of nothing."""
+        if self._handle is None:
+            self._handle = serve.get_app_handle(self._app)
+            self._streams = self._handle.options(stream=True).generate
+
+    def _deploy(self, scale: Scale) -> None:
+        config = self._config
         host = backend_of_name(config.device).on_host
         rows, ranks = config.scheduler.max_rows, config.ranks
         most = rows + config.scheduler.max_queue
@@ -168,18 +217,22 @@ class RayFleet:
             ),
             **_autoscaling(scale, rows),
         )
-        self._handle: Any = serve.run(made.bind(config), name=self._app, route_prefix=None)
-        self._streams: Any = self._handle.options(stream=True).generate
+        serve.run(made.bind(config), name=self._app, route_prefix=None)
+        self._attach()
 
 
-def _join_or_start_cluster(cpus: int) -> None:
+def _join_or_start_cluster(cpus: int | None) -> None:
     """The cluster of RAY_ADDRESS, or one of this machine alone, with so many CPUs by its account:
     the replicas that are asked for have room, on however few cores.
+
+    Raises `RayUnavailable` where there has to be a cluster, and none is named.
     """
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     if address := os.environ.get("RAY_ADDRESS"):
         ray.init(address=address, namespace="stepweave", **quiet)
+    elif cpus is None:
+        raise RayUnavailable("RAY_ADDRESS has to name the cluster whose replicas are meant")
     else:
         own = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "num_cpus": cpus}
         ray.init(address="local", **own, **quiet)
@@ -190,6 +243,9 @@ def _autoscaling(scale: Scale, rows: int) -> dict[str, Any]:
     if scale.fixed:
         return {}
     found = AutoscalingConfig(
-        min_replicas=scale.least, max_replicas=scale.most, target_ongoing_requests=rows
+        min_replicas=scale.least,
+        max_replicas=scale.most,
+        target_ongoing_requests=rows,
+        downscale_delay_s=scale.idle_s,
     )
     return {"autoscaling_config": found}

@@ -10,12 +10,13 @@ class Scale:
     """`least` to `most` replicas, by the load.
 
     `drain_s`: seconds that one which is to end may take to finish what it works on; what is left
-    then goes on elsewhere.
+    then goes on elsewhere. `idle_s`: seconds of little load after which one ends.
     """
 
     least: int
     most: int
     drain_s: float = 30.0
+    idle_s: float = 600.0
 
     @property
     def fixed(self) -> bool:

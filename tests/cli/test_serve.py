@@ -132,9 +132,9 @@ def test_a_number_of_replicas_that_is_none_is_refused(
 
 
 def test_replicas_are_a_number_or_a_range() -> None:
-    assert serve.scale_of(None, 30.0) is None
-    assert serve.scale_of("4", 5.0) == Scale(4, 4, 5.0)
-    assert serve.scale_of("2-8", 30.0) == Scale(2, 8, 30.0)
+    assert serve.scale_of(None, 30.0, 600.0) is None
+    assert serve.scale_of("4", 5.0, 600.0) == Scale(4, 4, 5.0)
+    assert serve.scale_of("2-8", 30.0, 60.0) == Scale(2, 8, 30.0, 60.0)
     assert [f"{each}" for each in (Scale(4, 4), Scale(2, 8))] == ["4", "2 to 8"]
 
 
@@ -143,6 +143,13 @@ def test_replicas_without_ray_are_told_which_extra_has_it(monkeypatch: pytest.Mo
     status, [line] = told("quickstart", "--replicas", "2")
     assert status == 2
     assert line == "error: --replicas needs ray: pip install 'stepweave[ray]'"
+
+
+def test_replicas_of_another_front_need_ray_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_there", lambda module: module != "ray")
+    status, [line] = told("quickstart", "--fleet", "blue")
+    assert status == 2
+    assert line == "error: --fleet needs ray: pip install 'stepweave[ray]'"
 
 
 def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(

@@ -3,195 +3,58 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
-import aiohttp
 import pytest
 
-from tests.server.in_process import Process, serving
+from tests.replicas.clients import (
+    equal,
+    figure,
+    replicas,
+    replicated,
+    session_of,
+    together,
+    until,
+)
+from tests.server.in_process import Process
 
-STREAMS = 16
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-}
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    if importlib.util.find_spec("ray") is None:
-        if os.environ.get("STEPWEAVE_REQUIRE_RAY") == "1":
-            pytest.fail("ray is not installed: pip install 'stepweave[ray]'", pytrace=False)
-        pytest.skip("ray is not installed")
-    folder = tmp_path_factory.mktemp("ray")
-    with serving(folder, "quickstart", "--replicas", "2", RAY_ADDRESS="") as found:
+    with replicated(tmp_path_factory.mktemp("ray"), "quickstart", "--replicas", "2") as found:
         yield found
-        found.signal(signal.SIGTERM)
-        assert found.ended() == 0
 
 
-def asked(index: int, tokens: int) -> dict[str, Any]:
-    """A request that lasts: some are drawn, some greedy, some follow a grammar or call for n."""
-    body: dict[str, Any] = {
-        "messages": [{"role": "user", "content": f"Write a short story about fox {index}."}],
-        "max_tokens": tokens,
-        "ignore_eos": True,
-        "stream": True,
-        "seed": index,
-        "temperature": 0.9 if index % 2 else 0.0,
-    }
-    if index % 4 == 1:
-        body["frequency_penalty"] = 0.5
-    if index % 4 == 2:
-        text = f"Extract name and age as JSON: Max Tanaka is {40 + index} years old."
-        body["messages"][0]["content"] = text
-        body["response_format"] = {
-            "type": "json_schema",
-            "json_schema": {"name": "person", "schema": SCHEMA},
-        }
-    if index % 8 == 3:
-        body["n"] = 2
-    return body
-
-
-@dataclass
-class Answer:
-    """What a client made of a stream."""
-
-    texts: dict[int, str] = field(default_factory=dict)
-    ends: dict[int, str] = field(default_factory=dict)
-    ids: set[str] = field(default_factory=set)
-    errors: list[Any] = field(default_factory=list)
-    done: bool = False
-
-
-async def stream(
-    session: aiohttp.ClientSession,
-    body: dict[str, Any],
-    began: Callable[[], None] = lambda: None,
-) -> Answer:
-    """The whole of a stream. `began` is called when it has its first text."""
-    found = Answer()
-    async with session.post("/v1/chat/completions", json=body) as response:
-        assert response.status == 200, await response.text()
-        async for line in response.content:
-            if not line.startswith(b"data: "):
-                continue
-            if line.strip() == b"data: [DONE]":
-                found.done = True
-                continue
-            said = json.loads(line[6:])
-            if "error" in said:
-                found.errors.append(said)
-                continue
-            found.ids.add(said["id"])
-            for choice in said["choices"]:
-                index, text = choice["index"], choice["delta"].get("content") or ""
-                found.texts[index] = found.texts.get(index, "") + text
-                if choice["finish_reason"] is not None:
-                    found.ends[index] = choice["finish_reason"]
-                if text:
-                    began()
-    return found
-
-
-async def together(
-    session: aiohttp.ClientSession, tokens: int, when_all_began: Callable[[], None] | None = None
-) -> Sequence[Answer]:
-    """All streams at the same time; something happens when each of them has its first text."""
-    begun: set[int] = set()
-
-    def began(index: int) -> None:
-        begun.add(index)
-        if len(begun) == STREAMS and when_all_began is not None:
-            begun.add(-1)  # once
-            when_all_began()
-
-    return await asyncio.gather(
-        *(
-            stream(session, asked(index, tokens), lambda index=index: began(index))  # type: ignore[misc]
-            for index in range(STREAMS)
-        )
-    )
-
-
-def equal(found: Sequence[Answer], expected: Sequence[Answer]) -> None:
-    for answer, other in zip(found, expected, strict=True):
-        assert (answer.errors, answer.done) == ([], True)
-        assert (answer.texts, answer.ends) == (other.texts, other.ends)
-        assert len(answer.ids) == 1
-
-
-def replicas(service: Process) -> set[int]:
-    """The processes of its replicas: below its own, by the name that Ray gives them."""
-    parents: dict[int, int] = {}
-    names: dict[int, str] = {}
-    for each in Path("/proc").iterdir():
-        if each.name.isdecimal():
-            try:
-                said = (each / "stat").read_text()
-                names[int(each.name)] = (each / "cmdline").read_text()
-            except OSError:  # it has ended
-                continue
-            parents[int(each.name)] = int(said.rpartition(")")[2].split()[1])
-
-    def below(pid: int) -> bool:
-        return pid == service.child.pid or (pid in parents and below(parents[pid]))
-
-    return {
-        pid
-        for pid, name in names.items()
-        if name.startswith("ray::ServeReplica:stepweave") and below(pid)
-    }
-
-
-async def figure(session: aiohttp.ClientSession, name: str) -> float:
-    async with session.get("/metrics") as response:
-        lines = (await response.text()).splitlines()
-    [line] = [each for each in lines if each.startswith(f"{name}{{")]
-    return float(line.split()[-1])
-
-
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    while not await true():
-        await asyncio.sleep(0.2)
-
-
-def session_of(service: Process) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(service.url, timeout=aiohttp.ClientTimeout(total=None))
-
-
-def test_a_replica_is_killed_under_load_and_no_stream_can_tell(service: Process) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_replica_is_lost_under_load_and_no_stream_can_tell(
+    service: Process, number: signal.Signals
+) -> None:
     async def check() -> None:
         async with session_of(service) as session:
             expected = await together(session, 150)
-            assert await figure(session, "stepweave:moved_requests_total") == 0
+            moved = await figure(session, "stepweave:moved_requests_total")
             before = replicas(service)
             assert len(before) == 2
-            killed = min(before)
-            found = await together(session, 150, lambda: os.kill(killed, signal.SIGKILL))
-            assert await figure(session, "stepweave:moved_requests_total") > 0
+            lost = min(before)
+            found = await together(session, 150, lambda: os.kill(lost, number))
+            assert await figure(session, "stepweave:moved_requests_total") > moved
             equal(found, expected)
 
             async def whole_again() -> bool:
-                return await figure(session, "stepweave:replicas") == 2
+                there = replicas(service)
+                figured = await figure(session, "stepweave:replicas")
+                return figured == len(there) == 2 and lost not in there
 
             await until(whole_again)
-            assert len(replicas(service) - {killed}) == 2
             equal(await together(session, 150), expected)
 
     asyncio.run(check())
 
 
-@pytest.mark.nightly
 def test_replicas_are_replaced_one_by_one_and_no_request_fails(service: Process) -> None:
     async def check() -> None:
         async with session_of(service) as session:

@@ -165,5 +165,5 @@ def test_what_a_front_knows_of_its_replicas_is_the_same() -> None:
         draft_tokens=3,
         max_queue=9,
     )
-    about = About(limits, "abc", {"temperature": 0.5})
+    about = About(limits, "abc", "def", {"temperature": 0.5})
     assert About.of(travelled(about.to_json())) == about

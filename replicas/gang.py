@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,7 +29,12 @@ class Gang:
     the gang was closed. The followers are not there any more, then.
     """
 
-    def __init__(self, config: PipelineConfig, on_end: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: PipelineConfig,
+        on_end: Callable[[str], None],
+        program: Sequence[str] = ("-m", f"{__package__}.follower"),
+    ) -> None:
         self._on_end, self._over = on_end, threading.Lock()
         self._store = _Store(config.ranks)
         environment = {**os.environ, **self._store.environment}
@@ -37,7 +42,7 @@ class Gang:
         os.environ.update(self._store.environment | _rank(0, config.ranks))
         self.followers = [
             subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.follower"],
+                [sys.executable, *program],
                 stdin=subprocess.PIPE,
                 env={**environment, **_rank(rank, config.ranks)},
             )

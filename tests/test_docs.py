@@ -10,8 +10,9 @@ they make stays for those below. A comment before a block says what is special a
     <!-- not run: why -->     the block needs what a test here has not, such as several processes
 
 A word after the language is a file name: the block is written there. `pip install .` in a session
-installs what its files declare, for that session. `stepweave serve` goes on to the session's end,
-on a free port in place of 8000. UPDATE_GOLDEN=1 rewrites what is printed.
+installs what its files declare, for that session. `stepweave serve` goes on, on a free port in
+place of 8000, and is one service for all documents that start it alike. UPDATE_GOLDEN=1 rewrites
+what is printed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
@@ -96,6 +97,7 @@ class Session:
     """A reader who tries everything, in order."""
 
     document: Path
+    service: Callable[..., str]  # the address of what `stepweave serve` starts with these arguments
     printed: str = ""
     rewritten: dict[int, str] = field(default_factory=dict)  # line of the fence -> what it holds
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__docs__"})
@@ -146,10 +148,7 @@ class Session:
                     self.installs.enter_context(installed(Path(), site.resolve()))
                 continue
             if words[0].startswith("stepweave serve "):
-                folder = Path("service").resolve()
-                folder.mkdir()
-                process = serving(folder, *shlex.split(words[0])[2:])
-                self.served = self.installs.enter_context(process).url
+                self.served = self.service(*shlex.split(words[0])[2:])
                 continue
             asked = shlex.split(words[0].replace(SERVED, self.served))
             done = CliRunner().invoke(app, asked[1:])
@@ -195,14 +194,30 @@ def _examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Each runs in an empty folder, so whoever starts another like it could not tell the two."""
+    with ExitStack() as running:
+
+        @cache
+        def address(*arguments: str) -> str:
+            folder = tmp_path_factory.mktemp("service")
+            return running.enter_context(serving(folder, *arguments)).url
+
+        yield address
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_block_works_as_written(
-    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    document: Path,
+    service: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    session = Session(document)
+    session = Session(document, service)
     found = list(blocks(document))
     with session.installs:
         for block in found:

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,6 +33,7 @@ from stepweave.testing.engines import (
     tiny_request,
     tiny_requests,
 )
+from tests.shares import one_in
 
 WITH_WEIGHTS: list[Method] = ["draft_model", "eagle", "eagle3"]
 METHODS: list[Method] = [*WITH_WEIGHTS, "ngram"]
@@ -156,24 +159,33 @@ def test_synthetic_acceptance_keeps_as_many_drafts_as_it_says() -> None:
     assert 0.2 < engine.totals.accepted / engine.totals.drafted < 0.4  # (½ + ¼ + ⅛) / 3
 
 
-@pytest.mark.parametrize("method", METHODS)
+REJECTION = replace(BASE, policies=Policies(acceptance=Rejection()))
+ROOM: tuple[dict[str, Any], ...] = ({}, {"token_budget": 9}, {"num_blocks": 22})
+DRAWN = [
+    *(SamplingParams(max_tokens=16, temperature=0.9, seed=n, top_p=0.95) for n in range(3)),
+    SamplingParams(max_tokens=12),
+]
+
+
+@cache
+def by_serial_loop(method: Method) -> tuple[list[list[int]], list[tuple[int, int]]]:
+    """Tokens and counts of `DRAWN` at depth 1, with room for all."""
+    return outcome(replace(REJECTION, method=method), DRAWN)[:2]
+
+
+@pytest.mark.parametrize(
+    ("run", "room", "method"),
+    one_in(3, ((1, "serial"), (2, "threads"), (3, "threads")), ROOM, METHODS),
+)
 def test_rejection_sampling_gives_the_same_tokens_and_counts_at_every_depth(
-    method: Method,
+    run: tuple[int, str], room: dict[str, Any], method: Method
 ) -> None:
-    asked = [SamplingParams(max_tokens=16, temperature=0.9, seed=n, top_p=0.95) for n in range(3)]
-    asked.append(SamplingParams(max_tokens=12))
-    seen = set()
-    for depth, executor in [(1, "serial"), (2, "threads"), (3, "threads")]:
-        config = replace(
-            BASE, method=method, policies=Policies(acceptance=Rejection()), depth=depth
-        )
-        for changed in (config, replace(config, token_budget=9), replace(config, num_blocks=22)):
-            changed = replace(changed, executor=executor)
-            tokens, counts, engine = outcome(changed, asked)
-            seen.add(str((tokens, counts)))
-            assert ("draft_probs" in engine.plan.graph.states) == (method in WITH_WEIGHTS)
-    assert len(seen) == 1
-    assert tokens[3] == outcome(TinyConfig(), asked)[0][3]  # greedy rows are as without drafts
+    depth, executor = run
+    config = replace(REJECTION, method=method, depth=depth, executor=executor, **room)
+    tokens, counts, engine = outcome(config, DRAWN)
+    assert (tokens, counts) == by_serial_loop(method)
+    assert ("draft_probs" in engine.plan.graph.states) == (method in WITH_WEIGHTS)
+    assert tokens[3] == outcome(TinyConfig(), DRAWN)[0][3]  # greedy rows are as without drafts
 
 
 def test_two_drafters_in_a_step_are_refused_at_the_second() -> None:

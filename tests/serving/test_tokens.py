@@ -28,6 +28,7 @@ from stepweave.testing.engines import (
     tiny_requests,
 )
 from tests.serving.reference import expected
+from tests.shares import one_in
 
 REGEX = GrammarSpec.from_request({"regex": "[a-z]{2,9}( [0-9]{1,3}){0,2}"})
 SCHEMA = GrammarSpec.from_request(
@@ -119,24 +120,7 @@ def run_cell(
     return requests, table.preemptions
 
 
-def every_pair(*axes: Sequence[object]) -> list[object]:
-    """All combinations; nightly but for those whose places in the axes have an even sum.
-
-    These have every pair of values of two axes, where one axis of three has two values; of two
-    axes, every value.
-    """
-    return [
-        pytest.param(
-            *(value for _, value in combination),
-            marks=pytest.mark.nightly if sum(at for at, _ in combination) % 2 else (),
-        )
-        for combination in itertools.product(*map(enumerate, axes))
-    ]
-
-
-@pytest.mark.parametrize(
-    ("k", "grammar", "situation"), every_pair([0, 3], [*GRAMMARS], [*SITUATIONS])
-)
+@pytest.mark.parametrize(("k", "grammar", "situation"), one_in(2, (0, 3), GRAMMARS, SITUATIONS))
 def test_tokens_are_those_of_transformers_and_counts_do_not_depend_on_depth(
     k: int, grammar: str, situation: str
 ) -> None:
@@ -174,7 +158,7 @@ def test_tokens_are_those_of_transformers_and_counts_do_not_depend_on_depth(
 
 @pytest.mark.parametrize(
     ("acceptance", "situation"),
-    every_pair(["coupled", "rejection"], ["plain", "chunked prefill", "preemption", "gaps"]),
+    one_in(2, ("coupled", "rejection"), ("plain", "chunked prefill", "preemption", "gaps")),
 )
 def test_seeded_sampling_is_the_same_at_every_depth(acceptance: str, situation: str) -> None:
     seen: dict[int, set[str]] = {0: set(), 3: set()}

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, TypeVar
 from ..configs.abstract import AbstractGraph
 from ..configs.errors import ConfigError, Mark
 from ..graph.answers.between import ops_named
-from ..graph.answers.whatif import altered, scaled, with_costs
+from ..graph.answers.whatif import altered, scaled, with_costs, without_classes
 from ..graph.errors import GraphError, did_you_mean
 from ..graph.plan import Plan
 from ..graph.planner.compile import compile_plan
+from ..graph.step_graph import StepGraph
 from ..graph.verifier.verify import verify
 from .planned import Planned, costs_named, planned_with
 from .settings import overrides, pairs
@@ -32,6 +33,7 @@ class Change:
     slots: Mapping[str, int] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     rows: int | None = None  # at which the costs file is read, if not as given
+    without: frozenset[str] = frozenset()  # extensions
 
     @staticmethod
     def of(asked: WhatIfOptions) -> Change:
@@ -42,10 +44,12 @@ class Change:
             _read("--cost", asked.cost, number),
             _read("--slots", asked.slots, whole),
             overrides(asked.settings),
+            without=frozenset(asked.without or ()),
         )
 
     def __bool__(self) -> bool:
-        return bool(self.scale or self.cost or self.slots or self.settings or self.rows)
+        changed = (self.scale, self.cost, self.slots, self.settings, self.rows, self.without)
+        return any(changed)
 
     def with_(self, key: str, value: str) -> Change:
         """The same and one value of a sweep.
@@ -76,7 +80,7 @@ def configured(asked: WhatIfOptions, change: Change = PLAIN) -> Planned:
 
 def changed(asked: WhatIfOptions, plain: Planned, change: Change) -> Plan:
     """The plan after the change: derived anew, or with `--keep-plan` the same one, timed."""
-    if asked.keep_plan and (change.slots or change.settings or change.rows):
+    if asked.keep_plan and (change.slots or change.settings or change.rows or change.without):
         raise ConfigError.at(
             Mark("--keep-plan"), "keeps the plan: only costs can be changed with it"
         )
@@ -85,9 +89,12 @@ def changed(asked: WhatIfOptions, plain: Planned, change: Change) -> Plan:
     if asked.keep_plan:
         return with_costs(found.plan, durations)
     _know_values(asked.config, found.plan, change.slots)
-    if durations == found.plan.costs and not change.slots:
+    if durations == found.plan.costs and not change.slots and not change.without:
         return found.plan
-    return _compiled(found, durations, change.slots)
+    graph = found.plan.graph
+    if "keys" in change.without:
+        graph = without_classes(graph)
+    return _compiled(found, graph, durations, change.slots)
 
 
 def _read(option: str, texts: Sequence[str] | None, kind: Callable[[Mark, str], T]) -> dict[str, T]:
@@ -138,9 +145,11 @@ def _know_values(config: str, plan: Plan, slots: Mapping[str, int]) -> None:
             raise ConfigError.at(Mark(config), f"value {name!r} {said}{near}", "SW-UNKNOWN-NAME")
 
 
-def _compiled(found: Planned, costs: Mapping[str, float], slots: Mapping[str, int]) -> Plan:
-    """The plan that the compiler derives with these costs and slots."""
-    config, graph = found.loaded.config, found.plan.graph
+def _compiled(
+    found: Planned, graph: StepGraph, costs: Mapping[str, float], slots: Mapping[str, int]
+) -> Plan:
+    """The plan that the compiler derives for a graph with these costs and slots."""
+    config = found.loaded.config
     said = found.plan.costs_from if costs == found.plan.costs else altered(found.plan)
     if isinstance(config, AbstractGraph):
         plan = compile_plan(graph, costs=costs, slots=slots, costs_from=said)

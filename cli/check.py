@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..configs.errors import ConfigError
+from ..graph.answers.leases import leases_in_words
 from ..graph.errors import StepweaveError
 from ..graph.plan import Edge, Plan
 from .changed import Changed, changed
@@ -49,6 +50,7 @@ def success(plan: Plan, change: Changed | None = None) -> dict[str, Any]:
         "ok": True,
         "digest": plan.digest,
         **{key: found[key] for key in _PLAN_KEYS},
+        **({"leases": found["leases"]} if "leases" in found else {}),
         "errors": [],
         "costs_from": plan.costs_from,
         **({"costs": costs} if costs else {}),
@@ -105,6 +107,7 @@ def _plan_text(name: str, plan: Plan, change: Changed | None, proof: bool) -> st
         ("costs", plan.costs_from),
         ("critical cycle", _cycle(plan)),
         ("slots", _slots(plan)),
+        *([("keys", "; ".join(said))] if (said := leases_in_words(plan)) else []),
         *(("note", note) for note in plan.notes),
     ]
     lines = [f"{name}: sound"]

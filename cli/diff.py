@@ -63,6 +63,7 @@ def difference_lines(found: Difference, width: int) -> list[str]:
         _name_lines("values and states", found.data, width),
         _wait_lines(found, width),
         _slot_lines(found, width),
+        _lease_lines(found, width),
         _program_lines(found, width),
         _requirement_lines(found, width),
         _protection_lines(found, width),
@@ -136,6 +137,14 @@ def _slot_lines(found: Difference, width: int) -> list[str]:
         (f"~ {name}", f"{slots_text(a)} → {slots_text(b)}") for name, (a, b) in found.slots.items()
     ]
     return ["slots", *table(rows, width)]
+
+
+def _lease_lines(found: Difference, width: int) -> list[str]:
+    rows = []
+    for (state, source, target), steps in found.leases.items():
+        was, now = ("none" if each is None else f"{each:+d}" for each in steps)
+        rows.append((f"~ {state}: {source} → {target}", f"{was} → {now}"))
+    return ["keys", *table(rows, width)] if rows else []
 
 
 def _program_lines(found: Difference, width: int) -> list[str]:

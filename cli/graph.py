@@ -42,6 +42,12 @@ class FileFormat(StrEnum):
     JSON = "json"
 
 
+class Extension(StrEnum):
+    """Of the theory: what a plan can be derived without, to see what it gains."""
+
+    KEYS = "keys"
+
+
 class View(StrEnum):
     """What an SVG shows of a plan."""
 
@@ -156,6 +162,9 @@ class WhyOptions(OfPlan):
       stepweave graph why quickstart d2h_copy commit
       stepweave graph why quickstart draft.device d2h_copy.device --set depth=3
       stepweave graph why abstract_decode d2h_copy commit.host.advance --json
+    \b
+    With STATE:CLASS twice: after how many steps a key passes between two classes of users.
+      stepweave graph why kv_swap kv:swap kv:owner
     """
 
     config: Config
@@ -253,6 +262,7 @@ class WhatIfOptions:
       stepweave graph whatif abstract_decode --sweep scale.forward=0.1:1:10 -o sweep.svg
       stepweave graph whatif quickstart --sweep depth=1,2,3 --sweep cost.forward.device=100,1000
       stepweave graph whatif async_eagle3_grammar --costs llama_8b --sweep rows=1,8,32,128
+      stepweave graph whatif kv_swap --without keys
     """
 
     config: Config
@@ -275,6 +285,13 @@ class WhatIfOptions:
             metavar="KEY=VALUES",
             help="Try several values, A,B,C or FROM:TO:STEPS, of scale.NAME, cost.OP, "
             "slots.VALUE, rows (of --costs) or any setting. Two sweeps make a table.",
+        ),
+    ] = None
+    without: Annotated[
+        list[Extension] | None,
+        Option(
+            help="Plan without an extension. keys: as if all users of a keyed state were of one "
+            "class."
         ),
     ] = None
     keep_plan: Annotated[

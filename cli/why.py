@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..configs.errors import ConfigError, Mark
 from ..graph.answers.between import Between, Order, between, ops_named
 from ..graph.answers.explain import Reason, WaitExplanation, path_words
+from ..graph.answers.leases import explain_lease
 from ..graph.answers.requirement_words import merged
 from ..graph.errors import GraphError
 from ..graph.plan import Plan
@@ -22,11 +23,40 @@ if TYPE_CHECKING:
 def why(asked: WhyOptions) -> None:
     """Print every wait between two nodes or ops with what it is for."""
     plan = asked.plan()
+    if ":" in asked.first and ":" in asked.then:
+        why_lease(asked, plan)
+        return
     found = _between(asked, plan)
     if asked.json:
         print(json.dumps({"config": asked.config, **found.to_json()}))
     else:
         print("\n".join(_why_lines(plan, found, (asked.first, asked.then), columns())))
+
+
+def why_lease(asked: WhyOptions, plan: Plan) -> None:
+    """Print after how many steps a key passes between two classes of users, and why no sooner."""
+    (state, source), (other, target) = (name.rsplit(":", 1) for name in (asked.first, asked.then))
+    try:
+        if other != state:
+            raise GraphError(
+                f"a key of {state!r} stays one of it: say {asked.first} {state}:{target}",
+                code="SW-UNKNOWN-NAME",
+            )
+        found = explain_lease(plan, state, source, target)
+    except GraphError as error:
+        raise ConfigError.at(Mark(asked.config), error.message, error.code) from error
+    if asked.json:
+        print(json.dumps({"config": asked.config, **found.to_json()}))
+        return
+    width = columns()
+    lines = paragraph(found.headline, width)
+    for number, line in enumerate(found.lines()[1:]):
+        lines += paragraph(line, width, 2, ("why       ", "sooner    ")[number])
+    for number, wait in enumerate(plan.waits):
+        if any(each.hazard == "LEASE" and each.value == state for each in wait.protects):
+            said = f"wait {number + 1}, {wait.target} for {wait.source} of {ago(wait.distance)}"
+            lines += paragraph(said, width, 2, "needs     ")
+    print("\n".join(lines))
 
 
 def why_not(asked: WhyNotOptions) -> None:

@@ -17,6 +17,7 @@ from ..graph.node import Node, Op, State, Value
 from ..graph.ranks import Ranked, ranked_graph
 from ..graph.step_graph import StepGraph
 from ..nodes.node_config import Microseconds, Name, ReadText, parse_read
+from .abstract_keys import AbstractLease, Classes, Keys
 from .abstract_ranks import (
     AbstractCollective,
     AbstractMessage,
@@ -51,6 +52,7 @@ class AbstractPhase(Part):
     cost_us: Microseconds | None = Field(default=None, description="Duration in µs.")
     agrees: Agrees = False
     decides: Decides = None
+    classes: Classes = Field(default_factory=dict, max_length=256)
 
     def op(self) -> Op:
         return _op(self, self.name)
@@ -68,6 +70,7 @@ class AbstractOp(Part):
     cost_us: Microseconds | None = Field(default=None, description="Duration in µs.")
     agrees: Agrees = False
     decides: Decides = None
+    classes: Classes = Field(default_factory=dict, max_length=256)
     phases: tuple[AbstractPhase, ...] = Field(
         default=(),
         max_length=64,
@@ -77,7 +80,7 @@ class AbstractOp(Part):
     @model_validator(mode="after")
     def _either_phases_or_accesses(self) -> AbstractOp:
         said = self.model_fields_set - {"phases"}
-        if self.phases and any(getattr(self, key) not in ((), None, False) for key in said):
+        if self.phases and any(getattr(self, key) not in ((), None, False, {}) for key in said):
             raise ValueError("an op with phases declares reads, writes and cost_us in its phases")
         return self
 
@@ -94,6 +97,7 @@ def _op(part: AbstractOp | AbstractPhase, phase: str | None) -> Op:
         cost_us=part.cost_us,
         agrees=part.agrees,
         decides=part.decides or "",
+        classes=tuple(part.classes.items()),
     )
 
 
@@ -213,7 +217,18 @@ class AbstractState(Part):
 
     name: Name = Field(description="Name of the state. `- kv` is short for `- {name: kv}`.")
     across: Across = None
+    keys: Keys = None
+    leases: tuple[AbstractLease, ...] = Field(
+        default=(),
+        max_length=256,
+        description="With `keys`: after how many steps a key passes from one class of users to "
+        "another at most, where the derived number is not to be taken.",
+    )
     _line: int | None = PrivateAttr(default=None)
+
+    def state(self) -> State:
+        pins = tuple(lease.pin() for lease in self.leases)
+        return State(self.name, line=self._line, across=self.across, keys=self.keys, leases=pins)
 
 
 def _state_by_name(state: Any) -> Any:
@@ -289,7 +304,7 @@ class AbstractGraph(Part):
     def step_graph(self, name: str = "step") -> StepGraph:
         """The declared graph, validated. Raises `GraphError` with the line of what is wrong."""
         values = [value.value(name) for name, value in self.values.items()]
-        states = [State(s.name, line=s._line, across=s.across) for s in self.states]
+        states = [each.state() for each in self.states]
         if self.ranks is not None:
             return ranked_graph(
                 [node.ranked(self.ranks) for node in self.nodes],

@@ -173,6 +173,13 @@ class Binder:
             run=_body(use, self._resources) if bodies else None,
             agrees=use.op.agrees,
             decides=use.op.decides,
+            classes=tuple(
+                dict.fromkeys(
+                    (state, users)
+                    for parameter, state in use.states.items()
+                    if (users := use.op.parameters[parameter].users) is not None
+                )
+            ),
         )
 
     def _of(self, node: Declared) -> Iterator[_Use]:

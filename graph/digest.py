@@ -45,4 +45,5 @@ def declaration_digest(
 
 
 def _op(op: Op) -> list[object]:
-    return [op.phase, [[read.name, read.carry] for read in op.reads], list(op.writes)]
+    said: list[object] = [op.phase, [[r.name, r.carry] for r in op.reads], list(op.writes)]
+    return [*said, [list(each) for each in op.classes]] if op.classes else said

@@ -19,6 +19,7 @@ Storage = Literal["slots", "fresh"]
 Side = Literal["host", "device"]
 Across = Literal["same", "own"]
 Meeting = Literal["collective", "message"]
+OWNER = "owner"  # the class of users of who does not say
 
 
 class OpContext(Protocol):
@@ -98,8 +99,9 @@ class State(Generic[T]):
     """A named datum of type T changed in place across steps: request table, KV cache, matchers.
 
     `make` makes it from resources, its parameters. `keys` names the pool whose keys name its parts,
-    such as the KV blocks: a key that is released may be granted again when the plan orders what the
-    old owner's steps do to this state before what the new owner's do. A state is made once for an
+    such as the KV blocks: the state is *keyed*. Ops of one class of users (`Op.classes`) access it
+    in the reference order; between classes a key changes hands by a lease (`planner/leases.py`).
+    `leases` pins some: (from class, to class, steps at most). A state is made once for an
     engine and lives on from run to run; with `per_run` each run begins with a new one. `across`
     ranks, as of a value: that a queue of arrivals is `own`, say.
     """
@@ -108,6 +110,7 @@ class State(Generic[T]):
     line: int | None = field(default=None, compare=False)
     make: Callable[..., T] | None = field(default=None, compare=False)
     keys: str | None = field(default=None, compare=False)
+    leases: tuple[tuple[str, str, int], ...] = field(default=(), compare=False)
     per_run: bool = field(default=False, compare=False)
     across: Across | None = None
 
@@ -133,6 +136,9 @@ class Op:
     Where several ranks run the graph: what an op writes is equal on all of them if what it reads
     is, or if it `agrees` on it with them, by a broadcast, say. `decides` is what of the step's
     course it decides, in words (the rows of the batch); it must be the same decision on all ranks.
+
+    `classes` has the class of users, by keyed state, on whose behalf it accesses that state; where
+    it names none it is `OWNER`.
     """
 
     reads: tuple[Read, ...] = ()
@@ -142,6 +148,11 @@ class Op:
     run: Run | None = field(default=None, compare=False)
     agrees: bool = False
     decides: str = ""
+    classes: tuple[tuple[str, str], ...] = ()
+
+    def class_of(self, state: str) -> str:
+        """The class of users for which the op accesses a keyed state."""
+        return next((users for name, users in self.classes if name == state), OWNER)
 
 
 @dataclass(frozen=True, slots=True)

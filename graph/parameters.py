@@ -49,6 +49,7 @@ class Parameter:
     carry: int = 0
     optional: bool = False
     when: Callable[..., bool] | None = None
+    users: str | None = None  # the class for which a keyed state is accessed
 
     @property
     def name(self) -> str:
@@ -79,27 +80,33 @@ def optional(value: Value[T, Any] | str, carry: int = 0) -> T | None:
     return cast(T, _parameter("read", value, Value, carry=carry, optional=True))
 
 
-def state(of: State[T] | str) -> T:
-    """A state, to look at. Raises `GraphError` for what is no state."""
-    return cast(T, _parameter("state", of, State))
+def state(of: State[T] | str, *, users: str | None = None) -> T:
+    """A state, to look at. Raises `GraphError` for what is no state.
+
+    `users`: the class for which a keyed state is accessed, as of all functions below; None: that
+    of the owner.
+    """
+    return cast(T, _parameter("state", of, State, users=users))
 
 
-def optional_state(of: State[T] | str, when: Callable[..., bool] | None = None) -> T | None:
+def optional_state(
+    of: State[T] | str, when: Callable[..., bool] | None = None, *, users: str | None = None
+) -> T | None:
     """`state` where another node updates it, else None and no access at all.
 
     `when` decides from resources, its parameters, whether it is wanted. Raises `GraphError`.
     """
-    return cast(T, _parameter("state", of, State, optional=True, when=when))
+    return cast(T, _parameter("state", of, State, optional=True, when=when, users=users))
 
 
-def update(of: State[T] | str) -> T:
+def update(of: State[T] | str, *, users: str | None = None) -> T:
     """A state, to be changed in place. Raises `GraphError` for what is no state."""
-    return cast(T, _parameter("update", of, State))
+    return cast(T, _parameter("update", of, State, users=users))
 
 
-def optional_update(of: State[T] | str) -> T | None:
+def optional_update(of: State[T] | str, *, users: str | None = None) -> T | None:
     """`update` where another node has the state, else None, no access. Raises `GraphError`."""
-    return cast(T, _parameter("update", of, State, optional=True))
+    return cast(T, _parameter("update", of, State, optional=True, users=users))
 
 
 def buffer(value: Value[Any, B] | str) -> B:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from .step_graph import StepGraph
@@ -63,6 +63,20 @@ class Edge:
     witness: tuple[tuple[str, int], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """When a key of a keyed state may change hands.
+
+    A key that users of the class `source` had in step s at last may be had by those of the class
+    `target` from step s + `steps` on.
+    """
+
+    state: str
+    source: str
+    target: str
+    steps: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """Actor orders, waits, slots and proof of one step graph."""
@@ -72,7 +86,7 @@ class Plan:
         str, tuple[Placed, ...]
     ]  # in iteration t, the actor runs op for step t − offset
     waits: tuple[Wait, ...]
-    edges: tuple[Edge, ...]  # RAW, WAR, WAW: one for each pair of conflicting accesses; BOUND
+    edges: tuple[Edge, ...]  # RAW, WAR, WAW: for each pair of conflicting accesses; LEASE, BOUND
     launch_order: tuple[Edge, ...]  # what streams need of the host order (hazard "LAUNCH")
     slots: Mapping[str, int | None]  # None where the value is fresh
     period_us: float
@@ -80,6 +94,7 @@ class Plan:
     notes: tuple[str, ...] = ()  # e.g. what a guarding wait costs, or that a heuristic was used
     costs: Mapping[str, float] = field(default_factory=dict)  # op -> µs used for the period
     costs_from: str = HINTS  # where the costs come from, for people; no part of the digest
+    leases: tuple[Lease, ...] = ()  # by keyed state, for each two classes whose accesses conflict
 
     @property
     def records(self) -> frozenset[str]:
@@ -87,11 +102,19 @@ class Plan:
         return frozenset(wait.source for wait in self.waits)
 
     @property
+    def has_classes(self) -> bool:
+        """Whether keys of some state pass between classes of users."""
+        return any(lease.source != lease.target for lease in self.leases)
+
+    @property
     def requirements(self) -> int:
         return len(self.edges)
 
     def to_json(self) -> dict[str, Any]:
-        """The canonical form, without the graph's code objects; the digest is of this."""
+        """The canonical form, without the graph's code objects; the digest is of this.
+
+        Leases are a part of it where users have classes; else they follow from the rest.
+        """
         return {
             "actors": {name: [list(placed) for placed in ops] for name, ops in self.actors.items()},
             "waits": [
@@ -118,6 +141,7 @@ class Plan:
             "period_us": self.period_us,
             "critical_cycle": [list(placed) for placed in self.critical_cycle],
             "notes": list(self.notes),
+            **({"leases": [asdict(each) for each in self.leases]} if self.has_classes else {}),
         }
 
     @property

@@ -187,6 +187,7 @@ def _op_at(op: Op, rank: int) -> Op:
         op,
         reads=tuple(Read(at_rank(read.name, rank), read.carry) for read in op.reads),
         writes=tuple(at_rank(name, rank) for name in op.writes),
+        classes=tuple((at_rank(name, rank), users) for name, users in op.classes),
     )
 
 

@@ -276,6 +276,39 @@ def _check_costs(graph: StepGraph) -> None:
             number(f"node {node.name!r}", "cost_us", op.cost_us)
 
 
+def _check_classes(graph: StepGraph) -> None:
+    """Classes are of keyed states that their op accesses; pinned leases, of classes there are."""
+    classes: dict[str, dict[str, None]] = {}
+    for vertex, _, name in _accesses(graph):
+        if name in graph.states:
+            classes.setdefault(name, {})[vertex.op.class_of(name)] = None
+    touched = {(vertex.name, name) for vertex, _, name in _accesses(graph)}
+    for vertex in graph.vertices.values():
+        for name, users in vertex.op.classes:
+            state, problem = graph.states.get(name), ""
+            if (vertex.name, name) not in touched or state is None:
+                problem = f"which is no state that it accesses{did_you_mean(name, graph.states)}"
+            elif state.keys is None:
+                problem = f"which has no keys: say `keys` of {name!r}, the name of their pool"
+            if problem:
+                said = f"{vertex.name!r} has the class {users!r} for {name!r}, {problem}"
+                raise _wrong(vertex.node, "SW-CLASS", said, "Or drop the class.")
+    for state in graph.states.values():
+        for *pair, steps in state.leases:
+            where = f"state {state.name!r}"
+            whole(where, "a lease", steps, -MAX_DISTANCE, code="SW-LEASE")
+            for users in pair:
+                known = classes.get(state.name, {})
+                if state.keys is None or users not in known:
+                    raise GraphError(
+                        f"{where}: a lease names the class {users!r}, which no op has for it"
+                        f"{did_you_mean(str(users), known)}. Name it in `classes` of an op, or "
+                        "drop the lease.",
+                        code="SW-CLASS",
+                        line=state.line,
+                    )
+
+
 _CHECKS: tuple[Callable[[StepGraph], None], ...] = (
     _check_nodes,
     _check_actors,
@@ -285,5 +318,6 @@ _CHECKS: tuple[Callable[[StepGraph], None], ...] = (
     _check_writers,
     _check_places,
     _check_costs,
+    _check_classes,
     check_ranks,
 )

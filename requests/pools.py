@@ -3,8 +3,7 @@
 Releasing a key on the host does not touch what it names: steps already scheduled may still read
 and write there. So a key comes back with the last step that was scheduled with it, and may be
 granted at step j only if the graph orders that step's accesses before those of step j. The
-distance that takes is derived from the plan (`graph.planner.pools.reuse_distance`); on one stream
-it is 1.
+distance that takes is a lease of the plan (`graph.planner.leases`); on one stream it is 1.
 
 A key may have several users who only read what it names. It is released when the last of them
 gives it back, and the rule counts the last step of any of them. What is worth keeping stays

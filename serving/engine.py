@@ -18,10 +18,10 @@ from ..executors.recorder import Recorder
 from ..executors.report import RunReport
 from ..executors.run import Executor, run
 from ..graph.errors import GraphError, StepweaveError, shortly
-from ..graph.node import State
+from ..graph.node import OWNER, State
 from ..graph.parameters import Resource, Resources
 from ..graph.plan import Plan
-from ..graph.planner.pools import reuse_distance
+from ..graph.planner.leases import pool_leases
 from ..graph.verifier.verified import verified
 from ..models.causal_lm import CausalLM
 from ..models.loading import Loading
@@ -151,9 +151,8 @@ class Engine:
         return state.make()
 
     def _reuse(self, keys: str) -> int:
-        """After how many steps a key of that pool may be granted anew."""
-        states = [state.name for state in self._lasting if state.keys == keys]
-        return max((reuse_distance(self.plan, name) for name in states), default=1)
+        """After how many steps a key of that pool may be granted to another request."""
+        return max(1, pool_leases(self.plan, keys).get((OWNER, OWNER), 1))
 
     def run(self, table: RequestTable, *, trace: bool | Recorder = False) -> RunReport:
         """Serve what is submitted to `table`, now or meanwhile, until all have ended.

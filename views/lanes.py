@@ -11,6 +11,7 @@ from itertools import pairwise
 from string import ascii_letters, digits
 
 from ..graph import arguments
+from ..graph.answers.leases import leases_in_words
 from ..graph.answers.timetable import Timetable, timetable
 from ..graph.plan import Plan
 from .words import across, carried, clip, count, protected
@@ -42,6 +43,7 @@ def lanes(
         _wait_lines(plan, width),
         _meeting_lines(plan, width),
         _slot_lines(plan, width),
+        _flow("keys", leases_in_words(plan), width),
         period_lines(plan, width),
         _edge_lines(plan, width) if proof else [],
     ]

@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 from ..graph import arguments
 from ..graph.answers.explain import explain_wait
-from ..graph.plan import Edge, Plan
+from ..graph.answers.leases import explain_lease
+from ..graph.plan import Edge, Lease, Plan
 from .html import asset, embedded, palette, policy
 from .page_data import page_data
 from .svg_dag import dag_svg
@@ -70,6 +71,9 @@ def _tables(plan: Plan) -> Iterator[str]:
     yield _table("values", "Values", ["value", "place", "slots", "written by", "read by"], values)
     ops = (_op_cells(plan, name) for name in plan.graph.vertices)
     yield _table("ops", "Ops", ["op", "actor", "µs", "reads", "writes"], ops)
+    if plan.has_classes:
+        leases = (_lease_cells(plan, lease) for lease in plan.leases)
+        yield _table("keys", "Keys", ["state", "from", "to", "steps", "why"], leases)
     if plan.notes:
         notes = ((escape(note),) for note in plan.notes)
         yield _table("notes", "Notes", ["note"], notes)
@@ -91,6 +95,13 @@ def _table(name: str, caption: str, heads: Iterable[str], rows: Iterable[tuple[s
 def _link(kind: str, name: str, text: str | None = None) -> str:
     address = f"#{kind}={quote(name, safe='')}"
     return f'<a href="{escape(address)}">{escape(name if text is None else text)}</a>'
+
+
+def _lease_cells(plan: Plan, lease: Lease) -> tuple[str, ...]:
+    """A lease, and why it is not shorter."""
+    why = explain_lease(plan, lease.state, lease.source, lease.target).reason
+    names = (lease.state, lease.source, lease.target, str(lease.steps), why)
+    return tuple(map(escape, names))
 
 
 def _wait_cells(plan: Plan, index: int) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from ..graph.answers.leases import leases_in_words
 from ..graph.plan import Plan, Wait
 from .drawn import critical_cycle, slot_words
 from .svg import clipped, flowed, legend_lines, text, text_width
@@ -45,6 +46,8 @@ def _flows(plan: Plan, key: Mapping[str, str], room: float) -> Iterator[tuple[st
     yield "costs", flowed("", plan.costs_from.split(), room, 12, " ")
     if plan.waits:
         yield "waits", [line for wait in plan.waits for line in _wait_lines(plan, wait, room)]
+    if said := leases_in_words(plan):
+        yield "keys", flowed("", said, room, 12, " · ")
     for note in plan.notes:
         yield "note", flowed("", note.split(), room, 12, " ")
     if key:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, Literal, NamedTuple
 
 from .. import arguments
@@ -64,6 +65,7 @@ class Difference:
     incidental: tuple[Needed, ...]  # met by a program, a launch or a wait; now by a path only
     direct: tuple[Needed, ...]  # the other way round
     proofs: int  # requirements whose witness alone differs
+    leases: Mapping[tuple[str, str, str], tuple[int | None, int | None]]  # that are not the same
 
     @property
     def cycle_changed(self) -> bool:
@@ -93,6 +95,7 @@ class Difference:
                 actor: [[list(placed) for placed in program] for program in pair]
                 for actor, pair in self.programs.items()
             },
+            **({"leases": list(starmap(_lease_json, self.leases.items()))} if self.leases else {}),
             "costs": {op: list(pair) for op, pair in self.costs.items()},
             "requirements": {
                 "removed": [_edge_json(edge) for edge in self.requirements_removed],
@@ -143,7 +146,20 @@ def difference(before: Plan, after: Plan) -> Difference:
         tuple(each for each in both if each.change == "incidental"),
         tuple(each for each in both if each.change == "direct"),
         sum(_proved_otherwise(each) for each in both),
+        _leases(before, after),
     )
+
+
+def _leases(before: Plan, after: Plan) -> dict[tuple[str, str, str], tuple[int | None, int | None]]:
+    """Where users have classes; else they follow from the waits."""
+    if not (before.has_classes or after.has_classes):
+        return {}
+    was, now = (
+        {(each.state, each.source, each.target): each.steps for each in plan.leases}
+        for plan in (before, after)
+    )
+    pairs = {key: (was.get(key), now.get(key)) for key in dict.fromkeys([*was, *now])}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _edges(plan: Plan) -> dict[Key, Edge]:
@@ -187,6 +203,10 @@ def _edge_json(edge: Edge) -> dict[str, Any]:
         "distance": edge.distance,
         "by": edge.by,
     }
+
+
+def _lease_json(key: tuple[str, str, str], steps: tuple[int | None, int | None]) -> dict[str, Any]:
+    return {"state": key[0], "from": key[1], "to": key[2], "steps": list(steps)}
 
 
 def _needed_json(each: Needed) -> dict[str, Any]:

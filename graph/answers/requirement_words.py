@@ -21,6 +21,12 @@ def needed_words(plan: Plan, edge: Edge) -> str:
     if edge.hazard == "BOUND":
         ahead = f"at most {counted(edge.distance, 'step')} ahead of"
         return f"{edge.target} on {edge.to_stream} is {ahead} {edge.source} on {edge.from_stream}."
+    if edge.hazard == "LEASE":
+        users = [plan.graph.vertices[op].op.class_of(name) for op in (edge.source, edge.target)]
+        return (
+            f"{first} touches a key of {name} for {users[0]}; {then} touches it for {users[1]}, "
+            "who gets it next."
+        )
     if name in plan.graph.states:
         verbs = {"R": f"reads {name}", "W": f"changes {name} in place"}
         return (
@@ -47,6 +53,11 @@ def broken_words(plan: Plan, edge: Edge) -> str:
         return (
             f"nothing would limit how far {edge.target} runs ahead of {edge.source}, nor how many "
             "versions wait to be read."
+        )
+    if edge.hazard == "LEASE":
+        return (
+            f"no number of steps would be enough for a key of {name} to pass from the users of "
+            f"{edge.source} to those of {edge.target}, or a greater one."
         )
     if name in plan.graph.states:
         return {

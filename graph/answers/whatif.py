@@ -8,9 +8,11 @@ from itertools import groupby
 from typing import Any
 
 from .. import arguments
+from ..node import Op
 from ..plan import Plan
 from ..planner.events import plan_edges
 from ..planner.period import period
+from ..step_graph import StepGraph
 
 CHANGED = ", changed here"
 
@@ -50,6 +52,20 @@ def bound_by(plan: Plan) -> str:
         turn = next((k for k, actor in enumerate(actors) if actor != actors[0]), 0)
         actors = actors[turn:] + actors[:turn]
     return " → ".join(actor for actor, _ in groupby(actors)) or "nothing: no op takes time"
+
+
+def without_classes(graph: StepGraph) -> StepGraph:
+    """The graph as if all users of a keyed state were of one class: each two that conflict wait."""
+
+    def plain(op: Op) -> Op:
+        return replace(op, classes=())
+
+    nodes = (
+        replace(node, host=tuple(map(plain, node.host)), device=tuple(map(plain, node.device)))
+        for node in graph.nodes
+    )
+    states = {name: replace(state, leases=()) for name, state in graph.states.items()}
+    return replace(graph, nodes=tuple(nodes), states=states)
 
 
 @dataclass(frozen=True, slots=True)

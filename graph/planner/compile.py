@@ -20,6 +20,7 @@ from .bounds import bounded
 from .budget import Budget
 from .channels import derive_capacities
 from .events import Actors, Precedence, listing_programs, with_streams
+from .leases import lease_notes, leased
 from .lifting import lifted, one_of_equal_ranks
 from .matching import check_matching
 from .order import OrderChoice, choose_order
@@ -136,7 +137,8 @@ def plan_for(
     fewest_waits(frame, Needs.of(frame, fixed))  # raises a deadlock that no slots can cure
     slots, compared = _slots(frame, fixed, pins, costs, Budget())
     data = requirements(graph, slots)
-    needed, found = bounded(frame, data, synchronize(frame, data), costs)
+    tied, found, leases = leased(frame, data, synchronize(frame, data), costs)
+    needed, found = bounded(frame, tied, found, costs)
     prover = Prover(frame, found)
     result = period(graph, found.orders(frame), costs)
     return Plan(
@@ -152,6 +154,7 @@ def plan_for(
             *notes,
             *_SLOT_NOTES[compared],
             *_guards(frame, slots, needed, found, costs, result.us),
+            *lease_notes(found.waits),
             *(
                 f"bounding wait {r.source} → {r.target} (+{r.distance}): nothing else limits how "
                 f"far {r.target} runs ahead"
@@ -161,6 +164,7 @@ def plan_for(
             *(f"value {name!r} is never read" for name in unread_values(graph)),
         ),
         costs=costs,
+        leases=leases,
     )
 
 

@@ -45,7 +45,10 @@ def _signature(
 
     def ops(node: Node) -> Sequence[object]:
         return [
-            (op.phase, [(plain(r.name), r.carry) for r in op.reads], [*map(plain, op.writes)])
+            (
+                *(op.phase, [(plain(r.name), r.carry) for r in op.reads], [*map(plain, op.writes)]),
+                [(plain(state), users) for state, users in op.classes],
+            )
             for op in (*node.host, *node.device)
         ]
 
@@ -58,7 +61,7 @@ def _signature(
             for n in part.nodes
         ],
         [replace(v, name=plain(name), initial=None) for name, v in part.values.items()],
-        [plain(name) for name in part.states],
+        [(plain(name), state.keys, state.leases) for name, state in part.states.items()],
         {plain(name): costs[name] for name in part.vertices},
         {plain(name): pins[name] for name in part.values if name in pins},
     )
@@ -79,6 +82,7 @@ def lifted(plan: Plan, graph: StepGraph, costs: Mapping[str, float]) -> Plan:
         slots={name: k for copy in copies for name, k in copy.slots.items()},
         notes=(*plan.notes, note),
         costs=costs,
+        leases=tuple(lease for copy in copies for lease in copy.leases),
     )
 
 
@@ -117,4 +121,5 @@ def _on(plan: Plan, rank: int) -> Plan:
         edges=tuple(map(edge, plan.edges)),
         launch_order=tuple(map(edge, plan.launch_order)),
         slots={name(value): k for value, k in plan.slots.items()},
+        leases=tuple(replace(lease, state=name(lease.state)) for lease in plan.leases),
     )

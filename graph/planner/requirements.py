@@ -25,7 +25,7 @@ class Requirement:
     source: str
     target: str
     distance: int
-    hazard: Literal["RAW", "WAR", "WAW", "LAUNCH", "BOUND"]
+    hazard: Literal["RAW", "WAR", "WAW", "LAUNCH", "LEASE", "BOUND"]
     value: str = ""
     carry: int = 0
 
@@ -79,7 +79,8 @@ def state_requirements(graph: StepGraph, state: str) -> list[Requirement]:
     The order is by (step + offset, listing position), so of two ops the one listed later
     follows in the same iteration, and the one listed earlier in the next. Farther pairs follow.
     It is the *declared* order and offsets that count: which order the host threads are given
-    later must not change what the pipeline means.
+    later must not change what the pipeline means. Users of different classes never have one key
+    at a time, and `leases.py` orders those who have it one after another.
     """
     accesses: list[tuple[Vertex, bool]] = []
     for vertex in graph.vertices.values():
@@ -90,7 +91,7 @@ def state_requirements(graph: StepGraph, state: str) -> list[Requirement]:
     return [
         Requirement(u.name, v.name, reference_distance(u, v), _hazard(u_writes, v_writes), state)
         for (u, u_writes), (v, v_writes) in product(accesses, repeat=2)
-        if u_writes or v_writes
+        if (u_writes or v_writes) and u.op.class_of(state) == v.op.class_of(state)
     ]
 
 

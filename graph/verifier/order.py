@@ -65,8 +65,8 @@ def _state_needs(state: str, ops: Sequence[Vertex]) -> Iterator[Need]:
     ]
     for first, a in touching:
         for second, b in touching:
-            if a == b == "R":
-                continue
+            if a == b == "R" or first.op.class_of(state) != second.op.class_of(state):
+                continue  # a key that passes between classes: `leases.py`
             # The least d for which (step + offset, position) of `second` at i + d is later.
             gap = first.offset - second.offset + (first.position >= second.position)
             yield Need(f"{b}A{a}", state, 0, first.name, second.name, gap)

@@ -38,6 +38,14 @@ def goal_of(plan: Plan, need: Need) -> str:
     return after.node.op_names(after.side)[0] if after.node.comm else need.after
 
 
+def is_met(plan: Plan, need: Need, distance: Distances) -> bool:
+    """Whether the plan has what is needed."""
+    goal = goal_of(plan, need)
+    if goal != need.after and goal == need.before:
+        return need.distance >= 0  # the launch op itself is the first access
+    return distance.ordered(need.before, goal, need.distance)
+
+
 def is_reversed(plan: Plan, need: Need, distance: Distances) -> bool:
     """Whether a wait for it would close a cycle of distance ≤ 0."""
     goal = goal_of(plan, need)

@@ -11,6 +11,7 @@ orderings do exist, and compares. A plan passes if
 - no cycle of its orderings has a total distance ≤ 0 (such a plan would stop for ever);
 - every required ordering has a path at most as long as its distance (SW-RAW-…, SW-WAR-…,
   SW-WAW-…, by the sides of the two accesses);
+- no key of a keyed state can change hands before its old users are done with it (SW-LEASE);
 - no op can run ahead of another of its rank without end (SW-BOUND);
 - streams receive their ops in the order in which they run them (SW-LAUNCH), and every stream
   wait is enqueued after the record it waits for, since a wait for an event that is not yet
@@ -34,6 +35,7 @@ from ..plan import Plan
 from ..violation import RACE_CODES, Violation
 from .blocking import run_blocking
 from .claims import wrong_claims, wrong_witnesses
+from .leases import early_leases
 from .order import (
     Arc,
     Distances,
@@ -51,6 +53,7 @@ from .reports import (
     deadlock_report,
     goal_of,
     is_fed,
+    is_met,
     is_reversed,
     missing_order,
     repair_of,
@@ -89,12 +92,13 @@ def violations(plan: Plan) -> list[Violation]:
     distance = Distances(list(plan.graph.vertices), arcs)
     races = _folded([*_unordered(plan, arcs, distance)])
     runaways = [] if races else _runaways(plan, distance)  # without an order ops run ahead, too
-    raced = {violation.value for violation in races}
+    early = [] if races else [*early_leases(plan, distance)]  # and hand keys on
+    raced = {violation.value for violation in (*races, *early)}
     claims = [
         *(claim for claim in wrong_claims(plan, distance) if claim.value not in raced),
-        *wrong_witnesses(plan, arcs, distance, broken=not (races or runaways)),
+        *wrong_witnesses(plan, arcs, distance, broken=not (races or runaways or early)),
     ]
-    return [*races, *runaways, *map(_advised, claims)]
+    return [*races, *runaways, *early, *map(_advised, claims)]
 
 
 def _folded(found: list[Violation]) -> list[Violation]:
@@ -175,17 +179,10 @@ def _host_order(plan: Plan, distance: Distances) -> Iterator[tuple[Need, Report]
         )
 
 
-def _met(plan: Plan, need: Need, distance: Distances) -> bool:
-    goal = goal_of(plan, need)
-    if goal != need.after and goal == need.before:
-        return need.distance >= 0  # the launch op itself is the first access
-    return distance.ordered(need.before, goal, need.distance)
-
-
 def _unordered(plan: Plan, arcs: Sequence[Arc], distance: Distances) -> Iterator[Violation]:
     """What is required and has no path, of streams' feeding and of data: one report per cause."""
     feeding = dict(_host_order(plan, distance))
-    missing = [need for need in needs_of(plan) if not _met(plan, need, distance)]
+    missing = [need for need in needs_of(plan) if not is_met(plan, need, distance)]
     causes = _by_slots(plan, _causes(plan, [*feeding, *missing], arcs), distance)
     for need, others in causes:
         yield missing_order(
@@ -243,14 +240,14 @@ def _causes(
         return causes + (_causes(plan, rest, arcs) if causes else [(need, []) for need in rest])
     for need in list(kept):
         others = [arc for other, arc in kept.items() if other != need]
-        if _met(plan, need, Distances(ops, [*arcs, *others])):
+        if is_met(plan, need, Distances(ops, [*arcs, *others])):
             del kept[need]
     found: dict[Need, list[Need]] = {need: [] for need in kept}
     with_cause = {need: Distances(ops, [*arcs, arc]) for need, arc in kept.items()}
     for need in missing:
         if need not in found:
             cause = next(
-                (cause for cause, table in with_cause.items() if _met(plan, need, table)),
+                (cause for cause, table in with_cause.items() if is_met(plan, need, table)),
                 next(iter(found)),
             )
             found[cause].append(need)

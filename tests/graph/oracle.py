@@ -213,11 +213,14 @@ def conflicts(unrolled: Unrolled, instances: Iterable[Instance]) -> Iterator[Uno
         for name, version, writes in touches(graph, at):
             if name not in written:
                 continue
+            cell = unrolled.cell(name, version)
             if name in graph.states:
                 when = (at.step + me.offset, me.position)
+                if graph.states[name].keys is not None:  # what one user does with its keys
+                    cell = (f"{name} of {me.op.class_of(name)}", 0)
             else:
                 when = (version, 0 if writes else 1)
-            accesses[unrolled.cell(name, version)].append((when, at, writes))
+            accesses[cell].append((when, at, writes))
     for cell, found in accesses.items():
         for when, at, writes in found:
             for then, other, rewrites in found:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stepweave.graph.node import State
 from stepweave.graph.planner.compile import compile_plan
-from stepweave.graph.planner.pools import reuse_distance
+from stepweave.graph.planner.leases import pool_leases
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify
 from stepweave.nodes.ops.settling import settle_tokens
@@ -78,7 +79,7 @@ def refilled() -> StepGraph:
             device("prefill", op(cost=100), op("", "blocks", 2000), stream="prefill"),
         ],
         [],
-        ["blocks"],
+        [State("blocks", keys="blocks")],
         order="keep",
     )
 
@@ -89,7 +90,7 @@ def a_block_rests_until_its_old_steps_are_done() -> None:
     two_deep.release([0], last_step=5)
     assert two_deep.grant(1, step=6) is None
     assert two_deep.grant(1, step=7) == [0]
-    assert reuse_distance(compile_plan(refilled()), "blocks") == 1
+    assert pool_leases(compile_plan(refilled()), "blocks") == {("owner", "owner"): 1}
 
 
 def history(carry: int = 2) -> StepGraph:

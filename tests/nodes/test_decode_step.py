@@ -7,7 +7,7 @@ from stepweave.configs.node_keys import reading_model
 from stepweave.configs.schema import PipelineConfig
 from stepweave.graph.errors import GraphError
 from stepweave.graph.planner.compile import compile_plan
-from stepweave.graph.planner.pools import reuse_distance
+from stepweave.graph.planner.leases import pool_leases
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify
 from stepweave.nodes.decode_step import decode_step, offset
@@ -90,7 +90,7 @@ def test_a_drafter_on_a_stream_of_its_own_is_a_placement_and_no_new_code() -> No
     verify(plan)
     assert [op for op, _ in plan.actors["draft"]] == ["draft.device"]
     assert any(wait.source == "sample.device" for wait in plan.waits)
-    assert reuse_distance(plan, "draft_kv") == 1
+    assert pool_leases(plan, "blocks") == {("owner", "owner"): 1}
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..configs.errors import ConfigError, Mark
@@ -52,8 +53,9 @@ def why_lease(asked: WhyOptions, plan: Plan) -> None:
     lines = paragraph(found.headline, width)
     for number, line in enumerate(found.lines()[1:]):
         lines += paragraph(line, width, 2, ("why       ", "sooner    ")[number])
+    hops = {(u, v) for (u, _), (v, _) in pairwise(found.path)}
     for number, wait in enumerate(plan.waits):
-        if any(each.hazard == "LEASE" and each.value == state for each in wait.protects):
+        if (wait.source, wait.target) in hops:
             said = f"wait {number + 1}, {wait.target} for {wait.source} of {ago(wait.distance)}"
             lines += paragraph(said, width, 2, "needs     ")
     print("\n".join(lines))

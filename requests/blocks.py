@@ -18,9 +18,11 @@ from typing import NamedTuple
 from ..models.paged_cache import SCRATCH_BLOCK
 from .batch import ScheduledRow
 from .limits import Limits
-from .pools import KeyPool
+from .pools import KeyPool, Leases, one_class
 from .prefix_cache import PrefixCache, block_hash, empty_hash
 from .request import Request
+
+ONE_CLASS = one_class()
 
 
 class BlockTable(NamedTuple):
@@ -62,7 +64,7 @@ class BlockManager:
         self,
         limits: Limits,
         *,
-        reuse: int = 1,
+        leases: Leases = ONE_CLASS,
         prefix_cache: bool = False,
         cache_tail: int = 0,
         sliding_window: int | None = None,
@@ -76,7 +78,7 @@ class BlockManager:
         # The scratch block of the cache is never granted.
         self.pool = KeyPool(
             range(SCRATCH_BLOCK + 1, SCRATCH_BLOCK + 1 + limits.num_blocks),
-            reuse,
+            leases,
             evicted=None if self.cache is None else self.cache.forget,
         )
         self.prefix_queries = 0  # tokens looked up in the prefix cache at admissions

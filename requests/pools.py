@@ -3,7 +3,8 @@
 Releasing a key on the host does not touch what it names: steps already scheduled may still read
 and write there. So a key comes back with the last step that was scheduled with it, and may be
 granted at step j only if the graph orders that step's accesses before those of step j. The
-distance that takes is a lease of the plan (`graph.planner.leases`); on one stream it is 1.
+distance that takes is a lease of the plan (`graph.planner.leases`), by the class of who had the key
+and of who gets it; on one stream it is 1. A key in a pool rests until any class may have it.
 
 A key may have several users who only read what it names. It is released when the last of them
 gives it back, and the rule counts the last step of any of them. What is worth keeping stays
@@ -14,9 +15,19 @@ grant finds nothing free.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from typing import Protocol
 
 from ..graph.errors import StepweaveError
+from ..graph.node import OWNER
+
+Leases = Mapping[tuple[str, str], int]
+"""After how many steps a key may pass from one class of users to another; none: they only read."""
+
+
+def one_class(steps: int = 1) -> Leases:
+    """Leases where all users are of one class. Raises nothing."""
+    return {(OWNER, OWNER): steps}
 
 
 class PoolError(StepweaveError):
@@ -25,30 +36,45 @@ class PoolError(StepweaveError):
     code = "SW-POOL"
 
 
+class KeyWatch(Protocol):
+    """Who is told of every key that changes hands, as checking mode is."""
+
+    def released(self, key: int, users: str, last_step: int) -> None:
+        """Users of that class had the key in `last_step` at last."""
+
+    def granted(self, key: int, users: str, step: int) -> None:
+        """Users of that class have the key from `step` on."""
+
+
 class KeyPool:
     """Grants and takes back the keys 0 … n−1 (or any given ones); each is in one place at a time.
 
     The places: free; held by its users; quarantined until its last step's accesses are ordered
     before those of a new owner; idle. `evicted` is told of each kept key that a grant takes.
-    Raises `ValueError` for a reuse distance below 1.
+    Raises `ValueError` for a class that would hand its own keys on within a step.
     """
+
+    watch: KeyWatch | None = None
 
     def __init__(
         self,
         keys: Iterable[int],
-        reuse_distance: int,
+        leases: Leases,
         *,
         evicted: Callable[[int], None] | None = None,
     ) -> None:
-        if reuse_distance < 1:
-            raise ValueError(f"reuse_distance must be at least 1, not {reuse_distance}")
+        for (source, target), steps in leases.items():
+            if source == target and steps < 1:
+                raise ValueError(f"a lease from {source!r} to itself is at least 1, not {steps}")
         self._free = deque(keys)
         self._all = frozenset(self._free)
         self._users: dict[int, int] = {}
         self._quarantine: dict[int, bool] = {}  # key -> whether it is worth keeping
         self._idle: OrderedDict[int, None] = OrderedDict()  # least recently released first
         self._ready: dict[int, int] = {}  # key -> first step to grant at; none: any
-        self._distance = reuse_distance
+        self._rest: dict[str, int] = {}  # by class of users: until any other may have it
+        for (source, _), steps in leases.items():
+            self._rest[source] = max(steps, self._rest.get(source, 1))
         self._evicted = evicted
 
     def __len__(self) -> int:
@@ -63,7 +89,7 @@ class KeyPool:
         """How many released keys still wait for the steps of their users."""
         return len(self._quarantine) - sum(key in self._quarantine for key in without)
 
-    def grant(self, count: int, step: int) -> list[int] | None:
+    def grant(self, count: int, step: int, users: str = OWNER) -> list[int] | None:
         """`count` keys for use from `step` on, or None if there are not so many."""
         if count > self.available(step):
             return None
@@ -71,6 +97,8 @@ class KeyPool:
         for key in keys:
             self._ready.pop(key, None)
             self._users[key] = 1
+            if self.watch is not None:
+                self.watch.granted(key, users, step)
         return keys
 
     def share(self, keys: Iterable[int]) -> None:
@@ -86,18 +114,28 @@ class KeyPool:
             self._idle.pop(key, None)
             self._users[key] = self._users.get(key, 0) + 1
 
-    def release(self, keys: Iterable[int], last_step: int, *, keep: Container[int] = ()) -> None:
+    def release(
+        self,
+        keys: Iterable[int],
+        last_step: int,
+        *,
+        keep: Container[int] = (),
+        users: str = OWNER,
+    ) -> None:
         """Take keys back from a user last scheduled in `last_step` (committed or not).
 
         Those in `keep` stay idle when their last user is gone. Raises `PoolError`.
         """
+        rest = self._rest.get(users, 1)
         for key in keys:
-            users = self._users.get(key, 0)
-            if not users:
+            holders = self._users.get(key, 0)
+            if not holders:
                 raise PoolError(f"key {key} was released, but no request holds it")
-            self._ready[key] = max(self._ready.get(key, 0), last_step + self._distance)
-            if users > 1:
-                self._users[key] = users - 1
+            self._ready[key] = max(self._ready.get(key, 0), last_step + rest)
+            if self.watch is not None:
+                self.watch.released(key, users, last_step)
+            if holders > 1:
+                self._users[key] = holders - 1
                 continue
             del self._users[key]
             self._quarantine[key] = key in keep

@@ -13,13 +13,13 @@ from time import perf_counter
 from ..policies.chosen import Policies
 from ..structured.in_use import GrammarsInUse
 from .batch import ScheduledRow, StepBatch
-from .blocks import BlockManager
+from .blocks import ONE_CLASS, BlockManager
 from .census import Census
 from .decisions import Decisions
 from .inbox import Inbox
 from .limits import Limits
 from .pacer import Pacer
-from .pools import KeyPool
+from .pools import KeyPool, Leases
 from .request import FinishReason, Request
 from .spans import RequestLog
 from .step_counts import StepCount, StepCounts
@@ -59,8 +59,8 @@ class RequestTable:
         self,
         limits: Limits,
         *,
-        slot_reuse: int = 1,
-        block_reuse: int = 1,
+        slot_leases: Leases = ONE_CLASS,
+        block_leases: Leases = ONE_CLASS,
         prefix_cache: bool = False,
         cache_tail: int = 0,
         sliding_window: int | None = None,
@@ -87,10 +87,10 @@ class RequestTable:
         self._census: Census | None = None  # None: a phase has changed since
         self.ended: dict[int, Request] = {}  # done, but perhaps still in steps in flight
         self._untold: list[Request] = []  # done, and their listeners not told yet
-        self.request_slots = KeyPool(range(limits.max_rows), slot_reuse)
+        self.request_slots = KeyPool(range(limits.max_rows), slot_leases)
         self.blocks = BlockManager(
             limits,
-            reuse=block_reuse,
+            leases=block_leases,
             prefix_cache=prefix_cache,
             cache_tail=cache_tail,
             sliding_window=sliding_window,
@@ -100,7 +100,7 @@ class RequestTable:
         self.finished = 0  # requests that have ended, however
         self._turn = 0
         self._step = -1
-        self._rest = max(slot_reuse, block_reuse)
+        self._rest = max(1, *slot_leases.values(), *block_leases.values())
         self._past = 0  # steps of earlier runs, and the rest after them
         self._generations = [0] * limits.max_rows
         # Who was in the last steps of this run.

@@ -18,7 +18,7 @@ from ..executors.recorder import Recorder
 from ..executors.report import RunReport
 from ..executors.run import Executor, run
 from ..graph.errors import GraphError, StepweaveError, shortly
-from ..graph.node import OWNER, State
+from ..graph.node import State
 from ..graph.parameters import Resource, Resources
 from ..graph.plan import Plan
 from ..graph.planner.leases import pool_leases
@@ -123,8 +123,8 @@ class Engine:
             policies = replace(policies, admission=Eager())
         return RequestTable(
             self.limits,
-            slot_reuse=self._reuse(REQUEST_SLOTS),
-            block_reuse=self._reuse(BLOCKS),
+            slot_leases=pool_leases(self.plan, REQUEST_SLOTS),
+            block_leases=pool_leases(self.plan, BLOCKS),
             prefix_cache=self.prefix_cache,
             cache_tail=max((getattr(cache, "tail", 0) for cache in caches), default=0),
             sliding_window=max(known) if caches and len(known) == len(windows) else None,
@@ -149,10 +149,6 @@ class Engine:
                 f"the state {state.name!r} does not say how it is made: declare it with `make`"
             )
         return state.make()
-
-    def _reuse(self, keys: str) -> int:
-        """After how many steps a key of that pool may be granted to another request."""
-        return max(1, pool_leases(self.plan, keys).get((OWNER, OWNER), 1))
 
     def run(self, table: RequestTable, *, trace: bool | Recorder = False) -> RunReport:
         """Serve what is submitted to `table`, now or meanwhile, until all have ended.

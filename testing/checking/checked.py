@@ -184,7 +184,15 @@ class Checked:
         self.accessed.add(name)
         writes = name in self.states_written
         access = Access(self.vertex.name, self.step, writes)
-        self._race(self.strict.races.named(name, access), writes, name, "", at_line)
+        other = self.strict.races.named((name, self._users(name)), access)
+        self._race(other, writes, name, "", at_line)
+
+    def _users(self, state: str) -> str:
+        """The class of users for which it accesses a state with keys: others use other keys.
+
+        That a key does not change hands too early is checked where it is granted (`grants.py`).
+        """
+        return self.vertex.op.class_of(state) if state in self.strict.keyed else ""
 
     def _access_the_rest(self) -> None:
         """What is declared may be accessed in every step, though it was not in this one."""
@@ -198,7 +206,8 @@ class Checked:
 
     def _touch(self, entry: Entry, writes: bool, *, at_line: bool = True) -> None:
         access = Access(self.vertex.name, self.step, writes)
-        other = self.strict.races.touch(entry.piece, access)
+        users = "" if entry.home is None else self._users(entry.home.name)
+        other = self.strict.races.touch(entry.piece(users), access)
         if other is not None:
             owner = entry.home or entry.retired or max(entry.owners, default=None)
             # Nobody's by now: the name by which it was published last.

@@ -44,7 +44,7 @@ class Entry:
         "home",
         "owners",
         "paths",
-        "piece",
+        "pieces",
         "reference",
         "retired",
         "start",
@@ -61,7 +61,11 @@ class Entry:
         self.born = False  # it was allocated by the op that published it
         self.filled: int | None = None  # of a slot: the step that last filled it
         self.paths: dict[str, str] = {}
-        self.piece = Piece()  # who accessed it, and when
+        self.pieces: dict[str, Piece] = {}  # who accessed it, and when; by class of users, if any
+
+    def piece(self, users: str = "") -> Piece:
+        """Those who accessed it; where its parts have keys, those of one class of users."""
+        return self.pieces.setdefault(users, Piece())
 
     @property
     def free(self) -> bool:

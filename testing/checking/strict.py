@@ -15,6 +15,7 @@ leaves nothing behind where it is off.
 - A device op that makes the host wait, unless its node says `allow_sync`: an error.
 - What a version leaves behind when its last reader is done is poisoned, so that whoever still reads
   it computes with garbage; through torch, it is an error.
+- A key of a pool that is granted before its old users are done with it: an error (`grants.py`).
 - A declared access that never happens is reported, since it costs overlap.
 """
 
@@ -32,6 +33,7 @@ from ...graph.node import Node, Op, Read
 from ...graph.plan import Plan
 from .checked import Checked
 from .clocks import Clocks
+from .grants import watched
 from .guards import Guards
 from .memory import Walker, poison
 from .owners import Key, Owners
@@ -52,7 +54,10 @@ class CheckedRun:
         graph = plan.graph
         self.values = graph.values
         self.slots = plan.slots
-        self.races = Races(Clocks(plan))
+        clocks = Clocks(plan)
+        self.races = Races(clocks)
+        self.keyed = {name for name, state in graph.states.items() if state.keys is not None}
+        self.grants = watched(graph, clocks, states.values())
         self.keep = frozenset(keep)
         self.objects = states
         self.owners = Owners()
@@ -125,6 +130,8 @@ class CheckedRun:
     def release(self) -> None:
         """The states are as they were before the run, but for what ops have done to them."""
         self.guards.release()
+        for pool in self.grants:
+            pool.watch = None
 
     def version(self, read: Read, step: int) -> Key:
         """Which version a read of `step` means."""

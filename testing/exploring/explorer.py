@@ -24,6 +24,7 @@ from ...graph.errors import StepweaveError
 from ...graph.plan import Plan
 from .history import Diverged, History, Meaning, StepAccess
 from .interleaving import Instance, Interleaving, LostWait, Misfed, RanAway, Stuck
+from .keys import with_keys
 from .schedules import Boundary, HeldBack, Overrides, Priorities, Schedule, reference
 
 
@@ -196,7 +197,7 @@ class Explorer:
     """One plan, ready to be run under many schedules."""
 
     def __init__(self, plan: Plan, steps: int | None = None) -> None:
-        self.plan = plan
+        self.plan = with_keys(plan)
         self.program = Program.of(plan)
         self.middle, enough = _window(plan)
         self.steps = enough if steps is None else steps

@@ -31,7 +31,7 @@ from ...graph.verifier.verify import violations
 from ...graph.violation import Violation
 
 T = TypeVar("T")
-MutantClass = Literal["wait", "slot", "carry", "phase", "access"]
+MutantClass = Literal["wait", "slot", "lease", "carry", "phase", "access"]
 CLASSES: tuple[MutantClass, ...] = get_args(MutantClass)
 
 
@@ -56,8 +56,9 @@ def mutants(plan: Plan) -> Iterator[Mutant]:
     """Every mutant of a plan, by class, in a fixed order.
 
     wait: each wait deleted, or weakened by a step (but for a bound, of which any will do). slot:
-    each value with K > 1 slots given one fewer, with the waits of K. carry: each read of a value
-    declared a step older, or newer. phase: each access of a phase declared in the phase beside it;
+    each value with K > 1 slots given one fewer, with the waits of K. lease: each lease a step
+    shorter, where users have classes. carry: each read of a value declared a step older, or newer.
+    phase: each access of a phase declared in the phase beside it;
     each op exchanged with the next on its host thread; each node run a step later or earlier, where
     its order is the planner's choice.
     access: each declared access dropped. From false declarations come up to two plans: one in the
@@ -65,6 +66,7 @@ def mutants(plan: Plan) -> Iterator[Mutant]:
     """
     yield from _waits(plan)
     yield from _slots(plan)
+    yield from _leases(plan)
     yield from _carries(plan)
     yield from _phases(plan)
     yield from _exchanged(plan)
@@ -117,6 +119,14 @@ def _slots(plan: Plan) -> Iterator[Mutant]:
         if count is not None and count > 1:
             fewer = replace(plan, slots={**plan.slots, name: count - 1})
             yield Mutant("slot", f"value {name!r} in {count - 1} slots, not {count}", plan, fewer)
+
+
+def _leases(plan: Plan) -> Iterator[Mutant]:
+    for number, lease in enumerate(plan.leases if plan.has_classes else ()):
+        shorter = replace(lease, steps=lease.steps - 1)
+        leases = (*plan.leases[:number], shorter, *plan.leases[number + 1 :])
+        said = f"a key of {lease.state} passes from {lease.source} to {lease.target}"
+        yield Mutant("lease", f"{said} a step sooner", plan, replace(plan, leases=leases))
 
 
 def _carries(plan: Plan) -> Iterator[Mutant]:
@@ -225,16 +235,18 @@ def _compiled(plan: Plan, declared: StepGraph, kind: MutantClass, what: str) -> 
             continue
         if what_runs(found) not in made:
             made.append(what_runs(found))
-            yield Mutant(kind, f"{what} ({said})", plan, replace(found, graph=plan.graph), declared)
+            false = replace(found, graph=plan.graph, leases=plan.leases)
+            yield Mutant(kind, f"{what} ({said})", plan, false, declared)
     if refused is not None and not made:
         yield Mutant(kind, what, plan, None, declared, refused)
 
 
 def what_runs(plan: Plan) -> tuple[object, ...]:
-    """All of a plan that an executor acts on: equal for plans that run alike."""
+    """All of a plan that is acted on: equal for plans that run alike."""
     waits = sorted((w.source, w.target, w.distance) for w in plan.waits)
     actors = sorted((actor, program) for actor, program in plan.actors.items())
-    return tuple(actors), tuple(waits), tuple(sorted(plan.slots.items(), key=lambda s: s[0]))
+    slots = sorted(plan.slots.items(), key=lambda each: each[0])
+    return tuple(actors), tuple(waits), tuple(slots), plan.leases
 
 
 def _with_programs(plan: Plan, changed: Mapping[str, tuple[Placed, ...]]) -> Plan:

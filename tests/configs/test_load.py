@@ -11,6 +11,7 @@ from stepweave.nodes.draft_model import DraftModelOptions
 from stepweave.policies.acceptance import Coupled, Rejection, Synthetic
 from stepweave.policies.scheduling import DecodesFirst, Shared
 from stepweave.serving.pipeline import policies_of
+from tests.graph.shipped_plans import GRAPHS
 
 
 def pipeline(name: str | Path, **overrides: str) -> PipelineConfig:
@@ -33,7 +34,7 @@ def test_every_shipped_config_loads_and_says_what_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("executor", ["serial", "threads"])
 @pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("name", [name for name in shipped() if name != "abstract_decode"])
+@pytest.mark.parametrize("name", [name for name in shipped() if name not in GRAPHS])
 def test_executor_and_depth_can_be_set_on_every_shipped_pipeline(
     name: str, depth: int, executor: str
 ) -> None:

@@ -18,6 +18,7 @@ from stepweave.testing.devices.recorded_calls import RecordedCalls
 from stepweave.testing.graphs import random_step_graph
 from stepweave.testing.histories import recorded_states, recording, with_graph
 from tests.executors.calls import broken
+from tests.graph.shipped_plans import GRAPHS
 
 GOLDEN = Path(__file__).parent / "golden" / "calls"
 
@@ -47,7 +48,7 @@ def test_the_exact_stream_and_event_calls_of_every_shipped_pipeline(name: str) -
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("name", [name for name in shipped() if "abstract" not in name])
+@pytest.mark.parametrize("name", [name for name in shipped() if name not in GRAPHS])
 def test_the_calls_of_shipped_pipelines_order_every_pair_of_conflicting_accesses(
     name: str, depth: int
 ) -> None:

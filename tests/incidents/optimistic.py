@@ -12,7 +12,7 @@ from stepweave.graph.verifier.verify import verify
 from stepweave.nodes.ops.settling import settle_tokens
 from stepweave.requests.batch import StepBatch
 from stepweave.requests.counts import InFlight
-from stepweave.requests.pools import KeyPool
+from stepweave.requests.pools import KeyPool, one_class
 from stepweave.requests.request import Request
 from stepweave.requests.table import RequestTable
 from tests.graph.build import device, host, op, value
@@ -47,7 +47,7 @@ def long_ones() -> list[Request]:
 
 
 def released_twice() -> None:
-    pool = KeyPool(range(4), 1)
+    pool = KeyPool(range(4), one_class())
     pool.grant(2, step=0)
     pool.release([0, 1], last_step=3)
     pool.release([1], last_step=4)
@@ -85,7 +85,7 @@ def refilled() -> StepGraph:
 
 
 def a_block_rests_until_its_old_steps_are_done() -> None:
-    two_deep = KeyPool(range(1), reuse_distance=2)
+    two_deep = KeyPool(range(1), one_class(2))
     two_deep.grant(1, step=0)
     two_deep.release([0], last_step=5)
     assert two_deep.grant(1, step=6) is None

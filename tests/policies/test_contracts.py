@@ -22,6 +22,7 @@ from stepweave.policies.preemption import LastCome, RunningView
 from stepweave.policies.registry import DECISIONS, check_policy
 from stepweave.policies.scheduling import DecodesFirst
 from stepweave.requests.params import SamplingParams
+from stepweave.requests.pools import one_class
 from stepweave.requests.stopping import StopChecker
 from stepweave.requests.table import RequestTable
 from stepweave.sampling.draw import draw
@@ -62,7 +63,7 @@ def test_everybody_ends_although_others_keep_arriving_and_nothing_is_lost(
     rnd = random.Random(seed)
     table = RequestTable(
         limits(num_blocks=rnd.randrange(14, 20), token_budget=rnd.randrange(6, 20), max_queue=99),
-        block_reuse=2,
+        block_leases=one_class(2),
         policies=Policies(scheduling=scheduling, preemption=preemption),
     )
     world = Simulation(table, Device(table.limits), depth=rnd.randrange(1, 4), reuse=2, rnd=rnd)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from stepweave.requests.blocks import BlockManager
+from stepweave.requests.pools import one_class
 from stepweave.requests.request import Request
 from stepweave.requests.table import RequestTable
 from tests.requests.memory_model import Device, Simulation, limits, request, settle
@@ -24,7 +25,7 @@ def simulation(
     size = limits(**{"draft_tokens": 3, "context_length": 48, "max_rows": 4, **sizes})
     table = RequestTable(
         size,
-        block_reuse=reuse,
+        block_leases=one_class(reuse),
         prefix_cache=prefix_cache,
         cache_tail=ahead,
         sliding_window=window,
@@ -314,7 +315,9 @@ def test_what_the_window_left_behind_can_still_be_found() -> None:
 
 
 def test_steps_may_begin_anew_and_what_is_known_is_kept() -> None:
-    table = RequestTable(limits(max_rows=1), slot_reuse=2, block_reuse=3, prefix_cache=True)
+    table = RequestTable(
+        limits(max_rows=1), slot_leases=one_class(2), block_leases=one_class(3), prefix_cache=True
+    )
     table.submit(request(0, PROMPT, 3, window=1))
     for step in range(40, 60):
         settle(table, table.schedule(step))

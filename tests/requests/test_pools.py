@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepweave.requests.pools import KeyPool, PoolError
+from stepweave.requests.pools import KeyPool, PoolError, one_class
 
 
 @given(
@@ -16,7 +16,7 @@ from stepweave.requests.pools import KeyPool, PoolError
 def test_a_key_is_never_granted_before_its_last_step_is_over(
     distance: int, moves: list[tuple[bool, int, int]]
 ) -> None:
-    pool = KeyPool(range(6), distance)
+    pool = KeyPool(range(6), one_class(distance))
     held: list[int] = []
     ready: dict[int, int] = {}  # key -> first step at which it may be granted again
     for step, (grants, count, late) in enumerate(moves):
@@ -44,7 +44,7 @@ def test_shared_and_kept_keys_obey_the_last_step_of_any_user(seed: int) -> None:
     rnd = random.Random(seed)
     distance = rnd.randrange(1, 4)
     evicted: list[int] = []
-    pool = KeyPool(range(8), distance, evicted=evicted.append)
+    pool = KeyPool(range(8), one_class(distance), evicted=evicted.append)
     users: dict[int, int] = {}
     ready: dict[int, int] = {}
     kept: set[int] = set()
@@ -88,7 +88,7 @@ def test_shared_and_kept_keys_obey_the_last_step_of_any_user(seed: int) -> None:
 
 
 def test_an_early_user_that_was_scheduled_last_delays_the_grant() -> None:
-    pool = KeyPool([0], 2)
+    pool = KeyPool([0], one_class(2))
     pool.grant(1, 0)
     pool.share([0])
     pool.release([0], 7)
@@ -98,7 +98,7 @@ def test_an_early_user_that_was_scheduled_last_delays_the_grant() -> None:
 
 
 def test_what_was_released_first_is_evicted_first_unless_it_was_used_again() -> None:
-    pool = KeyPool(range(3), 1)
+    pool = KeyPool(range(3), one_class(1))
     pool.grant(3, 0)
     for key in (2, 0, 1):
         pool.release([key], 0, keep={key})
@@ -109,7 +109,7 @@ def test_what_was_released_first_is_evicted_first_unless_it_was_used_again() -> 
 
 
 def test_a_key_that_nobody_holds_or_keeps_cannot_be_shared() -> None:
-    pool = KeyPool(range(2), 2)
+    pool = KeyPool(range(2), one_class(2))
     with pytest.raises(PoolError, match="key 0 cannot be shared"):
         pool.share([0])
     pool.grant(1, 0)
@@ -119,7 +119,7 @@ def test_a_key_that_nobody_holds_or_keeps_cannot_be_shared() -> None:
 
 
 def test_releasing_a_key_twice_or_one_that_nobody_holds_is_an_error() -> None:
-    pool = KeyPool([7, 8], 1)
+    pool = KeyPool([7, 8], one_class(1))
     keys = pool.grant(1, 0)
     assert keys == [7]
     pool.release(keys, 0)
@@ -130,7 +130,7 @@ def test_releasing_a_key_twice_or_one_that_nobody_holds_is_an_error() -> None:
 
 
 def test_a_lost_key_is_noticed() -> None:
-    pool = KeyPool(range(3), 1)
+    pool = KeyPool(range(3), one_class(1))
     pool.grant(1, 0)
     pool._users.clear()
     with pytest.raises(PoolError, match="2 keys accounted for, of 3"):
@@ -139,4 +139,4 @@ def test_a_lost_key_is_noticed() -> None:
 
 def test_a_distance_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        KeyPool(range(3), 0)
+        KeyPool(range(3), one_class(0))

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from stepweave.requests.batch import StepBatch
+from stepweave.requests.pools import one_class
 from stepweave.requests.request import Request
 from stepweave.requests.table import RequestTable
 from tests.requests.memory_model import limits, request, settle
@@ -114,7 +115,9 @@ def test_a_prompt_under_way_goes_on_while_a_better_one_waits_for_room() -> None:
 
 @pytest.mark.parametrize("reuse", [1, 2, 3])
 def test_room_that_rests_is_kept_for_whom_it_was_made(reuse: int) -> None:
-    table = RequestTable(limits(max_rows=3, num_blocks=9, token_budget=64), block_reuse=reuse)
+    table = RequestTable(
+        limits(max_rows=3, num_blocks=9, token_budget=64), block_leases=one_class(reuse)
+    )
     worse = [request(uid, prompt=7, window=1, priority=2) for uid in range(3)]
     table.submit_all(worse)
     run(table, 0, 2)  # 2 blocks each, one more is about to be wanted by all
@@ -172,7 +175,7 @@ def test_within_one_priority_nobody_is_overtaken_and_all_end(seed: int) -> None:
     depth = rnd.randrange(1, 4)
     table = RequestTable(
         limits(num_blocks=rnd.randrange(14, 24), token_budget=rnd.randrange(3, 20)),
-        block_reuse=rnd.choice([1, 2]),
+        block_leases=one_class(rnd.choice([1, 2])),
         prefix_cache=rnd.random() < 0.5,
     )
     asked: list[Request] = []

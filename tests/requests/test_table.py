@@ -5,6 +5,7 @@ import random
 import pytest
 
 from stepweave.requests.batch import StepBatch
+from stepweave.requests.pools import one_class
 from stepweave.requests.request import RequestError, SamplingParams
 from stepweave.requests.table import RequestTable
 from tests.requests.memory_model import limits, request, settle
@@ -141,7 +142,7 @@ def test_every_request_ends_and_every_block_comes_back(depth: int, seed: int) ->
             num_blocks=rnd.randrange(12, 20),
             context_length=40,
         ),
-        block_reuse=rnd.choice([1, 2]),
+        block_leases=one_class(rnd.choice([1, 2])),
     )
     requests = [
         request(

@@ -23,6 +23,7 @@ from stepweave.views.svg_dag import dag_svg
 from stepweave.views.svg_lanes import lanes_svg
 from stepweave.views.svg_slots import slots_svg
 from tests.graph.pipelines import decode, device_node, reads
+from tests.graph.shipped_plans import GRAPHS
 from tests.graph.strategies import examples, plans
 from tests.views.drawings import (
     SVG,
@@ -44,7 +45,7 @@ COSTS = {"forward.device": 4000, "draft.device": 900, "bitmask.host": 900, "samp
 def shipped_plans() -> Iterator[tuple[str, Plan]]:
     """Every shipped config at depths 1, 2 and 3, with its hints and with very unequal costs."""
     for name in shipped():
-        for depth in ("1", "2", "3") if name != "abstract_decode" else ("",):
+        for depth in ("1", "2", "3") if name not in GRAPHS else ("",):
             plan = planned(name, {"depth": depth} if depth else {})
             yield f"{name} at depth {depth}", plan
             known = {op: cost for op, cost in COSTS.items() if op in plan.graph.vertices}

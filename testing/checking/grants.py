@@ -1,0 +1,73 @@
+"""Keys that are granted too early: before the plan has their old users' accesses behind it.
+
+Whoever hands keys out goes by the leases of the plan. Here nothing is known of leases: of each key
+it is noted who had it until which step, and when it is granted, every access that the old users
+may have made in that step is compared by the clocks with every one that the new ones may make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ...executors.errors import ContractViolation
+from ...graph.step_graph import StepGraph
+from ...requests.pools import KeyPool
+from .clocks import Clocks
+
+Accesses = tuple[tuple[str, bool], ...]  # (op, whether it writes), of one class and state
+
+
+class Grants:
+    """What became of the keys of one pool."""
+
+    def __init__(self, graph: StepGraph, clocks: Clocks, keys: str) -> None:
+        self._clocks, self._keys = clocks, keys
+        self._until: dict[int, dict[str, int]] = {}  # key -> class -> the last step that had it
+        self._uses: dict[str, dict[str, Accesses]] = {}  # state -> class -> its accesses
+        for state, datum in graph.states.items():
+            if datum.keys == keys:
+                uses = self._uses[state] = {}
+                for vertex in graph.vertices.values():
+                    writes = state in vertex.op.writes
+                    if writes or any(read.name == state for read in vertex.op.reads):
+                        users = vertex.op.class_of(state)
+                        uses[users] = (*uses.get(users, ()), (vertex.name, writes))
+
+    def released(self, key: int, users: str, last_step: int) -> None:
+        """Users of that class had the key in `last_step` at last."""
+        known = self._until.setdefault(key, {})
+        known[users] = max(last_step, known.get(users, last_step))
+
+    def granted(self, key: int, users: str, step: int) -> None:
+        """Users of that class have the key from `step` on.
+
+        Raises `ContractViolation` (`SW-KEY`) if old users may still access what it names then.
+        """
+        for old, last in self._until.get(key, {}).items():
+            for state, before, after in self._conflicts(old, users):
+                if not self._clocks.before(before, last, after, step):
+                    raise ContractViolation(
+                        f"key {key} of {self._keys!r} is granted to {users!r} in step {step}, too "
+                        f"early: {before!r} of step {last} may touch {state!r} there for {old!r} "
+                        f"while {after!r} does. Grant keys by the leases of the plan.",
+                        code="SW-KEY",
+                    )
+
+    def _conflicts(self, old: str, new: str) -> Iterator[tuple[str, str, str]]:
+        for state, uses in self._uses.items():
+            for before, wrote in uses.get(old, ()):
+                for after, writes in uses.get(new, ()):
+                    if wrote or writes:
+                        yield state, before, after
+
+
+def watched(graph: StepGraph, clocks: Clocks, states: Iterable[Any]) -> list[KeyPool]:
+    """The pools that hand out keys of the graph's states, each watched from now on."""
+    found = []
+    for state in states:
+        for keys, pool in getattr(state, "pools", {}).items():
+            assert isinstance(pool, KeyPool), "a state's `pools` are pools of keys, by name"
+            pool.watch = Grants(graph, clocks, keys)
+            found.append(pool)
+    return found

@@ -7,7 +7,7 @@ it needs no lock. What other threads may call is marked so, and goes to the inbo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter
 
 from ..policies.chosen import Policies
@@ -105,6 +105,11 @@ class RequestTable:
         self._generations = [0] * limits.max_rows
         # Who was in the last steps of this run.
         self._batches: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=BATCHES_KEPT)
+
+    @property
+    def pools(self) -> Mapping[str, KeyPool]:
+        """The pools that it grants keys of, by the name that keyed states give (`State.keys`)."""
+        return {"request_slots": self.request_slots, "blocks": self.blocks.pool}
 
     # -- arrivals --------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ class Grants:
     """What became of the keys of one pool."""
 
     def __init__(self, graph: StepGraph, clocks: Clocks, keys: str) -> None:
-        self._clocks, self._keys = clocks, keys
+        self._clocks, self._keys, self._ops = clocks, keys, graph.vertices
         self._until: dict[int, dict[str, int]] = {}  # key -> class -> the last step that had it
         self._uses: dict[str, dict[str, Accesses]] = {}  # state -> class -> its accesses
         for state, datum in graph.states.items():
@@ -46,13 +46,24 @@ class Grants:
         """
         for old, last in self._until.get(key, {}).items():
             for state, before, after in self._conflicts(old, users):
-                if not self._clocks.before(before, last, after, step):
+                if not self._in_order(before, last, after, step):
                     raise ContractViolation(
-                        f"key {key} of {self._keys!r} is granted to {users!r} in step {step}, too "
-                        f"early: {before!r} of step {last} may touch {state!r} there for {old!r} "
-                        f"while {after!r} does. Grant keys by the leases of the plan.",
-                        code="SW-KEY",
+                        "SW-KEY",
+                        self._ops[after],
+                        state,
+                        step,
+                        f"gets key {key} of {self._keys!r} for {users!r} too early: {before!r} of "
+                        f"step {last} may still touch {state!r} there for {old!r}. Grant keys by "
+                        "the leases of the plan",
                     )
+
+    def _in_order(self, before: str, last: int, after: str, step: int) -> bool:
+        """Whether the plan, and the serial program, have the old users' access first."""
+        old, new = (
+            (at + self._ops[op].offset, self._ops[op].position)
+            for op, at in ((before, last), (after, step))
+        )
+        return old < new and self._clocks.before(before, last, after, step)
 
     def _conflicts(self, old: str, new: str) -> Iterator[tuple[str, str, str]]:
         for state, uses in self._uses.items():

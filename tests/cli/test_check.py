@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 
 from stepweave.cli.main import app
 from stepweave.configs.load import shipped
+from tests.graph.shipped_plans import GRAPHS
 
 KEYS = [
     *("ok", "digest", "actors", "waits", "edges", "slots", "requirements", "period_us"),
@@ -201,8 +202,6 @@ def test_pins_and_hints_must_name_what_exists(setting: str, said: str) -> None:
 PROBE = """
 import sys, time
 from stepweave.cli.main import app
-from tests.graph.shipped_plans import GRAPHS
-from tests.graph.shipped_plans import GRAPHS
 try:
     app(["check", *sys.argv[1:], "--json"])
 except SystemExit as end:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from typing import Protocol
+from typing import NamedTuple
 
 from ..graph.errors import StepweaveError
 from ..graph.node import OWNER
@@ -36,14 +36,13 @@ class PoolError(StepweaveError):
     code = "SW-POOL"
 
 
-class KeyWatch(Protocol):
-    """Who is told of every key that changes hands, as checking mode is."""
+class Change(NamedTuple):
+    """A key is granted to users of a class, from `step` on; or they had it in `step` at last."""
 
-    def released(self, key: int, users: str, last_step: int) -> None:
-        """Users of that class had the key in `last_step` at last."""
-
-    def granted(self, key: int, users: str, step: int) -> None:
-        """Users of that class have the key from `step` on."""
+    key: int
+    users: str
+    step: int
+    granted: bool
 
 
 class KeyPool:
@@ -54,7 +53,8 @@ class KeyPool:
     Raises `ValueError` for a class that would hand its own keys on within a step.
     """
 
-    watch: KeyWatch | None = None
+    watch: Callable[[Change], None] | None = None
+    """Who is told of every key that changes hands, as checking mode is."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class KeyPool:
             self._ready.pop(key, None)
             self._users[key] = 1
             if self.watch is not None:
-                self.watch.granted(key, users, step)
+                self.watch(Change(key, users, step, granted=True))
         return keys
 
     def share(self, keys: Iterable[int]) -> None:
@@ -133,7 +133,7 @@ class KeyPool:
                 raise PoolError(f"key {key} was released, but no request holds it")
             self._ready[key] = max(self._ready.get(key, 0), last_step + rest)
             if self.watch is not None:
-                self.watch.released(key, users, last_step)
+                self.watch(Change(key, users, last_step, granted=False))
             if holders > 1:
                 self._users[key] = holders - 1
                 continue

@@ -8,11 +8,12 @@ may have made in that step is compared by the clocks with every one that the new
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from ...executors.errors import ContractViolation
 from ...graph.step_graph import StepGraph
-from ...requests.pools import KeyPool
+from ...requests.pools import Change, KeyPool
 from .clocks import Clocks
 
 Accesses = tuple[tuple[str, bool], ...]  # (op, whether it writes), of one class and state
@@ -34,16 +35,17 @@ class Grants:
                         users = vertex.op.class_of(state)
                         uses[users] = (*uses.get(users, ()), (vertex.name, writes))
 
-    def released(self, key: int, users: str, last_step: int) -> None:
-        """Users of that class had the key in `last_step` at last."""
-        known = self._until.setdefault(key, {})
-        known[users] = max(last_step, known.get(users, last_step))
+    def told(self, change: Change) -> None:
+        """A key changes hands.
 
-    def granted(self, key: int, users: str, step: int) -> None:
-        """Users of that class have the key from `step` on.
-
-        Raises `ContractViolation` (`SW-KEY`) if old users may still access what it names then.
+        Raises `ContractViolation` (`SW-KEY`) if it is granted to users while old ones may still
+        access what it names.
         """
+        key, users, step, granted = change
+        if not granted:
+            known = self._until.setdefault(key, {})
+            known[users] = max(step, known.get(users, step))
+            return
         for old, last in self._until.get(key, {}).items():
             for state, before, after in self._conflicts(old, users):
                 if not self._in_order(before, last, after, step):
@@ -79,6 +81,7 @@ def watched(graph: StepGraph, clocks: Clocks, states: Iterable[Any]) -> list[Key
     for state in states:
         for keys, pool in getattr(state, "pools", {}).items():
             assert isinstance(pool, KeyPool), "a state's `pools` are pools of keys, by name"
-            pool.watch = Grants(graph, clocks, keys)
+            # A partial, so that guards do not take what watches for a part of the state.
+            pool.watch = partial(Grants(graph, clocks, keys).told)
             found.append(pool)
     return found

@@ -53,7 +53,7 @@ def show(key: int | None, buffers: list[int] = state("buffers")) -> None:
 
 
 def plan() -> Plan:
-    states = [State("buffers", keys="buffers"), "table"]
+    states: list[str | State] = [State("buffers", keys="buffers"), "table"]
     return compile_plan(step_graph(grant, fill, show, states=states, order="keep"))
 
 
@@ -74,7 +74,7 @@ def test_keys_that_are_granted_by_the_leases_of_the_plan_are_in_order() -> None:
 def test_a_grant_that_is_too_early_is_found_though_the_run_went_well() -> None:
     made = Table(one_class(1))
     pool = made.pools["buffers"]
-    pool.watch = Grants(plan().graph, Clocks(plan()), "buffers")
+    pool.watch = Grants(plan().graph, Clocks(plan()), "buffers").told
     had = pool.grant(4, 0) or []
     pool.release(had, 0)
     for step in (1, 6):

@@ -60,6 +60,8 @@ def loaded(session: Session, pipeline: str, **overrides: Any) -> LLM:
     """On the GPU with everything else as the preset has it, but for what takes time to compile."""
     executor = "threads" if session.toy else "cuda"
     settings = {"executor": executor, "model.compile": "off", "model.invariant": False}
+    if session.toy:  # a CPU records every number of rows: these take longer than all else
+        settings["scheduler.max_rows"] = len(LINES)
     return LLM(pipeline=pipeline, overrides={**settings, **overrides})
 
 

@@ -1,7 +1,12 @@
-"""Pipelines on several ranks: the command starts itself once for each, and all but one follow."""
+"""Pipelines on several ranks: the command starts itself once for each, and all but one follow.
+
+Rank 0 speaks for all: it prints what there is to print, and decides when the group ends. So a rank
+that follows says nothing unless rank 0 is gone, and leaves signals to it.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,6 +15,7 @@ from ..configs.errors import ConfigError, Mark
 from ..configs.stages import for_stages
 from .importing import importing
 from .loading import loaded
+from .reporting import UNSOUND, say
 
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
@@ -26,23 +32,33 @@ def with_ranks(settings: Mapping[str, str], tp: int | None, pp: int | None) -> d
     return found if pp is None else found | for_stages(pp, found)
 
 
-def as_ranks(config: PipelineConfig) -> int | None:
+def as_ranks(config: PipelineConfig, grace_s: float | None = None) -> int | None:
     """Do what this process has to do for the ranks of `config`; None: it leads them, or is alone.
 
     A command that nobody has started as a rank starts itself as all of them; its status is the
-    result. A rank that follows serves until rank 0 ends. Raises as `loaded`, and `GroupError`.
+    result. `grace_s`: how long rank 0 may take to end when it is told to. A rank that follows
+    serves until rank 0 ends. Raises as `loaded`, and `GroupError`.
     """
     if config.ranks == 1:
         return None
     from ..distributed.ranks import ranks_of, started_as_rank
 
     if not started_as_rank():
-        with importing():
-            from ..distributed.launch import launch
-        return launch(config.ranks, sys.argv[1:])
+        return _launched(config, grace_s)
     if ranks_of(config.ranks).leads:
         return None
     return _followed(config)
+
+
+def _launched(config: PipelineConfig, grace_s: float | None) -> int:
+    with importing():
+        from ..distributed.launch import GRACE_S, launch
+    again = (sys.executable, "-u", "-m", "stepweave", *sys.argv[1:])
+    ended = launch(config.ranks, again, GRACE_S if grace_s is None else grace_s)
+    if ended.killed is not None:
+        rank, by = ended.killed
+        say(f"error: rank {rank} of {config.ranks} was ended by {by}")
+    return ended.status
 
 
 def _followed(config: PipelineConfig) -> int:
@@ -51,7 +67,11 @@ def _followed(config: PipelineConfig) -> int:
 
     try:
         with loaded(config) as llm:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
             llm.follow()
-    except GroupEnded:
-        return 1
+    except GroupEnded as failure:
+        if failure.gone == 0:
+            say(f"error: {failure.message}")
+        return UNSOUND
     return 0

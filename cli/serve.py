@@ -13,7 +13,8 @@ from ..graph.errors import StepweaveError
 from ..replicas.scale import Scale
 from .loading import loaded_async, warming_up
 from .planned import runnable
-from .reporting import USAGE, Exit, say
+from .ranks import as_ranks, with_ranks
+from .reporting import UNSOUND, USAGE, Exit, say
 from .serve_replicas import FLEET, serve_many
 from .settings import overrides
 
@@ -47,7 +48,10 @@ OTEL = ("opentelemetry.sdk", "opentelemetry.exporter")
 
 
 def serve(asked: ServeOptions) -> int:
-    """Listen, load, serve; 0 after an ordered end. Raises `ServeError`, before it loads a model."""
+    """Listen, load, serve; 0 after an ordered end, 1 where the ranks of the model have failed.
+
+    Raises `ServeError`, before it loads a model.
+    """
     _need(NEEDED, "`stepweave serve`", "server")
     scale = scale_of(asked.replicas, asked.drain_s, asked.idle_s)
     if asked.replicas is not None or asked.fleet is not None:
@@ -55,13 +59,16 @@ def serve(asked: ServeOptions) -> int:
     keys = tuple(asked.api_key or ())
     if any(not key.strip() or not key.isascii() for key in keys):
         raise ServeError("--api-key must be a text of ASCII letters, and not empty")
-    changes = dict(overrides(asked.settings))
+    changes = with_ranks(overrides(asked.settings), asked.tp, asked.pp)
     if asked.model is not None:
         changes["model.name"] = asked.model
     config = runnable(asked.config, changes)
     from ..server.logs import log_to_stderr
-    from ..server.run import listening
+    from ..server.run import LAST_RESORT_S, listening
 
+    alone = asked.replicas is None and asked.fleet is None
+    if alone and (followed := as_ranks(config, asked.drain_s + 2 * LAST_RESORT_S)) is not None:
+        return followed
     log_to_stderr(asked.log_level)
     spans = _spans(asked.otlp_traces_endpoint)
     try:
@@ -74,8 +81,9 @@ def serve(asked: ServeOptions) -> int:
         if not keys and not ip_address(host).is_loopback:
             where = _shown(host)
             say(f"warning: without --api-key everybody who reaches {where}:{port} may use it")
-        if scale is None and asked.fleet is None:
-            _one(asked, config, bound, spans)
+        status = 0
+        if alone:
+            status = _one(asked, config, bound, spans)
         else:
             serve_many(
                 config,
@@ -88,13 +96,13 @@ def serve(asked: ServeOptions) -> int:
             )
         for each in spans:
             each.close()
-    return 0
+    return status
 
 
 def _one(
     asked: ServeOptions, config: PipelineConfig, bound: socket.socket, spans: Sequence[Spans]
-) -> None:
-    """Serve with one engine, in this process."""
+) -> int:
+    """Serve with one engine, in this process and in those of the ranks that follow it."""
     from ..server.run import serve
 
     llm = loaded_async(config)
@@ -102,7 +110,8 @@ def _one(
         with warming_up() as on_warm_up:
             llm.warm_up(on_warm_up)
     settings = _settings(asked, config, bound, llm.engine.model.sampling_defaults)
-    serve(llm, settings, bound, observers=spans, on_ready=_ready(bound, settings))
+    served = serve(llm, settings, bound, observers=spans, on_ready=_ready(bound, settings))
+    return 0 if served else UNSOUND
 
 
 def _settings(

@@ -150,6 +150,7 @@ class ServeOptions:
     A second signal ends it at once.
       stepweave serve quickstart
       stepweave serve async_grammar --model path/to/model --port 8080
+      stepweave serve async_grammar --model path/to/model --tp 2
       STEPWEAVE_API_KEY=secret stepweave serve quickstart --host 0.0.0.0
     """
 
@@ -189,6 +190,8 @@ class ServeOptions:
             "generation_config.json, then the API's defaults; none: the API's defaults."
         ),
     ] = "auto"
+    tp: Ranks = None
+    pp: Stages = None
     replicas: Annotated[
         str | None,
         Option(

@@ -26,5 +26,10 @@ class GroupEnded(GroupError):
     """The group has ended, and with it what its ranks served: the message says why.
 
     Every rank raises it for what it serves, whichever of them failed. A new group has to be
-    started; requests resume in it from their settled tokens.
+    started; requests resume in it from their settled tokens. `gone`: the rank that this one has
+    lost, and that can say nothing itself.
     """
+
+    def __init__(self, message: str, *, gone: int | None = None) -> None:
+        super().__init__(message)
+        self.gone = gone

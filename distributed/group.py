@@ -11,11 +11,13 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from socket import socket
+from threading import Thread
 from time import monotonic
 
 from .errors import GroupEnded
 from .frames import Message
 from .links import Links
+from .neighbours import Neighbour
 from .ranks import Ranks
 
 Receiver = Callable[[int, Message], None]
@@ -23,15 +25,25 @@ Receiver = Callable[[int, Message], None]
 SILENCE_S = 10.0
 """How long a rank may say nothing, unless a pipeline says otherwise."""
 
-SETTLE_S = 2.0
-"""How long a failure of one rank waits for the same failure of the others."""
+SETTLE_S = 0.5
+"""How long a failure of one rank waits for the same failure of the others. They go through the same
+collectives, so what fails on all of them fails at nearly the same time."""
+
+RELEASED_S = 1.0
+"""How long a process that ends waits for a thread to come out of a collective: the connections of
+the ranks that are gone are closed by then."""
+
+LEAVE_S = 2.0
+"""How long a rank that has left in order may be away while others still run."""
 
 
 class Group:
     """This process as a rank of a group; `connections` are those to the ranks that it talks to.
 
     Rank 0 talks to all, every other rank to rank 0. `end` may be called by any thread. `abandon`
-    is called when the group ends, to release whoever waits inside a collective.
+    is called when the group ends, to release whoever waits inside a collective. `processes` are the
+    numbers of the other ranks' processes, by rank, where they are on this machine: one that falls
+    silent is ended when this process ends.
     """
 
     def __init__(
@@ -41,10 +53,14 @@ class Group:
         *,
         silence_s: float = SILENCE_S,
         abandon: Callable[[], None] | None = None,
+        processes: Mapping[int, int] | None = None,
     ) -> None:
         self.ranks = ranks
         self.failure: GroupEnded | None = None
         self._abandon = abandon
+        self._processes = dict(processes or {})
+        self._hanging: list[Neighbour] = []
+        self._inside: list[Thread] = []
         self._closed = False
         self._ending = threading.Lock()
         self._on_end: list[Callable[[GroupEnded], None]] = []
@@ -94,7 +110,13 @@ class Group:
     def start(self) -> None:
         """Begin to listen."""
         self._links.start()
-        atexit.register(self.close)
+        atexit.register(self._at_exit)
+
+    def outlast(self, thread: Thread) -> None:
+        """Have the process wait, when it ends after the group, for a thread that may be inside a
+        collective: taken out of one after Python has ended, it would abort the process.
+        """
+        self._inside.append(thread)
 
     # -- messages --------------------------------------------------------------------------
 
@@ -125,19 +147,23 @@ class Group:
 
     def _tick(self) -> None:
         now = monotonic()
-        if late := [rank for rank, since in self._left.items() if now - since > SETTLE_S]:
+        if late := [rank for rank, since in self._left.items() if now - since > LEAVE_S]:
             self.end(f"rank {late[0]} has left")
         for look in self._ticks:
             look()
 
     # -- the end ---------------------------------------------------------------------------
 
-    def end(self, why: str) -> GroupEnded:
-        """End the group on every rank, once; the error to raise, with the first reason."""
+    def end(self, why: str, *, gone: int | None = None) -> GroupEnded:
+        """End the group on every rank, once; the error to raise, with the first reason.
+
+        `gone`: the rank that can say nothing itself.
+        """
         with self._ending:
             if self.failure is not None:
                 return self.failure
-            self.failure = failure = GroupEnded(f"the group of {self.size} ranks has ended: {why}")
+            failure = GroupEnded(f"the group of {self.size} ranks has ended: {why}", gone=gone)
+            self.failure = failure
             tell = list(self._on_end)
         with suppress(OSError):
             self._links.tell({"kind": "end", "why": why})
@@ -151,7 +177,8 @@ class Group:
     def close(self) -> None:
         """Leave in order: nobody takes the end of the connections for a failure."""
         self._closed = True
-        atexit.unregister(self.close)
+        if self.failure is None:
+            atexit.unregister(self._at_exit)
         self._links.close()
 
     def _told(self, rank: int, message: Message) -> None:
@@ -162,5 +189,15 @@ class Group:
         if not self._closed:
             self._left[rank] = monotonic()
 
-    def _lost(self, rank: int, why: str) -> None:
-        self.end(f"rank {rank} is gone: {why}")
+    def _lost(self, rank: int, why: str, silent: bool) -> None:
+        if silent and rank in self._processes:
+            self._hanging.append(Neighbour(self._processes[rank]))
+        self.end(f"rank {rank} is gone: {why}", gone=rank)
+
+    def _at_exit(self) -> None:
+        """This process has said all that it had to say."""
+        self.close()
+        for each in self._hanging:
+            each.kill()
+        for thread in self._inside:
+            thread.join(RELEASED_S)

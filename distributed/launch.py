@@ -1,41 +1,138 @@
-"""Starting a command once for each rank, by torch's own launcher."""
+"""Starting a command once for each rank of this machine, and ending all of them together.
+
+torchrun would do, but for four things: of a command that a signal ends it does not say how its
+ranks ended, it waits half a minute for a rank that is stopped, it leaves folders behind, and it
+loads torch, which takes seconds.
+"""
 
 from __future__ import annotations
 
-import logging
-import sys
-import uuid
-from collections.abc import Sequence
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+MEETING_PORT = "STEPWEAVE_MEETING_PORT"
+"""The variable that says at which port of this machine the ranks find each other."""
+
+MEETING_SOCKET = "STEPWEAVE_MEETING_SOCKET"
+"""The variable that says, to rank 0, under which descriptor it has the socket of that port."""
+
+GRACE_S = 30.0
+"""How long rank 0 may take to end when it is told to."""
+
+LINGER_S = 5.0
+"""How long the others may go on when one rank has ended: they hear of it at once."""
+
+POLL_S = 0.02
 
 
-def launch(size: int, arguments: Sequence[str]) -> int:
-    """Run `python -m stepweave ARGUMENTS` as `size` ranks on this machine; the exit status.
+@dataclass(frozen=True)
+class Ended:
+    """How the ranks of a command ended: the exit status, and which rank a signal has ended.
 
-    It is that of the rank that failed first, 0 if none did. Signals are passed on to the ranks.
+    `killed` is that rank and the signal's name, where rank 0 could not say why it ends.
     """
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # What a rank has to say of its failure it has said itself.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=size,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        monitor_interval=0.1,
-    )
-    command = ("-u", "-m", "stepweave", *arguments)
+    status: int
+    killed: tuple[int, str] | None = None
+
+
+def launch(size: int, command: Sequence[str], grace_s: float = GRACE_S) -> Ended:
+    """Run `command` as `size` ranks on this machine, until all have ended.
+
+    INT and TERM are passed on to rank 0, which ends the others; what has not ended `grace_s`
+    seconds later is killed, and so is what goes on when a rank has ended. For the main thread.
+    """
+    ranks = _Ranks()
     try:
-        elastic_launch(config, sys.executable)(*command)
-    except ChildFailedError as error:
-        _, first = error.get_first_failure()
-        status = first.exitcode
-        return 128 - status if status < 0 else status
-    except SignalException as error:
-        return 128 + error.sigval
-    return 0
+        with _passing_signals_on(ranks, grace_s):
+            # Taken before anybody knows of it, so that nobody else can have it.
+            with socket.create_server(("127.0.0.1", 0)) as meeting:
+                ranks.processes += [_started(rank, size, meeting, command) for rank in range(size)]
+            while not ranks.look():
+                time.sleep(POLL_S)
+    finally:
+        ranks.kill()
+    return ranks.ended()
+
+
+def _started(
+    rank: int, size: int, meeting: socket.socket, command: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    """The process of a rank. Its variables are those of torchrun, and where the ranks meet."""
+    port = meeting.getsockname()[1]
+    said = {
+        **{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size},
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, MEETING_PORT: port},
+    }
+    if rank == 0:
+        said[MEETING_SOCKET] = meeting.fileno()
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **{name: f"{value}" for name, value in said.items()}},
+        pass_fds=[meeting.fileno()] if rank == 0 else [],
+        start_new_session=True,  # Ctrl-C in a terminal comes here alone
+    )
+
+
+@dataclass
+class _Ranks:
+    """The processes, and in which order they have ended."""
+
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    until: float = float("inf")  # when those that are left are killed
+    order: list[int] = field(default_factory=list)
+    killed: set[int] = field(default_factory=set)  # by us
+
+    def look(self) -> bool:
+        """Note who has ended; whether all have."""
+        for rank, process in enumerate(self.processes):
+            if rank not in self.order and process.poll() is not None:
+                self.order.append(rank)
+                self.until = min(self.until, time.monotonic() + LINGER_S)
+        if time.monotonic() > self.until:
+            self.kill()
+        return len(self.order) == len(self.processes)
+
+    def kill(self) -> None:
+        """End those that have not ended."""
+        for rank, process in enumerate(self.processes):
+            if process.poll() is None:
+                self.killed.add(rank)
+                process.kill()
+                process.wait()
+
+    def ended(self) -> Ended:
+        """What they came to: rank 0 has the first word, then whoever failed first."""
+        statuses = [process.returncode for process in self.processes]
+        if statuses[0] > 0:
+            return Ended(statuses[0])
+        for rank in self.order:
+            if statuses[rank] < 0 and rank not in self.killed:
+                number = signal.Signals(-statuses[rank])
+                return Ended(128 + number, (rank, number.name))
+        failed = [statuses[rank] for rank in self.order if statuses[rank] > 0]
+        if not failed and 0 in self.killed:
+            return Ended(128 + signal.SIGKILL, (0, signal.SIGKILL.name))
+        return Ended(failed[0] if failed else 0)
+
+
+@contextmanager
+def _passing_signals_on(ranks: _Ranks, grace_s: float) -> Iterator[None]:
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        ranks.until = min(ranks.until, time.monotonic() + grace_s)
+        if ranks.processes and 0 not in ranks.order:
+            ranks.processes[0].send_signal(number)
+
+    before = {each: signal.signal(each, pass_on) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

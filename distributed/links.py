@@ -7,6 +7,7 @@ collective still hears here that another is gone, and why. One thread of each ra
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import select
 import selectors
@@ -28,13 +29,17 @@ BEATS = 4
 """Signs of life in the time after which a silent rank counts as gone."""
 
 Receiver = Callable[[int, Message], None]
-Lost = Callable[[int, str], None]
+Lost = Callable[[int, str, bool], None]
 
 
 class Door:
-    """Where rank 0 waits for the connections of the others."""
+    """Where rank 0 waits for the connections of the others.
+
+    `processes`: by rank, the number that each of those who came says its process has.
+    """
 
     def __init__(self, host: str) -> None:
+        self.processes: dict[int, int] = {}
         self._socket = socket.create_server((host, 0))
         self.port: int = self._socket.getsockname()[1]
         self.secret = secrets.token_hex(16)
@@ -65,15 +70,19 @@ class Door:
             hello = receive(connection, HELLO_BYTES)
         except (BadFrame, OSError):
             return None
-        secret, rank = hello.get("secret"), hello.get("rank")
+        secret, rank, pid = (hello.get(key) for key in ("secret", "rank", "pid"))
         known = isinstance(secret, str) and hmac.compare_digest(secret, self.secret)
-        return rank if known and isinstance(rank, int) else None
+        if not (known and isinstance(rank, int) and isinstance(pid, int)):
+            return None
+        self.processes.setdefault(rank, pid)
+        return rank
 
 
 def knock(host: str, port: int, secret: str, rank: int) -> socket.socket:
     """The connection of `rank` to rank 0. Raises `OSError`."""
     connection = socket.create_connection((host, port), timeout=CONNECT_S)
-    connection.sendall(framed({"kind": "hello", "rank": rank, "secret": secret}))
+    hello = {"kind": "hello", "rank": rank, "secret": secret, "pid": os.getpid()}
+    connection.sendall(framed(hello))
     return connection
 
 
@@ -104,9 +113,9 @@ class _Peer:
 class Links:
     """The connections of one rank. `send` may be called by any thread.
 
-    `receive` gets each message on the thread that reads. `lost(rank, why)` is called there for a
-    rank whose connection ends without a farewell, that says nothing for `silence_s` seconds, or
-    that sends what is no message. `tick` is called there now and then.
+    `receive` gets each message on the thread that reads. `lost(rank, why, silent)` is called there
+    for a rank whose connection ends without a farewell, that says nothing for `silence_s` seconds
+    (`silent`), or that sends what is no message. `tick` is called there now and then.
     """
 
     def __init__(
@@ -169,15 +178,15 @@ class Links:
                     if not self._hear(key.data):
                         selector.unregister(key.fileobj)
                 now = monotonic()
-                if (
-                    now - looked > self._silence_s / 2
-                ):  # this rank was stopped itself: it cannot blame others
+                if now - looked > self._silence_s / 2:
+                    # This rank was stopped itself: it cannot blame others.
                     for peer in self._peers.values():
                         peer.heard = now
                 looked = now
                 if now >= due:
                     due = now + period
-                    self._beat(now)
+                    self._beat()
+                self._miss(now)
                 self._tick()
         for peer in self._peers.values():
             peer.connection.close()
@@ -204,16 +213,20 @@ class Links:
             self._gone(peer, why)
         return bool(data)
 
-    def _gone(self, peer: _Peer, why: str) -> None:
+    def _gone(self, peer: _Peer, why: str, *, silent: bool = False) -> None:
         if not (peer.left or self._over.is_set()):
             peer.left = True
-            self._lost(peer.rank, why)
+            self._lost(peer.rank, why, silent)
 
-    def _beat(self, now: float) -> None:
+    def _beat(self) -> None:
         for peer in self._peers.values():
-            if peer.left:
-                continue
-            with suppress(OSError):  # reading says that it is gone
-                peer.beat()
+            if not peer.left:
+                with suppress(OSError):  # reading says that it is gone
+                    peer.beat()
+
+    def _miss(self, now: float) -> None:
+        """Give up who has been silent for too long."""
+        for peer in self._peers.values():
             if now - peer.heard > self._silence_s:
-                self._gone(peer, f"it said nothing for {now - peer.heard:.1f} s")
+                why = f"it said nothing for {now - peer.heard:.1f} s"
+                self._gone(peer, why, silent=True)

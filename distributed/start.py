@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from ..backends import device_called
 from ..backends.registry import backend_of_name
 from .errors import GroupError
 from .group import SILENCE_S, Group
+from .launch import MEETING_PORT, MEETING_SOCKET
 from .links import Door, knock
 from .membership import Membership
 from .ranks import Ranks, ranks_of
@@ -38,14 +40,36 @@ def join(size: int, device: str, silence_s: float = SILENCE_S) -> Membership:
         if not dist.is_initialized():
             backend_of_name(device).entered(place).__enter__()  # for good: it has no other
             backend = dist.get_default_backend_for_device(place)
-            dist.init_process_group(backend, timeout=LOADING)
-        connections = _connected(ranks, place)
+            dist.init_process_group(backend, timeout=LOADING, **_meeting_place(ranks))
+        connections, processes = _connected(ranks, place)
     except (OSError, RuntimeError) as error:
         raise GroupError(f"rank {ranks.rank} cannot join its group: {error}") from error
-    group = Group(ranks, connections, silence_s=silence_s, abandon=_abandon)
+    group = Group(
+        ranks,
+        connections,
+        silence_s=silence_s,
+        abandon=_abandon,
+        processes=processes if ranks.on_one_machine else None,
+    )
     membership = Membership(group, place)
     membership.group.start()
     return membership
+
+
+def _meeting_place(ranks: Ranks) -> dict[str, Any]:
+    """Where the ranks find each other: as torchrun says, or behind the socket of our launcher."""
+    if (port := os.environ.get(MEETING_PORT)) is None:
+        return {}
+    listens = os.environ.get(MEETING_SOCKET)
+    store = dist.TCPStore(
+        "127.0.0.1",
+        int(port),
+        ranks.size,
+        is_master=ranks.leads,
+        timeout=LOADING,
+        master_listen_fd=None if listens is None else int(listens),
+    )
+    return {"store": store, "rank": ranks.rank, "world_size": ranks.size}
 
 
 def gathered(number: int, device: torch.device) -> list[int]:
@@ -56,15 +80,20 @@ def gathered(number: int, device: torch.device) -> list[int]:
     return [int(each.item()) for each in every]
 
 
-def _connected(ranks: Ranks, device: torch.device) -> dict[int, Any]:
-    """Connections between rank 0 and the others; the address and the secret go by a broadcast."""
+def _connected(
+    ranks: Ranks, device: torch.device
+) -> tuple[dict[int, socket.socket], dict[int, int]]:
+    """Connections between rank 0 and the others, and the numbers of the processes at their ends.
+
+    The address and the secret go by a broadcast.
+    """
     host = "127.0.0.1" if ranks.on_one_machine else os.environ["MASTER_ADDR"]
     if ranks.leads:
         door = Door("127.0.0.1" if ranks.on_one_machine else "")
-        _broadcast(f"{door.port} {door.secret}", device)
-        return door.accept(ranks.size - 1)
-    port, secret = _broadcast("", device).split()
-    return {0: knock(host, int(port), secret, ranks.rank)}
+        _broadcast(f"{door.port} {door.secret} {os.getpid()}", device)
+        return door.accept(ranks.size - 1), door.processes
+    port, secret, process = _broadcast("", device).split()
+    return {0: knock(host, int(port), secret, ranks.rank)}, {0: int(process)}
 
 
 def _broadcast(text: str, device: torch.device) -> str:

@@ -18,7 +18,7 @@ from ..requests.moments import Moments
 from ..requests.params import RequestError
 from ..requests.request import FinishReason, RequestOutput, TokenLogprob
 from ..serving.engine import EngineError
-from ..serving.service import Blame
+from ..serving.ticket import Blame
 from ..structured.grammar import GrammarError
 from .errors import ReplicaLost
 from .fleet import Fleet

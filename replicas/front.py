@@ -21,7 +21,7 @@ from .work import Work
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
     from ..serving.async_llm import Listener
-    from ..serving.service import Blame
+    from ..serving.ticket import Blame
 
 POLL_S = 0.05
 """How often a drain looks whether everything has ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from ..requests.limits import Limits
-from ..serving.service import Blame
+from ..serving.ticket import Blame
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -8,7 +8,8 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,11 @@ from .settings import Limits, Settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from ..graph.errors import StepweaveError
     from ..serving.async_llm import AsyncLLM
+
+OnEnd = Callable[[Callable[["StepweaveError"], None]], None]
+"""Has a function called, on any thread, when nothing can be served any more."""
 
 CLOSING_S = 1.0
 """Of the drain limit: for what is left when the engine has ended."""
@@ -77,27 +82,35 @@ def serve(
     routers: Sequence[Router] = (),
     observers: Sequence[Observer] = (),
     on_ready: Callable[[], None] = lambda: None,
-) -> None:
+) -> bool:
     """Serve until TERM or Ctrl-C, then finish what runs within the drain limit, and return.
 
     For the main thread: it takes both signals. A second one ends the process at once. `on_ready`
-    is called when requests are taken. The engine is closed at the end.
+    is called when requests are taken. The engine is closed at the end. False: it has ended since
+    the group has of whose ranks this is one, so that nothing could be served any more.
     """
     if (grammars := llm.service.intake.grammars) is not None:
         grammars.start_all()
-    serve_app(create_app(llm, settings, routers=routers, observers=observers), bound, on_ready)
+    app = create_app(llm, settings, routers=routers, observers=observers)
+    return serve_app(app, bound, on_ready, on_end=llm.service.on_group_end)
 
 
 def serve_app(
-    app: FastAPI, bound: socket.socket, on_ready: Callable[[], None] = lambda: None
-) -> None:
-    """The same of an application that is there."""
+    app: FastAPI,
+    bound: socket.socket,
+    on_ready: Callable[[], None] = lambda: None,
+    on_end: OnEnd = lambda tell: None,
+) -> bool:
+    """The same of an application that is there; `on_end` has a function called with the error
+    after which nothing can be served.
+    """
     limits = app.state.engine.settings.limits
     _allow_files(limits.connections + OTHER_FILES)
     config = configured(app, limits)
     service = _Service(config, app.state.engine, on_ready)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(service.run(bound))
+        runner.run(service.run(bound, on_end))
+    return not service.failed
 
 
 def _allow_files(wanted: int) -> None:
@@ -129,9 +142,11 @@ class _Service:
         self._on_ready = on_ready
         self._first_signal: float | None = None
         self._draining: asyncio.Task[None] | None = None
+        self.failed = False
 
-    async def run(self, bound: socket.socket) -> None:
+    async def run(self, bound: socket.socket, on_end: OnEnd) -> None:
         loop = asyncio.get_running_loop()
+        on_end(partial(_call_soon, loop, self._fail))
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, number)
         self._engine.front.start()
@@ -157,15 +172,34 @@ class _Service:
             SERVER.warning("ended at once, by a second signal")
             os._exit(128 + number)
 
+    def _fail(self, error: StepweaveError) -> None:
+        """End, so that whoever watches the process starts it anew. All streams have been told."""
+        SERVER.error("nothing can be served any more", extra=fields(error=error.message))
+        self.failed = True
+        _end_after(LAST_RESORT_S)
+        self._server.should_exit = True
+
     async def _drain(self) -> None:
         """Finish what runs, cancel what has not ended in time, and let the server end."""
         limit = self._engine.settings.drain_s
-        last = threading.Timer(limit + LAST_RESORT_S, os._exit, (1,))
-        last.daemon = True
-        last.start()
+        _end_after(limit + LAST_RESORT_S)
         front = self._engine.front
         SERVER.info("draining", extra=fields(running=front.running, queued=front.queued))
         if not await front.drain(max(limit - CLOSING_S, 0.0)):
             SERVER.warning("not all requests ended within the drain limit: they are cancelled")
             front.cancel_all()
         self._server.should_exit = True
+
+
+def _call_soon(
+    loop: asyncio.AbstractEventLoop, tell: Callable[[StepweaveError], None], error: StepweaveError
+) -> None:
+    with suppress(RuntimeError):  # the loop is closed: all has ended
+        loop.call_soon_threadsafe(tell, error)
+
+
+def _end_after(seconds: float) -> None:
+    """End the process then, whatever it waits for."""
+    last = threading.Timer(seconds, os._exit, (1,))
+    last.daemon = True
+    last.start()

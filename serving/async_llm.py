@@ -26,8 +26,9 @@ from .arguments import chosen, conversations, params_for_each
 from .intake import Intake
 from .loading import load_engine
 from .prompts import Prompt
-from .service import Blame, Service, Ticket
+from .service import Service
 from .summary import summary
+from .ticket import Blame, Ticket
 from .warm_up import warm_up
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class AsyncLLM:
     """A loaded pipeline that serves an event loop; the arguments are those of `LLM`.
 
     One run of the plan goes on from `start`, or the first request, until `close`. Each stream is
-    read in the loop that it was submitted in. Raises as `LLM`.
+    read in the loop that it was submitted in. With `tp` or `pp`, rank 0 takes requests in, and any
+    other rank calls `follow`. Raises as `LLM`.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class AsyncLLM:
         *,
         pipeline: PipelineConfig | str | Path | None = None,
         overrides: Mapping[str, Any] | None = None,
+        tp: int | None = None,
+        pp: int | None = None,
     ) -> None:
-        pipeline = chosen(model, pipeline, overrides)
+        pipeline = chosen(model, pipeline, overrides, tp, pp)
         self.config = pipeline
         self.engine = load_engine(pipeline)
         intake = Intake(pipeline, self.engine)
@@ -66,6 +70,19 @@ class AsyncLLM:
         self._mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = (
             WeakKeyDictionary()
         )
+
+    @property
+    def leads(self) -> bool:
+        """Whether requests are taken in here: on one rank alone, or on rank 0 of a group."""
+        return self.service.leads
+
+    def follow(self) -> None:
+        """On any other rank: serve what rank 0 serves, until that is closed. It waits: call it
+        beside the loop, or without one.
+
+        Raises `GroupEnded` where the group ends otherwise, and `EngineError` on rank 0.
+        """
+        self.service.follow()
 
     @property
     def plan(self) -> Plan:

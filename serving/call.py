@@ -18,7 +18,8 @@ from ..requests.request import Request, RequestError, RequestOutput, SamplingPar
 from ..structured.grammar import GrammarError
 from .progress import progress_bar, watched
 from .prompts import Prompt, id_and_text
-from .service import Service, Ticket
+from .service import Service
+from .ticket import Ticket
 
 OnText = Callable[[str, str], None]  # (id, piece)
 OnProgress = Callable[[int, int], None]  # (prompts that have ended, tokens)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING
 
-from ..distributed.tasks import Tasks
 from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarError, GrammarSpec
+
+if TYPE_CHECKING:
+    from ..distributed.tasks import Tasks
 
 
 def compiled_everywhere(

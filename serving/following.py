@@ -18,7 +18,7 @@ from .everywhere import as_text
 from .intake import Intake
 
 if TYPE_CHECKING:
-    from .service import Ticket
+    from .ticket import Ticket
 
 
 class Following:

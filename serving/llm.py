@@ -21,10 +21,11 @@ from ..requests.spans import RequestLog, RequestSpan
 from ..requests.step_counts import StepCount
 from .arguments import Messages, Params, chosen, conversations, each_prompt, params_for_each
 from .call import Call, Interrupted, Listeners, OnOutput, OnProgress, OnText, TextPiece
+from .driver import Trace
 from .intake import Intake
 from .loading import load_engine
 from .prompts import Prompt
-from .service import Service, Trace
+from .service import Service
 from .summary import summary
 from .warm_up import warm_up
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..backends import device_called
 from ..backends.registry import backend_of_name
 from ..configs.schema import PipelineConfig
-from ..distributed.log import digest_of
-from ..distributed.membership import Membership
-from ..distributed.stage_links import StageLinks
-from ..distributed.start import join
 from ..graph.errors import shortly
 from ..graph.parameters import Resource
 from ..models.causal_lm import CausalLM
@@ -27,6 +23,10 @@ from ..requests.limits import Limits
 from .cache_size import blocks_of
 from .engine import Engine, EngineError
 from .pipeline import compiled, policies_of, proved_digests
+
+if TYPE_CHECKING:
+    from ..distributed.membership import Membership
+    from ..distributed.stage_links import StageLinks
 
 
 def load_engine(config: PipelineConfig) -> Engine:
@@ -56,6 +56,9 @@ def threads_of(config: PipelineConfig) -> int | None:
 
 def _loaded_as_rank(config: PipelineConfig, threads: int | None) -> Engine:
     """The engine of this rank: what one rank cannot load, no rank has."""
+    from ..distributed.log import digest_of  # only here: one rank alone needs none of it
+    from ..distributed.start import join
+
     parallel = config.model.parallel
     if parallel.pipeline > 1 and not backend_of_name(config.device).on_host:
         raise EngineError(
@@ -82,7 +85,7 @@ def _loaded(
 ) -> Engine:
     chosen, parallel = config.model, config.model.parallel
     loading = Loading(chosen.dtype, chosen.invariant, chosen.compile, chosen.merge)
-    links = None if group is None or parallel.pipeline == 1 else StageLinks(group.group)
+    links = None if group is None or parallel.pipeline == 1 else _between_stages(group)
     model = loading.causal_lm(
         chosen.name,
         device,
@@ -118,6 +121,12 @@ def _loaded(
         check=config.check,
         torch_threads=threads,
     )
+
+
+def _between_stages(group: Membership) -> StageLinks:
+    from ..distributed.stage_links import StageLinks
+
+    return StageLinks(group.group)
 
 
 def _least(number: int, group: Membership | None) -> int:

@@ -1,14 +1,16 @@
-"""Run on each of two ranks: sampled pipelines, each as rank 0 runs it alone, and as both do."""
+"""Run on each of two ranks: pipelines and families, as rank 0 runs them alone, and as both do."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from stepweave import LLM
 from stepweave.requests.request import RequestOutput
+from tests.distributed import families
 from tests.distributed.cases import Case
 from tests.distributed.launched import write
 from tests.distributed.mutants import served
@@ -25,16 +27,18 @@ def told(output: RequestOutput) -> list[Any]:
     return [list(output.token_ids), output.finish_reason, output.drafted, output.accepted]
 
 
-def found(out: str, cases: list[Case], mutant: str) -> dict[str, Any]:
+def found(out: str, job: Mapping[str, Any]) -> dict[str, Any]:
     """Each case on one rank, by rank 0 alone, and on two; then a mutant, which ends the group."""
     leads = os.environ["RANK"] == "0"
+    cases = [Case.of(each) for each in job.get("cases", ())]
     return {
         "alone": [outputs(case, 1) for case in cases] if leads else None,
         "together": [outputs(case, 2) for case in cases],
-        "mutant": served(mutant) if mutant else None,
+        "families": families.found(out, job.get("families", ())),
+        "mutant": served(job["mutant"]) if "mutant" in job else None,
     }
 
 
 if __name__ == "__main__":
-    out, mutant, *cases = sys.argv[1:]
-    write(out, found(out, [Case.of(json.loads(text)) for text in cases], mutant))
+    out, job = sys.argv[1:]
+    write(out, found(out, json.loads(job)))

@@ -1,6 +1,7 @@
 """Two ranks serve what one rank serves: the same tokens, drafts and ends, in float64."""
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 
 from tests.distributed.cases import DEPTHS, DRAFTERS, GRAMMARS, TRAFFIC, Case, drawn
+from tests.distributed.families import DIVIDED, REFUSED
 from tests.distributed.launched import environment, ranks, started, written
 
 SAMPLE = list(drawn(5, seed=1))
 STAGES = list(drawn(5, seed=2, divided="pipeline"))
+FAMILIES = [*random.Random(1).sample(DIVIDED, 2), "gpt_oss"]
 
 
 def require_equal(cases: Sequence[Case], found: Sequence[Any]) -> None:
@@ -25,19 +28,38 @@ def require_equal(cases: Sequence[Case], found: Sequence[Any]) -> None:
         assert tokens >= 20, f"{case}: too few tokens to tell anything"
 
 
-def texts(cases: Sequence[Case]) -> list[str]:
-    return [json.dumps(case.data()) for case in cases]
+def require_families(asked: Sequence[str], found: Sequence[Any]) -> None:
+    leading, following = (each["families"] for each in found)
+    assert following["together"] == leading["together"]
+    assert set(leading["together"]) == set(asked)
+    for family, result in leading["together"].items():
+        if family in REFUSED:
+            assert REFUSED[family] in result["refused"], family
+            continue
+        assert "served" in result, (family, result)
+        alone = leading["alone"][family]
+        assert result["served"] == alone["served"], family
+        assert [tokens for tokens, *_ in result["served"]] == alone["own"], family
+        assert sum(drafted for _, drafted, _ in result["served"]), f"{family}: nothing drafted"
 
 
-def test_a_sample_of_pipelines_is_equal_on_two_ranks_until_their_logits_differ(
+def job(**parts: Any) -> str:
+    if "cases" in parts:
+        parts["cases"] = [case.data() for case in parts["cases"]]
+    return json.dumps(parts)
+
+
+def test_pipelines_and_families_are_equal_on_two_ranks_until_their_logits_differ(
     tmp_path: Path,
 ) -> None:
     # One start of two ranks for all: it is most of what this costs.
     cases = [*SAMPLE, *STAGES]
-    launched = started("equal.py", tmp_path, "no_agreement", *texts(cases))
+    asked = job(cases=cases, families=FAMILIES, mutant="no_agreement")
+    launched = started("equal.py", tmp_path, asked)
     found = written(tmp_path)
     assert None not in found, launched.stdout[-4000:] + launched.stderr[-8000:]
     require_equal(cases, found)
+    require_families(FAMILIES, found)
     said = "step 5: op 'advance of commit' came to something else on rank 1 than on rank 0"
     for each in found:
         assert said in each["mutant"]["failure"]
@@ -60,7 +82,13 @@ def test_every_pipeline_is_equal_on_two_ranks(drafter: str, divided: str, tmp_pa
         Case(drafter, grammar, traffic, depth, "threads", seed, divided)
         for seed, (grammar, traffic, depth) in enumerate(choices)
     ]
-    require_equal(every, ranks("equal.py", tmp_path, "", *texts(every)))
+    require_equal(every, ranks("equal.py", tmp_path, job(cases=every)))
+
+
+@pytest.mark.nightly
+def test_every_family_is_equal_on_two_ranks_or_refused_by_name(tmp_path: Path) -> None:
+    asked = [*DIVIDED, *REFUSED]
+    require_families(asked, ranks("equal.py", tmp_path, job(families=asked)))
 
 
 @pytest.mark.nightly

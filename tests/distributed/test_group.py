@@ -1,8 +1,12 @@
 """Ranks hear of each other: messages whole and in order, and one end for all."""
 
+import atexit
 import json
+import os
+import signal
 import socket
 import struct
+import subprocess
 from typing import Any
 
 import pytest
@@ -12,7 +16,7 @@ from stepweave.distributed.frames import BEAT, BadFrame, Frames, framed
 from stepweave.distributed.group import Group
 from stepweave.distributed.links import Door, knock
 from stepweave.distributed.ranks import Ranks, ranks_of
-from tests.distributed.pairs import ended, groups
+from tests.distributed.pairs import LONG_S, ended, groups
 
 
 def test_messages_come_out_whole_however_they_are_cut() -> None:
@@ -70,14 +74,24 @@ def test_a_rank_whose_connection_ends_is_named() -> None:
         assert ended(made[2]) == ended(made[0])
 
 
-def test_a_rank_that_says_nothing_is_named() -> None:
-    ours, theirs = socket.create_server(("127.0.0.1", 0)), None
+def test_a_rank_that_says_nothing_is_named_and_its_process_ends_with_this_one() -> None:
+    ours = socket.create_server(("127.0.0.1", 0))
     theirs = socket.create_connection(ours.getsockname())
     connection, _ = ours.accept()
-    group = Group(Ranks(0, 2, 0, 2), {1: connection}, silence_s=1.0)
+    stopped = subprocess.Popen(["sleep", "1000"])
+    os.kill(stopped.pid, signal.SIGSTOP)
+    group = Group(
+        Ranks(0, 2, 0, 2), {1: connection}, silence_s=1.0, processes={1: stopped.pid, 2: 1}
+    )
     group.start()
     assert "rank 1 is gone: it said nothing for " in ended(group)
+    assert group.failure is not None
+    assert group.failure.gone == 1
     group.close()
+    assert stopped.poll() is None, "this rank may still have something to say"
+    group._at_exit()
+    assert stopped.wait(LONG_S) == -signal.SIGKILL
+    atexit.unregister(group._at_exit)
     ours.close()
     theirs.close()
 

@@ -16,7 +16,8 @@ from stepweave.executors.errors import StuckWait
 from stepweave.requests.increment import Increment
 from stepweave.requests.request import RequestError, RequestOutput
 from stepweave.serving.engine import EngineError
-from stepweave.serving.service import Service, Ticket
+from stepweave.serving.service import Service
+from stepweave.serving.ticket import Ticket
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.grammar import GrammarError
 
@@ -129,11 +130,11 @@ def test_a_full_queue_refuses_and_goes_on(llm: LLM, monkeypatch: pytest.MonkeyPa
 
 def test_whoever_stays_keeps_one_run_and_its_thread(service: Service) -> None:
     with service.stay():
-        driver = service._driver
+        driver = service._driver._thread
         assert driver is not None
         for _ in range(3):
             Reader(service, max_tokens=3).rest()
-            assert service._driver is driver
+            assert service._driver._thread is driver
         assert driver.is_alive()
     assert service.wait(200)
     assert not driver.is_alive()
@@ -186,6 +187,7 @@ def test_a_run_that_fails_as_a_whole_ends_its_requests_and_the_next_one_is_serve
     assert "the engine's run has ended" in (last.output.error or "")
     assert reader.ticket.failure is stuck
     Reader(service, max_tokens=3).rest()
+    assert service.wait(200)  # or the next call would join the run that is still on
     monkeypatch.setattr(service.engine, "run", failing)
     with pytest.raises(StuckWait):
         llm.generate(STORY, SHORT)

@@ -1,0 +1,63 @@
+"""Commands that start ranks: what they say when one of them is killed or stopped, and leave."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.commands import Command, command
+
+SILENCE_S = 3
+
+
+def generating(folder: Path, *options: str) -> tuple[str, ...]:
+    """A command whose first request ends soon, and the others long after."""
+    lengths = [1, 900, 900, 900]
+    lines = [{"prompt": "Write.", "max_tokens": n, "ignore_eos": True} for n in lengths]
+    (folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    silence = f"model.parallel.silence_s={SILENCE_S}"
+    return ("run", "async", "--json", "--prompts", "prompts.jsonl", "--set", silence, *options)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGKILL, "rank {rank} is gone: its connection "),
+        (signal.SIGSTOP, "rank {rank} is gone: it said nothing for 3."),
+    ],
+)
+def test_a_rank_that_is_killed_or_stopped_is_named_and_nothing_is_left(
+    rank: int, number: signal.Signals, said: str, tmp_path: Path
+) -> None:
+    with command(tmp_path, *generating(tmp_path, "--tp", "2")) as started:
+        assert json.loads(started.line())["finish_reason"] == "length"
+        started.signal(rank, number)
+        status, errors = started.ended()
+        assert status != 0
+        assert said.format(rank=rank) in errors, errors
+        assert "Traceback" not in errors
+        assert started.left() == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all_ranks_in_order_with_what_was_done(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    with command(tmp_path, *generating(tmp_path, "--tp", "2")) as started:
+        started.line()
+        started.child.send_signal(number)
+        lines = interrupted(started)
+        assert [each["finish_reason"] for each in lines[:-1]] == ["cancelled"] * 3
+        status, errors = started.ended()
+        assert status == 128 + number
+        assert "1 of 4 requests were done" in errors, errors
+        assert started.left() == []
+
+
+def interrupted(started: Command) -> list[dict[str, object]]:
+    """The three outputs and the summary that are still to come."""
+    return [json.loads(started.line()) for _ in range(4)]

@@ -1,0 +1,77 @@
+"""A command is started once for each rank, and all of them end together."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from stepweave.distributed import launch
+from stepweave.distributed.launch import Ended
+
+
+def launched(script: str, size: int = 2) -> Ended:
+    return launch.launch(size, ["sh", "-c", script])
+
+
+@pytest.mark.parametrize(
+    ("script", "ended"),
+    [
+        ("exit 0", Ended(0)),
+        ("exit $RANK", Ended(1)),
+        ("exit $((3 - RANK))", Ended(3)),
+        ("[ $RANK = 0 ] || kill -9 $$", Ended(137, (1, "SIGKILL"))),
+        ("[ $RANK = 0 ] && exit 1; kill -9 $$", Ended(1)),
+    ],
+)
+def test_the_status_is_that_of_rank_0_or_of_the_first_that_failed(
+    script: str, ended: Ended
+) -> None:
+    assert launched(script) == ended
+
+
+def test_every_rank_knows_its_place_and_rank_0_has_the_socket_where_they_meet(
+    tmp_path: Path,
+) -> None:
+    names = "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE"
+    has = f"[ -S /proc/self/fd/${{{launch.MEETING_SOCKET}:-none}} ] && echo socket"
+    script = f"cd {tmp_path}; echo {names} > $RANK; ({has}) >> $RANK; test $MASTER_PORT -gt 0"
+    assert launched(script, 3) == Ended(0)
+    found = [(tmp_path / f"{rank}").read_text().split() for rank in range(3)]
+    assert found == [[*"0033", "socket"], [*"1133"], [*"2233"]]
+
+
+def test_who_goes_on_when_a_rank_has_ended_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "LINGER_S", 0.1)
+    assert launched("[ $RANK = 1 ] && exit 4; exec sleep 1000") == Ended(4)
+
+
+@pytest.mark.parametrize(
+    ("number", "waits", "ended"),
+    [
+        (signal.SIGTERM, "exit 7", Ended(7)),
+        (signal.SIGINT, "exit 0", Ended(0)),
+        (signal.SIGTERM, "true", Ended(137, (0, "SIGKILL"))),  # it does not end
+    ],
+)
+def test_a_signal_goes_to_rank_0_alone_which_ends_the_others(
+    number: signal.Signals,
+    waits: str,
+    ended: Ended,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "LINGER_S", 0.1)
+    ready = tmp_path / "ready"
+    trap = f"trap '{waits}' INT TERM; touch {ready}; while :; do sleep 0.01; done"
+    script = f"[ $RANK = 0 ] || exec sleep 1000; {trap}"
+
+    def press() -> None:
+        while not ready.exists():
+            pressed.wait(0.01)
+        os.kill(os.getpid(), number)
+
+    pressed = threading.Event()
+    threading.Thread(target=press, daemon=True).start()
+    assert launch.launch(2, ["sh", "-c", script], grace_s=0.5) == ended

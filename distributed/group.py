@@ -7,6 +7,9 @@ is gone, ends the group: every rank hears why, and nobody waits for a rank that 
 from __future__ import annotations
 
 import atexit
+import logging
+import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -114,7 +117,8 @@ class Group:
 
     def outlast(self, thread: Thread) -> None:
         """Have the process wait, when it ends after the group, for a thread that may be inside a
-        collective: taken out of one after Python has ended, it would abort the process.
+        collective: taken out of one while Python ends, it would abort the process. One that does
+        not come out in time is not waited for, and Python does not end in order.
         """
         self._inside.append(thread)
 
@@ -201,3 +205,14 @@ class Group:
             each.kill()
         for thread in self._inside:
             thread.join(RELEASED_S)
+            if thread.is_alive():
+                _end_at_once()
+
+
+def _end_at_once() -> None:
+    """End the process as one that has failed, without what else Python does at its end."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # it may be closed, or not be there
+            stream.flush()
+    os._exit(1)

@@ -61,7 +61,8 @@ def _meeting_place(ranks: Ranks) -> dict[str, Any]:
     if (port := os.environ.get(MEETING_PORT)) is None:
         return {}
     listens = os.environ.get(MEETING_SOCKET)
-    store = dist.TCPStore(
+    known: Any = dist  # it does not say that it has stores
+    store = known.TCPStore(
         "127.0.0.1",
         int(port),
         ranks.size,

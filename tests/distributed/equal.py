@@ -10,10 +10,9 @@ from typing import Any
 
 from stepweave import LLM
 from stepweave.requests.request import RequestOutput
-from tests.distributed import families
+from tests.distributed import families, serving
 from tests.distributed.cases import Case
 from tests.distributed.launched import write
-from tests.distributed.mutants import served
 
 
 def outputs(case: Case, ranks: int) -> list[Any]:
@@ -35,7 +34,8 @@ def found(out: str, job: Mapping[str, Any]) -> dict[str, Any]:
         "alone": [outputs(case, 1) for case in cases] if leads else None,
         "together": [outputs(case, 2) for case in cases],
         "families": families.found(out, job.get("families", ())),
-        "mutant": served(job["mutant"]) if "mutant" in job else None,
+        "service": serving.served() if job.get("service") else None,
+        "mutant": serving.broken(job["mutant"]) if "mutant" in job else None,
     }
 
 

@@ -43,6 +43,17 @@ def require_families(asked: Sequence[str], found: Sequence[Any]) -> None:
         assert sum(drafted for _, drafted, _ in result["served"]), f"{family}: nothing drafted"
 
 
+def require_served(found: dict[str, Any]) -> None:
+    """A service with a drafter and a grammar gives what one rank gives, piece by piece."""
+    text, accepted = found["alone"]
+    assert json.loads(text)["age"] == 61
+    assert len(found["streamed"]) > 3
+    assert ("".join(found["streamed"]), found["whole"]) == (text, text)
+    assert found["accepted"] == 2 * accepted > 0
+    assert found["counted"] == 2 * found["tokens"]
+    assert found["health"] == [200, 200]
+
+
 def job(**parts: Any) -> str:
     if "cases" in parts:
         parts["cases"] = [case.data() for case in parts["cases"]]
@@ -54,15 +65,20 @@ def test_pipelines_and_families_are_equal_on_two_ranks_until_their_logits_differ
 ) -> None:
     # One start of two ranks for all: it is most of what this costs.
     cases = [*SAMPLE, *STAGES]
-    asked = job(cases=cases, families=FAMILIES, mutant="no_agreement")
+    asked = job(cases=cases, families=FAMILIES, service=True, mutant="no_agreement")
     launched = started("equal.py", tmp_path, asked)
     found = written(tmp_path)
     assert None not in found, launched.stdout[-4000:] + launched.stderr[-8000:]
     require_equal(cases, found)
     require_families(FAMILIES, found)
     said = "step 5: op 'advance of commit' came to something else on rank 1 than on rank 0"
+    require_served(found[0]["service"])
     for each in found:
         assert said in each["mutant"]["failure"]
+    clients = found[0]["mutant"]
+    assert clients["statuses"] == [500, 503]
+    assert clients["refusal"] == clients["failure"]
+    assert (clients["health"], clients["unended"]) == ([503, 503], 0)
 
 
 @pytest.mark.parametrize("sample", [SAMPLE, STAGES], ids=["tensor", "pipeline"])

@@ -74,13 +74,22 @@ def test_the_last_steps_are_noted_unless_it_is_told_not_to(
 ) -> None:
     served = []
 
-    def serve_none(_: object, settings: Any, *__: object, **___: object) -> None:
+    def serve_none(_: object, settings: Any, *__: object, **___: object) -> bool:
         served.append(settings.recorder)
+        return True
 
     monkeypatch.setattr(serve, "loaded_async", lambda _: advising({}))
     monkeypatch.setattr(server_run, "serve", serve_none)
     assert told("quickstart", "--port", "0", *options) == (0, [])
     assert served == [recorder]
+
+
+def test_the_status_says_whether_the_service_was_told_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serve, "loaded_async", lambda _: advising({}))
+    monkeypatch.setattr(server_run, "serve", lambda *_, **__: False)
+    assert told("quickstart", "--port", "0") == (1, [])
 
 
 def advising(sampling: dict[str, Any]) -> Any:
@@ -99,8 +108,9 @@ def test_a_models_generation_config_is_used_unless_it_is_told_not_to(
 ) -> None:
     served = []
 
-    def serve_none(_: object, settings: Any, *__: object, **___: object) -> None:
+    def serve_none(_: object, settings: Any, *__: object, **___: object) -> bool:
         served.append(settings.sampling)
+        return True
 
     monkeypatch.setattr(
         serve, "loaded_async", lambda _: advising({"temperature": 0.6, "top_k": 20})

@@ -5,16 +5,24 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
 
 gc.disable()  # until all modules are imported: it would look at them again and again
 
-torch.set_num_threads(1)  # two test machines should compute the same way
-
 # A shell's background job inherits an ignored SIGINT; the tests of Ctrl-C press it for real.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """One torch thread: two test machines should compute the same way.
+
+    A process that only hands tests out to workers has no use for torch, which takes seconds.
+    """
+    if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None):
+        import torch
+
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -66,6 +74,10 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish() -> None:
-    """A plugin that is imported for the summary may look for what refers to an object."""
-    gc.unfreeze()
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A plugin that is imported for the summary may look for what refers to an object.
+
+    A worker prints none, and its last collections need not look at what was imported.
+    """
+    if not hasattr(session.config, "workerinput"):
+        gc.unfreeze()

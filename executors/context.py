@@ -97,6 +97,7 @@ class Context:
         "vertex",
         "waited_s",
     )
+    firing = 0  # unrolled nodes know theirs (`graph/rates.py`)
 
     def __init__(
         self,

@@ -40,6 +40,9 @@ def declaration_digest(
     comms = [[node.name, *astuple(node.comm)] for node in graph.nodes if node.comm]
     if comms:
         declared["comms"] = comms
+    turns = [[value.name, *astuple(value.turn)] for value in graph.values.values() if value.turn]
+    if turns:
+        declared["turns"] = turns
     text = json.dumps(declared, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

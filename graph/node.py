@@ -29,6 +29,10 @@ class OpContext(Protocol):
     def step(self) -> int: ...
 
     @property
+    def firing(self) -> int:
+        """Which firing of the node in this step it is, from 0; 0 of a node that has no `rate`."""
+
+    @property
     def waited_s(self) -> float:
         """Seconds for which this op's own waits blocked its actor in this step; 0 without any."""
 
@@ -59,6 +63,31 @@ class OpContext(Protocol):
 Run = Callable[[OpContext], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """Which run of a node with a rate an unrolled node is: the `turn`-th in step `step` of a cycle.
+
+    Both count from 0. See `rates.py`.
+    """
+
+    node: str
+    step: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Which versions of a value an unrolled value is: in cycle t, version `of` · t + `index`."""
+
+    value: str
+    index: int
+    of: int
+
+    def name(self, index: int) -> str:
+        """The unrolled value of another index, from 0 to `of` - 1."""
+        return f"{self.value}#{index}"
+
+
 @dataclass(frozen=True)  # without slots: with them, `Value[int](…)` fails
 class Value(Generic[T, B]):
     """A named datum of type T that one node writes anew in each step.
@@ -73,6 +102,8 @@ class Value(Generic[T, B]):
 
     `across` ranks: `own` may differ between them, whoever writes it; `same` is promised to be
     equal, which is proved (`planner/uniform.py`). None: it follows from what its writer reads.
+
+    `turn`: of a value that several firings of its writer write in turn, in slots that they share.
     """
 
     name: str
@@ -87,6 +118,13 @@ class Value(Generic[T, B]):
     allocate: Callable[..., B] | None = field(default=None, compare=False)
     line: int | None = field(default=None, compare=False)
     across: Across | None = None
+    turn: Turn | None = None
+
+    def slot(self, version: int, slots: int) -> tuple[str, int]:
+        """The slot of a version, and the name of the value whose slots these are."""
+        if self.turn is None:
+            return self.name, version % slots
+        return self.turn.value, (version * self.turn.of + self.turn.index) % slots
 
     @staticmethod
     def default_storage(place: Place, slots: int | None) -> Storage:
@@ -195,6 +233,10 @@ class Node:
     line: int | None = field(default=None, compare=False)
     rank: int | None = None
     comm: Comm | None = None
+    rate: int = 1
+    every: int = 1
+    first: int = 0
+    firing: Firing | None = None
 
     def op_names(self, side: Side) -> tuple[str, ...]:
         """`node.host`, or `node.host.phase` for each phase where there are several."""

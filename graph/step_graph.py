@@ -35,6 +35,8 @@ class StepGraph:
     name: str = "step"
     launches: Literal["apart", "together"] = "apart"  # see `planner/units.py`
     ranks: tuple[int, ...] = ()  # those whose nodes it has, where there are several (`ranks.py`)
+    declared: StepGraph | None = None  # what it was unrolled from, where nodes have rates
+    cycle: int = 1  # steps of the declared graph that one of its own stands for (`rates.py`)
 
     @staticmethod
     def build(

@@ -13,6 +13,7 @@ from typing import get_args
 from .arguments import MAX_DISTANCE, number, whole
 from .errors import GraphError, did_you_mean
 from .node import Node, Place, State, Storage, Value
+from .rates import check_rates
 from .step_graph import StepGraph, Vertex
 from .validate_ranks import check_ranks
 
@@ -320,4 +321,5 @@ _CHECKS: tuple[Callable[[StepGraph], None], ...] = (
     _check_costs,
     _check_classes,
     check_ranks,
+    check_rates,
 )

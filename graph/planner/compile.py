@@ -14,6 +14,7 @@ from .. import arguments
 from ..digest import declaration_digest
 from ..errors import GraphError, did_you_mean
 from ..plan import HINTS, Plan
+from ..rates import costs_by_firing, has_rates, slots_by_firing, unrolled
 from ..step_graph import StepGraph
 from ..validate import unread_values, validate
 from .bounds import bounded
@@ -28,6 +29,7 @@ from .paths import closure_cells
 from .period import op_costs, period
 from .requirements import Requirement, requirements
 from .slots import Compared, choose_slots
+from .turns import shared_slots, with_slots_apart
 from .uniform import check_uniform
 from .waits import Frame, Needs, Synchronization, fewest_waits, synchronize
 from .witness import Prover
@@ -54,6 +56,9 @@ def compile_plan(
     if order is not None:
         arguments.one_of("compile_plan", "order", order, ("keep", "search"))
     validate(graph)
+    if has_rates(graph):
+        graph = unrolled(graph)
+        costs, slots = costs_by_firing(graph, costs or {}), slots_by_firing(graph, slots or {})
     if graph.ranks:
         check_matching(graph)
         check_uniform(graph)
@@ -64,11 +69,14 @@ def compile_plan(
         few = {name: k for name, k in (slots or {}).items() if name in one.values}
         plan = lifted(compile_plan(one, costs=own, slots=few, order=order), graph, durations)
         return replace(plan, costs_from=costs_from or _said_of(graph, costs))
+    apart = with_slots_apart(graph, pins)
     programs, notes = listing_programs(graph), tuple[str, ...]()
     if (order or graph.order) == "search":
-        chosen = _searched(graph, durations, pins)
+        chosen = _searched(apart, durations, pins)
         programs, notes = dict(chosen.programs), chosen.notes
     actors = with_streams(graph, programs)
+    if apart is not graph:
+        pins = shared_slots(graph, plan_for(apart, actors, durations, pins, ()))
     graph, derived = derive_capacities(graph, actors, durations, pins)
     plan = plan_for(graph, actors, durations, pins, (*notes, *derived))
     return replace(plan, costs_from=costs_from or _said_of(graph, costs))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal, NamedTuple
 
+from ..node import Turn
 from ..plan import Hazard
 from ..step_graph import StepGraph, Vertex
 from .events import Actors, program_edges
@@ -68,9 +69,18 @@ def value_requirements(graph: StepGraph, value: str, slots: int | None) -> list[
     ]
     found = [Requirement(writer, reader, c, "RAW", value, c) for reader, c in reads]
     if slots is not None:
-        found += [Requirement(reader, writer, slots - c, "WAR", value, c) for reader, c in reads]
-        found.append(Requirement(writer, writer, slots, "WAW", value))
+        turn = graph.values[value].turn
+        following, after = (writer, slots) if turn is None else _next_in_slot(graph, turn, slots)
+        found += [Requirement(reader, following, after - c, "WAR", value, c) for reader, c in reads]
+        found.append(Requirement(writer, following, after, "WAW", value))
     return found
+
+
+def _next_in_slot(graph: StepGraph, turn: Turn, slots: int) -> tuple[str, int]:
+    """Who writes next to the slot of a version, and how many cycles later."""
+    later, index = divmod(turn.index + slots, turn.of)
+    name = turn.name(index)
+    return next(v.name for v in graph.vertices.values() if name in v.op.writes), later
 
 
 def state_requirements(graph: StepGraph, state: str) -> list[Requirement]:

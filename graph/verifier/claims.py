@@ -7,7 +7,8 @@ from itertools import pairwise
 
 from ..plan import Edge, Plan
 from ..violation import Violation
-from .order import Arc, Distances, Need, feeds_of, needs_of
+from .firings import needs_of
+from .order import Arc, Distances, Need, feeds_of
 from .reports import access_of
 from .words import edge_text, instant
 

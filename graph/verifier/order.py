@@ -34,8 +34,8 @@ class Need:
         return f"{what}: {instant(self.before, self.after, self.distance)}"
 
 
-def needs_of(plan: Plan) -> Iterator[Need]:
-    """Every required ordering, from the declared accesses alone."""
+def needs_without_rates(plan: Plan) -> Iterator[Need]:
+    """Every required ordering of a graph in which all nodes fire once a step."""
     ops = plan.graph.vertices
     writer = {name: op.name for op in ops.values() for name in op.op.writes}
     for op in ops.values():

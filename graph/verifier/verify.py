@@ -4,6 +4,7 @@ The verifier is the second opinion: it shares no code with the planner. From the
 accesses it derives anew which orderings must exist, from the plan's actors and waits which
 orderings do exist, and compares. A plan passes if
 
+- of nodes with rates: the graph has the firings, versions and slots that they declare (SW-RATE);
 - every op runs once per iteration, on its own actor, device ops at the offset of their launch;
   launches that are to be issued as one stand one behind the other;
 - of several ranks: run as they block, the programs go on for ever (SW-DEADLOCK), and the n-th call
@@ -35,13 +36,13 @@ from ..plan import Plan
 from ..violation import RACE_CODES, Violation
 from .blocking import run_blocking
 from .claims import wrong_claims, wrong_witnesses
+from .firings import needs_of, wrong_firings
 from .leases import early_leases
 from .order import (
     Arc,
     Distances,
     Need,
     arcs_of,
-    needs_of,
     program_arcs,
     stuck_cycle,
 )
@@ -80,7 +81,7 @@ def verify(plan: Plan) -> None:
 
 def violations(plan: Plan) -> list[Violation]:
     """Everything that is wrong with a plan, one entry per cause; empty if it is sound."""
-    structural = wrong_programs(plan)
+    structural = wrong_firings(plan) or wrong_programs(plan)
     if structural:  # orderings mean nothing before the programs do
         return [_advised(violation) for violation in structural]
     if plan.graph.ranks and (blocked := run_blocking(plan)) is not None:
@@ -128,6 +129,7 @@ def _headline(race: Violation) -> str:
 
 
 _ADVICE = {
+    "SW-RATE": "an unrolled graph is the compiler's to make: compile the declared graph again",
     "SW-ACTORS": "programs are the compiler's to make: compile the graph again",
     "SW-SLOTS": "give it one slot at least, or let it be fresh",
     "SW-WITNESS": "compile the graph again; or state the requirement, with a path of the plan",

@@ -15,6 +15,7 @@ from ..graph.arguments import MAX_DISTANCE
 from ..graph.errors import did_you_mean
 from ..graph.node import Node, Op, State, Value
 from ..graph.ranks import Ranked, ranked_graph
+from ..graph.rates import MAX_CYCLE, MAX_FIRINGS
 from ..graph.step_graph import StepGraph
 from ..nodes.node_config import Microseconds, Name, ReadText, parse_read
 from .abstract_keys import AbstractLease, Classes, Keys
@@ -125,6 +126,17 @@ class AbstractNode(Part):
     allow_sync: bool = Field(
         default=False, description="true: its host ops may wait for the device."
     )
+    rate: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_FIRINGS,
+        description="How many times it runs in a step. Nodes of one rate that are listed one after "
+        "another are a loop.",
+    )
+    every: int = Field(default=1, ge=1, le=MAX_CYCLE, description="It runs once in so many steps.")
+    first: int = Field(
+        default=0, ge=0, lt=MAX_CYCLE, description="With `every`: the first step in which it runs."
+    )
     host: AbstractOp | None = Field(default=None, description="The op on its host thread.")
     device: AbstractOp | None = Field(default=None, description="The op on its stream.")
     ranks: Members | None = Field(
@@ -167,6 +179,9 @@ class AbstractNode(Part):
             launch_latency_us=self.launch_latency_us,
             allow_sync=self.allow_sync,
             line=self._line,
+            rate=self.rate,
+            every=self.every,
+            first=self.first,
         )
 
     @property

@@ -26,9 +26,10 @@ from .frontier import BEFORE_ALL, Frontier
 from .homes import Home, Homes, fill, fits, share
 from .parts import PLAIN, is_tensor
 from .source_line import where
+from .turns import Slots, in_turn
 
 UNBOUNDED = 128  # versions of a fresh value, where a plan that nobody verified sets no limit
-Release = tuple[list[Any], int, int, "list[Iterator[int]] | None", int]
+Release = tuple[Slots, int, int, "list[Iterator[int]] | None", int]
 
 
 @dataclass(slots=True)
@@ -36,15 +37,21 @@ class Cells:
     """The versions of one value: version i is in cell i mod `len(cells)`."""
 
     value: Value
-    cells: list[Any]
+    cells: Slots
     readers: int  # how many (op, carry) read each version
     buffers: list[Any] | None = None  # slots with `allocate`: the home of each
     written: list[int] | None = None  # slots: the step that last wrote each
     counts: list[Iterator[int]] = field(default_factory=list)  # fresh: readers done, ever
 
     @staticmethod
-    def of(value: Value, size: int, readers: int, kept: list[Any] | None = None) -> Cells:
-        """`kept`: the buffers of an earlier run, to be used again."""
+    def of(
+        value: Value,
+        size: int,
+        readers: int,
+        kept: list[Any] | None = None,
+        shared: Slots | None = None,
+    ) -> Cells:
+        """`kept`: the buffers of an earlier run, to be used again; `shared`: slots in turn."""
         if value.external:
             return Cells(value, [value.initial], 0)
         if value.storage == "fresh":
@@ -55,13 +62,15 @@ class Cells:
         buffers = None
         if value.allocate is not None:
             buffers = list(kept) if kept else [value.allocate() for _ in range(size)]
-        return Cells(value, [None] * size, readers, buffers, [BEFORE_ALL] * size)
+        cells: Slots = [None] * size if shared is None else shared
+        return Cells(value, cells, readers, buffers, [BEFORE_ALL] * len(cells))
 
     def fresh_buffer(self) -> Any:
         """A buffer for one version of a fresh value. Raises `StepweaveError` if it is not new."""
         assert self.value.allocate is not None, "only what can be allocated has buffers"
         made = self.value.allocate()
-        if any(held is not None and share(held, made) for held in self.cells):
+        held = (self.cells[slot] for slot in range(len(self.cells)))
+        if any(each is not None and share(each, made) for each in held):
             raise StepweaveError(
                 f"value {self.value.name!r}: `allocate` gave a step the memory of a version that is"
                 " still read. Make a new buffer in each call.",
@@ -112,8 +121,8 @@ class Context:
         self.waited_s = 0.0
         self._frontier = frontier
         self._homes = homes
-        self._reads: dict[str, tuple[list[Any], int, int, Any]] = {}
-        self._writes: dict[str, tuple[list[Any], int, list[int] | None, list[Any]]] = {}
+        self._reads: dict[str, tuple[Slots, int, int, Any]] = {}
+        self._writes: dict[str, tuple[Slots, int, list[int] | None, list[Any]]] = {}
         self._buffers: dict[str, Cells] = {}
         self._states: dict[str, object] = {}
         # The bare name means the nearest version, where an op reads several.
@@ -308,8 +317,11 @@ class Memory:
         for vertex in graph.vertices.values():
             for read in set(vertex.op.reads):
                 readers[read.name] = readers.get(read.name, 0) + 1
+        shared = in_turn(graph.values, sizes)
         cells = {
-            name: Cells.of(value, sizes[name], readers.get(name, 0), buffers.get(name))
+            name: Cells.of(
+                value, sizes[name], readers.get(name, 0), buffers.get(name), shared.get(name)
+            )
             for name, value in graph.values.items()
         }
         homes = _homes(cells, states)
@@ -333,7 +345,7 @@ class Memory:
         done += [(name, 0) for name in vertex.op.writes if not self._has_readers(name)]
         return tuple(self.cells[name].release(carry) for name, carry in done if self._fresh(name))
 
-    def unwritten(self, vertex: Vertex) -> tuple[tuple[list[Any], int, list[int]], ...]:
+    def unwritten(self, vertex: Vertex) -> tuple[tuple[Slots, int, list[int]], ...]:
         """Slots that hold an old version where an op that declared a write made none.
 
         A fresh value needs no such check: its cell was emptied by the last reader.
@@ -358,7 +370,7 @@ class Memory:
             Incomplete(tuple(c.value.name for c in late), min(len(c.cells) for c in late)),
         )
 
-    def keepers(self, vertex: Vertex) -> tuple[tuple[Callable[[Any], None], list[Any]], ...]:
+    def keepers(self, vertex: Vertex) -> tuple[tuple[Callable[[Any], None], Slots], ...]:
         """Where to append the versions that are kept. Buffers filled in place are copied."""
         late = self.incomplete.get(vertex.name)
         return tuple(

@@ -11,6 +11,7 @@ from ..backends.executor_names import executor_names, streams_behind
 from ..graph import arguments
 from ..graph.plan import Plan
 from ..graph.verifier.verified import verified
+from .firings import in_cycles, in_steps
 from .recorder import Recorder
 from .report import RunReport
 from .run_arguments import RunArguments
@@ -53,7 +54,8 @@ def run(
     A plan is verified before it first runs. Raises `UnsoundPlan`, before any op does, for one that
     does not pass (`testing.run_unverified` runs it all the same).
     `executor` is a name, or an executor itself, such as `stepweave.testing.Strict()`.
-    `states` gives the objects behind the graph's states, `keep` names the values whose every
+    Where nodes have rates, a run has whole cycles of steps, and the events of a traced one count
+    cycles. `states` gives the objects behind the graph's states, `keep` names the values whose every
     version is returned. `trace`: whether the report has the times of all ops; or what notes them,
     for whoever reads it meanwhile. If an op raises, the run ends with a `NodeFailure`; if nothing
     moves for `watchdog_s` seconds while an actor waits, with a `StuckWait`. In both cases no
@@ -72,7 +74,11 @@ def run(
     if watchdog_s is not None:
         arguments.number("run", "watchdog_s", watchdog_s, code="SW-ARGUMENT")
     recorder = Recorder() if trace is True else trace or None
-    report = executor(verified(plan), RunArguments(steps, states, keep, recorder, watchdog_s))
+    given = RunArguments(steps, states, keep, recorder, watchdog_s)
+    if plan.graph.declared is None:
+        report = executor(verified(plan), given)
+    else:
+        report = in_steps(plan, executor(verified(plan), in_cycles(plan, given)), keep)
     if trace is True and recorder is not None:
         report = replace(report, events=recorder.latest.events())
     return report

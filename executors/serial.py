@@ -8,7 +8,7 @@ cell of its own for as long as that order needs it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..graph.errors import StepweaveError
@@ -27,7 +27,7 @@ def run_serial(plan: Plan, given: RunArguments) -> RunReport:
     order = serial.order()
     offsets = [offset for _, offset in order] or [0]
     sizes = {name: serial.cells_needed(name, plan.slots.get(name)) for name in graph.values}
-    run = OneThread.of(graph, sizes, max(offsets), given)
+    run = OneThread.of(_apart(graph), sizes, max(offsets), given)
     program = [(run.performs[op], offset) for op, offset in order]
     iteration = min(offsets)  # no earlier one has a step ≥ 0
     try:
@@ -38,6 +38,12 @@ def run_serial(plan: Plan, given: RunArguments) -> RunReport:
     except (Exception, SystemExit) as cause:
         raise run.status.failure(cause) from cause
     return run.report()
+
+
+def _apart(graph: StepGraph) -> StepGraph:
+    """The graph with cells of its own for each value: none are shared in turn."""
+    values = {name: replace(value, turn=None) for name, value in graph.values.items()}
+    return replace(graph, values=values)
 
 
 @dataclass(frozen=True)

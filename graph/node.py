@@ -155,13 +155,19 @@ class State(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A read of a value's version `carry` steps back (0: this step's), or of a state."""
+    """A read of a value's version `carry` steps back (0: this step's), or of a state.
+
+    `firing`: of a writer that fires several times in a step, which of these versions; None: the
+    newest (`rates.py`).
+    """
 
     name: str
     carry: int = 0
+    firing: int | None = None
 
     def __str__(self) -> str:
-        return self.name if self.carry == 0 else f"{self.name}@-{self.carry}"
+        which = self.name if self.firing is None else f"{self.name}#{self.firing}"
+        return which if self.carry == 0 else f"{which}@-{self.carry}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,7 @@ def _at(each: Ranked, rank: int) -> Node:
 def _op_at(op: Op, rank: int) -> Op:
     return replace(
         op,
-        reads=tuple(Read(at_rank(read.name, rank), read.carry) for read in op.reads),
+        reads=tuple(Read(at_rank(read.name, rank), read.carry, read.firing) for read in op.reads),
         writes=tuple(at_rank(name, rank) for name in op.writes),
         classes=tuple((at_rank(name, rank), users) for name, users in op.classes),
     )

@@ -7,9 +7,10 @@ recurs, and each firing of a cycle becomes a node of its own, in a graph one ste
 cycle. That graph has no rates, so the whole theory holds for it.
 
 - Nodes of one rate that are listed one after another are a loop: they fire in turn.
-- A reader finds the newest version: of its own step up to the same part of it, where its writer
-  fires several times. A carry counts versions back from there. Of a writer that does not fire in
-  each step it counts steps back: the newest version of that step.
+- A reader finds the newest version that there is in its step, up to the same part of the step where
+  both fire several times; with a carry, the newest of so many steps before. Between nodes of one
+  rate a carry counts firings: `drafts@-1` is what the firing before wrote. `drafts#0` is what the
+  first firing of the step wrote.
 - Version n of a value is in slot n mod K, whichever firing writes it.
 
 `u` of several firings is called `u#0`, `u#1`, …, from the first of a cycle on; so are the values
@@ -55,6 +56,16 @@ def check_rates(graph: StepGraph) -> None:
             problem = "has a rate, which a graph of several ranks cannot have yet. Drop it"
         if problem:
             raise GraphError(f"{where} {problem}.", code="SW-RATE", line=node.line)
+    _check_firings(graph)
+    for vertex in graph.vertices.values() if has_rates(graph) else ():
+        for name in vertex.op.writes:
+            if name in graph.values and graph.values[name].allocate is not None:
+                raise GraphError(
+                    f"value {name!r} has buffers of its own (`allocate`), which a graph with rates "
+                    "cannot have yet. Publish new data in each firing.",
+                    code="SW-RATE",
+                    line=vertex.node.line,
+                )
     cycle = math.lcm(*(node.every for node in graph.nodes))
     number = sum(firings(node, cycle) for node in graph.nodes)
     if cycle > MAX_CYCLE or number > MAX_FIRINGS:
@@ -64,6 +75,23 @@ def check_rates(graph: StepGraph) -> None:
             "that of another.",
             code="SW-RATE",
         )
+
+
+def _check_firings(graph: StepGraph) -> None:
+    """Raise a `GraphError` for a read of a firing that there is not."""
+    rates = {name: v.node.rate for v in graph.vertices.values() for name in v.op.writes}
+    for vertex in graph.vertices.values():
+        for read in vertex.op.reads:
+            rate = 1 if read.name in graph.states else rates.get(read.name, 1)
+            if read.firing is None or (rate > 1 and 0 <= read.firing < rate):
+                continue
+            some = f"fires {rate} times, from #0 on" if rate > 1 else "does not fire several times"
+            raise GraphError(
+                f"node {vertex.node.name!r}: {vertex.name!r} reads {str(read)!r}, but what writes "
+                f"{read.name!r} {some}. Read the name alone for the newest version.",
+                code="SW-RATE",
+                line=vertex.node.line,
+            )
 
 
 def unrolled(graph: StepGraph) -> StepGraph:
@@ -149,11 +177,15 @@ class _Versions:
         writer = self.writers.get(read.name)
         if writer is None:
             return read
+        loop = node.rate == writer.rate > 1 and read.firing is None
+        at = step if loop else step - read.carry
         if writer.every > 1:
-            newest = (step - read.carry - writer.first) // writer.every
+            newest = (at - writer.first) // writer.every
+        elif read.firing is not None:
+            newest = writer.rate * at + read.firing
         else:
             begun = -((turn + 1) * writer.rate // -node.rate)  # of this step, rounded up
-            newest = writer.rate * step + begun - 1 - read.carry
+            newest = writer.rate * at + begun - 1 - (read.carry if loop else 0)
         number = firings(writer, self.cycle)
         back, index = divmod(newest, number)
         return Read(f"{read.name}#{index}" if number > 1 else read.name, -back)
@@ -264,8 +296,10 @@ def without_rates(graph: StepGraph) -> StepGraph:
 
     def whole_steps(node: Node, read: Read) -> Read:
         writer = wrote.get(read.name, node)
+        if read.firing is not None or node.rate == 1 or node.rate != writer.rate:
+            return Read(read.name, read.carry)
         # Of what it or a later node of its loop writes, it finds that of the step before.
-        looks_back = node.rate == writer.rate > 1 and place[writer.name] >= place[node.name]
+        looks_back = place[writer.name] >= place[node.name]
         return replace(read, carry=(read.carry + looks_back * (writer.rate - 1)) // writer.rate)
 
     def once(node: Node) -> Node:

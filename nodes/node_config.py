@@ -15,12 +15,13 @@ Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\s@\x00-\
 Microseconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 AUTO = "auto"
 """In place of a thread or stream: the one with which the predicted period is the shortest."""
-_READ = re.compile(r"(?P<name>[^\s@]+)(@(?P<carry>[-+]?[0-9]{1,9}))?")
+_READ = re.compile(r"(?P<name>[^\s@]+?)(#(?P<firing>[0-9]{1,4}))?(@(?P<carry>[-+]?[0-9]{1,9}))?")
 
 
 def parse_read(text: str) -> Read:
     """`sampled` is this step's version, `sampled@-1` that of the step before.
 
+    `drafts#0` is that of the first firing in the step, of a node that has a rate.
     Raises `ValueError` for another form, a step to come, and one too long ago.
     """
     match = _READ.fullmatch(text)
@@ -31,7 +32,8 @@ def parse_read(text: str) -> Read:
         raise ValueError(f"{text!r} reads a step to come: write {match['name']}@-{-carry}")
     if carry > MAX_DISTANCE:
         raise ValueError(f"{text!r} reaches back more than {MAX_DISTANCE} steps")
-    return Read(match["name"], carry)
+    firing = match["firing"]
+    return Read(match["name"], carry, None if firing is None else int(firing))
 
 
 def _checked_read(text: Any) -> Any:

@@ -82,16 +82,17 @@ class Counted:
     def finds(self, node: Node, at: Fires, read: Read) -> int:
         """The version that a firing reads: the newest begun when its part of the step ends."""
         writer = self.writers[read.name]
-        end = at.step + Fraction(at.turn + 1, node.rate)
-        back = read.carry
-        if writer.every > 1:
-            end, back = end - read.carry, 0
+        if read.firing is not None:
+            asked = Fires(at.step - read.carry, read.firing)
+            return next(n for n, by in self.versions[read.name].items() if by == asked)
+        alike = node.rate == writer.rate and node.rate > 1
+        end = at.step + Fraction(at.turn + 1, node.rate) - (0 if alike else read.carry)
         begun = (
             version
             for version, wrote in self.versions[read.name].items()
             if wrote.step + Fraction(wrote.turn, writer.rate) < end
         )
-        return max(begun) - back
+        return max(begun) - (read.carry if alike else 0)
 
     def name(self, value: str, version: int) -> str:
         """What the version's value is called in the unrolled graph."""

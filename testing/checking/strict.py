@@ -142,7 +142,9 @@ class CheckedRun:
         """The cell that a version lies in: a slot, or one of its own."""
         assert key.version is not None, "a state has no versions"
         slots = self.slots.get(key.name)
-        return key.name, key.version if slots is None else key.version % slots
+        if slots is None:
+            return key.name, key.version
+        return self.values[key.name].slot(key.version, slots)
 
     def reader_done(self, key: Key) -> None:
         """One reader of a version is done; the last one's end is the version's."""

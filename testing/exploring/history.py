@@ -228,24 +228,25 @@ class History:
         return tuple(seen)
 
     def _cell(self, name: str, version: int) -> Cell:
-        key = (name, self._slot(name, version))
+        key = self._slot(name, version)
         cell = self.cells.get(key)
         if cell is None:
             cell = self.cells[key] = Cell(self.meaning.initial(name))
         return cell
 
-    def _slot(self, name: str, version: int) -> int:
-        if name in self.logs:
-            return 0
-        copies = self.slots.get(name)
-        return version if copies is None else version % copies
+    def _slot(self, name: str, version: int) -> tuple[str, int]:
+        """Where a version lies, or the state: whose slots these are, and which of them."""
+        copies = None if name in self.logs else self.slots.get(name)
+        if copies is None:
+            return name, 0 if name in self.logs else version
+        return self.graph.values[name].slot(version, copies)
 
     # --- telling what went wrong ---------------------------------------------------------------
 
     def _touch(self, at: Instance, verb: str, value: str, version: int | None) -> StepAccess:
         slot = None
         if version is not None and self.slots.get(value) is not None:
-            slot = self._slot(value, version)
+            _, slot = self._slot(value, version)
         return StepAccess(self.graph.vertices[at.op].node.name, at.op, at.step, verb, value, slot)
 
     def _clash(self, at: Instance, name: str, cell: Cell) -> Diverged:
@@ -274,8 +275,7 @@ class History:
             missing = next((each for each in meant if each not in log), None)
         else:
             needed = Instance(self.meaning.writer[name], version)
-            late = other is not None and other.op == needed.op and other.step > version
-            missing = None if late else needed
+            missing = None if other is not None and self._later(other, needed) else needed
         if missing is not None:
             first = self._touch(missing, "writes", name, version)
             said = f"{at} finds, {when}, {found} in {name}: {missing} has not written it yet"
@@ -286,6 +286,15 @@ class History:
         second = self._touch(other, "writes", name, other.step)
         said = f"{at} finds, {when}, {found} in {name}, which {other} should write after it"
         return Diverged(f"WA{letter}", me, second, said)
+
+    def _later(self, wrote: Instance, needed: Instance) -> bool:
+        """Whether it is a later version that was written, maybe by another firing of the node."""
+        if wrote.op == needed.op:
+            return wrote.step > needed.step
+        firings = [self.graph.vertices[at.op].node.firing for at in (wrote, needed)]
+        if None in firings or firings[0].node != firings[1].node:
+            return False
+        return self.meaning.place[wrote] > self.meaning.place[needed]
 
     def _meant_log(self, at: Instance, state: str) -> list[Instance]:
         mine = self.meaning.place[at]

@@ -21,6 +21,7 @@ from ...executors.instructions import Program
 from ...executors.one_thread import OneThread
 from ...executors.report import RunReport
 from ...executors.run_arguments import RunArguments
+from ...executors.turns import Slots
 from ...graph import arguments
 from ...graph.errors import StepweaveError, UnsoundPlan
 from ...graph.plan import Plan
@@ -120,7 +121,7 @@ class _Nodes:
             for op, context in ops.memory.contexts.items()
         }
         self.run: Interleaving | None = None
-        self.hidden: dict[str, list[tuple[list[Any], int, Any]] | None] = {}
+        self.hidden: dict[str, list[tuple[Slots, int, Any]] | None] = {}
 
     def begin(self, op: str, step: int) -> None:
         self.ops.frontier.admit(step)

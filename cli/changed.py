@@ -104,6 +104,6 @@ def _numbers(found: Difference) -> Iterator[str]:
     before, after = found.before, found.after
     for was, now, what in (
         (before.requirements, after.requirements, "requirements"),
-        (before.period_us, after.period_us, "µs a step"),
+        (before.step_us, after.step_us, "µs a step"),
     ):
         yield f"{was:,.6g} → {now:,.6g} {what}" if was != now else f"{now:,.6g} {what}, as before"

@@ -11,6 +11,7 @@ from ..configs.errors import ConfigError
 from ..graph.answers.leases import leases_in_words
 from ..graph.errors import StepweaveError
 from ..graph.plan import Edge, Plan
+from ..views.words import a_step
 from .changed import Changed, changed
 from .planned import costs_named, planned_with
 from .reporting import say, short, status_of, told
@@ -49,7 +50,7 @@ def success(plan: Plan, change: Changed | None = None) -> dict[str, Any]:
     return {
         "ok": True,
         "digest": plan.digest,
-        **{key: found[key] for key in _PLAN_KEYS},
+        **{key: found[key] for key in _PLAN_KEYS if key in found},
         **({"leases": found["leases"]} if "leases" in found else {}),
         "errors": [],
         "costs_from": plan.costs_from,
@@ -80,7 +81,16 @@ def failure(error: StepweaveError) -> dict[str, Any]:
     }
 
 
-_PLAN_KEYS = ("actors", "waits", "edges", "slots", "requirements", "period_us", "critical_cycle")
+_PLAN_KEYS = (
+    "cycle",  # where nodes have rates
+    "actors",
+    "waits",
+    "edges",
+    "slots",
+    "requirements",
+    "period_us",
+    "critical_cycle",
+)
 
 
 def tell_failure(name: str, error: StepweaveError, found: Mapping[str, Any] | None) -> None:
@@ -103,7 +113,7 @@ def _plan_text(name: str, plan: Plan, change: Changed | None, proof: bool) -> st
         ("digest", plan.digest[:16]),
         ("ops", f"{len(plan.graph.vertices)} on {len(plan.actors)} actors{streams}"),
         ("requirements", f"{plan.requirements}, each with a witness{more}"),
-        ("period", f"{plan.period_us:,.0f} µs a step"),
+        ("period", a_step(plan)),
         ("costs", plan.costs_from),
         ("critical cycle", _cycle(plan)),
         ("slots", _slots(plan)),
@@ -134,8 +144,9 @@ def _distance(distance: int) -> str:
 
 
 def _slots(plan: Plan) -> str:
-    counted = [f"{name} {count}" for name, count in plan.slots.items() if count is not None]
-    fresh = [name for name, count in plan.slots.items() if count is None]
+    slots = plan.declared_slots.items()
+    counted = [f"{name} {count}" for name, count in slots if count is not None]
+    fresh = [name for name, count in slots if count is None]
     shown = ", ".join(counted) or "none"
     return shown + (f"; fresh: {', '.join(fresh)}" if fresh else "")
 

@@ -78,12 +78,12 @@ def difference_lines(found: Difference, width: int) -> list[str]:
 def speed_lines(found: Difference, width: int) -> list[str]:
     """Period and critical cycle, before and after."""
     before, after = found.before, found.after
-    if before.period_us == after.period_us:
-        lines = [f"period     {before.period_us:,.6g} µs a step, as before"]
+    if before.step_us == after.step_us:
+        lines = [f"period     {before.step_us:,.6g} µs a step, as before"]
     else:
         gain = speedup(before, after)
         lines = [
-            f"period     {before.period_us:,.6g} → {after.period_us:,.6g} µs a step "
+            f"period     {before.step_us:,.6g} → {after.step_us:,.6g} µs a step "
             f"({gain:.3g}× the steps per second)"
         ]
     said = dict.fromkeys((before.costs_from, after.costs_from))

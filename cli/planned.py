@@ -13,7 +13,7 @@ from ..configs.shipped_costs import shipped_costs
 from ..graph.errors import GraphError, StepweaveError, UnsoundPlan, did_you_mean
 from ..graph.plan import HINTS, Plan
 from ..graph.planner.compile import compile_plan
-from ..graph.ranks import without_rank
+from ..graph.ranks import declared_name
 from ..graph.step_graph import StepGraph
 from ..graph.verifier.verify import verify
 
@@ -173,8 +173,8 @@ def _refuse_unknown_pins(loaded: Loaded, graph: StepGraph) -> None:
             "SW-UNKNOWN-NAME",
         )
         for section, what, known in (
-            ("slots", "value", {*graph.values, *(without_rank(graph, n) for n in graph.values)}),
-            ("costs", "op", {*graph.vertices, *(without_rank(graph, n) for n in graph.vertices)}),
+            ("slots", "value", {*graph.values, *(declared_name(graph, n) for n in graph.values)}),
+            ("costs", "op", {*graph.vertices, *(declared_name(graph, n) for n in graph.vertices)}),
         )
         for name in getattr(loaded.config, section)
         if name not in known

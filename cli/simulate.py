@@ -72,31 +72,33 @@ def _refuse_cluster_options(asked: SimulateOptions) -> None:
 
 
 def _beside(found: Simulation, other: Simulation) -> dict[str, Any]:
-    ratio = other.period_us / found.period_us if found.period_us else None
+    ratio = other.step_us / found.step_us if found.period_us else None
     return {"compared": other.to_json(), "speed_ratio": ratio}
 
 
 def _ratio(found: Simulation, other: Simulation) -> str:
     if not found.period_us:
         return ""
-    ratio = other.period_us / found.period_us
+    here, there = found.step_us, other.step_us
     return (
-        f"{ratio:.2f} times the speed of {other.name}: {found.period_us:,.0f} against "
-        f"{other.period_us:,.0f} µs a step\n"
+        f"{there / here:.2f} times the speed of {other.name}: {here:,.0f} against "
+        f"{there:,.0f} µs a step\n"
     )
 
 
 def _text(found: Simulation) -> str:
     """Lanes of three steps in steady state, then the figures."""
     made, timeline = found.made, found.timeline
+    cycle = made.plan.graph.cycle
+    unit = "steps" if cycle == 1 else f"cycles of {cycle} steps"
     width = max(60, shutil.get_terminal_size((100, 24)).columns)
     steady = timeline.steady or range(timeline.steps)
     shown = range(steady.start, min(steady.start + 3, steady.stop))
     noise = f", jitter {found.asked.jitter:g}" if found.asked.jitter else ""
     rows = [
-        ("period", f"{found.period_us:,.0f} µs a step (predicted {_predicted(found):,.0f})"),
-        ("host work", f"{found.busy_us('host'):,.0f} µs a step"),
-        ("device work", f"{found.busy_us('device'):,.0f} µs a step"),
+        ("period", f"{found.step_us:,.0f} µs a step (predicted {_predicted(found) / cycle:,.0f})"),
+        ("host work", f"{found.busy_us('host') / cycle:,.0f} µs a step"),
+        ("device work", f"{found.busy_us('device') / cycle:,.0f} µs a step"),
         *_device_gap(found),
         ("overlap", "–" if found.overlap is None else f"{found.overlap:.0%} of the host's work"),
         (
@@ -116,7 +118,7 @@ def _text(found: Simulation) -> str:
     notes = [note for note in made.plan.notes if note.startswith("costs: ")]
     return "\n".join(
         [
-            f"{found.name}: {found.how}, {found.asked.steps} steps simulated{noise}",
+            f"{found.name}: {found.how}, {found.asked.steps} {unit} simulated{noise}",
             *(
                 line
                 for note in notes or [f"costs: {made.plan.costs_from}"]
@@ -141,7 +143,8 @@ def _device_gap(found: Simulation) -> Iterator[tuple[str, str]]:
         busiest = max(
             sorted(timeline.streams), key=lambda name: sum(span.us for span in timeline.on(name))
         )
-        yield "device gap", f"{found.device_gap_us[busiest]:,.0f} µs a step, on {busiest}"
+        gap = found.device_gap_us[busiest] / found.made.plan.graph.cycle
+        yield "device gap", f"{gap:,.0f} µs a step, on {busiest}"
 
 
 def _predicted(found: Simulation) -> float:

@@ -50,6 +50,11 @@ class Simulation:
         return self.timeline.period_us
 
     @property
+    def step_us(self) -> float:
+        """The same for one step, where the steps of the timeline are cycles of several."""
+        return self.period_us / self.made.plan.graph.cycle
+
+    @property
     def rows(self) -> int:
         return self.made.times.rows if self.made.times else 1
 

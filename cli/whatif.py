@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..configs.errors import ConfigError, Mark
 from ..graph.answers.difference import difference
 from ..graph.answers.sensitivity import Sensitivity, sensitivities
-from ..graph.answers.whatif import bound_by, outcome
+from ..graph.answers.whatif import bound_by, outcome, speedup
 from ..graph.plan import Plan
+from ..graph.planner.compile import compile_plan
+from ..graph.rates import without_rates
 from .change import Change, changed, configured
 from .cycle_letters import Letters
 from .diff import cycle_words, difference_lines
@@ -63,9 +65,10 @@ def _ranked(asked: WhatIfOptions, plan: Plan) -> None:
 
 
 def _ranking(config: str, plan: Plan, found: Sequence[Sensitivity], width: int) -> list[str]:
-    period = f"{plan.period_us:,.6g} µs a step (costs: {plan.costs_from})"
+    period = f"{plan.step_us:,.6g} µs a step (costs: {plan.costs_from})"
     lines = paragraph(f"{config}: {period}, bound by {bound_by(plan)}:", width)
     lines += paragraph(cycle_words(plan.critical_cycle), width, 2)
+    lines += [line for said in _extensions(plan) for line in paragraph(said, width)]
     paying = [each for each in found if each.faster > 0]
     others = [each for each in found if not each.faster > 0]
     cycles = Letters()
@@ -90,6 +93,17 @@ def _ranking(config: str, plan: Plan, found: Sequence[Sensitivity], width: int) 
         lines += ["", "these may take longer by their slack before a step takes longer"]
         lines += table([("op", "µs", "slack µs"), *slack], width, right=(1, 2))
     return lines
+
+
+def _extensions(plan: Plan) -> Iterator[str]:
+    """What the plan gains by what its graph declares beyond a plain step."""
+    plain = None if plan.graph.declared is None else without_rates(plan.graph.declared)
+    if plain is not None:
+        once = compile_plan(plain)
+        yield (
+            f"rates: {speedup(once, plan):.2f}× the steps per second of a plan in which each node "
+            f"runs once a step, all its passes as one ({once.step_us:,.6g} µs a step)"
+        )
 
 
 def _until(each: Sensitivity, plan: Plan, cycles: Letters) -> tuple[str, str]:

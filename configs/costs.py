@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ..graph.errors import did_you_mean
-from ..graph.ranks import without_rank
+from ..graph.ranks import declared_name
 from ..graph.step_graph import StepGraph, Vertex
 from ..nodes.node_config import Microseconds, Name
 from .errors import ConfigError, Mark, existing_file
@@ -229,7 +229,7 @@ class Costs:
         found: dict[str, float] = {}
         beyond: dict[str, list[str]] = {}
         for name, vertex in graph.vertices.items():
-            if (op := self.op_costs(without_rank(graph, name), vertex)) is not None:
+            if (op := self.op_costs(declared_name(graph, name), vertex)) is not None:
                 found[name] = op.at(rows, tokens)
                 for said in op.outside(rows, tokens):
                     beyond.setdefault(said, []).append(name)
@@ -263,8 +263,8 @@ class Costs:
 
     def _mismatch(self, graph: StepGraph, found: Mapping[str, float]) -> Iterator[str]:
         """Ops of the one that the other does not know; a likely slip of the pen is named."""
-        ours = dict.fromkeys(without_rank(graph, name) for name in graph.vertices)
-        missing = [name for name in ours if name not in {without_rank(graph, n) for n in found}]
+        ours = dict.fromkeys(declared_name(graph, name) for name in graph.vertices)
+        missing = [name for name in ours if name not in {declared_name(graph, n) for n in found}]
         known = {*self.file.ops, *(op for kind in self.file.kinds.values() for op in kind)}
         slips = {
             name: close[0]

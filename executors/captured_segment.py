@@ -433,6 +433,7 @@ class _StepBlind:
     """A context whose step cannot be seen: a graph would know that of its capture for ever."""
 
     __slots__ = ("_context", "_recording", "buffer", "read", "state", "vertex", "waited_s", "write")
+    firing = 0
 
     def __init__(self, context: Context, recording: Recording) -> None:
         self._context, self._recording = context, recording

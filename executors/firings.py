@@ -8,7 +8,7 @@ from typing import Any
 
 from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.plan import Plan
-from ..graph.rates import declared_value
+from ..graph.ranks import declared_name
 from .report import RunReport
 from .run_arguments import RunArguments
 
@@ -31,7 +31,7 @@ def in_cycles(plan: Plan, given: RunArguments) -> RunArguments:
             raise StepweaveError(
                 f"{graph.name}: there is no value {name!r}{did_you_mean(name, declared.values)}"
             )
-        keep += [each for each in graph.values if declared_value(graph, each) == name]
+        keep += [each for each in graph.values if declared_name(graph, each) == name]
     steps = None if given.steps is None else given.steps // graph.cycle
     return replace(given, steps=steps, keep=keep)
 
@@ -41,6 +41,6 @@ def in_steps(plan: Plan, report: RunReport, keep: Sequence[str]) -> RunReport:
     graph = plan.graph
     kept: dict[str, Sequence[Any]] = {}
     for name in keep:
-        turns = [report.kept[each] for each in graph.values if declared_value(graph, each) == name]
+        turns = [report.kept[each] for each in graph.values if declared_name(graph, each) == name]
         kept[name] = [version for cycle in zip(*turns, strict=True) for version in cycle]
     return replace(report, steps=report.steps * graph.cycle, kept=kept)

@@ -55,11 +55,11 @@ def run(
     does not pass (`testing.run_unverified` runs it all the same).
     `executor` is a name, or an executor itself, such as `stepweave.testing.Strict()`.
     Where nodes have rates, a run has whole cycles of steps, and the events of a traced one count
-    cycles. `states` gives the objects behind the graph's states, `keep` names the values whose every
-    version is returned. `trace`: whether the report has the times of all ops; or what notes them,
-    for whoever reads it meanwhile. If an op raises, the run ends with a `NodeFailure`; if nothing
-    moves for `watchdog_s` seconds while an actor waits, with a `StuckWait`. In both cases no
-    thread is left.
+    cycles. `states` gives the objects behind the graph's states, `keep` names the values whose
+    every version is returned. `trace`: whether the report has the times of all ops; or what notes
+    them, for whoever reads it meanwhile. If an op raises, the run ends with a `NodeFailure`; if
+    nothing moves for `watchdog_s` seconds while an actor waits, with a `StuckWait`. In both cases
+    no thread is left.
     """
     arguments.a("run", "plan", plan, Plan, arguments.A_PLAN)
     if isinstance(executor, str):

@@ -110,12 +110,26 @@ class Plan:
     def requirements(self) -> int:
         return len(self.edges)
 
+    @property
+    def step_us(self) -> float:
+        """The period in µs a step: where nodes have rates, `period_us` is that of a cycle."""
+        return self.period_us / self.graph.cycle
+
+    @property
+    def declared_slots(self) -> Mapping[str, int | None]:
+        """Slots by declared value: those that firings share are counted once."""
+        values = self.graph.values
+        turns = {name: value.turn for name, value in values.items() if value.turn is not None}
+        return {turns[n].value if n in turns else n: k for n, k in self.slots.items()}
+
     def to_json(self) -> dict[str, Any]:
         """The canonical form, without the graph's code objects; the digest is of this.
 
         Leases are a part of it where users have classes; else they follow from the rest.
         """
+        rates = {} if self.graph.declared is None else {"cycle": self.graph.cycle}
         return {
+            **rates,
             "actors": {name: [list(placed) for placed in ops] for name, ops in self.actors.items()},
             "waits": [
                 {

@@ -26,6 +26,7 @@ from .step_graph import StepGraph
 MAX_RANKS = 1024
 DEVICE_STATE = "nccl"
 _RANK = re.compile(r"@\d+")
+_FIRING = re.compile(r"#\d+")
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,10 @@ def at_rank(name: str, rank: int) -> str:
     return f"{name}@{rank}"
 
 
-def without_rank(graph: StepGraph, name: str) -> str:
-    """The name of an op, a datum or an actor as it is declared, for all ranks."""
+def declared_name(graph: StepGraph, name: str) -> str:
+    """The name of an op, a datum or an actor as it is declared, for all ranks and firings."""
+    if graph.declared is not None:
+        name = _FIRING.sub("", name)
     return _RANK.sub("", name) if graph.ranks else name
 
 

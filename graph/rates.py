@@ -27,6 +27,7 @@ from typing import Any
 from .arguments import whole
 from .errors import GraphError
 from .node import Firing, Node, Op, OpContext, Read, Run, Turn, Value
+from .ranks import declared_name
 from .step_graph import StepGraph
 
 MAX_CYCLE = 64  # steps
@@ -257,7 +258,7 @@ def costs_by_firing(flat: StepGraph, costs: Mapping[str, float]) -> dict[str, fl
     declared = flat.declared.vertices if flat.declared else {}
     found = {name: us for name, us in costs.items() if name not in declared}
     for op in flat.vertices:
-        us = costs.get(op, costs.get(declared_op(flat, op)))
+        us = costs.get(op, costs.get(declared_name(flat, op)))
         if us is not None:
             found[op] = us
     return found
@@ -273,34 +274,24 @@ def slots_by_firing(flat: StepGraph, slots: Mapping[str, int]) -> dict[str, int]
     return found
 
 
-def declared_op(flat: StepGraph, op: str) -> str:
-    """`draft.device` for `draft#1.device`."""
-    node = flat.vertices[op].node
-    return op if node.firing is None else node.firing.node + op[len(node.name) :]
-
-
-def declared_value(flat: StepGraph, name: str) -> str:
-    """`drafts` for `drafts#1`."""
-    value = flat.values.get(name)
-    return name if value is None or value.turn is None else value.turn.value
-
-
-def without_rates(graph: StepGraph) -> StepGraph:
+def without_rates(graph: StepGraph) -> StepGraph | None:
     """Each node once a step, as one would write it without rates: all passes one op, all steps.
 
-    To compare a plan with. A carry there counts steps.
+    To compare a plan with. None where passes of several nodes alternate, so that no order of whole
+    nodes does the same.
     """
 
     wrote = {name: v.node for v in graph.vertices.values() for name in v.op.writes}
-    place = {node.name: index for index, node in enumerate(graph.nodes)}
+    if _alternate(graph, wrote):
+        return None
 
     def whole_steps(node: Node, read: Read) -> Read:
         writer = wrote.get(read.name, node)
         if read.firing is not None or node.rate == 1 or node.rate != writer.rate:
             return Read(read.name, read.carry)
-        # Of what it or a later node of its loop writes, it finds that of the step before.
-        looks_back = place[writer.name] >= place[node.name]
-        return replace(read, carry=(read.carry + looks_back * (writer.rate - 1)) // writer.rate)
+        # Of what it writes itself it finds, before its first pass, that of the step before.
+        own = writer.name == node.name
+        return Read(read.name, (read.carry + own * (writer.rate - 1)) // writer.rate)
 
     def once(node: Node) -> Node:
         def all_passes(op: Op) -> Op:
@@ -323,3 +314,17 @@ def without_rates(graph: StepGraph) -> StepGraph:
         )
 
     return replace(graph, nodes=tuple(map(once, graph.nodes)))
+
+
+def _alternate(graph: StepGraph, wrote: Mapping[str, Node]) -> bool:
+    """Whether a node of a loop reads what a later one of it has written a firing before."""
+    place = {node.name: index for index, node in enumerate(graph.nodes)}
+    return any(
+        vertex.node.rate > 1
+        and read.name in graph.values
+        and (writer := wrote.get(read.name)) is not None
+        and writer.rate == vertex.node.rate
+        and place[writer.name] > place[vertex.node.name]
+        for vertex in graph.vertices.values()
+        for read in vertex.op.reads
+    )

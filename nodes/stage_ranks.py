@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from ..graph.node import Comm, Node, State
 from ..graph.plan import Plan
 from ..graph.planner.period import op_costs
-from ..graph.ranks import Ranked, ranked_graph, without_rank
+from ..graph.ranks import Ranked, declared_name, ranked_graph
 from ..graph.step_graph import StepGraph
 from .registry import BETWEEN_STAGES, kind
 
@@ -95,7 +95,7 @@ def costs_of_stages(graph: StepGraph, costs: Mapping[str, float]) -> dict[str, f
     for name in graph.vertices:
         if name in costs:
             found[name] = costs[name]
-        elif (cost := costs.get(without_rank(graph, name))) is not None:
+        elif (cost := costs.get(declared_name(graph, name))) is not None:
             found[name] = cost / len(graph.ranks) if name in divided else cost
     return found
 

@@ -14,7 +14,7 @@ from ..graph.plan import Plan
 from ..graph.planner.compile import compile_plan
 from ..graph.planner.projection import project, together
 from ..graph.planner.uniform import check_uniform
-from ..graph.ranks import without_rank
+from ..graph.ranks import declared_name
 from ..graph.step_graph import StepGraph
 from ..graph.verifier.verify import verify
 from ..models.stage import Stage
@@ -129,9 +129,9 @@ def placed(
         pins = config.slots if slots is None else slots
         if graph.ranks:
             pins = {
-                name: pins[without_rank(graph, name)]
+                name: pins[declared_name(graph, name)]
                 for name in graph.values
-                if without_rank(graph, name) in pins
+                if declared_name(graph, name) in pins
             }
         return compile_plan(
             each, costs=known, slots=pins, order=config.order, costs_from=costs_from

@@ -117,7 +117,7 @@ def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> s
 
 def _speed(found: Difference) -> Iterator[list[str]]:
     plans = (found.before, found.after)
-    yield ["period", *(f"{plan.period_us:,.6g} µs a step" for plan in plans)]
+    yield ["period", *(f"{plan.step_us:,.6g} µs a step" for plan in plans)]
     yield ["set by", *(escape(" ".join(critical_cycle(plan)) or "no op") for plan in plans)]
     yield ["summary", *(escape(summary(plan)) for plan in plans)]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 from ..graph import arguments
+from ..graph.answers.folding import folded
 from ..graph.plan import Plan
 from ..graph.planner.events import plan_edges
-from .words import carried, ghosts, later, placed, protected
+from .words import carried, ghosts, later, named, protected
 
 
 def dot(plan: Plan) -> str:
@@ -18,6 +19,7 @@ def dot(plan: Plan) -> str:
     Raises `GraphError` if `plan` is not a plan.
     """
     arguments.a("dot", "plan", plan, Plan, arguments.A_PLAN)
+    plan = folded(plan)
     lines = [
         f"digraph {_quoted(plan.graph.name)} {{",
         "  rankdir=LR; compound=true;",
@@ -32,7 +34,9 @@ def dot(plan: Plan) -> str:
             lines += [f"  subgraph cluster_rank_{here} {{", f'    label="rank {here}";']
             rank = here
         lines += [f"  subgraph cluster_{index} {{", f"    label={_quoted(actor)};"]
-        lines += [f"    {_quoted(op)} [label={_quoted(placed(op, at))}];" for op, at in program]
+        lines += [
+            f"    {_quoted(op)} [label={_quoted(named(plan, op, at))}];" for op, at in program
+        ]
         lines.append("  }")
     lines += ["  }"] * (rank is not None)
     for u, v, d, kind in plan_edges(plan):

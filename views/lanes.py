@@ -14,7 +14,7 @@ from ..graph import arguments
 from ..graph.answers.leases import leases_in_words
 from ..graph.answers.timetable import Timetable, timetable
 from ..graph.plan import Plan
-from .words import across, carried, clip, count, protected
+from .words import a_step, across, carried, clip, count, protected
 
 _STEP_COLOURS = ("36", "33", "35", "32", "34", "31")  # ANSI: cyan, yellow, magenta, green, …
 
@@ -246,14 +246,15 @@ def _meeting_lines(plan: Plan, width: int) -> list[str]:
 
 def _slot_lines(plan: Plan, width: int) -> list[str]:
     shown = [
-        f"{name} {'fresh' if copies is None else copies}" for name, copies in plan.slots.items()
+        f"{name} {'fresh' if copies is None else copies}"
+        for name, copies in plan.declared_slots.items()
     ]
     return _flow("slots", shown, width)
 
 
 def period_lines(plan: Plan, width: int) -> list[str]:
     """The period, where its costs come from, the cycle that sets it, and the notes."""
-    lines = [f"period  {plan.period_us:,.0f} µs a step"]
+    lines = [f"period  {a_step(plan)}"]
     lines += _flow("costs", plan.costs_from.split(), width, gap=" ")
     if plan.critical_cycle:
         around = [*plan.critical_cycle, (plan.critical_cycle[0][0], 0)]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from ..graph.answers.folding import folded
 from ..graph.plan import Plan
 from ..graph.planner.events import plan_edges
-from .words import later, placed, protected
+from .words import later, named, protected
 
 
 def mermaid(plan: Plan) -> str:
     """The plan as a Mermaid flowchart: waits thick, launches dashed, carries labelled."""
+    plan = folded(plan)
     ids = {op: f"op{index}" for index, op in enumerate(plan.graph.vertices)}
     lines = ["flowchart LR"]
     for index, (actor, program) in enumerate(plan.actors.items()):
         lines.append(f'  subgraph actor{index}["{_mermaid(actor)}"]')
-        lines += [f'    {ids[op]}["{_mermaid(placed(op, at))}"]' for op, at in program]
+        lines += [f'    {ids[op]}["{_mermaid(named(plan, op, at))}"]' for op, at in program]
         lines.append("  end")
     for u, v, d, kind in plan_edges(plan):
         if kind == "order" and u != v:

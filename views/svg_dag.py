@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import networkx as nx
 
+from ..graph.answers.folding import folded, rate_words
 from ..graph.plan import Edge, Plan
 from ..graph.planner.events import plan_edges
 from .drawn import ghost_edges, ghost_title, short, summary, wait_label, wait_title
@@ -47,6 +48,7 @@ def dag_svg(plan: Plan, *, title: str | None = None) -> str:
     and `@-1` says how many steps later the value is read.
     """
     heading = title or f"{plan.graph.name}: the plan as a graph"
+    plan = folded(plan)
     grid, rows = _grid(plan)
     names = {op: _named(plan, op) for op in grid}
     left = MARGIN + max(text_width(actor, 13, bold=True) for actor, _ in rows) + 12
@@ -110,7 +112,8 @@ def _named(plan: Plan, op: str) -> tuple[str, ...]:
     """The lines in a box: the name, on two lines where it is long, then the side and the cost."""
     name, cost = short(op), plan.costs.get(op)
     breaks = [k + 1 for k, letter in enumerate(name[:-1]) if letter in "._"]
-    note = plan.graph.vertices[op].side + (f" · {cost:,.0f} µs" if cost else "")
+    vertex, about = plan.graph.vertices[op], f" · {cost:,.0f} µs" if cost else ""
+    note = f"{vertex.side}{about}" + (f" · {rate}" if (rate := rate_words(vertex.node)) else "")
     if len(name) <= 8 or not breaks:
         return name, note
     middle = min(breaks, key=lambda k: abs(k - len(name) / 2))

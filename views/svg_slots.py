@@ -126,7 +126,7 @@ def _rows(
 ) -> Iterator[_Row]:
     copies = plan.slots[value]
     versions = [
-        _Version(value, step % (copies or 1), step, *_life(times, accesses, step))
+        _Version(value, _slot(plan, value, step), step, *_life(times, accesses, step))
         for step in range(steps if accesses and accesses[0].mode == "write" else 0)
     ]
     about = tuple(_who(accesses))
@@ -134,10 +134,17 @@ def _rows(
     if copies is None:
         yield _Row(value, 0, _stacked(versions), about, (), ())
         return
-    for slot in range(copies):
+    # A firing that shares the slots with others comes to some of them only.
+    slots = sorted({_slot(plan, value, version) for version in range(copies)})
+    for slot in slots:
         stack = tuple(version for version in versions if version.slot == slot)
-        lines = ((), ()) if slot else (about, guarded)
+        lines = ((), ()) if slot != slots[0] else (about, guarded)
         yield _Row(value, slot, (stack,), *lines, tuple(guards))
+
+
+def _slot(plan: Plan, value: str, version: int) -> int:
+    copies = plan.slots[value]
+    return 0 if copies is None else plan.graph.values[value].slot(version, copies)[1]
 
 
 def _stacked(versions: Sequence[_Version]) -> tuple[tuple[_Version, ...], ...]:
@@ -284,9 +291,10 @@ def _guards(
     plan: Plan, times: Timetable, axis: TimeAxis, row: _Row, top: float, steps: int
 ) -> Iterator[str]:
     """From the last access of a version to the write of the next in the same slot."""
-    copies = plan.slots[row.value] or 1
     for index, edge in row.guards:
-        for version in range(row.slot, steps - copies, copies):
+        for version in range(steps - (plan.slots[row.value] or 1)):
+            if _slot(plan, row.value, version) != row.slot:
+                continue
             step = version + (edge.carry if edge.hazard == "WAR" else 0)
             x1 = axis.x(times.ends[edge.source] + step * times.period_us)
             x2 = axis.x(times.starts[edge.target] + (step + edge.distance) * times.period_us)

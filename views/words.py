@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..graph.answers.folding import rate_words
 from ..graph.plan import Edge, Plan, Wait
 
 
@@ -40,7 +41,14 @@ def us(value: float) -> str:
 
 def per_step(plan: Plan) -> str:
     """`500 µs a step (costs: hints, not measured)`: no period stands alone."""
-    return f"{plan.period_us:,.0f} µs a step (costs: {plan.costs_from})"
+    return f"{a_step(plan)} (costs: {plan.costs_from})"
+
+
+def a_step(plan: Plan) -> str:
+    """`500 µs a step`, and for how many steps together where nodes have rates."""
+    if plan.graph.cycle == 1:
+        return f"{plan.period_us:,.0f} µs a step"
+    return f"{plan.step_us:,.0f} µs a step, {plan.period_us:,.0f} for {plan.graph.cycle} steps"
 
 
 def ghosts(plan: Plan) -> dict[tuple[str, str, int], list[Edge]]:
@@ -57,6 +65,12 @@ def ghosts(plan: Plan) -> dict[tuple[str, str, int], list[Edge]]:
 def placed(op: str, offset: int) -> str:
     """The op, and which step it acts on in iteration t where that is not t."""
     return op if offset == 0 else f"{op} (t{-offset:+d})"
+
+
+def named(plan: Plan, op: str, offset: int) -> str:
+    """The op as it is placed, and how often it runs where its node has a rate."""
+    rate = rate_words(plan.graph.vertices[op].node)
+    return f"{placed(op, offset)}, {rate}" if rate else placed(op, offset)
 
 
 def later(distance: int) -> str:

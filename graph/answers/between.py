@@ -10,7 +10,7 @@ from typing import Any
 from .. import arguments
 from ..errors import GraphError, did_you_mean
 from ..plan import Plan, Wait
-from ..ranks import without_rank
+from ..ranks import declared_name
 from ..step_graph import StepGraph, Vertex
 from ..verifier.words import instant, later
 from .explain import Reason, WaitExplanation, explain_wait, path_of, path_words, reason_of
@@ -150,7 +150,7 @@ def order(plan: Plan, orderings: Orderings, first: str, then: str) -> Order:
 def ops_named(plan: Plan, name: str) -> tuple[str, ...]:
     """The ops of a node, of `node.host`, or just `node.host.phase`, in listing order.
 
-    Where there are ranks, those of one by `node@1`, and of all by the name alone. Raises
+    Those of one rank or firing by `node@1` or `node#1`, and of all by the name alone. Raises
     `GraphError` with the nearest right name, or if `plan` is not a plan.
     """
     arguments.a("ops_named", "plan", plan, Plan, arguments.A_PLAN)
@@ -160,9 +160,7 @@ def ops_named(plan: Plan, name: str) -> tuple[str, ...]:
     found = tuple(
         op
         for op, vertex in vertices.items()
-        if vertex.node.name == name
-        or _is_part(op, name)
-        or (plan.graph.ranks and _is_copy(plan.graph, vertex, name))
+        if vertex.node.name == name or _is_part(op, name) or _is_copy(plan.graph, vertex, name)
     )
     if not found:
         known = [*vertices, *(node.name for node in plan.graph.nodes)]
@@ -173,9 +171,9 @@ def ops_named(plan: Plan, name: str) -> tuple[str, ...]:
 
 
 def _is_copy(graph: StepGraph, vertex: Vertex, name: str) -> bool:
-    """Whether an op is meant by a name that leaves out the rank."""
-    op = without_rank(graph, vertex.name)
-    return name in (op, without_rank(graph, vertex.node.name)) or _is_part(op, name)
+    """Whether an op is meant by a name that leaves out the rank or the firing."""
+    op = declared_name(graph, vertex.name)
+    return name in (op, declared_name(graph, vertex.node.name)) or _is_part(op, name)
 
 
 def _is_part(op: str, name: str) -> bool:

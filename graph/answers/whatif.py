@@ -88,7 +88,7 @@ class Point:
 
 def speedup(before: Plan, after: Plan) -> float:
     """How many times the steps per second; infinite where nothing takes time."""
-    return before.period_us / after.period_us if after.period_us else float("inf")
+    return before.step_us / after.step_us if after.period_us else float("inf")
 
 
 def outcome(plan: Plan, base: Plan) -> dict[str, Any]:
@@ -96,6 +96,7 @@ def outcome(plan: Plan, base: Plan) -> dict[str, Any]:
     found = plan.to_json()
     gain = speedup(base, plan)
     return {
+        **({} if plan.graph.declared is None else {"cycle": plan.graph.cycle}),
         "period_us": plan.period_us,
         "costs_from": plan.costs_from,
         "speedup": gain if gain != float("inf") else None,

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ..node import Node
 from ..plan import Edge, Plan, Protected, Wait
-from ..ranks import at_rank, part_of, without_rank
+from ..ranks import at_rank, declared_name, part_of
 from ..step_graph import StepGraph
 
 _RANK = re.compile(r"@\d+")
@@ -41,7 +41,7 @@ def _signature(
     part = part_of(graph, rank)
 
     def plain(name: str) -> str:
-        return without_rank(graph, name)
+        return declared_name(graph, name)
 
     def ops(node: Node) -> Sequence[object]:
         return [

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ..errors import GraphError
 from ..node import State, Value
-from ..ranks import without_rank
+from ..ranks import declared_name
 from ..step_graph import StepGraph, Vertex
 
 
@@ -63,17 +63,17 @@ class _Flow:
     def __init__(self, graph: StepGraph) -> None:
         self._graph = graph
         data: list[Value | State] = [*graph.values.values(), *graph.states.values()]
-        self._across = {without_rank(graph, datum.name): datum.across for datum in data}
-        self._lines = {without_rank(graph, datum.name): datum.line for datum in data}
+        self._across = {declared_name(graph, datum.name): datum.across for datum in data}
+        self._lines = {declared_name(graph, datum.name): datum.line for datum in data}
         self._readers: dict[str, dict[str, Vertex]] = {}
         self._writes: dict[str, dict[str, None]] = {}
         for vertex in graph.vertices.values():
-            op = without_rank(graph, vertex.name)
+            op = declared_name(graph, vertex.name)
             for read in vertex.op.reads:
-                readers = self._readers.setdefault(without_rank(graph, read.name), {})
+                readers = self._readers.setdefault(declared_name(graph, read.name), {})
                 readers[op] = vertex
             for name in vertex.op.writes:
-                self._writes.setdefault(op, {})[without_rank(graph, name)] = None
+                self._writes.setdefault(op, {})[declared_name(graph, name)] = None
 
     def divergences(self) -> Iterator[Divergence]:
         came: dict[str, tuple[str, ...]] = {

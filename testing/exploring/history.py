@@ -291,8 +291,8 @@ class History:
         """Whether it is a later version that was written, maybe by another firing of the node."""
         if wrote.op == needed.op:
             return wrote.step > needed.step
-        firings = [self.graph.vertices[at.op].node.firing for at in (wrote, needed)]
-        if None in firings or firings[0].node != firings[1].node:
+        one, other = (self.graph.vertices[at.op].node.firing for at in (wrote, needed))
+        if one is None or other is None or one.node != other.node:
             return False
         return self.meaning.place[wrote] > self.meaning.place[needed]
 

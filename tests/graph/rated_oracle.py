@@ -179,11 +179,13 @@ def declared_slots(plan: Plan) -> dict[str, int | None]:
     return found
 
 
-def unordered(plan: Plan, cycles: int = 4) -> list[tuple[At, At]]:
+def unordered(plan: Plan) -> list[tuple[At, At]]:
     """Every two firings that the plan leaves in no order, or feeds to a stream in none.
 
-    A stuck plan gives one firing with itself.
+    It looks at as many cycles as the plan's requirements reach. A stuck plan gives one firing with
+    itself.
     """
+    cycles = 1 + max([1, *(min(edge.distance, 4) for edge in plan.edges)])
     graph = plan.graph.declared
     assert graph is not None
     cycle = steps_of_cycle(graph)
@@ -247,7 +249,7 @@ def can_be_ordered(graph: StepGraph, cycles: int = 6) -> bool:
         else:
             arcs.add((first, then))
             arcs.update({(one, two)} if one != two else set())
-    arcs.update(((launched, at) for at in loop.order if (launched := launch(at)) is not None))
+    arcs.update((launched, at) for at in loop.order if (launched := launch(at)) is not None)
     return nx.is_directed_acyclic_graph(nx.DiGraph(sorted(arcs)))
 
 

@@ -10,7 +10,7 @@ import pytest
 from stepweave.graph.errors import GraphError
 from stepweave.graph.node import Comm, Node, Op, State, Value
 from stepweave.graph.planner.compile import compile_plan
-from stepweave.graph.ranks import DEVICE_STATE, Ranked, ranked_graph, without_rank
+from stepweave.graph.ranks import DEVICE_STATE, Ranked, declared_name, ranked_graph
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify
 from tests.graph.build import device, host, op, value
@@ -49,8 +49,8 @@ def test_each_rank_has_its_own_nodes_data_threads_and_streams() -> None:
     assert {v.actor for v in graph.vertices.values()} == {
         "driver@0", "driver@1", "compute@0", "compute@1"
     }  # fmt: skip
-    assert without_rank(graph, "forward@1.device") == "forward.device"
-    assert without_rank(StepGraph((), {}, {}), "forward@1.device") == "forward@1.device"
+    assert declared_name(graph, "forward@1.device") == "forward.device"
+    assert declared_name(StepGraph((), {}, {}), "forward@1.device") == "forward@1.device"
 
 
 def test_a_comm_node_is_there_once_on_each_member_with_its_phases_and_states() -> None:

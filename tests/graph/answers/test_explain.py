@@ -17,7 +17,8 @@ from stepweave.graph.node import Node, Op, Value
 from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.graph.verifier.order import Distances, Need, arcs_of, needs_of
+from stepweave.graph.verifier.firings import needs_of
+from stepweave.graph.verifier.order import Distances, Need, arcs_of
 from tests.graph.pipelines import decode, device_node, reads
 from tests.graph.shipped_plans import SHIPPED, shipped_plan
 from tests.graph.strategies import examples, plans

@@ -9,10 +9,12 @@ from random import Random
 import pytest
 
 from stepweave.executors.run import Executor, run
-from stepweave.graph.errors import DeadlockError
-from stepweave.graph.node import Node, Op
+from stepweave.graph.answers.folding import folded, rate_words
+from stepweave.graph.errors import DeadlockError, GraphError, StepweaveError
+from stepweave.graph.node import Node, Op, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
+from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import violations
 from stepweave.testing.checking.mode import Strict
 from stepweave.testing.exploring.nodes import Interleaved
@@ -168,3 +170,120 @@ def test_every_executor_gives_what_the_plain_loop_gives() -> None:
 @pytest.mark.timeout(3600)
 def test_every_executor_gives_what_the_plain_loop_gives_on_many_graphs() -> None:
     assert sum(runs_alike(seed) for seed in range(NIGHTLY)) >= NIGHTLY // 3
+
+
+def passes() -> StepGraph:
+    """A step, three passes of two nodes in a loop, and a node that fires in steps 1, 3, 5, …"""
+    return StepGraph.build(
+        [
+            Node("begin", (Op(writes=("token",)),)),
+            Node("draft", (Op((Read("token"), Read("picked", 1)), ("scores",)),), rate=3),
+            Node("pick", (Op((Read("scores"),), ("picked",)),), rate=3),
+            Node("count", (Op((Read("picked"), Read("count", 1)), ("count",)),), every=2, first=1),
+            Node("end", (Op((Read("picked", 0, 0), Read("picked", 1), Read("count"))),)),
+        ],
+        [Value(name, slots=5, storage="slots") for name in ("token", "scores", "picked", "count")],
+        order="keep",
+    )
+
+
+def test_nodes_of_one_rate_that_are_listed_together_take_turns() -> None:
+    (program,) = compile_plan(passes()).actors.values()
+    step = ["begin#{}", "draft#{}", "pick#{}", "draft#{}", "pick#{}", "draft#{}", "pick#{}"]
+    numbers = [0, 0, 0, 1, 1, 2, 2, 1, 3, 3, 4, 4, 5, 5]
+    names = [name.format(number) for name, number in zip(step * 2, numbers, strict=True)]
+    names = [*names[:7], "end#0", *names[7:], "count", "end#1"]
+    assert [op for op, _ in program] == [f"{name}.host" for name in names]
+
+
+def test_a_read_finds_the_newest_version_of_its_step_or_of_so_many_before() -> None:
+    graph = compile_plan(passes()).graph
+    reads = {name: [str(r) for r in vertex.op.reads] for name, vertex in graph.vertices.items()}
+    assert reads["draft#0.host"] == ["token#0", "picked#5@-1"]
+    assert reads["draft#4.host"] == ["token#1", "picked#3"]
+    assert reads["count.host"] == ["picked#5", "count@-1"]
+    assert reads["end#0.host"] == ["picked#0", "picked#5@-1", "count@-1"]
+    assert reads["end#1.host"] == ["picked#3", "picked#2", "count"]
+
+
+def test_firings_share_the_slots_of_their_value() -> None:
+    plan = compile_plan(passes())
+    assert plan.declared_slots == dict.fromkeys(("token", "scores", "picked", "count"), 5)
+    overwrites = {(e.source, e.target): e.distance for e in plan.edges if e.hazard == "WAW"}
+    assert overwrites["draft#0.host", "draft#5.host"] == 0
+    assert overwrites["draft#1.host", "draft#0.host"] == 1
+    assert overwrites["begin#0.host", "begin#1.host"] == 2
+    assert overwrites["count.host", "count.host"] == 5
+
+
+def one(**changes: int) -> StepGraph:
+    node = Node("only", (Op((Read("x", 1),), ("x",)),))
+    return StepGraph.build([replace(node, **changes)], [Value("x")])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"rate": 0}, {"every": 65}, {"every": 2, "first": 2}, {"rate": 2, "every": 2}, {"first": 1}],
+)
+def test_rates_that_make_no_sense_are_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(GraphError) as caught:
+        one(**changes)
+    assert caught.value.code == "SW-RATE"
+
+
+def test_rates_that_recur_too_seldom_are_refused() -> None:
+    nodes = [Node(f"n{every}", every=every) for every in (3, 5, 7)]
+    with pytest.raises(GraphError, match="recur after 105 steps with 71 firings") as caught:
+        StepGraph.build(nodes, [])
+    assert caught.value.code == "SW-RATE"
+
+
+@pytest.mark.parametrize("firing", [0, 3])
+def test_a_firing_that_there_is_not_cannot_be_read(firing: int) -> None:
+    writer = Node("writer", (Op(writes=("x",)),), rate=3 if firing else 1)
+    reader = Node("reader", (Op((Read("x", 0, firing),)),))
+    with pytest.raises(GraphError, match="fire") as caught:
+        StepGraph.build([writer, reader], [Value("x")])
+    assert caught.value.code == "SW-RATE"
+
+
+def test_a_run_has_whole_cycles() -> None:
+    plan = compile_plan(recording(passes()))
+    with pytest.raises(StepweaveError, match="recur after 2 steps") as caught:
+        run(plan, steps=3)
+    assert caught.value.code == "SW-RATE"
+    assert run(plan, steps=4, keep=["count"]).steps == 4
+    with pytest.raises(StepweaveError, match="did you mean 'count'"):
+        run(plan, steps=4, keep=["cuont"])
+
+
+def test_costs_and_slots_are_given_by_declared_name_or_by_firing() -> None:
+    plan = compile_plan(
+        passes(), costs={"draft.host": 7.0, "draft#1.host": 9.0}, slots={"picked": 6}
+    )
+    assert [plan.costs[f"draft#{k}.host"] for k in range(3)] == [7.0, 9.0, 7.0]
+    assert plan.declared_slots["picked"] == 6
+    with pytest.raises(GraphError, match="no op 'draft'"):
+        compile_plan(passes(), costs={"draft": 1.0})
+
+
+def test_a_plan_folds_back_to_the_declared_nodes_with_distances_in_steps() -> None:
+    picture = folded(compile_plan(passes()))
+    assert [node.name for node in picture.graph.nodes] == ["begin", "draft", "pick", "count", "end"]
+    raw = {(e.source, e.target, e.distance) for e in picture.edges if e.hazard == "RAW"}
+    assert ("pick.host", "end.host", 1) in raw
+    assert ("count.host", "end.host", 0) in raw
+    assert [rate_words(node) for node in picture.graph.nodes] == [
+        "",
+        "3 times a step",
+        "3 times a step",
+        "every 2 steps",
+        "",
+    ]
+
+
+def test_a_plan_without_rates_is_what_it_was() -> None:
+    plan = compile_plan(one())
+    assert (plan.graph.declared, plan.graph.cycle, folded(plan)) == (None, 1, plan)
+    assert "cycle" not in plan.to_json()
+    assert plan.step_us == plan.period_us

@@ -21,7 +21,7 @@ from stepweave.executors.instructions import interpret
 from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.node import OpContext, Run
 from stepweave.graph.plan import Plan, Wait
-from stepweave.graph.verifier.order import needs_of
+from stepweave.graph.verifier.firings import needs_of
 from stepweave.testing.devices.recorded_calls import RecordedCalls
 from stepweave.testing.histories import recorded_states, recording, with_graph
 from stepweave.testing.unverified import run_unverified

@@ -250,7 +250,8 @@ def can_be_ordered(graph: StepGraph, cycles: int = 6) -> bool:
             arcs.add((first, then))
             arcs.update({(one, two)} if one != two else set())
     arcs.update((launched, at) for at in loop.order if (launched := launch(at)) is not None)
-    return nx.is_directed_acyclic_graph(nx.DiGraph(sorted(arcs)))
+    found: bool = nx.is_directed_acyclic_graph(nx.DiGraph(sorted(arcs)))
+    return found
 
 
 def replace_op(at: At, op: str) -> At:

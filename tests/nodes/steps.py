@@ -197,6 +197,7 @@ class Context:
 
     def __init__(self, step: int = 0, waited_s: float = 0.0) -> None:
         self.step, self.waited_s, self.stopped = step, waited_s, False
+        self.firing = 0
 
     def stop(self) -> None:
         self.stopped = True

@@ -26,6 +26,7 @@ from ...graph.planner.paths import closure, weight
 from ...graph.planner.requirements import Requirement, launch_order, requirements
 from ...graph.planner.waits import Frame, Synchronization
 from ...graph.planner.witness import Prover
+from ...graph.ranks import declared_name
 from ...graph.step_graph import StepGraph
 from ...graph.verifier.verify import violations
 from ...graph.violation import Violation
@@ -115,9 +116,10 @@ def _waits(plan: Plan) -> Iterator[Mutant]:
 
 
 def _slots(plan: Plan) -> Iterator[Mutant]:
-    for name, count in plan.slots.items():
+    for name, count in plan.declared_slots.items():
         if count is not None and count > 1:
-            fewer = replace(plan, slots={**plan.slots, name: count - 1})
+            sharing = (each for each in plan.slots if declared_name(plan.graph, each) == name)
+            fewer = replace(plan, slots={**plan.slots, **dict.fromkeys(sharing, count - 1)})
             yield Mutant("slot", f"value {name!r} in {count - 1} slots, not {count}", plan, fewer)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..configs.costs import Costs
 from ..graph.planner.period import op_costs
-from ..graph.ranks import without_rank
+from ..graph.ranks import declared_name
 from ..graph.step_graph import StepGraph
 from ..nodes.stage_ranks import model_ops
 from .forward_cost import ForwardCost, Parts, Work
@@ -52,7 +52,7 @@ class StepCosts:
             return self._meeting_us(op, work)
         key = (op, work.rows, work.sampled)
         if key not in self._known:
-            found = self.file.op_costs(without_rank(self.graph, op), self.graph.vertices[op])
+            found = self.file.op_costs(declared_name(self.graph, op), self.graph.vertices[op])
             us = self._declared[op] if found is None else found.at(work.rows, work.sampled)
             self._known[key] = us
         return self._known[key]

@@ -235,7 +235,7 @@ def without_ranks(graph: StepGraph) -> StepGraph:
     """The graph of one rank with the names that were declared. Its nodes still say their rank."""
 
     def plain(name: str) -> str:
-        return without_rank(graph, name)
+        return declared_name(graph, name)
 
     def op(each: Op) -> Op:
         return replace(

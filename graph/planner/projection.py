@@ -8,7 +8,7 @@ from dataclasses import replace
 from .. import arguments
 from ..errors import GraphError
 from ..plan import Plan
-from ..ranks import part_of, without_rank, without_ranks
+from ..ranks import declared_name, part_of, without_ranks
 from .compile import plan_for
 
 
@@ -26,7 +26,7 @@ def project(plan: Plan, rank: int) -> Plan:
     own = part_of(plan.graph, rank)
 
     def plain(name: str) -> str:
-        return without_rank(own, name)
+        return declared_name(own, name)
 
     graph = without_ranks(own)
     actors = {
@@ -46,7 +46,7 @@ def together(plan: Plan, parts: Sequence[Plan]) -> Plan:
     """
     graph = plan.graph
     names = {
-        (vertex.node.rank, without_rank(graph, op)): op for op, vertex in graph.vertices.items()
+        (vertex.node.rank, declared_name(graph, op)): op for op, vertex in graph.vertices.items()
     }
     waits = (
         replace(wait, source=names[rank, wait.source], target=names[rank, wait.target])

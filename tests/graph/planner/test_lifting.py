@@ -16,7 +16,7 @@ from stepweave.graph.planner.lifting import one_of_equal_ranks
 from stepweave.graph.planner.paths import HOP, adjacency, closure, reachable
 from stepweave.graph.planner.period import op_costs
 from stepweave.graph.planner.projection import project, together
-from stepweave.graph.ranks import Ranked, at_rank, part_of, ranked_graph, without_rank
+from stepweave.graph.ranks import Ranked, at_rank, declared_name, part_of, ranked_graph
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify
 from tests.graph.build import device, host, op, value
@@ -134,8 +134,8 @@ def test_a_part_of_a_plan_is_a_sound_plan_in_the_order_of_the_whole() -> None:
             assert {node.rank for node in part.graph.nodes} == {rank}
             assert not [name for name in part.graph.vertices if "@" in name]
             whole = {
-                without_rank(plan.graph, actor): [
-                    (without_rank(plan.graph, op), offset) for op, offset in program
+                declared_name(plan.graph, actor): [
+                    (declared_name(plan.graph, op), offset) for op, offset in program
                 ]
                 for actor, program in plan.actors.items()
                 if plan.graph.vertices[program[0][0]].node.rank == rank

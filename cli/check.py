@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..configs.errors import ConfigError
+from ..graph.answers.folding import folded_waits
 from ..graph.answers.leases import leases_in_words
 from ..graph.errors import StepweaveError
 from ..graph.plan import Edge, Plan
@@ -155,10 +156,11 @@ def _waits(plan: Plan, width: int) -> list[str]:
     if not plan.waits:
         return ["  none: program order and launches imply every requirement"]
     lines = []
-    for wait in plan.waits:
+    for wait, waits in folded_waits(plan):
         later = f", {wait.distance} steps later" if wait.distance not in (0, 1) else ""
         later = ", one step later" if wait.distance == 1 else later
-        lines.append(f"  {wait.target}{later} waits for {wait.source}")
+        often = f" ({len(waits)} times)" if len(waits) > 1 else ""
+        lines.append(f"  {wait.target}{later} waits for {wait.source}{often}")
         said = [
             f"{p.hazard} {p.value}".strip() + f": {p.before} → {p.after}" for p in wait.protects
         ]

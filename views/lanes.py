@@ -11,6 +11,7 @@ from itertools import pairwise
 from string import ascii_letters, digits
 
 from ..graph import arguments
+from ..graph.answers.folding import folded_waits
 from ..graph.answers.leases import leases_in_words
 from ..graph.answers.timetable import Timetable, timetable
 from ..graph.plan import Plan
@@ -159,10 +160,10 @@ _MARKED = 8  # waits that have a line below the lanes; more of them would say le
 def _wait_marks(plan: Plan, columns: _Columns, steps: int, margin: int, width: int) -> list[str]:
     """For each wait a line with `└─→` from the end of its source to the start of its target."""
     lines = []
-    for number, wait in enumerate(plan.waits[:_MARKED], start=1):
+    for number, (_, waits) in enumerate(folded_waits(plan)[:_MARKED], start=1):
         line = clip(f"wait {number}", margin - 1).ljust(margin)
-        for step in range(steps - wait.distance):
-            if step + wait.distance < 0:
+        for step, wait in ((step, wait) for step in range(steps) for wait in waits):
+            if not 0 <= step + wait.distance < steps:
                 continue
             start = margin + columns.of(wait.source, step)[1] - 1
             end = margin + columns.of(wait.target, step + wait.distance)[0]
@@ -218,13 +219,14 @@ def _wait_lines(plan: Plan, width: int) -> list[str]:
     if not plan.waits:
         return _flow("waits", ["none:", "programs and launches", "order everything"], width, " ")
     lines = ["waits"]
-    for number, wait in enumerate(plan.waits, start=1):
+    for number, (wait, waits) in enumerate(folded_waits(plan), start=1):
         lines += _fit(
             [
                 f"{number}  {wait.source} → {wait.target}",
                 f"step{wait.distance:+d}",
+                *([f"{len(waits)} times"] if len(waits) > 1 else []),
                 protected(wait),
-                f"[{across(plan, wait)}, event {wait.source}]",
+                f"[{across(plan, waits[0])}, event {wait.source}]",
             ],
             width,
         )

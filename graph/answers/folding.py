@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TypeVar
 
 from ..node import Node
 from ..plan import Edge, Placed, Plan, Protected, Wait
 from ..ranks import declared_name
 from ..step_graph import StepGraph
-
-T = TypeVar("T", Wait, Edge)
 
 
 def rate_words(node: Node) -> str:
@@ -29,16 +26,6 @@ def folded(plan: Plan) -> Plan:
     graph = plan.graph
     if graph.declared is None:
         return plan
-    waits = (
-        replace(
-            wait,
-            source=declared_name(graph, wait.source),
-            target=declared_name(graph, wait.target),
-            distance=_steps(graph, wait.source, wait.target, wait.distance),
-            protects=tuple(dict.fromkeys(_protected(graph, each) for each in wait.protects)),
-        )
-        for wait in plan.waits
-    )
     edges = (
         replace(
             edge,
@@ -58,13 +45,38 @@ def folded(plan: Plan) -> Plan:
             actor: _programs(graph, graph.declared, program)
             for actor, program in plan.actors.items()
         },
-        waits=_once(waits),
+        waits=tuple(w for w, _ in folded_waits(plan) if w.source != w.target),
         edges=_once(edges),
         launch_order=(),
         slots=plan.declared_slots,
         critical_cycle=_cycle(graph, plan.critical_cycle),
         costs={declared_name(graph, op): us for op, us in plan.costs.items()},
         period_us=plan.step_us,
+    )
+
+
+def folded_waits(plan: Plan) -> tuple[tuple[Wait, tuple[Wait, ...]], ...]:
+    """Each wait in the words of the declared graph, with the waits of all firings that are it.
+
+    Without rates, each wait with itself.
+    """
+    graph = plan.graph
+    if graph.declared is None:
+        return tuple((wait, (wait,)) for wait in plan.waits)
+    alike: dict[tuple[str, str, int], list[Wait]] = {}
+    for wait in plan.waits:
+        source, target = (declared_name(graph, op) for op in (wait.source, wait.target))
+        distance = _steps(graph, wait.source, wait.target, wait.distance)
+        alike.setdefault((source, target, distance), []).append(wait)
+    return tuple(
+        (
+            Wait(
+                *key,
+                tuple(dict.fromkeys(_protected(graph, p) for each in waits for p in each.protects)),
+            ),
+            tuple(waits),
+        )
+        for key, waits in alike.items()
     )
 
 
@@ -81,7 +93,7 @@ def _protected(graph: StepGraph, each: Protected) -> Protected:
     return Protected(each.hazard, *names)
 
 
-def _once(found: Iterable[T]) -> tuple[T, ...]:
+def _once(found: Iterable[Edge]) -> tuple[Edge, ...]:
     """Without loops, and one of several between the same two ops at one distance."""
     known = {(each.source, each.target, each.distance): each for each in found}
     return tuple(each for each in known.values() if each.source != each.target)

@@ -20,12 +20,14 @@ from ray.serve.exceptions import RayServeException
 from ..backends.registry import backend_of_name
 from ..graph.errors import shortly
 from ..nodes.values import GROUP
+from ..server.logs import SERVER
 from .errors import RayUnavailable, ReplicaLost
 from .fleet import About
 from .gang import Gang
 from .hosted import about, digest_of_pipeline, generated
 from .live import ROUTERS, Routes
 from .prefix_router import ATTEMPT, PrefixRouter
+from .room import lack_of_room
 from .scale import Scale
 from .watch import watched
 from .work import TAKEN, Message, Work
@@ -101,6 +103,7 @@ class RayFleet:
             serve.start(proxy_location="Disabled")
             found = self._find()
             if scale is not None:
+                self._require_room(scale)
                 self._deploy(scale)
             elif found is None:
                 raise RayUnavailable(f"no replicas named {app!r} are on the cluster")
@@ -190,6 +193,21 @@ class RayFleet:
         if self._scale is not None:
             serve.delete(self._app)
 
+    def _require_room(self, scale: Scale) -> None:
+        """A cluster may grow: it is warned of. Raises `RayUnavailable` on this machine alone."""
+        machines = [each["Resources"] for each in ray.nodes() if each["Alive"]]
+        lack = lack_of_room(self._need, scale.least, machines)
+        if lack is not None and not os.environ.get("RAY_ADDRESS"):
+            raise RayUnavailable(f"{lack}; give a smaller --replicas, or a cluster's RAY_ADDRESS")
+        if lack is not None:
+            SERVER.warning("%s; the others wait for machines that join the cluster", lack)
+
+    @property
+    def _need(self) -> dict[str, float]:
+        """What a replica takes by Ray's account: all its ranks are on the machine of its actor."""
+        ranks, on_host = self._config.ranks, backend_of_name(self._config.device).on_host
+        return {"CPU": ranks, "GPU": 0 if on_host else ranks}
+
     def _attach(self) -> None:
         """Have one handle for all time: another would have a router that knows of nothing."""
         if self._handle is None:
@@ -198,8 +216,7 @@ class RayFleet:
 
     def _deploy(self, scale: Scale) -> None:
         config = self._config
-        host = backend_of_name(config.device).on_host
-        rows, ranks = config.scheduler.max_rows, config.ranks
+        rows = config.scheduler.max_rows
         most = rows + config.scheduler.max_queue
         made: Any = serve.deployment(Engine).options(
             name="engine",
@@ -209,8 +226,7 @@ class RayFleet:
             health_check_timeout_s=HEALTH_TIMEOUT_S,
             graceful_shutdown_timeout_s=scale.drain_s,
             max_constructor_retry_count=STARTS,
-            # All ranks of a replica are on the machine of its actor, which starts them.
-            ray_actor_options={"num_cpus": ranks, "num_gpus": 0 if host else ranks},
+            ray_actor_options={"num_cpus": self._need["CPU"], "num_gpus": self._need["GPU"]},
             request_router_config=RequestRouterConfig(
                 request_router_class=PrefixRouter,
                 request_router_kwargs={"app": self._app, "most": most},

@@ -79,6 +79,8 @@ class Completion:
                     return
                 self.moves += 1
                 await asyncio.sleep(min(_FIRST_PAUSE_S * (2**futile - 1), _LONGEST_PAUSE_S))
+        except Exception as error:  # a fault of ours: whoever listens would wait for ever
+            self._refused(EngineError(shortly(error)))
         except asyncio.CancelledError:
             if not self.taken.done():
                 self.taken.cancel()

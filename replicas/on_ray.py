@@ -19,6 +19,7 @@ from ray.serve.exceptions import RayServeException
 
 from ..backends.registry import backend_of_name
 from ..graph.errors import shortly
+from ..models.tokenizer import load_tokenizer
 from ..nodes.values import GROUP
 from ..server.logs import SERVER
 from .errors import RayUnavailable, ReplicaLost
@@ -41,6 +42,8 @@ HEALTH_TIMEOUT_S = 10.0
 
 ANSWER_S = 10.0
 """How long replicas that may be there have to answer."""
+
+DEPLOYMENT = "engine"
 
 STARTS = 2
 """How often a replica may fail to start before the deployment has failed."""
@@ -91,8 +94,10 @@ class RayFleet:
         """Start as many as `scale` says, and wait until they serve; without one they are there.
 
         Replicas of the same name and pipeline, which a front has left behind, are replaced one by
-        one. Raises `RayUnavailable`, also where those of that name run another pipeline.
+        one. Raises `RayUnavailable`, also where those of that name run another pipeline, and
+        `ModelNotFound` or `ModelError` for a model that this machine does not have.
         """
+        load_tokenizer(config.model.name)  # the front needs it: better told before Ray starts
         self._config, self._scale, self._app = config, scale, app
         self._attempts = count()
         self._handle: Any = None
@@ -108,7 +113,7 @@ class RayFleet:
             elif found is None:
                 raise RayUnavailable(f"no replicas named {app!r} are on the cluster")
         except (RayError, RayServeException, ConnectionError, RuntimeError, ValueError) as error:
-            raise RayUnavailable(f"Ray cannot start the replicas: {shortly(error)}") from error
+            raise RayUnavailable(f"Ray cannot start the replicas: {self._why(error)}") from error
 
     @classmethod
     def of_another(cls, config: PipelineConfig, app: str) -> RayFleet:
@@ -164,7 +169,7 @@ class RayFleet:
                     if message == TAKEN and self._router is not None:
                         self._router.heard(attempt)
                     yield message
-        except (ReplicaLost, RayError, RayServeException) as error:
+        except Exception as error:  # whatever Ray raises, nobody is known to work on it
             if self._router is not None:
                 self._router.lost(attempt)
             raise ReplicaLost(shortly(error)) from error
@@ -186,12 +191,22 @@ class RayFleet:
         try:
             self._deploy(self._scale)
         except (RayError, RayServeException, RuntimeError) as error:
-            raise RayUnavailable(f"Ray cannot start the replicas: {shortly(error)}") from error
+            raise RayUnavailable(f"Ray cannot start the replicas: {self._why(error)}") from error
 
     def close(self) -> None:
         """End the replicas, if they were started here."""
         if self._scale is not None:
             serve.delete(self._app)
+
+    def _why(self, error: Exception) -> str:
+        """What an engine said that could not be started, if Ray knows; else what Ray says."""
+        try:
+            deployments = serve.status().applications[self._app].deployments
+            said = deployments[DEPLOYMENT].message
+        except (RayError, RayServeException, RuntimeError, KeyError):
+            said = ""
+        lines = [each.strip() for each in said.splitlines()]
+        return next((each for each in reversed(lines) if each), None) or shortly(error)
 
     def _require_room(self, scale: Scale) -> None:
         """A cluster may grow: it is warned of. Raises `RayUnavailable` on this machine alone."""
@@ -219,7 +234,7 @@ class RayFleet:
         rows = config.scheduler.max_rows
         most = rows + config.scheduler.max_queue
         made: Any = serve.deployment(Engine).options(
-            name="engine",
+            name=DEPLOYMENT,
             num_replicas=scale.least if scale.fixed else "auto",
             max_ongoing_requests=most,
             health_check_period_s=HEALTH_PERIOD_S,

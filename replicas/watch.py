@@ -43,9 +43,10 @@ async def watched(
 ) -> AsyncGenerator[Message]:
     """The messages of a replica, without its signs of life.
 
-    Raises `ReplicaLost` where it says nothing for `silence_s` seconds, and at a message by which it
-    serves no more. Nothing is expected of it before its first message while `waits()`: then nobody
-    may have the work yet. Time in which this process did not run is not counted.
+    Raises `ReplicaLost` where it says nothing for `silence_s` seconds, at a message by which it
+    serves no more, and where somebody else cancels the work. Nothing is expected of it before its
+    first message while `waits()`: then nobody may have the work yet. Time in which this process
+    did not run is not counted.
     """
     expected = False
     while True:
@@ -56,6 +57,8 @@ async def watched(
             if not coming.done():
                 coming.cancel()
                 await asyncio.wait({coming})
+        if coming.cancelled():  # by the library that carries messages: nobody here has given up
+            raise ReplicaLost("the work was cancelled on its way")
         message = coming.result()
         if message is None:
             return

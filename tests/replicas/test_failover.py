@@ -307,6 +307,33 @@ def test_a_replica_that_drains_hands_on(monkeypatch: pytest.MonkeyPatch) -> None
     assert told == []
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["first", "later"])
+def test_whatever_goes_wrong_whoever_listens_is_told(begun: bool) -> None:
+    class Wrong(Scripted):
+        async def generate(self, work: Work) -> AsyncGenerator[Message]:
+            if begun:
+                yield TAKEN
+                yield TOKEN
+            raise ZeroDivisionError("a fault of ours")
+
+    told = list[Increment]()
+
+    async def run() -> Completion:
+        made = Completion(Wrong([]), WORK, told.append)
+        await made.run()
+        return made
+
+    done = asyncio.run(run())
+    said = "ZeroDivisionError: a fault of ours"
+    if begun:
+        assert done.output is not None
+        assert (done.output.error, done.output.token_ids, done.blame) == (said, (5,), "engine")
+        assert told[-1].output is done.output
+    else:
+        with pytest.raises(EngineError, match=said):
+            done.taken.result()
+
+
 def test_a_replica_that_never_answers_is_given_up() -> None:
     class Silent(Scripted):
         async def generate(self, work: Work) -> AsyncGenerator[Message]:

@@ -87,6 +87,51 @@ def test_an_engine_that_serves_no_more_is_lost_at_once() -> None:
     assert (found, at, why) == ([], 1.0, "it drains")
 
 
+@pytest.mark.parametrize("before", [[], [TAKEN, TOKEN]], ids=["first", "later"])
+def test_a_work_that_somebody_else_cancelled_is_lost_and_its_listener_is_not_cancelled(
+    before: list[Message],
+) -> None:
+    async def cancelled() -> AsyncGenerator[Message]:
+        for each in before:
+            yield each
+        raise asyncio.CancelledError
+
+    async def main() -> list[Message]:
+        found: list[Message] = []
+
+        async def listen() -> None:
+            async for each in watched(cancelled()):
+                found.append(each)
+
+        with pytest.raises(ReplicaLost, match="cancelled"):
+            await listen()
+        return found
+
+    assert virtually(main) == before
+
+
+def test_whoever_listens_can_be_cancelled_and_the_replica_is_told() -> None:
+    ended: list[float] = []
+
+    async def endless() -> AsyncGenerator[Message]:
+        try:
+            await asyncio.sleep(FOREVER)
+            yield TAKEN
+        finally:
+            ended.append(clock())
+
+    async def main() -> None:
+        async def listen() -> None:
+            async for _ in watched(endless()):
+                raise AssertionError("nothing is said")
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(listen(), 3.0)
+
+    virtually(main)
+    assert ended == [3.0]
+
+
 def test_time_in_which_the_front_itself_did_not_run_is_nobodys_silence() -> None:
     async def main() -> list[Message]:
         loop = asyncio.get_running_loop()

@@ -2,6 +2,7 @@
 
 GroupError          anything below
 ├── NoRanks         the process was not started as a rank of a group of that size
+├── MessageFailed   between the stages of a model, on one rank: the group ends for it
 └── GroupEnded      the ranks did not do the same, or one of them is gone
 """
 
@@ -20,6 +21,10 @@ class NoRanks(GroupError):
     """This process is no rank of a group of the size that is asked for."""
 
     code = "SW-RANKS"
+
+
+class MessageFailed(GroupError):
+    """A message between the stages of a model did not come, or is of another step."""
 
 
 class GroupEnded(GroupError):

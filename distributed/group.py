@@ -60,6 +60,7 @@ class Group:
     ) -> None:
         self.ranks = ranks
         self.failure: GroupEnded | None = None
+        self.step: int | None = None  # at which this rank is, for whoever is told of its end
         self._abandon = abandon
         self._processes = dict(processes or {})
         self._hanging: list[Neighbour] = []
@@ -196,7 +197,8 @@ class Group:
     def _lost(self, rank: int, why: str, silent: bool) -> None:
         if silent and rank in self._processes:
             self._hanging.append(Neighbour(self._processes[rank]))
-        self.end(f"rank {rank} is gone: {why}", gone=rank)
+        at = "" if self.step is None else f"; rank {self.rank} was at step {self.step}"
+        self.end(f"rank {rank} is gone: {why}{at}", gone=rank)
 
     def _at_exit(self) -> None:
         """This process has said all that it had to say."""

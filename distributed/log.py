@@ -43,6 +43,7 @@ class Log:
     def append(self, entry: str, step: int, **data: Any) -> None:
         """Send an entry to every other rank, with what ops came to since. Raises `GroupEnded`."""
         notes, self._unsent = self._unsent, []
+        self._group.step = step
         self._group.send({"kind": "log", "entry": entry, "step": step, "notes": notes, **data})
 
     def next(self, entry: str, step: int) -> Message:
@@ -51,6 +52,7 @@ class Log:
         Raises `GroupEnded` where it is another, or an op came to something else than on rank 0.
         """
         group, found = self._group, None
+        group.step = step
         while found is None:
             group.check()
             try:

@@ -2,7 +2,11 @@
 
 Each pair of neighbours has a communicator of its own, and so has what the last stage tells: a
 library matches calls by their order on a communicator, and streams have no common order. No shape
-travels, since every rank has scheduled the same step.
+travels, since every rank has scheduled the same step; the number of the step does, behind or before
+what is sent, so that a message that was left out is noticed with the next.
+
+A message fails on one rank only. So it is a failure of that rank's step as any other: the group
+ends, and says which rank it was, unless it is known by then that another rank is gone.
 """
 
 from __future__ import annotations
@@ -17,10 +21,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..models.stage import Stage
+from .errors import MessageFailed
 from .group import Group
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+STEPS = 251
+"""Steps are counted modulo this number, which every dtype of hidden states can hold."""
+
+NOTHING = -1
+"""In the place of the step until the whole message has come."""
 
 
 class StageLinks:
@@ -37,43 +48,66 @@ class StageLinks:
         ]
         self._all: ProcessGroup = dist.new_group()
 
-    def send(self, departing: Tensor) -> None:
-        """Send `departing[T, F]` to the next stage. Raises `GroupEnded`."""
+    def send(self, step: int, departing: Tensor) -> None:
+        """Send `departing[T, F]` to the next stage. Raises `MessageFailed`."""
         here = self.stage.index
-        with self._ending_the_group():
-            dist.send(departing.contiguous(), dst=here + 1, group=self._pairs[here])
+        said = departing.new_full((1,), step % STEPS)
+        with self._naming(step, f"sending to rank {here + 1}"):
+            flat = torch.cat([departing.reshape(-1), said])
+            dist.send(flat, dst=here + 1, group=self._pairs[here])
 
-    def receive(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """What the stage before sends, `[T, F]` of that shape. Raises `GroupEnded`."""
+    def receive(
+        self, step: int, shape: tuple[int, int], dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        """What the stage before sends, `[T, F]` of that shape. Raises `MessageFailed`."""
         before = self.stage.index - 1
-        found = torch.empty(shape, dtype=dtype, device=device)
-        with self._ending_the_group():
+        found = torch.full((math.prod(shape) + 1,), NOTHING, dtype=dtype, device=device)
+        with self._naming(step, f"receiving from rank {before}"):
             dist.recv(found, src=before, group=self._pairs[before])
-        return found
+        self._require_step(step, found, before)
+        return found[:-1].view(shape)
 
-    def tell(self, *said: Tensor) -> None:
-        """From the last stage to all others: `said[...]`, of int64. Raises `GroupEnded`."""
-        flat = torch.cat([each.reshape(-1) for each in said])
-        with self._ending_the_group():
+    def tell(self, step: int, *said: Tensor) -> None:
+        """From the last stage to all others: `said[...]`, of int64. Raises `MessageFailed`."""
+        at = said[0].new_full((1,), step % STEPS)  # behind the rest, as of `send`
+        with self._naming(step, "telling the other ranks"):
+            flat = torch.cat([*(each.reshape(-1) for each in said), at])
             dist.broadcast(flat, src=self.stage.count - 1, group=self._all)
 
-    def hear(self, shapes: Sequence[Sequence[int]], like: Tensor) -> tuple[Tensor, ...]:
+    def hear(self, step: int, shapes: Sequence[Sequence[int]], like: Tensor) -> tuple[Tensor, ...]:
         """What the last stage tells: of these shapes, `[...]`, where `like[...]` lies.
 
-        Raises `GroupEnded`.
+        Raises `MessageFailed`.
         """
         counts = [math.prod(shape) for shape in shapes]
-        flat = torch.empty(sum(counts), dtype=torch.int64, device=like.device)
-        with self._ending_the_group():
-            dist.broadcast(flat, src=self.stage.count - 1, group=self._all)
-        parts = torch.split(flat, counts)
+        flat = torch.full((sum(counts) + 1,), NOTHING, dtype=torch.int64, device=like.device)
+        last = self.stage.count - 1
+        with self._naming(step, f"hearing from rank {last}"):
+            dist.broadcast(flat, src=last, group=self._all)
+        self._require_step(step, flat, last)
+        parts = torch.split(flat[:-1], counts)
         return tuple(part.view(*shape) for part, shape in zip(parts, shapes, strict=True))
 
+    def _require_step(self, step: int, message: Tensor, sender: int) -> None:
+        """That `message[N]` ends with the number of this step. Raises `MessageFailed`."""
+        found = int(message[-1])
+        if found == step % STEPS:
+            return
+        here = f"rank {self.stage.index} is in step {step}, and rank {sender} sent"
+        if found == NOTHING:
+            raise MessageFailed(f"{here} less than {len(message)} numbers")
+        # The nearest step of which only this is known.
+        said = step + (found - step + STEPS // 2) % STEPS - STEPS // 2
+        raise MessageFailed(f"{here} what is of step {said}: one of them left out a message")
+
     @contextmanager
-    def _ending_the_group(self) -> Iterator[None]:
-        """What fails in a message fails on one side only, and the other would wait."""
+    def _naming(self, step: int, doing: str) -> Iterator[None]:
+        """What a library says of a message that fails says neither rank nor step."""
         self._group.check()
         try:
             yield
         except RuntimeError as error:
-            raise self._group.end(f"rank {self._group.rank}: {error}") from error
+            self._group.check()
+            raise MessageFailed(
+                f"rank {self.stage.index}, {doing} in step {step}: {error}"
+            ) from error

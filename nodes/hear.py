@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph.declare import op
-from ..graph.parameters import given, read
+from ..graph.node import OpContext
+from ..graph.parameters import context, given, read
 from .kind import NodeKind
 from .values import LINKS, PROGRESS, SAMPLED, STAGING
 
@@ -19,11 +20,12 @@ def hear(
     staging: StagedStep | None = read(STAGING),
     progress: Progress = read(PROGRESS, 1),
     links: Links = given(LINKS),
+    ctx: OpContext = context(),
 ) -> tuple[Sampled | None, Progress]:
     """The tokens of the step, and how far each request is; the host knows all shapes."""
     from .ops.telling import hear_sampled
 
-    return (None, progress) if staging is None else hear_sampled(links, staging, progress)
+    return (None, progress) if staging is None else hear_sampled(links, ctx.step, staging, progress)
 
 
 KIND = NodeKind(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph.declare import op
-from ..graph.parameters import given, read
+from ..graph.node import OpContext
+from ..graph.parameters import context, given, read
 from .kind import NodeKind
 from .values import DRAFTS, LINKS, STAGING
 
@@ -19,13 +20,14 @@ def hear_drafts(
     staging: StagedStep | None = read(STAGING),
     drafts: DraftTable = read(DRAFTS, 1),
     links: Links = given(LINKS),
+    ctx: OpContext = context(),
 ) -> DraftTable:
     """The drafts of every live row."""
     from .data import DraftTable
 
     if staging is None:
         return drafts
-    tokens, tags = links.hear((drafts.tokens.shape, drafts.tags.shape), drafts.tokens)
+    tokens, tags = links.hear(ctx.step, (drafts.tokens.shape, drafts.tags.shape), drafts.tokens)
     return DraftTable(tokens, tags)
 
 

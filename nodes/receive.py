@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph.declare import op
-from ..graph.parameters import given, read
+from ..graph.node import OpContext
+from ..graph.parameters import context, given, read
 from .kind import NodeKind
 from .values import ARRIVED, LINKS, STAGING, TARGET
 
@@ -22,11 +23,13 @@ def receive(
     staging: StagedStep | None = read(STAGING),
     links: Links = given(LINKS),
     target: CausalLM = given(TARGET),
+    ctx: OpContext = context(),
 ) -> Tensor | None:
     """What enters the stage's first layer, `[T, F]`; the host knows T, so nobody sends it."""
     if staging is None:
         return None
-    return links.receive((staging.tokens, target.arrives), target.dtype, target.device)
+    shape = (staging.tokens, target.arrives)
+    return links.receive(ctx.step, shape, target.dtype, target.device)
 
 
 KIND = NodeKind(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph.declare import op
-from ..graph.parameters import given, read
+from ..graph.node import OpContext
+from ..graph.parameters import context, given, read
 from .kind import NodeKind
 from .values import LINKS, PROGRESS, SAMPLED, STAGING
 
@@ -20,12 +21,13 @@ def tell(
     sampled: Sampled | None = read(SAMPLED),
     progress: Progress = read(PROGRESS),
     links: Links = given(LINKS),
+    ctx: OpContext = context(),
 ) -> None:
     """The tokens of the step, and how far each request is."""
     from .ops.telling import tell_sampled
 
     if staging is not None:
-        tell_sampled(links, staging, sampled, progress)
+        tell_sampled(links, ctx.step, staging, sampled, progress)
 
 
 KIND = NodeKind("tell", "tell the other stages what was sampled", device=(tell,), stream="feedback")

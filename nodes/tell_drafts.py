@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph.declare import op
-from ..graph.parameters import given, read
+from ..graph.node import OpContext
+from ..graph.parameters import context, given, read
 from .kind import NodeKind
 from .values import DRAFTS, LINKS, STAGING
 
@@ -19,10 +20,11 @@ def tell_drafts(
     staging: StagedStep | None = read(STAGING),
     drafts: DraftTable = read(DRAFTS),
     links: Links = given(LINKS),
+    ctx: OpContext = context(),
 ) -> None:
     """The drafts of every live row."""
     if staging is not None:
-        links.tell(drafts.tokens, drafts.tags)
+        links.tell(ctx.step, drafts.tokens, drafts.tags)
 
 
 KIND = NodeKind(

@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 @torch.inference_mode()
 def tell_sampled(
-    links: Links, staged: StagedStep, sampled: Sampled | None, progress: Progress
+    links: Links, step: int, staged: StagedStep, sampled: Sampled | None, progress: Progress
 ) -> None:
     """Tell the other stages. Raises what ends the group."""
     said = [progress.last_token, progress.computed]
@@ -29,15 +29,15 @@ def tell_sampled(
     assert [tuple(each.shape) for each in said] == list(_shapes(staged, progress)), (
         "the shapes of what is told are those that every stage expects"
     )
-    links.tell(*said)
+    links.tell(step, *said)
 
 
 @torch.inference_mode()
 def hear_sampled(
-    links: Links, staged: StagedStep, progress: Progress
+    links: Links, step: int, staged: StagedStep, progress: Progress
 ) -> tuple[Sampled | None, Progress]:
     """The same on the other side. Raises what ends the group."""
-    heard = list(links.hear(list(_shapes(staged, progress)), progress.last_token))
+    heard = list(links.hear(step, list(_shapes(staged, progress)), progress.last_token))
     progress, rest = Progress(heard[0], heard[1]), heard[2:]
     if not rest:
         return None, progress
@@ -80,6 +80,9 @@ def _from_integers(said: list[Tensor]) -> Logprobs:
     )
 
 
+BEFORE = -1
+"""The step of what is said before the first one."""
+
 MOST_WATCHED = 64
 """Layers whose hidden states a drafter may ask for."""
 
@@ -98,7 +101,7 @@ def watch_alike(links: Links, target: CausalLM) -> None:
                 f"{MOST_WATCHED} at most"
             )
         said[: len(watched)] = torch.tensor(watched, dtype=torch.int64)
-        links.tell(said)
+        links.tell(BEFORE, said)
         return
-    [heard] = links.hear([said.shape], said)
+    [heard] = links.hear(BEFORE, [said.shape], said)
     target.record_features([layer for layer in heard.tolist() if layer >= 0] or None)

@@ -24,8 +24,8 @@ class Wires:
     """What lies between the stages of one model: a queue for each direction of each pair."""
 
     count: int
-    handed: list[queue.SimpleQueue[Tensor]] = field(init=False)
-    told: list[queue.SimpleQueue[tuple[Tensor, ...]]] = field(init=False)
+    handed: list[queue.SimpleQueue[tuple[int, Tensor]]] = field(init=False)
+    told: list[queue.SimpleQueue[tuple[int, tuple[Tensor, ...]]]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.handed = [queue.SimpleQueue() for _ in range(self.count)]
@@ -39,22 +39,26 @@ class Wired:
     stage: Stage
     wires: Wires
 
-    def send(self, departing: Tensor) -> None:
-        self.wires.handed[self.stage.index].put(departing.clone())
+    def send(self, step: int, departing: Tensor) -> None:
+        self.wires.handed[self.stage.index].put((step, departing.clone()))
 
-    def receive(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
-        found = self.wires.handed[self.stage.index - 1].get(timeout=WAIT_S)
+    def receive(
+        self, step: int, shape: tuple[int, int], dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        at, found = self.wires.handed[self.stage.index - 1].get(timeout=WAIT_S)
+        assert at == step
         assert (tuple(found.shape), found.dtype, found.device) == (shape, dtype, device)
         return found
 
-    def tell(self, *said: Tensor) -> None:
+    def tell(self, step: int, *said: Tensor) -> None:
         assert self.stage.last
         assert all(each.dtype == torch.int64 for each in said)
         for other in range(self.stage.count - 1):
-            self.wires.told[other].put(tuple(each.clone() for each in said))
+            self.wires.told[other].put((step, tuple(each.clone() for each in said)))
 
-    def hear(self, shapes: Sequence[Sequence[int]], like: Tensor) -> tuple[Tensor, ...]:
-        found = self.wires.told[self.stage.index].get(timeout=WAIT_S)
+    def hear(self, step: int, shapes: Sequence[Sequence[int]], like: Tensor) -> tuple[Tensor, ...]:
+        at, found = self.wires.told[self.stage.index].get(timeout=WAIT_S)
+        assert at == step
         assert [tuple(each.shape) for each in found] == [tuple(shape) for shape in shapes]
         return found
 

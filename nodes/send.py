@@ -29,7 +29,8 @@ def send(
 ) -> None:
     """Send `hidden[T, F]`; it comes back when the next stage has it.
 
-    The shape is that which the next stage expects: a library that gets more ends the process.
+    Raises `StepweaveError` for another shape than the next stage expects: a library that gets more
+    ends the process.
     """
     if staging is None or hidden is None:
         return

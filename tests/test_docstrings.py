@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -218,7 +218,10 @@ def test_the_shapes_that_docstrings_say_are_those_of_a_run() -> None:
     tables, at = torch.tensor([[1, 2], [3, 4]]), torch.tensor([0, 1, 2, 4, 5, 6])
     how = reference.How(0.3, None, None, None)
     with observed.watching():
-        send(torch.randn(3, 16), Wired(Stage(0, 2), Wires(2)))
+        staged: Any = SimpleNamespace(tokens=3)
+        target: Any = SimpleNamespace(departs=16)
+        context: Any = SimpleNamespace(step=0)
+        send(torch.randn(3, 16), staged, Wired(Stage(0, 2), Wires(2)), target, context)
         reference.write(keys, keys[..., :6], at, torch.randn(6, 2, 8), torch.randn(6, 2, 6))
         reference.attend(query, keys, keys, tables, at, query_len=3, block_size=4, how=how)
     assert not observed.wrong, "\n".join(sorted(observed.wrong))

@@ -235,6 +235,11 @@ class CausalLM:
         return 0
 
     @property
+    def departs(self) -> int:
+        """Numbers per token that are handed on to another stage of the model."""
+        return 0
+
+    @property
     def entrance(self) -> nn.Module:
         """The module whose result is the first that is computed with."""
         found: nn.Module = self.hf.get_input_embeddings()

@@ -2,8 +2,8 @@
 
 Ranks that compute the same can still differ in the last bit: in a matrix product, or in a kernel
 that draws. What is decided by such numbers is broadcast, a few kilobytes a step. Each use has a
-communicator of its own, since a library matches calls by their order on a communicator, and two
-streams have no common order.
+communicator of its own, since a library matches calls by their order on a communicator. That those
+of one device follow one another is the plan's: the nodes declare that they meet (`MEETINGS`).
 """
 
 from __future__ import annotations

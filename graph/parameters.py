@@ -104,9 +104,14 @@ def update(of: State[T] | str, *, users: str | None = None) -> T:
     return cast(T, _parameter("update", of, State, users=users))
 
 
-def optional_update(of: State[T] | str, *, users: str | None = None) -> T | None:
-    """`update` where another node has the state, else None, no access. Raises `GraphError`."""
-    return cast(T, _parameter("update", of, State, optional=True, users=users))
+def optional_update(
+    of: State[T] | str, when: Callable[..., bool] | None = None, *, users: str | None = None
+) -> T | None:
+    """`update` where another node has the state, else None, no access. Raises `GraphError`.
+
+    `when`: as of `optional_state`.
+    """
+    return cast(T, _parameter("update", of, State, optional=True, when=when, users=users))
 
 
 def buffer(value: Value[Any, B] | str) -> B:

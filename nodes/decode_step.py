@@ -29,6 +29,7 @@ from .values import (
     ACCEPTANCE,
     BATCH,
     BLOCKS,
+    DIVIDED,
     HOST_SAMPLED,
     REQUEST_SLOTS,
     REQUESTS,
@@ -60,13 +61,15 @@ def decode_step(
     acceptance: Acceptance,
     draft_tokens: int = 0,
     captured: bool = False,
+    divided: bool = False,
     resources: Resources | None = None,
     order: Literal["keep", "search"] = "search",
     name: str = "decode",
 ) -> StepGraph:
     """Build the graph of the nodes listed, in the order of the plain serial program.
 
-    `draft_tokens`: of a drafter that is on another rank. With `resources` (the target, the limits)
+    `draft_tokens`: of a drafter that is on another rank. `divided`: several ranks have a part of
+    each layer. With `resources` (the target, the limits)
     it can run; without, only be checked and drawn, and nothing that needs tensors is imported.
     Raises `GraphError`, and whatever the loading of weights raises.
     """
@@ -80,6 +83,7 @@ def decode_step(
         Sizes(max_rows=max_rows, token_budget=token_budget, draft_tokens=most),
     )
     found.bring(ACCEPTANCE, acceptance)
+    found.bring(DIVIDED, divided)
     declared = [
         kinds[called].declare(called, node, offset=offset(kinds[called], depth), captured=captured)
         for called, node in nodes.items()

@@ -28,12 +28,24 @@ from ..graph.parameters import (
 )
 from .kind import NodeKind
 from .options import DrafterOptions
-from .values import BATCH, DRAFT_PROBS, DRAFTS, HOST_COUNTS, INPUTS, KEPT, SAMPLED, agreement
+from .values import (
+    BATCH,
+    DRAFT_PROBS,
+    DRAFTS,
+    HOST_COUNTS,
+    INPUTS,
+    KEPT,
+    MEETINGS,
+    SAMPLED,
+    agreement,
+    divided,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..distributed.agreement import Agreement
+    from ..distributed.membership import Membership
     from ..requests.batch import StepBatch
     from .data import DraftTable, Inputs, Kept, Proposal, Sampled
 
@@ -111,6 +123,7 @@ def _draft(drafter: Drafter) -> OpFunction[..., Any]:
         drafts: DraftTable = read(DRAFTS, 1),
         draft_probs: Tensor | None = optional_update(DRAFT_PROBS),
         agree: Agreement | None = given(AGREED),
+        meetings: Membership | None = optional_update(MEETINGS, when=divided),
         **theirs: Any,
     ) -> DraftTable:
         """The drafts of every row; those that the step did not sample keep theirs."""

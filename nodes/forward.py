@@ -5,13 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph.declare import op
-from ..graph.parameters import given, optional, read, update, wanted
+from ..graph.parameters import given, optional, optional_update, read, update, wanted
 from .kind import NodeKind
-from .values import ARRIVED, HIDDEN, INPUTS, KV, LOGITS, PROMPT_LOGITS, TARGET
+from .values import (
+    ARRIVED,
+    HIDDEN,
+    INPUTS,
+    KV,
+    LOGITS,
+    MEETINGS,
+    PROMPT_LOGITS,
+    TARGET,
+    divided,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..distributed.membership import Membership
     from ..models.causal_lm import CausalLM
     from ..models.paged_cache import PagedCache
     from .data import Inputs
@@ -23,6 +34,7 @@ def forward(
     kv: PagedCache = update(KV),
     target: CausalLM = given(TARGET),
     arrived: Tensor | None = optional(ARRIVED),
+    meetings: Membership | None = optional_update(MEETINGS, when=divided),
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Logits `[S, W, V]` and `[P, V]`, and the hidden states `[T, F]` that are watched.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph.declare import op
-from ..graph.parameters import given, optional, optional_state, read, update
+from ..graph.parameters import given, optional, optional_state, optional_update, read, update
 from ..policies.acceptance import Acceptance
 from .kind import NodeKind
 from .values import (
@@ -20,16 +20,19 @@ from .values import (
     INPUTS,
     LOGITS,
     MASK,
+    MEETINGS,
     PROGRESS,
     PROMPT_LOGITS,
     SAMPLED,
     agreement,
+    divided,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..distributed.agreement import Agreement
+    from ..distributed.membership import Membership
     from .data import Inputs, Mask, Progress, Sampled
     from .ops.history import History
 
@@ -53,6 +56,7 @@ def sample(
     draft_probs: Tensor | None = optional_state(DRAFT_PROBS, when=compares),
     rule: Acceptance = given(ACCEPTANCE),
     agree: Agreement | None = given(AGREED),
+    meetings: Membership | None = optional_update(MEETINGS, when=divided),
 ) -> tuple[Sampled | None, Progress]:
     """The tokens of the step, and the hand-off to the next. It adds the tokens to the history.
 

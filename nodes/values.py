@@ -71,6 +71,14 @@ GROUP: Resource[Membership | None] = Resource("group", _alone)
 """The ranks that run this step together; None: this process runs it alone."""
 
 
+def _whole() -> bool:
+    return False
+
+
+DIVIDED: Resource[bool] = Resource("divided", _whole)
+"""Whether several ranks have a part of each layer, and meet while they compute."""
+
+
 def agreement(name: str) -> Resource[Agreement | None]:
     """A place at which the ranks of a group take integers of rank 0; None without a group, and
     where one rank alone computes them, the last stage of a model.
@@ -139,6 +147,15 @@ def _requests(table: RequestTable = given(TABLE)) -> RequestTable:
     return table
 
 
+def _group(group: Membership | None = given(GROUP)) -> Membership | None:
+    return group
+
+
+def divided(divided: bool = given(DIVIDED)) -> bool:
+    """Whether ranks meet inside a node. Raises nothing."""
+    return divided
+
+
 def _new_matchers(table: RequestTable = given(TABLE)) -> MatcherTable:
     from .ops.masks import MatcherTable
 
@@ -153,6 +170,12 @@ HISTORY: State[History] = State("history", make=_new_history, keys=REQUEST_SLOTS
 """The tokens of every live row, on the device."""
 DRAFT_PROBS: State[Tensor] = State("draft_probs", make=_new_draft_probs, keys=REQUEST_SLOTS)
 """`[R, k, V]` by request slot: the log-probabilities that its pending drafts were drawn from."""
+MEETINGS: State[Membership | None] = State("meetings", make=_group)
+"""The ranks of a divided model, as far as a device has met them: whoever meets them changes it.
+
+No library promises that two meetings on a device make progress at the same time, each with a
+communicator of its own or not. So a plan has them one after another, whatever streams they are on.
+"""
 MATCHERS: State[MatcherTable] = State("matchers", make=_new_matchers, per_run=True)
 """One grammar matcher for each structured request."""
 

@@ -81,6 +81,7 @@ def _of_stage(
         draft_tokens=config.drafter.tokens if config.drafter else 0,
         acceptance=rule or _policy(config, "acceptance"),
         captured=config.captured,
+        divided=config.model.parallel.tensor > 1,
         resources=resources,
         order=config.order,
     )

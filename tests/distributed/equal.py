@@ -10,7 +10,6 @@ from typing import Any
 
 from stepweave import LLM
 from stepweave.requests.request import RequestOutput
-from tests.distributed import families, serving
 from tests.distributed.cases import Case
 from tests.distributed.launched import write
 
@@ -30,8 +29,13 @@ def found(out: str, job: Mapping[str, Any]) -> dict[str, Any]:
     """Each case on one rank, by rank 0 alone, and on two; then a mutant, which ends the group."""
     leads = os.environ["RANK"] == "0"
     cases = [Case.of(each) for each in job.get("cases", ())]
+    alone = [outputs(case, 1) for case in cases] if leads else None
+    needed = [name for name in sys.modules if name.startswith("stepweave.distributed.")]
+    from tests.distributed import families, serving  # not before: they know of ranks
+
     return {
-        "alone": [outputs(case, 1) for case in cases] if leads else None,
+        "alone": alone,
+        "needed alone": needed,
         "together": [outputs(case, 2) for case in cases],
         "families": families.found(out, job.get("families", ())),
         "service": serving.served() if job.get("service") else None,

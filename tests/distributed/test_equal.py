@@ -73,6 +73,7 @@ def test_pipelines_and_families_are_equal_on_two_ranks_until_their_logits_differ
     require_families(FAMILIES, found)
     said = "step 5: op 'advance of commit' came to something else on rank 1 than on rank 0"
     require_served(found[0]["service"])
+    assert found[0]["needed alone"] == [], "what one rank runs knows nothing of others"
     for each in found:
         assert said in each["mutant"]["failure"]
     clients = found[0]["mutant"]

@@ -170,7 +170,7 @@ HISTORY: State[History] = State("history", make=_new_history, keys=REQUEST_SLOTS
 """The tokens of every live row, on the device."""
 DRAFT_PROBS: State[Tensor] = State("draft_probs", make=_new_draft_probs, keys=REQUEST_SLOTS)
 """`[R, k, V]` by request slot: the log-probabilities that its pending drafts were drawn from."""
-MEETINGS: State[Membership | None] = State("meetings", make=_group)
+MEETINGS: State[Membership | None] = State("rank_meetings", make=_group)
 """The ranks of a divided model, as far as a device has met them: whoever meets them changes it.
 
 No library promises that two meetings on a device make progress at the same time, each with a

@@ -4,6 +4,7 @@ import json
 import signal
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.distributed.commands import Command, command
@@ -61,3 +62,44 @@ def test_a_signal_ends_all_ranks_in_order_with_what_was_done(
 def interrupted(started: Command) -> list[dict[str, object]]:
     """The three outputs and the summary that are still to come."""
     return [json.loads(started.line()) for _ in range(4)]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_service_whose_rank_is_killed_or_stopped_tells_its_clients_and_ends(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    silence = f"model.parallel.silence_s={SILENCE_S}"
+    asked = ("serve", "async_eagle3_grammar", "--tp", "2", "--port", "0", "--set", silence)
+    body = {"prompt": "Write.", "max_tokens": 900, "ignore_eos": True, "stream": True}
+    with command(tmp_path, *asked) as started:
+        client = httpx.Client(base_url=started.line().split()[-1], timeout=300, trust_env=False)
+        with client, client.stream("POST", "/v1/completions", json=body) as answer:
+            lines = (line for line in answer.iter_lines() if line)
+            next(lines)
+            started.signal(1, number)
+            *_, told, done = lines
+        assert done == "data: [DONE]"
+        error = json.loads(told.removeprefix("data: "))["error"]
+        assert error["code"] == "engine_failed"
+        assert "the group of 2 ranks has ended: rank 1 is gone: " in error["message"]
+        status, errors = started.ended()
+        assert status == 1
+        assert "nothing can be served any more" in errors
+        assert started.left() == []
+
+
+@pytest.mark.nightly
+def test_a_service_of_two_ranks_finishes_what_runs_when_it_is_told_to_end(tmp_path: Path) -> None:
+    body = {"prompt": "Write.", "max_tokens": 60, "ignore_eos": True, "stream": True}
+    with command(tmp_path, "serve", "async", "--tp", "2", "--port", "0") as started:
+        client = httpx.Client(base_url=started.line().split()[-1], timeout=300, trust_env=False)
+        with client, client.stream("POST", "/v1/completions", json=body) as answer:
+            lines = (line for line in answer.iter_lines() if line)
+            next(lines)
+            started.child.send_signal(signal.SIGTERM)
+            *_, last, done = lines
+        assert json.loads(last.removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+        assert done == "data: [DONE]"
+        assert started.ended()[0] == 0
+        assert started.left() == []

@@ -173,6 +173,7 @@ def test_what_a_drafter_asks_for_is_asked_for_by_its_node_and_passed_on() -> Non
         "sampled": "read",
         "drafts": "read",
         "agree": "resource",
+        "meetings": "update",
         "own": "update",
         "sizes": "resource",
         "chosen": "options",

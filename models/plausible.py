@@ -40,12 +40,23 @@ def require_plausible(name: str, folder: Path, config: Any) -> None:
     widest = max((width for shape in shapes for width in shape), default=0)
     for keys, most in ((_COUNTS, max(len(shapes), widest)), (_WIDTHS, widest)):
         for key in keys:
-            stated = getattr(config, key, None)
-            if isinstance(stated, int) and stated > _TIMES * most:
+            largest = max(stated(config, key), default=0)
+            if largest > _TIMES * most:
                 raise ModelError(
-                    f"{name}: config.json has {key} {stated}, but its weights are {len(shapes)} "
+                    f"{name}: config.json has {key} {largest}, but its weights are {len(shapes)} "
                     f"tensors of widths up to {widest}; config.json belongs to another file"
                 )
+
+
+def stated(config: Any, key: str) -> set[int]:
+    """The numbers that a configuration has for `key`: several where its layers differ.
+
+    transformers raises where such a key is read from the whole, as in Gemma 4.
+    """
+    of_each_layer = key in (getattr(config, "per_layer_attributes", None) or ())
+    holders = config.per_layer_config if of_each_layer else [config]
+    values = [getattr(each, key, None) for each in holders]
+    return {value for value in values if isinstance(value, int)}
 
 
 def _shapes(folder: Path) -> Iterator[list[int]]:

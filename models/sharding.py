@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .errors import ModelError, UnsupportedModel
+from .plausible import stated
 
 REMAINDER = 0.15
 """How much of a model every rank may have whole, beside its share: norms, routers."""
@@ -92,18 +93,15 @@ def _local(parameter: Tensor) -> Tensor:
 
 def _require_heads(name: str, config: Any, plan: dict[str, str], shards: int) -> None:
     """Heads are divided whole: a number of ranks that divides them not is refused."""
-    heads = int(config.num_attention_heads)
-    every = {"attention": heads}
+    heads = stated(config, "num_attention_heads")
+    every = [(count, "attention") for count in sorted(heads)]
     if any(key.endswith(".k_proj") and style == "colwise" for key, style in plan.items()):
-        every["key-value"] = int(getattr(config, "num_key_value_heads", None) or heads)
-    if any(count % shards for count in every.values()):
-        fits = [
-            n
-            for n in range(2, min(every.values()) + 1)
-            if not any(count % n for count in every.values())
-        ]
+        pairs = stated(config, "num_key_value_heads") or heads
+        every += [(count, "key-value") for count in sorted(pairs)]
+    if any(count % shards for count, _ in every):
+        fits = [n for n in range(2, min(every)[0] + 1) if not any(count % n for count, _ in every)]
         sizes = " or ".join(map(str, fits)) or "no number of"
-        counts = " and ".join(f"{count} {what}" for what, count in every.items())
+        counts = " and ".join(f"{count} {what}" for count, what in every)
         raise UnsupportedModel(
             f"{name}: it has {counts} heads, which cannot be divided among {shards} ranks; "
             f"{sizes} ranks fit"

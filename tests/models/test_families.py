@@ -13,7 +13,10 @@ import transformers
 from tests.models.families import families
 
 MAKER = Path(__file__).parents[2] / "docs" / "make_models.py"
-ALWAYS = ("bloom", "deepseek_v3", "jetmoe", "llama4_text", "modernbert-decoder", "phi3")
+ALWAYS = (
+    *("bloom", "deepseek_v3", "gemma4_text", "jetmoe"),
+    *("llama4_text", "modernbert-decoder", "phi3"),
+)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,6 +119,32 @@ def test_empty_tensors_do_not_make_numbers_plausible(folder: Path) -> None:
     config.hidden_size = 1 << 30
     with pytest.raises(ModelError, match="hidden_size 1073741824"):
         plausible.require_plausible("model", folder, config)
+
+
+class Layered:
+    """A configuration whose layers differ, as transformers has Gemma 4."""
+
+    per_layer_attributes = frozenset({"head_dim", "num_key_value_heads"})
+    num_hidden_layers, num_attention_heads = 2, 4
+
+    def __init__(self, *dims: int) -> None:
+        self.per_layer_config = [
+            SimpleNamespace(head_dim=dim, num_key_value_heads=index + 1)
+            for index, dim in enumerate(dims)
+        ]
+
+    @property
+    def head_dim(self) -> int:
+        raise RuntimeError("'head_dim' is a per-layer attribute and may vary across layers")
+
+    num_key_value_heads = head_dim
+
+
+def test_numbers_that_differ_by_layer_are_read_from_the_layers(folder: Path) -> None:
+    plausible.require_plausible("model", folder, Layered(8, 16))
+    with pytest.raises(ModelError, match="head_dim 1073741824"):
+        plausible.require_plausible("model", folder, Layered(8, 1 << 30))
+    assert plausible.stated(Layered(8, 16), "num_key_value_heads") == {1, 2}
 
 
 # --- the template

@@ -1,5 +1,6 @@
 """What cannot be divided among ranks is refused before or after its weights are read."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,3 +113,18 @@ def test_with_ranks_arithmetic_is_not_invariant_and_nothing_is_recorded() -> Non
     alone = load_config("async", {"model.parallel.tensor": 1})
     assert isinstance(alone, PipelineConfig)
     assert (alone.model.invariant, alone.recorded) == (True, True)
+
+
+def test_the_heads_of_each_layer_must_be_divisible_where_they_differ() -> None:
+    config = SimpleNamespace(
+        num_attention_heads=8,
+        per_layer_attributes={"num_key_value_heads"},
+        per_layer_config=[SimpleNamespace(num_key_value_heads=heads) for heads in (4, 2, 4)],
+    )
+    plan = {"layers.*.self_attn.k_proj": "colwise"}
+    sharding._require_heads("it", config, plan, 2)
+    said = (
+        "8 attention and 2 key-value and 4 key-value heads, which cannot be divided among 4 ranks"
+    )
+    with pytest.raises(UnsupportedModel, match=f"{said}; 2 ranks fit"):
+        sharding._require_heads("it", config, plan, 4)

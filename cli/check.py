@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..configs.errors import ConfigError
 from ..graph.answers.folding import folded_waits
 from ..graph.answers.leases import leases_in_words
+from ..graph.answers.modes import mode_periods
 from ..graph.errors import StepweaveError
 from ..graph.plan import Edge, Plan
+from ..views.mode_words import mode_words
 from ..views.words import a_step
 from .changed import Changed, changed
 from .planned import costs_named, planned_with
@@ -53,6 +56,7 @@ def success(plan: Plan, change: Changed | None = None) -> dict[str, Any]:
         "digest": plan.digest,
         **{key: found[key] for key in _PLAN_KEYS if key in found},
         **({"leases": found["leases"]} if "leases" in found else {}),
+        **({"modes": asdict(modes)} if (modes := mode_periods(plan)) else {}),
         "errors": [],
         "costs_from": plan.costs_from,
         **({"costs": costs} if costs else {}),
@@ -119,6 +123,7 @@ def _plan_text(name: str, plan: Plan, change: Changed | None, proof: bool) -> st
         ("critical cycle", _cycle(plan)),
         ("slots", _slots(plan)),
         *([("keys", "; ".join(said))] if (said := leases_in_words(plan)) else []),
+        *(("modes", said) for said in _modes(plan)),
         *(("note", note) for note in plan.notes),
     ]
     lines = [f"{name}: sound"]
@@ -132,6 +137,11 @@ def _plan_text(name: str, plan: Plan, change: Changed | None, proof: bool) -> st
         rows = [heads, *_witness_rows(plan.edges)]
         lines += ["", "requirements and their witnesses", *table(rows)]
     return "\n".join(lines)
+
+
+def _modes(plan: Plan) -> list[str]:
+    found = mode_periods(plan)
+    return [] if found is None else mode_words(found)
 
 
 def _cycle(plan: Plan) -> str:

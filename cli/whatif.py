@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from ..configs.errors import ConfigError, Mark
 from ..graph.answers.difference import difference
+from ..graph.answers.modes import mode_periods
 from ..graph.answers.sensitivity import Sensitivity, sensitivities
 from ..graph.answers.whatif import bound_by, outcome, speedup
 from ..graph.plan import Plan
 from ..graph.planner.compile import compile_plan
 from ..graph.rates import without_rates
+from ..views.mode_words import mode_words, modes_gain
 from .change import Change, changed, configured
 from .cycle_letters import Letters
 from .diff import cycle_words, difference_lines
@@ -104,6 +106,9 @@ def _extensions(plan: Plan) -> Iterator[str]:
             f"rates: {speedup(once, plan):.2f}× the steps per second of a plan in which each node "
             f"runs once a step, all its passes as one ({once.step_us:,.6g} µs a step)"
         )
+    if (modes := mode_periods(plan)) is not None:
+        yield modes_gain(modes)
+        yield from mode_words(modes)
 
 
 def _until(each: Sensitivity, plan: Plan, cycles: Letters) -> tuple[str, str]:

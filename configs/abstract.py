@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from ..graph.arguments import MAX_DISTANCE
 from ..graph.errors import did_you_mean
+from ..graph.modes import MAX_MODES, Mode
 from ..graph.node import Node, Op, State, Value
 from ..graph.ranks import Ranked, ranked_graph
 from ..graph.rates import MAX_CYCLE, MAX_FIRINGS
@@ -189,6 +190,34 @@ class AbstractNode(Part):
         return bool(self.collective or self.message)
 
 
+class AbstractMode(Part):
+    """What a step in this mode takes; orders and waits are those of the graph."""
+
+    costs: dict[str, Microseconds] = Field(
+        default_factory=dict,
+        max_length=4096,
+        description="By op, as `forward.device`: its duration in µs, where it is another than in "
+        "the graph.",
+    )
+    skips: tuple[Name, ...] = Field(
+        default=(), max_length=256, description="Nodes that have nothing to do in such a step."
+    )
+    after: tuple[Name, ...] | None = Field(
+        default=None,
+        max_length=MAX_MODES,
+        description="The modes of the step before that it may follow. null: any.",
+    )
+    share: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="The part of all steps that are in it, for the expected period. null: unknown.",
+    )
+
+    def mode(self, name: str) -> Mode:
+        return Mode(name, self.costs, self.skips, self.after, self.share)
+
+
 class AbstractValue(Part):
     """A datum written anew in each step."""
 
@@ -312,6 +341,12 @@ class AbstractGraph(Part):
         max_length=4096,
         description="States: data that is changed in place across steps.",
     )
+    modes: dict[Name, AbstractMode | None] = Field(
+        default_factory=dict,
+        max_length=MAX_MODES,
+        description="What differs between steps, such as prefill and decode, by name: `check` says "
+        "how long a step takes in each of them, and in any sequence of them.",
+    )
     nodes: tuple[AbstractNode, ...] = Field(
         min_length=1, max_length=MAX_NODES, description="The nodes of a step, in listing order."
     )
@@ -338,6 +373,7 @@ class AbstractGraph(Part):
             order=self.order,
             launches=self.launches,
             name=name,
+            modes=[(mode or AbstractMode()).mode(name) for name, mode in self.modes.items()],
         )
 
 

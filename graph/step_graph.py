@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from .modes import Mode
 from .node import Node, Op, Side, State, Value
 
 
@@ -35,6 +36,7 @@ class StepGraph:
     name: str = "step"
     launches: Literal["apart", "together"] = "apart"  # see `planner/units.py`
     ranks: tuple[int, ...] = ()  # those whose nodes it has, where there are several (`ranks.py`)
+    modes: tuple[Mode, ...] = ()  # what differs between steps (`modes.py`)
     declared: StepGraph | None = None  # what it was unrolled from, where nodes have rates
     cycle: int = 1  # steps of the declared graph that one of its own stands for (`rates.py`)
 
@@ -48,6 +50,7 @@ class StepGraph:
         name: str = "step",
         launches: Literal["apart", "together"] = "apart",
         ranks: Iterable[int] = (),
+        modes: Iterable[Mode] = (),
     ) -> StepGraph:
         """Build and validate. Raises `GraphError` for the first wrong declaration."""
         from .validate import check_names, validate
@@ -63,6 +66,7 @@ class StepGraph:
             name=name,
             launches=launches,
             ranks=tuple(ranks),
+            modes=tuple(modes),
         )
         validate(graph)
         return graph

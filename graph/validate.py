@@ -12,6 +12,7 @@ from typing import get_args
 
 from .arguments import MAX_DISTANCE, number, whole
 from .errors import GraphError, did_you_mean
+from .modes import check_modes
 from .node import Node, Place, State, Storage, Value
 from .rates import check_rates
 from .step_graph import StepGraph, Vertex
@@ -322,4 +323,5 @@ _CHECKS: tuple[Callable[[StepGraph], None], ...] = (
     _check_classes,
     check_ranks,
     check_rates,
+    check_modes,
 )

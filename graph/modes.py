@@ -1,0 +1,90 @@
+"""Modes: what differs between steps of one graph, such as prefill and decode.
+
+Each step is in one *mode*. A mode says what ops take in its steps, and which nodes have nothing to
+do there. Orders, waits and slots are those of the graph in all modes: a node with nothing to do
+keeps its waits and records, so one proof covers every sequence of modes. What depends on the
+sequence is the time, and `answers/modes.py` computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .arguments import number
+from .errors import GraphError, did_you_mean
+
+if TYPE_CHECKING:
+    from .step_graph import StepGraph
+
+MAX_MODES = 8
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What a step in this mode takes: `costs` in µs by op, where they are not those of the graph.
+
+    The nodes in `skips` do nothing and take no time. It may follow the modes in `after`; None: any.
+    `share` is the part of all steps that are in it, where that is known.
+    """
+
+    name: str
+    costs: Mapping[str, float] = field(default_factory=dict)
+    skips: tuple[str, ...] = ()
+    after: tuple[str, ...] | None = None
+    share: float | None = None
+
+
+def check_modes(graph: StepGraph) -> None:
+    """Raise a `GraphError` for the first mode that makes no sense."""
+    names = [mode.name for mode in graph.modes]
+    nodes = [node.name for node in graph.nodes]
+    if len(names) > MAX_MODES:
+        raise _wrong(f"{len(names)} modes; at most {MAX_MODES} are compared")
+    for mode in graph.modes:
+        where = f"mode {mode.name!r}"
+        for op, us in mode.costs.items():
+            number(where, f"the cost of {op!r}", us)
+        for kind, said, known in (
+            ("costs name the op", mode.costs, graph.vertices),
+            ("skips name the node", mode.skips, nodes),
+            ("after names the mode", mode.after or (), names),
+        ):
+            for name in said:
+                if name not in known:
+                    problem = f"{where}: {kind} {name!r}, which there is not"
+                    raise _wrong(problem + did_you_mean(name, known))
+        if mode.share is not None:
+            number(where, "share", mode.share, most=1, code="SW-MODE")
+        if mode.after == ():
+            raise _wrong(f"{where} may follow no mode, so no step is ever in it")
+    if len(set(names)) < len(names):
+        raise _wrong(f"two modes of one name: {', '.join(sorted(names))}")
+    if graph.modes and any(node.rate > 1 or node.every > 1 for node in graph.nodes):
+        raise _wrong("a graph whose nodes have rates cannot have modes yet")
+    for mode in graph.modes:
+        if not any(follows(graph, mode.name, other) for other in names):
+            raise _wrong(f"no mode may follow {mode.name!r}, so a run would end in it")
+
+
+def _wrong(problem: str) -> GraphError:
+    return GraphError(f"modes: {problem}.", code="SW-MODE")
+
+
+def follows(graph: StepGraph, first: str, then: str) -> bool:
+    """Whether a step in mode `then` may come directly after one in mode `first`."""
+    mode = next(mode for mode in graph.modes if mode.name == then)
+    return mode.after is None or first in mode.after
+
+
+def mode_costs(graph: StepGraph, costs: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """The duration of every op in µs by mode, where `costs` are those of the graph itself."""
+    found = {}
+    for mode in graph.modes:
+        mine = {**costs, **mode.costs}
+        for name, vertex in graph.vertices.items():
+            if vertex.node.name in mode.skips:
+                mine[name] = 0.0
+        found[mode.name] = mine
+    return found

@@ -19,7 +19,7 @@ from ..views.words import a_step
 from .changed import Changed, changed
 from .planned import costs_named, planned_with
 from .reporting import say, short, status_of, told
-from .settings import overrides
+from .settings import in_stages
 from .wrapping import columns, paragraph, table, whole_items
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def check(asked: CheckOptions) -> int:
     """Check each config in order; the exit status is the worst of theirs."""
     status = 0
-    settings, times = overrides(asked.settings), costs_named(asked.costs, asked.rows)
+    settings, times = in_stages(asked.settings, asked.pp), costs_named(asked.costs, asked.rows)
     for place, name in enumerate(asked.configs):
         try:
             found = planned_with(name, settings, times, asked.rows)

@@ -12,7 +12,7 @@ from ..configs.load import load
 from ..configs.written import pipeline_yaml, plain_yaml
 from ..views.files import Drawing, drawn
 from ..views.lanes import lanes
-from .settings import overrides
+from .settings import in_stages
 
 if TYPE_CHECKING:
     from .graph import ShowOptions
@@ -35,7 +35,7 @@ def show(asked: ShowOptions) -> None:
 def _whole(asked: ShowOptions) -> str:
     """The config as one file that extends no other; it is proved first, as it would be drawn."""
     graph = asked.plan().graph
-    loaded = load(asked.config, overrides(asked.settings))
+    loaded = load(asked.config, in_stages(asked.settings, asked.pp))
     if isinstance(loaded.config, AbstractGraph):
         return plain_yaml(loaded.source.plain())
     heading = f"{asked.config}, merged with what it extends."

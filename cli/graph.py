@@ -11,6 +11,7 @@ from .options import (
     Config,
     Costs,
     OfPlan,
+    PlannedStages,
     Rows,
     Settings,
     offer_configs,
@@ -97,6 +98,7 @@ class ShowOptions(OfPlan):
         bool, Option("--proof", help="With lanes: also print every requirement and what meets it.")
     ] = False
     settings: Settings = None
+    pp: PlannedStages = None
     costs: Costs = None
     rows: Rows = None
 
@@ -135,6 +137,7 @@ class RenderOptions(OfPlan):
         str | None, Option(metavar="TEXT", help="For svg and png: title above the drawing.")
     ] = None
     settings: Settings = None
+    pp: PlannedStages = None
     costs: Costs = None
     rows: Rows = None
 
@@ -172,6 +175,7 @@ class WhyOptions(OfPlan):
     then: To
     json: AsJson = False
     settings: Settings = None
+    pp: PlannedStages = None
     costs: Costs = None
     rows: Rows = None
 
@@ -199,6 +203,7 @@ class WhyNotOptions(OfPlan):
     ] = None
     json: AsJson = False
     settings: Settings = None
+    pp: PlannedStages = None
     costs: Costs = None
     rows: Rows = None
 

@@ -12,7 +12,7 @@ from ..testing.exploring.campaign import Campaign, Tally, campaign
 from .check import failure, tell_failure
 from .planned import planned
 from .reporting import UNSOUND, say, status_of
-from .settings import overrides
+from .settings import in_stages
 
 if TYPE_CHECKING:
     from .verbs import CheckOptions
@@ -22,7 +22,7 @@ SAY_EVERY_S = 5.0
 
 def mutate(asked: CheckOptions) -> int:
     """Judge the mutants of each config in order; the exit status is 1 if one survives anywhere."""
-    status, settings = 0, overrides(asked.settings)
+    status, settings = 0, in_stages(asked.settings, asked.pp)
     for place, name in enumerate(asked.configs):
         try:
             found = campaign(planned(name, settings), progress=_progress(name))

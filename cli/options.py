@@ -111,6 +111,16 @@ Stages = Annotated[
         "parallelism), with N + 1 steps in flight. The command starts them.",
     ),
 ]
+PlannedStages = Annotated[
+    int | None,
+    Option(
+        "--pp",
+        metavar="N",
+        min=1,
+        max=7,
+        help="The plan of a model in N stages of some layers each, with N + 1 steps in flight.",
+    ),
+]
 AsJson = Annotated[bool, Option("--json", help="Print one JSON object.")]
 
 
@@ -124,15 +134,16 @@ class OfPlan:
 
     config: str
     settings: list[str] | None
+    pp: int | None
     costs: str | None
     rows: int | None
 
     def plan(self) -> "Plan":
         """Load, compile, prove. Raises `ConfigError`, or `Refused` with the place."""
         from .planned import planned
-        from .settings import overrides
+        from .settings import in_stages
 
-        settings = overrides(self.settings)
+        settings = in_stages(self.settings, self.pp)
         return planned(self.config, settings, costs=self.costs, rows=self.rows)
 
 

@@ -8,28 +8,14 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..configs.errors import ConfigError, Mark
-from ..configs.stages import for_stages
 from .importing import importing
 from .loading import loaded
 from .reporting import UNSOUND, say
 
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
-
-
-def with_ranks(settings: Mapping[str, str], tp: int | None, pp: int | None) -> dict[str, Any]:
-    """The settings, and what `--tp` and `--pp` say. Raises `ConfigError` where both say it."""
-    found: dict[str, Any] = dict(settings)
-    for option, key, count in (("--tp", "tensor", tp), ("--pp", "pipeline", pp)):
-        if count is not None and f"model.parallel.{key}" in found:
-            raise ConfigError.at(Mark(option), f"and --set model.parallel.{key}: give one of them")
-    if tp is not None:
-        found["model.parallel.tensor"] = f"{tp}"
-    return found if pp is None else found | for_stages(pp, found)
 
 
 def as_ranks(config: PipelineConfig, grace_s: float | None = None) -> int | None:

@@ -13,10 +13,10 @@ from .compare import compared
 from .loading import loaded, warming_up
 from .output import check_writable, writing
 from .planned import runnable
-from .ranks import as_ranks, with_ranks
+from .ranks import as_ranks
 from .reporting import UNSOUND, say
 from .requested import requested
-from .settings import overrides
+from .settings import overrides, with_ranks
 from .signals import cancelled_by_signals
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from ..graph.errors import StepweaveError
 from ..replicas.scale import Scale
 from .loading import loaded_async, warming_up
 from .planned import runnable
-from .ranks import as_ranks, with_ranks
+from .ranks import as_ranks
 from .reporting import UNSOUND, USAGE, Exit, say
 from .serve_replicas import FLEET, serve_many
-from .settings import overrides
+from .settings import overrides, with_ranks
 
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig

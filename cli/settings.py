@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..configs.errors import ConfigError, Mark
+from ..configs.stages import for_stages
 
 
 def overrides(settings: Iterable[str] | None) -> dict[str, str]:
@@ -21,3 +23,19 @@ def pairs(option: str, texts: Iterable[str] | None, form: str = "KEY=VALUE") -> 
             raise ConfigError.at(Mark(f"{option} {text}"), f"write it as {option} {form}")
         found[key.strip()] = value
     return found
+
+
+def with_ranks(settings: Mapping[str, str], tp: int | None, pp: int | None) -> dict[str, Any]:
+    """The settings, and what `--tp` and `--pp` say. Raises `ConfigError` where both say it."""
+    found: dict[str, Any] = dict(settings)
+    for option, key, count in (("--tp", "tensor", tp), ("--pp", "pipeline", pp)):
+        if count is not None and f"model.parallel.{key}" in found:
+            raise ConfigError.at(Mark(option), f"and --set model.parallel.{key}: give one of them")
+    if tp is not None:
+        found["model.parallel.tensor"] = f"{tp}"
+    return found if pp is None else found | for_stages(pp, found)
+
+
+def in_stages(settings: Iterable[str] | None, pp: int | None) -> dict[str, Any]:
+    """The settings by key, and what `--pp` says. Raises `ConfigError` where both say it."""
+    return with_ranks(overrides(settings), None, pp)

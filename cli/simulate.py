@@ -20,7 +20,7 @@ from ..views.timeline_lanes import timeline_lanes
 from .output import check_writable, save
 from .planned import costs_named
 from .reporting import say
-from .settings import overrides
+from .settings import in_stages, overrides
 from .simulation import Simulation
 from .wrapping import table
 
@@ -38,7 +38,7 @@ def simulate(asked: SimulateOptions) -> None:
         simulate_cluster(asked, asked.cluster)
         return
     _refuse_cluster_options(asked)
-    settings = overrides(asked.settings)
+    settings = in_stages(asked.settings, asked.pp)
     form = _form(asked.output)
     if asked.costs == ALL:
         if asked.compare or asked.output is not None:

@@ -19,6 +19,7 @@ from .options import (
     Costs,
     MaxTokens,
     OfPrompts,
+    PlannedStages,
     PromptsFile,
     PromptTexts,
     Ranks,
@@ -68,6 +69,7 @@ class CheckOptions:
         ),
     ] = False
     settings: Settings = None
+    pp: PlannedStages = None
     costs: Costs = None
     rows: Rows = None
 
@@ -396,6 +398,7 @@ class SimulateOptions:
         ),
     ] = None
     settings: Settings = None
+    pp: PlannedStages = None
     json: AsJson = False
 
     def __call__(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepweave.cli.planned import planned
+from stepweave.configs.stages import for_stages
 from stepweave.graph.plan import Plan
 from stepweave.views.svg_dag import dag_svg
 from stepweave.views.svg_lanes import lanes_svg
@@ -48,12 +49,25 @@ def pictures() -> dict[str, str]:
         ),
         "graph.svg": dag_svg(plan, title=FULL),
         "slots.svg": slots_svg(plan, title=FULL),
+        "stages_one_group.svg": lanes_svg(
+            _in_stages(1), title="Two stages, one group of rows: each waits for the other"
+        ),
+        "stages.svg": lanes_svg(
+            _in_stages(3), title="Two stages, three groups of rows: both work all the time"
+        ),
     }
 
 
 def _quickstart(depth: str) -> Plan:
     costs = {f"costs.{op}": str(us) for op, us in COSTS.items()}
     return planned("quickstart", {"depth": depth, **costs})
+
+
+def _in_stages(groups: int) -> Plan:
+    """Without drafter and grammars, so that the lanes are few."""
+    plain = ("schedule", "prepare_inputs", "forward", "commit", "sample", "d2h_copy")
+    costs = {f"costs.{op}": us for op, us in COSTS.items() if op.startswith(plain)}
+    return planned("async", {"depth": groups, **for_stages(2, {"depth": groups}), **costs})
 
 
 def main() -> None:

@@ -314,3 +314,18 @@ def test_an_error_of_the_graph_names_the_file_and_line_of_its_node(tmp_path: Pat
     path.write_text("extends: mine.yaml\nnodes:\n\n  commit: {stream: copy}\n")
     result = CliRunner().invoke(app, ["check", str(path)])
     assert f"{path}:4:3: node 'commit' of kind 'commit' runs on the host only" in result.stderr
+
+
+def test_check_says_of_a_model_in_stages_how_long_each_waits_and_what_would_help() -> None:
+    def said(*options: str) -> str:
+        done = stepweave("check", "async", "--pp", "2", *options)
+        assert done.exit_code == 0, done.output
+        return " ".join(done.stdout.split())
+
+    assert "stage 1 takes the longest, and tokens are back in time for it" in said()
+    few = said("--set", "depth=1", "--set", "costs.forward.device=4000")
+    assert "of each step they wait for 54% at 0, 52% at 1; tokens are back after 4,540 µs" in few
+    assert "`depth: 3` would hide their way" in few
+    twice = stepweave("check", "async", "--pp", "2", "--set", "model.parallel.pipeline=3")
+    assert twice.exit_code == 1
+    assert "--pp: and --set model.parallel.pipeline: give one of them" in twice.stderr

@@ -327,5 +327,5 @@ def test_check_says_of_a_model_in_stages_how_long_each_waits_and_what_would_help
     assert "of each step they wait for 54% at 0, 52% at 1; tokens are back after 4,540 µs" in few
     assert "`depth: 3` would hide their way" in few
     twice = stepweave("check", "async", "--pp", "2", "--set", "model.parallel.pipeline=3")
-    assert twice.exit_code == 1
+    assert twice.exit_code == 2
     assert "--pp: and --set model.parallel.pipeline: give one of them" in twice.stderr

@@ -18,12 +18,12 @@ from transformers import PreTrainedModel
 
 from ..backends import backend_of, device_called
 from ..graph.errors import shortly
-from . import attention, compiled, trial
+from . import attention, compiled, products, trial
 from .attention import AttentionBatch
 from .compiled import LEAST, Compile, CompiledLayers
 from .cutting import decoder_layers
 from .errors import ModelError, UnsupportedModel
-from .invariant import make_invariant, undo_invariant, whole_tiles
+from .invariant import least_tiles, make_invariant, undo_invariant, whole_tiles
 from .merging import merge as merged
 from .paged_cache import PagedCache
 from .pretrained import load_model
@@ -77,6 +77,7 @@ class CausalLM:
                 "since both choose their own order of sums; say invariant false too"
             )
         self._compiled: CompiledLayers | None = None
+        self._least = 1
         self.config = model.config.get_text_config(decoder=True)
         refuse(model, self.config)
         self._base = model.base_model
@@ -90,6 +91,7 @@ class CausalLM:
         model.train(False)
         model.requires_grad_(False)
         undo_invariant(model)
+        products.undo(model)
         undo_rope(model)
         keep_dynamic(model, self.config)
         self.rope_switch = self._rope_switch()
@@ -105,15 +107,26 @@ class CausalLM:
             attention.register()
             model.set_attn_implementation(attention.NAME)
             self.layer_shapes = trial.layer_shapes(self)
+            if compile == "off":
+                products.lay_out(model)
             if invariant:
                 make_invariant(model)
             self._watch_hidden()
             if compile == "layer":
                 here = self._decoder_layers()[self.layers.start : self.layers.stop]
                 self._compiled = CompiledLayers(self.name, here)
-            trial.compare(self, expected, self._compiled)
+            self._compare(expected)
         if self._compiled is not None:
             self.notes += (self._compiled.note,)
+
+    def _compare(self, expected: trial.Own) -> None:
+        """And find the fewest rows of a pass. Raises `UnsupportedModel`, `NotInvariant`."""
+
+        def attempt(least: int) -> None:
+            self._least = least
+            trial.compare(self, expected, self._compiled)
+
+        trial.first_invariant(least_tiles(self.hf) if self.invariant else (1,), attempt)
 
     @classmethod
     def load(
@@ -309,7 +322,7 @@ class CausalLM:
         if batch.masked:
             ids, positions = ids.masked_fill(positions < 0, 0), positions.clamp(min=0)
         least = LEAST if self._compiled is not None else 0
-        wanted = whole_tiles(tokens) if self.invariant else max(tokens, least)
+        wanted = whole_tiles(tokens, self._least) if self.invariant else max(tokens, least)
         if padding := wanted - tokens:
             ids, positions = F.pad(ids, (0, padding)), F.pad(positions, (0, padding))
             arrived = None if arrived is None else F.pad(arrived, (0, 0, 0, padding))

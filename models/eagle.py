@@ -25,11 +25,12 @@ from .eagle_checkpoint import build, read
 from .eagle_network import EagleNetwork, Style
 from .errors import ModelError, NotInvariant
 from .heads import output_head
-from .invariant import make_invariant, whole_tiles
+from .invariant import least_tiles, make_invariant, whole_tiles
 from .merging import merge as merged
 from .paged_cache import LayerShape, PagedCache
+from .products import lay_out
 from .sharding import whole
-from .trial import TOKENS, TwoRows
+from .trial import TOKENS, TwoRows, first_invariant
 
 
 class EagleHead:
@@ -88,12 +89,17 @@ class EagleHead:
         if compile == "layer":
             layers = list(self.network.layers)
             self._compiled = CompiledLayers(self.name, layers, keyword="attend")
+        if compile == "off":
+            lay_out(self.network)
+        self._least = 1
         if self.invariant:
             make_invariant(self.network)
             if self._output is not None:
                 make_invariant(self._output)
-        if self.invariant or self._compiled is not None:
-            self._check()
+            parts = (self.network, *([] if self._output is None else [self._output]))
+            first_invariant(least_tiles(*parts), self._check)
+        elif self._compiled is not None:
+            self._check(1)
         if self._compiled is not None:
             self.notes += (f"head: {self._compiled.note}",)
 
@@ -212,7 +218,7 @@ class EagleHead:
             ids, positions = ids.masked_fill(masked, 0), positions.clamp(min=0)
             hidden = hidden.masked_fill(masked[:, None], 0)
         least = LEAST if self._compiled is not None else 0
-        wanted = whole_tiles(tokens) if self.invariant else max(tokens, least)
+        wanted = whole_tiles(tokens, self._least) if self.invariant else max(tokens, least)
         if padding := wanted - tokens:
             ids, positions = F.pad(ids, (0, padding)), F.pad(positions, (0, padding))
             hidden = F.pad(hidden, (0, 0, 0, padding))
@@ -232,8 +238,12 @@ class EagleHead:
         every = logits.new_full((len(logits), self.vocab_size), -torch.inf)
         return every.index_copy_(1, self.draft_ids, logits)
 
-    def _check(self) -> None:
-        """Compare a pass with the same tokens in other company; compile, if that is wanted."""
+    def _check(self, least: int) -> None:
+        """Compare a pass with the same tokens in other company; compile, if that is wanted.
+
+        `least` rows are the fewest of a pass.
+        """
+        self._least = least
         count, rows = TOKENS, TwoRows(self, TOKENS)
         features = torch.linspace(-1, 1, count * self.feature_size, device=self.device)
         fused = self.fuse(features.view(count, -1).sin())
@@ -245,15 +255,14 @@ class EagleHead:
 
         with nullcontext() if self._compiled is None else self._compiled.warming():
             whole = run((0, 0, count))
-        first = run((1, 0, count - 1))
+        first, last = run((1, 0, count - 1)), run((1, count - 1, count))
         if self._compiled is not None:
-            run((1, count - 1, count))
             self._compiled.require_no_more()
             return
         mixed = run((0, 0, count), (1, count - 1, count))
-        for alone, part, both in zip(whole, first, mixed, strict=True):
-            again = torch.cat([part, both[count:]])
-            if not (torch.equal(both[:count], alone) and torch.equal(again, alone)):
+        for alone, part, single, both in zip(whole, first, last, mixed, strict=True):
+            again = (torch.cat([part, end]) for end in (single, both[count:]))
+            if not all(torch.equal(each, alone) for each in (both[:count], *again)):
                 raise NotInvariant(
                     f"{self.name}: a token's draft depends on the other tokens of its batch "
                     f"({self.dtype}, {self.device.type}, {torch.get_num_threads()} threads). "

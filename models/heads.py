@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .causal_lm import CausalLM
 from .errors import ModelError
 from .invariant import make_invariant
+from .products import lay_out, plain
 from .sharding import whole
 
 M = TypeVar("M", bound=nn.Module)
@@ -37,9 +38,12 @@ def output_head(target: CausalLM, dtype: torch.dtype | None = None) -> nn.Linear
     bias = getattr(head, "bias", None)
     linear = nn.Linear(1, 1, bias=bias is not None, device="meta")
     linear.in_features, linear.out_features = target.hidden_size, target.vocab_size
-    linear.weight = nn.Parameter(whole(weight.detach()).to(dtype), requires_grad=False)
+    weight = weight.detach() if weight.dtype == dtype else plain(weight)
+    linear.weight = nn.Parameter(whole(weight).to(dtype), requires_grad=False)
     if bias is not None:
         linear.bias = nn.Parameter(whole(bias.detach()).to(dtype), requires_grad=False)
+    if linear.weight.is_mkldnn:
+        lay_out(linear)
     return linear
 
 
@@ -59,6 +63,7 @@ def fitted(module: M, target: CausalLM) -> M:
             f"{str(target.device)!r}: {error}"
         ) from error
     module.train(False).requires_grad_(False)
+    lay_out(module)
     if target.invariant:
         make_invariant(module)
     return module

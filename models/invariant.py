@@ -33,13 +33,17 @@ from torch.overrides import TorchFunctionMode
 
 from ..backends import backend_of
 from ..backends.operations import address_of
+from .products import product
 
-TILES = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+TILES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Rows per tile that are tried. Steps of at most 1.5, from 8 on, keep the padding below a third."""
 
 LARGE = 1 << 25
 """Elements of a matrix above which only tiles up to 64 rows are tried, to load quickly."""
 
+_ENOUGH = 1 << 14  # numbers that a trial compares: a few can be equal by chance
+_USUAL = 4  # rows, from which on most code treats all alike
+_SMALLEST = 8  # rows, from which on libraries multiply in one way
 _VECTOR = 64  # elements; at least what any CPU kernel handles in one unrolled vector step
 _LINE = 64  # bytes; the alignment of new tensors, and at least that of any vector
 _GRAIN = 32768  # elements; torch gives a further thread work only beyond this many
@@ -48,19 +52,19 @@ _tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear` in proven row tiles: `[..., N]` of `x[..., K]`, `weight[N, K]`, `bias[N]`."""
-    if gap := _gap(x):
+    """`product` in proven row tiles: `[..., N]` of `x[..., K]`, `weight[N, K]`, `bias[N]`."""
+    if gap := _gap(x, weight):
         x, weight = F.pad(x, (0, gap)), F.pad(weight, (0, gap))
 
     def multiply(rows: Tensor) -> Tensor:
-        return F.linear(rows, weight, bias)
+        return product(rows, weight, bias)
 
-    return _in_tiles(multiply, x, weight, ("linear", bias is not None))
+    return _in_tiles(multiply, x, weight, _kind(bias))
 
 
 def matmul(x: Tensor, weight: Tensor) -> Tensor:
     """`[..., N]`: the product of `x[..., K]` and `weight[K, N]`, in proven row tiles."""
-    if gap := _gap(x):
+    if gap := _gap(x, weight):
         x, weight = F.pad(x, (0, gap)), F.pad(weight, (0, 0, 0, gap))
 
     def multiply(rows: Tensor) -> Tensor:
@@ -90,20 +94,29 @@ def proven_tiles(
     answer is `(1,)` if a row's bits depend on its place even in the smallest tile.
     """
     smallest, *larger = sizes
-    reference = torch.cat(
-        [multiply(rows[i : i + smallest]) for i in range(0, len(rows) - smallest + 1, smallest)]
-    )
+    proven = [smallest]
 
-    def agrees(size: int) -> bool:
-        shifts = range(size) if size == smallest else (0, size // 2 + 1)
-        return all(
-            torch.equal(multiply(rows[:size].roll(shift, 0)).roll(-shift, 0), reference[:size])
-            for shift in shifts
-        )
+    def in_tiles(count: int, size: int) -> Tensor:
+        starts = range(0, count - size + 1, size)
+        return torch.cat([multiply(rows[start : start + size]) for start in starts])
 
-    if not agrees(smallest):
+    def agrees(size: int, shifts: Iterable[int]) -> bool:
+        width = multiply(rows[:smallest])[0].numel()
+        count = min(max(_ENOUGH // max(width, 1), size), len(rows)) // size * size
+        upto, step = max((-(-count // step) * step <= len(rows), step) for step in proven)
+        known = in_tiles(-(-count // step) * step, step)[:count]
+        if not upto or not torch.equal(in_tiles(count, size), known):
+            return False
+        first = known[:size]
+        moved = (multiply(rows[:size].roll(shift, 0)).roll(-shift, 0) for shift in shifts)
+        return all(torch.equal(each, first) for each in moved)
+
+    if not agrees(smallest, range(1, smallest)):
         return (1,)
-    return (smallest, *(size for size in larger if size <= len(reference) and agrees(size)))
+    for size in larger:
+        if size <= len(rows) and agrees(size, [size // 2 + 1]):
+            proven.append(size)
+    return tuple(proven)
 
 
 @cache
@@ -117,13 +130,33 @@ def tile_plan(rows: int, tiles: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(plan)
 
 
-def whole_tiles(rows: int) -> int:
+def whole_tiles(rows: int, least: int = 1) -> int:
     """`rows` with the padding that makes every product of a pass come out even.
 
     Padding the tokens once, where they enter the model, is cheaper than padding and cutting the
-    input of each of its products.
+    input of each of its products. `least` is the model's `least_tile`.
     """
-    return sum(tile_plan(rows, TILES))
+    return sum(tile_plan(rows, TILES[TILES.index(least) :]))
+
+
+def least_tiles(*parts: nn.Module) -> tuple[int, ...]:
+    """Ascending: the tiles to try as the smallest of a pass through `parts`, made invariant.
+
+    The first is the smallest in which all their linear layers multiply. The rest of a model's code
+    may treat fewer rows than the last in ways of its own.
+    """
+    found = TILES[0]
+    for part in parts:
+        for module in part.modules():
+            if not isinstance(module, nn.Linear) or _ORIGINAL not in module.__dict__:
+                continue
+            weight = module.weight
+            if _gap(weight, weight):
+                return (_USUAL,)
+            columns, kind = module.in_features, _kind(module.bias)
+            tiles = _proven(partial(_multiply, module), columns, weight, kind)
+            found = max(found, tiles[0]) if len(tiles) > 1 else found
+    return tuple(sorted({found, max(found, _USUAL)}))
 
 
 def _in_tiles(
@@ -133,10 +166,7 @@ def _in_tiles(
     flat = x.reshape(rows, x.shape[-1])
     if rows == 0:
         return x.new_empty(*x.shape[:-1], multiply(flat).shape[-1])
-    key = _key(kind, weight)
-    tiles = _tiles.get(key)
-    if tiles is None:
-        tiles = _tiles[key] = _try_tiles(multiply, flat, weight)
+    tiles = _proven(multiply, flat.shape[-1], weight, kind)
     plan = tile_plan(rows, tiles)
     padding = sum(plan) - rows
     if padding:
@@ -148,31 +178,55 @@ def _in_tiles(
     return out[:rows].view(*x.shape[:-1], out.shape[-1])
 
 
+def _proven(
+    multiply: Callable[[Tensor], Tensor], columns: int, weight: Tensor, kind: tuple[object, ...]
+) -> tuple[int, ...]:
+    key = _key(kind, weight)
+    tiles = _tiles.get(key)
+    if tiles is None:
+        tiles = _tiles[key] = _try_tiles(multiply, columns, weight)
+    return tiles
+
+
+def _multiply(module: nn.Linear, rows: Tensor) -> Tensor:
+    return product(rows, module.weight, module.bias)
+
+
+def _kind(bias: Tensor | None) -> tuple[object, ...]:
+    return "linear", bias is not None
+
+
 def _key(kind: tuple[object, ...], weight: Tensor) -> tuple[object, ...]:
     """What the choice of a kernel may depend on."""
-    what = (weight.shape, weight.stride(), weight.dtype, weight.device)
-    return (*kind, *what, address_of(weight) % _LINE, torch.get_num_threads())
+    lies = "laid out" if weight.is_mkldnn else (weight.stride(), address_of(weight) % _LINE)
+    return (*kind, weight.shape, lies, weight.dtype, weight.device, torch.get_num_threads())
 
 
-def _gap(x: Tensor) -> int:
+def _gap(x: Tensor, weight: Tensor) -> int:
     """How many columns bring each row of `x` to the start of a cache line.
 
     Kernels may treat the numbers before the first aligned one apart, so that a row's bits depend
     on its address. Real models have aligned widths; for odd ones the weight is copied each time.
+    Those for weights that are laid out do not.
     """
-    return -x.shape[-1] % (_LINE // x.element_size()) if backend_of(x.device).on_host else 0
+    if weight.is_mkldnn or not backend_of(x.device).on_host:
+        return 0
+    return -x.shape[-1] % (_LINE // x.element_size())
 
 
 def _try_tiles(
-    multiply: Callable[[Tensor], Tensor], like: Tensor, weight: Tensor
+    multiply: Callable[[Tensor], Tensor], columns: int, weight: Tensor
 ) -> tuple[int, ...]:
     sizes = TILES if weight.numel() < LARGE else tuple(tile for tile in TILES if tile <= 64)
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(sizes[-1], like.shape[-1], generator=generator).to(like)
-    tiles = proven_tiles(multiply, rows, sizes)
-    if tiles[-1] < sizes[-1]:  # a library may treat the smallest products in a way of their own
-        tiles = max(tiles, proven_tiles(multiply, rows, sizes[1:]), key=lambda each: each[-1])
-    return tiles
+    rows = torch.randn(sizes[-1], columns, generator=generator).to(weight.device, weight.dtype)
+    best: tuple[int, ...] = ()
+    for start, smallest in enumerate(sizes):  # libraries may treat small products in other ways
+        tiles = proven_tiles(multiply, rows, sizes[start:])
+        best = max(best, tiles, key=lambda each: each[-1:])
+        if best[-1] == sizes[-1] or smallest >= _SMALLEST:
+            break
+    return best
 
 
 def _aligned_size(size: int, threads: int) -> int:
@@ -225,14 +279,15 @@ def _linear_forward(module: nn.Linear, x: Tensor) -> Tensor:
     half of its time in a small model.
     """
     weight, rows = module.weight, x.shape[:-1].numel()
-    what = (rows, address_of(weight), torch.get_num_threads())
+    at = 0 if weight.is_mkldnn else address_of(weight)
+    what = (rows, at, torch.get_num_threads())
     single: dict[object, bool] = module.__dict__.setdefault(_SINGLE, {})
     if single.get(what):
-        out = F.linear(x.reshape(rows, x.shape[-1]), weight, module.bias)
+        out = product(x.reshape(rows, x.shape[-1]), weight, module.bias)
         return out.view(*x.shape[:-1], out.shape[-1])
     result = linear(x, weight, module.bias)
-    tiles = _tiles.get(_key(("linear", module.bias is not None), weight))
-    single[what] = tiles is not None and _gap(x) == 0 and tile_plan(rows, tiles) == (rows,)
+    tiles = _tiles.get(_key(_kind(module.bias), weight))
+    single[what] = tiles is not None and _gap(x, weight) == 0 and tile_plan(rows, tiles) == (rows,)
     return result
 
 
@@ -270,18 +325,22 @@ class _Redirect(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
-        if func in _PRODUCTS and not kwargs:
-            return _product(*args)
-        if func is F.linear:
-            return linear(*args, **kwargs)
-        if func is torch.addmm and not kwargs:
-            bias, x, weight = args
-            return matmul(x, weight) + bias
-        if func in _ELEMENTWISE and isinstance(args[0], Tensor):
-            rest = args[1:]
-            return elementwise(lambda x: func(x, *rest, **kwargs), args[0])
-        return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():  # blocks within blocks: redirecting once is enough
+            return _redirected(func, args, kwargs or {})
+
+
+def _redirected(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    if func in _PRODUCTS and not kwargs:
+        return _product(*args)
+    if func is F.linear:
+        return linear(*args, **kwargs)
+    if func is torch.addmm and not kwargs:
+        bias, x, weight = args
+        return matmul(x, weight) + bias
+    if func in _ELEMENTWISE and isinstance(args[0], Tensor):
+        rest = args[1:]
+        return elementwise(lambda x: func(x, *rest, **kwargs), args[0])
+    return func(*args, **kwargs)
 
 
 def _product(x: Tensor, weight: Tensor) -> Tensor:

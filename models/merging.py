@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .memory import let_go
+from .products import shared_parameters
 
 SETS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of maps that take the same input wherever they are siblings."""
@@ -46,7 +47,7 @@ def merge(model: nn.Module) -> Merged:
     Results differ from separate products by rounding, so a model whose bits were tried (see
     `invariant.py`) is merged before the trial or not at all. Doing it again changes nothing.
     """
-    shared = _shared(model)
+    shared = shared_parameters(model)
     done: Counter[str] = Counter()
     left: Counter[str] = Counter()
     for parent in list(model.modules()):
@@ -168,13 +169,6 @@ def _hooked(module: nn.Linear) -> bool:
         module.__dict__[name]
         for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
     )
-
-
-def _shared(model: nn.Module) -> frozenset[int]:
-    """Parameters that the model has under more than one name."""
-    named = model.named_parameters(remove_duplicate=False)
-    times = Counter(id(parameter) for _, parameter in named)
-    return frozenset(which for which, count in times.items() if count > 1)
 
 
 def _modules(count: int) -> str:

@@ -53,7 +53,9 @@ def _kinds(parts: Any) -> tuple[object, ...]:
     """All that the choice of a kernel can depend on."""
     found: list[object] = []
     for part in parts:
-        if isinstance(part, Tensor):
+        if isinstance(part, Tensor) and part.is_mkldnn:
+            found.append((part.dtype, part.shape, part.layout))
+        elif isinstance(part, Tensor):
             at = address_of(part) % 64
             found.append((part.dtype, part.shape, part.stride(), at))
         elif isinstance(part, list | tuple):

@@ -397,7 +397,7 @@ def test_a_head_whose_bits_depend_on_the_batch_is_refused(
         """What invariance would be without its linear layers."""
 
     monkeypatch.setattr(eagle, "make_invariant", leave)
-    monkeypatch.setattr(eagle, "whole_tiles", lambda rows: rows)
+    monkeypatch.setattr(eagle, "whole_tiles", lambda rows, least: rows)
     lm = target_of(torch.float32, invariant=True)
 
     def by_company(*args: Any, paged: AttentionBatch, **options: Any) -> tuple[Tensor, None]:

@@ -5,10 +5,17 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
 
 gc.disable()  # until all modules are imported: it would look at them again and again
+
+# The same examples each time, and no verdict on how fast they came: the machine may be busy.
+settings.register_profile(
+    "any machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 # A shell's background job inherits an ignored SIGINT; the tests of Ctrl-C press it for real.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,8 @@ _PLAIN = "_stepweave_plain_product"
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear`: `[..., N]` of `x[..., K]`, `weight[N, K]`, laid out or plain, and `bias[N]`."""
     if weight.is_mkldnn or (_takes(weight) and x.dtype == weight.dtype):
-        return _LINEAR(x, weight, bias, "none", [], "")
+        made: Tensor = _linear()(x, weight, bias, "none", [], "")
+        return made
     return F.linear(x, weight, bias)
 
 
@@ -98,12 +100,12 @@ def _takes(weight: Tensor) -> bool:
 
 @cache
 def _dtypes() -> frozenset[torch.dtype]:
-    if not torch.backends.mkldnn.is_available() or not hasattr(
-        torch.ops.mkldnn, "_reorder_linear_weight"
-    ):
+    if not torch._C._has_mkldnn or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return frozenset()
     half = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return frozenset({torch.float32, torch.bfloat16} if half else {torch.float32})
 
 
-_LINEAR = torch.ops.mkldnn._linear_pointwise.default
+@cache
+def _linear() -> Any:
+    return torch.ops.mkldnn._linear_pointwise.default

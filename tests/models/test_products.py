@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -87,10 +88,10 @@ def test_a_row_has_the_same_bits_among_any_others(dtype: torch.dtype, threads: i
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(3)
     for k, n in [(576, 300), (1536, 130), (261, 517)]:
-        block = nn.Sequential(nn.Linear(k, n)).to(dtype).requires_grad_(False)
-        kept = block[0].weight.clone()
+        block = nn.Linear(k, n, dtype=dtype).requires_grad_(False)
+        kept = block.weight.clone()
         lay_out(block)
-        weight, bias = block[0].weight, block[0].bias
+        weight, bias = block.weight, block.bias
         assert weight.is_mkldnn
         assert torch.equal(plain(weight), kept)
         x = torch.randn(140, k, generator=generator).to(dtype)
@@ -105,7 +106,7 @@ def test_a_row_has_the_same_bits_among_any_others(dtype: torch.dtype, threads: i
         assert torch.equal(block(x[:1]), whole[:1])
         undo_invariant(block)
         undo(block)
-        assert torch.equal(block[0].weight, kept)
+        assert torch.equal(block.weight, kept)
 
 
 @pytest.mark.usefixtures("every_matrix")
@@ -133,7 +134,8 @@ def test_logits_have_the_same_bits_in_every_schedule(family: str) -> None:
 def test_a_drafter_reads_with_the_targets_output_layer_and_without_a_copy(tied: bool) -> None:
     lm = CausalLM.wrap(tiny_model("llama", 2, tie_word_embeddings=tied))
     head, hidden = output_head(lm), torch.randn(4, lm.hidden_size)
-    own = lm.hf.get_output_embeddings()
+    hf: Any = lm.hf
+    own = hf.get_output_embeddings()
     assert own.weight.is_mkldnn is not tied
     assert head.weight.is_mkldnn is not tied
     assert torch.equal(plain(head.weight), plain(own.weight))

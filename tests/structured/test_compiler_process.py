@@ -75,19 +75,26 @@ def test_a_refusal_reads_the_same_as_without_a_process(
     assert refusal(guarded) == refusal(xgrammar)
 
 
-def test_a_process_that_dies_fails_one_compilation_only(guarded: XGrammarBackend) -> None:
-    guarded.compile(GrammarSpec("regex", "a"))
-    child = child_of(guarded)
+@pytest.fixture(scope="module")
+def tried(tokenizer: PreTrainedTokenizerFast) -> Iterator[LLGuidanceBackend]:
+    backend = LLGuidanceBackend(tokenizer, VOCAB, STOPS, BackendOptions(compile_limit_s=20.0))
+    yield backend
+    backend.close()
+
+
+def test_a_process_that_dies_fails_one_compilation_only(tried: LLGuidanceBackend) -> None:
+    tried.compile(GrammarSpec("regex", "a"))
+    child = child_of(tried)
     child.kill()
     child.wait()
-    guarded.compile(GrammarSpec("regex", "b"))
+    tried.compile(GrammarSpec("regex", "b"))
 
 
 def test_a_process_that_is_killed_at_a_grammar_is_replaced_by_one_that_compiles_it(
-    guarded: XGrammarBackend, monkeypatch: pytest.MonkeyPatch
+    tried: LLGuidanceBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once: whatever ends the second one too is told."""
-    guarded.compile(GrammarSpec("regex", "a"))
+    tried.compile(GrammarSpec("regex", "a"))
     send, killed = compiler_process._send, 0
 
     def send_and_kill(process: subprocess.Popen[bytes], message: Any) -> None:
@@ -100,20 +107,13 @@ def test_a_process_that_is_killed_at_a_grammar_is_replaced_by_one_that_compiles_
 
     monkeypatch.setattr(compiler_process, "_send", send_and_kill)
     kills = 1
-    guarded.compile(GrammarSpec("regex", "killed once"))
+    tried.compile(GrammarSpec("regex", "killed once"))
     assert killed == 1
     kills = 3
     with pytest.raises(GrammarError, match="the compiling process died"):
-        guarded.compile(GrammarSpec("regex", "killed twice"))
+        tried.compile(GrammarSpec("regex", "killed twice"))
     assert killed == 3
-    guarded.compile(GrammarSpec("regex", "killed twice"))
-
-
-@pytest.fixture(scope="module")
-def tried(tokenizer: PreTrainedTokenizerFast) -> Iterator[LLGuidanceBackend]:
-    backend = LLGuidanceBackend(tokenizer, VOCAB, STOPS, BackendOptions(compile_limit_s=20.0))
-    yield backend
-    backend.close()
+    tried.compile(GrammarSpec("regex", "killed twice"))
 
 
 def test_the_other_library_tries_a_grammar_in_its_process_first(

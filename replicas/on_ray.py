@@ -200,6 +200,8 @@ class RayFleet:
 
     def _why(self, error: Exception) -> str:
         """What an engine said that could not be started, if Ray knows; else what Ray says."""
+        if not ray.is_initialized():  # asking would try to reach a cluster again
+            return shortly(error)
         try:
             deployments = serve.status().applications[self._app].deployments
             said = deployments[DEPLOYMENT].message
@@ -256,12 +258,18 @@ def _join_or_start_cluster(cpus: int | None) -> None:
     """The cluster of RAY_ADDRESS, or one of this machine alone, with so many CPUs by its account:
     the replicas that are asked for have room, on however few cores.
 
-    Raises `RayUnavailable` where there has to be a cluster, and none is named.
+    Raises `RayUnavailable` where there has to be a cluster, and none is named or none answers.
     """
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     if address := os.environ.get("RAY_ADDRESS"):
-        ray.init(address=address, namespace="stepweave", **quiet)
+        try:
+            ray.init(address=address, namespace="stepweave", **quiet)
+        except ConnectionError as error:
+            raise RayUnavailable(
+                f"no cluster answers at RAY_ADDRESS {address!r}; if it asks for a token, set "
+                "RAY_AUTH_MODE=token here, too"
+            ) from error
     elif cpus is None:
         raise RayUnavailable("RAY_ADDRESS has to name the cluster whose replicas are meant")
     else:

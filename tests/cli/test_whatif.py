@@ -8,7 +8,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from typer.testing import CliRunner
 
+from stepweave.cli.main import app
 from stepweave.cli.sweeps import sweep
 from stepweave.configs.errors import ConfigError
 from tests.cli.questions import assert_examples_work, data, graph, matches_golden, text, words
@@ -212,3 +214,40 @@ def test_what_is_no_sweep_is_refused(written: str) -> None:
 def test_the_examples_of_the_help_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_examples_work("whatif", tmp_path, monkeypatch)
     assert (tmp_path / "sweep.svg").exists()
+
+
+def printed(*words: str) -> str:
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "100"})
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_what_rates_gain_is_said() -> None:
+    said = " ".join(printed("graph", "whatif", "seldom_statistics").split())
+    assert "rates: 2.15× the steps per second of a plan in which each node runs once a step" in said
+    assert "(4,180 µs a step)" in said
+
+
+def test_what_modes_gain_is_said_with_all_their_periods() -> None:
+    said = " ".join(printed("graph", "whatif", "prefill_decode").split())
+    assert "modes: guaranteed 5,685 µs a step, 1.42× the steps per second" in said
+    assert "decode 4,385, prefill 5,685" in said
+    found = json.loads(printed("check", "prefill_decode", "--json"))
+    assert (found["modes"]["worst_us"], found["modes"]["word"]) == (5685.0, ["prefill"])
+    assert "modes" not in json.loads(printed("check", "abstract_decode", "--json"))
+
+
+def test_simulate_takes_the_periods_of_rates_and_modes() -> None:
+    assert "1,945 µs a step (predicted 1,945)" in printed("simulate", "seldom_statistics")
+    said = printed("simulate", "prefill_decode")
+    assert "decode: 4,385 µs a step (predicted 4,385)" in said
+    assert "prefill: 5,685 µs a step (predicted 5,685)" in said
+
+
+def test_why_takes_a_node_with_a_rate_or_one_of_its_firings() -> None:
+    every = printed("graph", "why", "draft_passes", "sample.device", "draft.device")
+    one = printed("graph", "why", "draft_passes", "sample.device", "draft#1.device")
+    assert "draft#0.device" in every
+    assert "draft#2.device" in every
+    assert "draft#1.device" in one
+    assert "draft#2.device(" not in one

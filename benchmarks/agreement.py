@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from stepweave import LLM
@@ -73,7 +74,10 @@ def measured(folder: Path, tokens: int) -> dict[str, Any]:
         params = {"max_tokens": tokens, "ignore_eos": True}
         llm.generate([[1, 2, 3]] * 4, params)  # warm
         agreed, logged = Timed(Agreement, "__call__"), Timed(Log, "append")
-        steps, began = llm.engine.totals.steps, perf_counter()
+        steps = llm.engine.totals.steps
+        # Or rank 0 might be done, and this rank with it, before it begins to count.
+        dist.barrier(dist.new_group())
+        began = perf_counter()
         llm.generate([[4, 5, 6]] * 4, params)
         took, steps = perf_counter() - began, llm.engine.totals.steps - steps
     step_us = took / steps * 1e6

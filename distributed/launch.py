@@ -26,7 +26,7 @@ MEETING_SOCKET = "STEPWEAVE_MEETING_SOCKET"
 GRACE_S = 30.0
 """How long rank 0 may take to end when it is told to."""
 
-LINGER_S = 5.0
+LINGER_S = 10.0
 """How long the others may go on when one rank has ended: they hear of it at once."""
 
 POLL_S = 0.02

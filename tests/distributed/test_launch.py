@@ -10,6 +10,14 @@ import pytest
 from stepweave.distributed import launch
 from stepweave.distributed.launch import Ended
 
+LONG_S = 300.0
+"""A time that does not pass in a test."""
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "LINGER_S", LONG_S)
+
 
 def launched(script: str, size: int = 2) -> Ended:
     return launch.launch(size, ["sh", "-c", script])
@@ -48,23 +56,24 @@ def test_who_goes_on_when_a_rank_has_ended_is_killed(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("number", "waits", "ended"),
+    ("number", "does", "grace_s", "ended"),
     [
-        (signal.SIGTERM, "exit 7", Ended(7)),
-        (signal.SIGINT, "exit 0", Ended(0)),
-        (signal.SIGTERM, "true", Ended(137, (0, "SIGKILL"))),  # it does not end
+        (signal.SIGTERM, "exit 7", LONG_S, Ended(7)),
+        (signal.SIGINT, "exit 0", LONG_S, Ended(0)),
+        (signal.SIGTERM, "true", 0.1, Ended(137, (0, "SIGKILL"))),  # it does not end
     ],
 )
 def test_a_signal_goes_to_rank_0_alone_which_ends_the_others(
     number: signal.Signals,
-    waits: str,
+    does: str,
+    grace_s: float,
     ended: Ended,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(launch, "LINGER_S", 0.1)
     ready = tmp_path / "ready"
-    trap = f"trap '{waits}' INT TERM; touch {ready}; while :; do sleep 0.01; done"
+    trap = f"trap '{does}' INT TERM; touch {ready}; while :; do sleep 0.01; done"
     script = f"[ $RANK = 0 ] || exec sleep 1000; {trap}"
 
     def press() -> None:
@@ -74,4 +83,4 @@ def test_a_signal_goes_to_rank_0_alone_which_ends_the_others(
 
     pressed = threading.Event()
     threading.Thread(target=press, daemon=True).start()
-    assert launch.launch(2, ["sh", "-c", script], grace_s=0.5) == ended
+    assert launch.launch(2, ["sh", "-c", script], grace_s=grace_s) == ended

@@ -25,7 +25,7 @@ from tests.server.in_process import Process
 pytestmark = pytest.mark.nightly
 
 # In float64, so that the text does not depend on which requests are computed together.
-TWO_RANKS = ("--set", "model.parallel.tensor=2", "--set", "model.dtype=float64")
+TWO_RANKS = ("--tp", "2", "--set", "model.dtype=float64")
 
 
 @pytest.fixture(scope="module")

@@ -106,6 +106,7 @@ class StepRows:
             if self._now - request.last_step < self._table.apart:
                 self._decisions.too_soon(view, self._table.apart)
             if not self._reserve_window(request, promised, chosen):
+                self._table.passes(request)
                 self._decisions.no_memory()
                 continue
             self._row(request)

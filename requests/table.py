@@ -308,6 +308,14 @@ class RequestTable:
         """A request is in this step's batch: those after it in a turn go first. Raises nothing."""
         if self.log is not None:
             self.log.scheduled(request, self._step)
+        self.passes(request)
+
+    def passes(self, request: Request) -> None:
+        """A request has had its turn, if only to sit the step out: others go first. Raises nothing.
+
+        A policy that offers only some rows a step would else offer one for ever for which there is
+        no memory, and never those whose turn would take it from that one.
+        """
         self._turn += 1
         request.turn = self._turn
 

@@ -29,6 +29,7 @@ from ..backends import backend_of
 from ..backends.kernels import asked_for
 from .invariant import elementwise, proven_tiles, tile_plan
 from .kernels import operators, packed
+from .kernels.forms import Angles, Norm
 from .kernels.reference import How, attend_gathered, pack, packed_mask, unpack
 from .paged_cache import SCRATCH_BLOCK, LayerShape, PagedCache
 
@@ -136,6 +137,14 @@ class InGraph(Protocol):
 
 
 @dataclass(frozen=True)
+class Turn:
+    """What is done to queries and keys on their way, where one kernel does it as it stores them."""
+
+    angles: Angles
+    norms: tuple[Norm, Norm] | None  # of each query and each key, before
+
+
+@dataclass(frozen=True)
 class _Group:
     """Rows that are attended together, of equally many query tokens unless they are prompts that
     one call takes; each piece is a run of neighbours."""
@@ -214,30 +223,33 @@ def attend_layer(
     how: How,
     *,
     invariant: bool,
+    turn: Turn | None = None,
 ) -> Tensor:
     """What `paged_attention` does once it knows which layer asks. Returns `[T, H, D']`.
 
     `query[1, H, T, D]`, `key[1, h, T, D]`, `value[1, h, T, D']`. Tokens after those of the batch
-    are padding: they have no keys, and get zeros.
+    are padding: they have no keys, and get zeros. With `turn`, which needs kernels and no padding,
+    queries and keys have no positions yet.
     """
     paged.calls.append(layer)
     layer -= paged.cache.first_layer
-    compiling = torch.compiler.is_compiling()
-    by_operators = not invariant and (compiling or _by_operators(query.device))
+    by_operators = not invariant and (torch.compiler.is_compiling() or _by_operators(query.device))
     cache = paged.cache
     tokens = len(paged.slots)  # what follows is padding, which has no keys and no result
-    k_new, v_new = key[0].transpose(0, 1), value[0].transpose(0, 1)
+    by_token, k_new, v_new = (each[0].transpose(0, 1) for each in (query, key, value))
     if key.shape[2] > tokens:
         k_new, v_new = k_new[:tokens], v_new[:tokens]
-    if by_operators:
-        write = operators.write_cache if compiling else operators.write_now
+    if turn is not None:
+        places = (cache.keys[layer], cache.values[layer], paged.slots)
+        by_token = operators.rotate_now(by_token, k_new, v_new, turn.angles, *places, turn.norms)
+    elif by_operators:
+        write = operators.write_cache if torch.compiler.is_compiling() else operators.write_now
         write(cache.keys[layer], cache.values[layer], paged.slots, k_new, v_new)
     else:
         cache.write(layer, paged.slots, k_new, v_new)
 
     shape = cache.layers[layer]
     heads, padded = query.shape[1], query.shape[2]
-    by_token = query[0].transpose(0, 1)
     together = by_operators and _prompts_together(paged, by_token, cache.values[layer], how)
     groups = paged.once(("groups", together), partial(_groups, paged.query_lens, together))
     results: list[Tensor] = []

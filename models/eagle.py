@@ -17,13 +17,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..backends.kernels import takes
 from ..graph.errors import StepweaveError, shortly
 from .attention import AttentionBatch, InGraph, paged_attention
 from .causal_lm import CausalLM, DType
 from .compiled import LEAST, Compile, CompiledLayers
 from .eagle_checkpoint import build, read
+from .eagle_fused import FusedHead
 from .eagle_network import EagleNetwork, Style
 from .errors import ModelError, NotInvariant
+from .fused_parts import allowed, apart_by
 from .heads import output_head
 from .invariant import least_tiles, make_invariant, whole_tiles
 from .merging import merge as merged
@@ -85,6 +88,7 @@ class EagleHead:
         if self.config.style == "eagle":
             self._output = output_head(target, self.dtype)
         self.notes = tuple(f"head: {note}" for note in merged(network).notes()) if merge else ()
+        self._fused: FusedHead | None = None
         self._compiled: CompiledLayers | None = None
         if compile == "layer":
             layers = list(self.network.layers)
@@ -100,6 +104,8 @@ class EagleHead:
             first_invariant(least_tiles(*parts), self._check)
         elif self._compiled is not None:
             self._check(1)
+        elif takes(self.device, self.dtype):
+            self._fuse()
         if self._compiled is not None:
             self.notes += (f"head: {self._compiled.note}",)
 
@@ -197,7 +203,7 @@ class EagleHead:
         batch: AttentionBatch,
         logit_rows: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """One pass: logits `[L, V]` over the target's vocabulary, and hidden states `[T, H]`.
+        """One pass: logits `[L, V]` over the target's vocabulary, and hidden states `[L, H]`.
 
         `ids[T]` are the tokens *after* the positions of the batch, `hidden[T, H]` what `fuse` or
         the pass before returned for them. `logit_rows[L]` are indices into the T tokens, on the
@@ -213,6 +219,9 @@ class EagleHead:
         batch.begin()
         tokens = len(ids)
         positions, hidden = batch.positions, hidden.to(self.dtype)
+        if self._fused is not None:
+            states, read = self._fused(ids, hidden, batch, logit_rows)
+            return self._logits(read, normed=True), states
         if batch.masked:
             masked = positions < 0
             ids, positions = ids.masked_fill(masked, 0), positions.clamp(min=0)
@@ -228,15 +237,44 @@ class EagleHead:
         angles = (cos[None], sin[None])
         out = self.network(embeddings[None], hidden[None], angles, attend)[0, :tokens]
         asked = out if logit_rows is None else out.index_select(0, logit_rows)
-        return self._logits(asked), out
+        return self._logits(asked), asked
 
-    def _logits(self, hidden: Tensor) -> Tensor:
-        read_out = self.network.read_out if self._output is None else self._output
-        logits: Tensor = read_out(hidden)
+    def _logits(self, hidden: Tensor, *, normed: bool = False) -> Tensor:
+        """`[L, V]` of `hidden[L, H]`; `normed`: as the output head reads them."""
+        own = self.network.lm_head if normed and self._output is None else self.network.read_out
+        logits: Tensor = (self._output or own)(hidden)
         if self.draft_ids is None:
             return logits
+        if self._fused is not None:
+            return self._fused.spread(logits)
         every = logits.new_full((len(logits), self.vocab_size), -torch.inf)
         return every.index_copy_(1, self.draft_ids, logits)
+
+    def _fuse(self) -> None:
+        """Run by kernels from here on, if they compute what the network's own code does."""
+        fused = FusedHead.of(
+            self.network, self._embedding, self._angles, self.draft_ids, self.vocab_size
+        )
+        if fused is None:
+            self.notes += ("head: fused no layer: a part of it is of no known form",)
+            return
+        count, rows = TOKENS, TwoRows(self, TOKENS)
+        features = torch.linspace(-1, 1, count * self.feature_size, device=self.device)
+        hidden = self.fuse(features.view(count, -1).sin())
+
+        def run(fused: FusedHead | None, row: int) -> tuple[Tensor, Tensor]:
+            self._fused, batch = fused, rows.batch((row, 0, count))
+            return self.forward((batch.positions * 7 + 3) % self.vocab_size, hidden, batch)
+
+        (wanted, states), (found, found_states) = run(None, 0), run(fused, 1)
+        finite = wanted.isfinite()
+        same = torch.equal(finite, found.isfinite()) and max(
+            apart_by(wanted[finite], found[finite]), apart_by(states, found_states)
+        ) <= allowed(self.dtype, parts=8 * self.num_layers)
+        if not same:
+            self._fused = None
+        what = "fused the layers" if same else "fused no layer: its kernels give other results"
+        self.notes += (f"head: {what}",)
 
     def _check(self, least: int) -> None:
         """Compare a pass with the same tokens in other company; compile, if that is wanted.

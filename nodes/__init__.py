@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from .kind import NodeKind as NodeKind
     from .node_config import NodeConfig as NodeConfig
     from .ops.history import History as History
-    from .ops.inputs import cache_slots_of as cache_slots_of
+    from .ops.places import cache_slots_of as cache_slots_of
     from .ops.proposal import FirstPass as FirstPass
     from .ops.proposal import chain as chain
     from .options import DrafterOptions as DrafterOptions

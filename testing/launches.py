@@ -1,15 +1,19 @@
 """How many operations a piece of torch code starts: on a device, each is a launch or a copy.
 
-Counted are the operations below all composite ones, without views, which compute nothing. So the
-count of a device is found on any machine: it is a property of the code and of its shapes.
+Counted are the operations below all composite ones, without views, which compute nothing, and the
+launches of Triton kernels, compiled or interpreted. So the count of a device is found on any
+machine: it is a property of the code and of its shapes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, Self
+from unittest.mock import patch
 
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ..backends.operations import is_composite, is_view
 
@@ -21,14 +25,43 @@ NOTHING = ("aten::empty", "aten::new_empty", "aten::_unsafe_view")
 class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within its `with`, `counts` has the operations started, by name: `index_select`, `cat`.
 
-    `copied`: bytes that those of them wrote which only copy. Triton kernels are no operations of
-    torch: whoever counts those adds them.
+    Triton kernels have the names of their functions. `copied`: bytes that those operations wrote
+    which only copy.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
         self.copied = 0
+        self._entered = 0
+        self._kernels: Any = None
+
+    def __enter__(self) -> Self:
+        if self._entered == 0 and find_spec("triton") is not None:
+            from triton.runtime.jit import KernelInterface
+
+            self._kernels = patch.object(KernelInterface, "__getitem__", self._counted())
+            self._kernels.start()
+        self._entered += 1
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._entered -= 1
+        if self._entered == 0 and self._kernels is not None:
+            self._kernels.stop()
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+
+    def _counted(self) -> Callable[..., Any]:
+        def launch(kernel: Any, grid: Any) -> Callable[..., None]:
+            def run(*args: Any, **kwargs: Any) -> None:
+                self.counts[kernel.fn.__name__] += 1
+                with _disable_current_modes():  # what interprets it is no launch
+                    kernel.run(*args, grid=grid, warmup=False, **kwargs)
+
+            return run
+
+        return launch
 
     @property
     def total(self) -> int:

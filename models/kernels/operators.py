@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...backends.kernels import current, processors, takes
 from . import reference
+from .forms import Angles, Norm
 
 LONG = 8
 """Query tokens of a row beyond which it counts as a prompt rather than as a window of drafts."""
@@ -40,6 +41,27 @@ write_cache = torch.library.custom_op(
 @write_cache.register_fake
 def _(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
     return None
+
+
+def rotate_now(
+    query: Tensor,
+    k: Tensor,
+    v: Tensor,
+    angles: Angles,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    norms: tuple[Norm, Norm] | None = None,
+) -> Tensor:
+    """`query[T, H, D]` turned, `[T, H, D]`; `k[T, h, D]` turned and `v[T, h, D']` stored.
+
+    They go to `slots[T]` of `keys[N, h, D]` and `values[N, h, D']`. For kernels alone: see
+    `rotate.py`.
+    """
+    from . import rotate as kernel
+
+    with current(query.device):
+        return kernel.rotate(query, k, v, angles, keys, values, slots, norms=norms)
 
 
 def attend_now(

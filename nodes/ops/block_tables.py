@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...backends.kernels import active, current
 from ...models.memory import room_for
 from ...models.paged_cache import SCRATCH_BLOCK
 from .history import FEWER
@@ -44,10 +45,17 @@ class BlockTables:
         return self.entries[:, :width].index_select(0, request_slots)
 
     def cache_slots(self, request_slots: Tensor, positions: Tensor, block_size: int) -> Tensor:
-        """Cache slots `[...]` of `positions[...]` of `request_slots[...]`.
+        """Cache slots `[T]` of `positions[T]` of `request_slots[T]`.
 
         A position of −1 gets a slot of the scratch block.
         """
+        if active(positions.device):
+            from ...models.kernels import places
+
+            with current(positions.device):
+                return places.slots_of(
+                    self.entries, positions[:, None], block_size, request_slots
+                )[:, 0]
         column = positions.div(block_size, rounding_mode="floor")
         block = self.entries[request_slots, column]
         # Of a position p in column c: block · block_size + p − c · block_size.

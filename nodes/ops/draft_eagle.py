@@ -56,12 +56,11 @@ def propose(
     if kept is not None:
         first, token_index = first.without_padding(kept)
         features = features[token_index]
-    logits, hidden = head.forward(
+    logits, state = head.forward(
         first.ids, head.fuse(features), first.batch(inputs.blocks, cache), first.last
     )
     if sample is None or sampled is None or sample.draft_width == 0:
         return None
-    state = hidden.index_select(0, first.last)
 
     def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:
         nonlocal state

@@ -10,7 +10,7 @@ from ...models.causal_lm import CausalLM
 from ...models.paged_cache import PagedCache
 from ...policies.acceptance import Acceptance
 from ..data import Inputs, Kept, Proposal, Sampled
-from .inputs import cache_slots_of
+from .places import cache_slots_of
 from .proposal import FirstPass, chain
 
 

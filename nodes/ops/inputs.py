@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...models.paged_cache import SCRATCH_SLOT
 from ...requests.limits import Limits
 from ..data import DraftTable, Inputs, Progress, PromptTargets, SampleRows, StagedStep
 from .block_tables import BlockTables
@@ -29,21 +28,6 @@ from .sections import (
     used,
 )
 from .transfer import upload
-
-
-def cache_slots_of(
-    blocks: Tensor, positions: Tensor, block_size: int, *, checked: bool = False
-) -> Tensor:
-    """Cache slots `[N, n]` of `positions[N, n]` in the block tables `blocks[N, B]`.
-
-    A position of −1 gets a slot of the scratch block; `checked`: there is none, nor one behind the
-    tables. Raises nothing of its own.
-    """
-    column = positions.div(block_size, rounding_mode="floor")
-    block = blocks.gather(1, column if checked else column.clamp(0, blocks.shape[1] - 1))
-    # Of a position p in column c: block · block_size + p − c · block_size.
-    slots = torch.add(positions, block.sub_(column), alpha=block_size)
-    return slots if checked else slots.masked_fill_(positions < 0, SCRATCH_SLOT)
 
 
 @torch.inference_mode()

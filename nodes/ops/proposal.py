@@ -20,7 +20,7 @@ from ...policies.acceptance import Acceptance
 from ...sampling.draw import draw, filtered_log_probs
 from ...sampling.noise import Purpose
 from ..data import DraftTable, Inputs, Kept, Proposal, SampleRows
-from .inputs import cache_slots_of
+from .places import ahead
 from .results import WrongResult, check_integers
 from .transfer import upload
 from .windows import Agree
@@ -163,14 +163,10 @@ def chain(
     # By the host, for all rows.
     checked = sample.whole and context_length is not None and reach >= context_length
     blocks = inputs.blocks_of_samples
-    draft_index = torch.arange(width, device=positions.device)
-    every = masked = positions[:, None] + draft_index  # [S, n]
-    valid = None
-    if not checked:
-        alive = every < reach
-        valid = alive.sum(dim=1)
-        masked = every.masked_fill(~(alive & (sample.draft_limit[:, None] > draft_index)), -1)
-    slots = cache_slots_of(blocks, masked, cache.block_size, checked=checked)
+    limit = None if checked else reach
+    every, masked, slots, valid = ahead(
+        blocks, positions, width, cache.block_size, limit, sample.draft_limit
+    )
     tokens: list[Tensor] = []
     log_probs: list[Tensor] = []
     batch: AttentionBatch | None = None

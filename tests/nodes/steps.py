@@ -189,7 +189,7 @@ class ByHand:
         logits = torch.zeros(len(lines), self.vocab)
         for index, line in enumerate(lines.tolist()):
             logits[index, after(int(ids[line]), int(batch.positions[line]))] = 1.0
-        return logits, torch.full((len(ids), 1), float(len(self.passes)))
+        return logits, torch.full((len(lines), 1), float(len(self.passes)))
 
 
 class Context:

@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from ..backends import backend_of, device_called
+from ..backends.kernels import takes
 from ..graph.errors import shortly
-from . import attention, compiled, products, trial
+from . import attention, compiled, fusing, products, trial
 from .attention import AttentionBatch
 from .compiled import LEAST, Compile, CompiledLayers
 from .cutting import decoder_layers
@@ -97,6 +98,7 @@ class CausalLM:
         self.rope_switch = self._rope_switch()
         self._speeds = None if self.rope_switch is None else RowSpeeds(model, self.rope_switch)
         compiled.undo(model)
+        fusing.undo(model)
         grouped = compile != "off" and self.dtype != torch.float64
         if invariant or (backend_of(self.device).on_host and not grouped):
             plain_experts(model)
@@ -112,6 +114,8 @@ class CausalLM:
             if invariant:
                 make_invariant(model)
             self._watch_hidden()
+            if compile == "off" and not invariant and takes(self.device, self.dtype):
+                self.notes += self._fuse().notes()
             if compile == "layer":
                 here = self._decoder_layers()[self.layers.start : self.layers.stop]
                 self._compiled = CompiledLayers(self.name, here)
@@ -127,6 +131,18 @@ class CausalLM:
             trial.compare(self, expected, self._compiled)
 
         trial.first_invariant(least_tiles(self.hf) if self.invariant else (1,), attempt)
+
+    def _fuse(self) -> fusing.Fusing:
+        """Run what stands between the products of its layers by kernels."""
+        here = self._decoder_layers()[self.layers.start : self.layers.stop]
+        ids = trial.token_ids(self)[:3]
+        positions = torch.arange(len(ids), device=self.device)
+
+        def call(paged: Any) -> None:
+            given = {"attention_mask": None, "paged": paged, "paged_invariant": False}
+            self.call(ids[None], position_ids=positions[None], **given)
+
+        return fusing.fuse(here, self._decoder() or self._base, call)
 
     @classmethod
     def load(

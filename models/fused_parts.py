@@ -22,7 +22,7 @@ from .attention import AttentionBatch, Turn, attend_layer
 from .kernels.forms import Activation, Angles, Norm
 from .kernels.reference import How
 
-_TRIED = 4  # rows of random numbers
+_TRIED = 2  # rows of random numbers
 
 
 def add_norm(x: Tensor, addend: Tensor | None, norm: Norm, **more: Any) -> tuple[Tensor, Tensor]:
@@ -88,8 +88,11 @@ class FusedAttention:
         )
 
 
-def norm_of(module: nn.Module, like: Tensor) -> Norm | None:
-    """The form of a norm for numbers as in `like[...]`; None if it is of no known one."""
+def norm_of(module: nn.Module, like: Tensor, alike: Norm | None = None) -> Norm | None:
+    """The form of a norm for numbers as in `like[...]`; None if it is of no known one.
+
+    The form of `alike` is tried first, which is that of another module of its kind.
+    """
     weight = getattr(module, "weight", None)
     only = [name for name, _ in module.named_parameters()] == ["weight"]
     if not (only and isinstance(weight, Tensor) and weight.dim() == 1):
@@ -103,33 +106,52 @@ def norm_of(module: nn.Module, like: Tensor) -> Norm | None:
         wanted = module(x)
     except Exception:  # of a module of another kind, called with something that it does not know
         return None
-    forms = [Norm(weight, found[0], *form) for form in _FORMS]
-    which = closest(wanted, (add_norm(x, None, form)[1] for form in forms))
-    return None if which is None else forms[which]
+    first = () if alike is None else ((alike.offset, alike.rounds),)
+    for shapes in (first, _FORMS):
+        forms = [Norm(weight, found[0], *shape) for shape in shapes]
+        which = closest(wanted, (add_norm(x, None, form)[1] for form in forms))
+        if which is not None:
+            return forms[which]
+    return None
 
 
 _FORMS = ((False, True), (False, False), (True, False), (True, True))  # offset, rounds
 
 
-def mlp_of(module: nn.Module, like: Tensor) -> FusedMlp | None:
-    """The MLP with its middle as one launch; None if it computes something else."""
+def mlp_of(module: nn.Module, like: Tensor, alike: FusedMlp | None = None) -> FusedMlp | None:
+    """The MLP with its middle as one launch; None if it computes something else.
+
+    For numbers as in `like[...]`. The activation of `alike` is tried first.
+    """
     maps = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
     if not all(isinstance(each, nn.Module) for each in maps):
         return None
-    x = _random(maps[0].in_features, like)  # type: ignore[union-attr]
-    wanted = module(x)
-    forms = [FusedMlp(module, activation) for activation in get_args(Activation)]
-    which = closest(wanted, (form(x) for form in forms))
-    return None if which is None else forms[which]
+    inputs = getattr(maps[0], "in_features", None)
+    if not isinstance(inputs, int):
+        return None
+    x = _random(inputs, like)
+    try:
+        wanted = module(x)
+    except Exception:  # of a module that wants something else beside its input
+        return None
+    for activations in (() if alike is None else (alike.activation,), get_args(Activation)):
+        forms = [FusedMlp(module, activation) for activation in activations]
+        which = closest(wanted, (form(x) for form in forms))
+        if which is not None:
+            return forms[which]
+    return None
 
 
-def closest(wanted: Tensor, found: Iterable[Tensor]) -> int | None:
-    """Which of `found`, `[...]` each, is nearest to `wanted[...]`; None if that is not its rounding.
+def closest(wanted: object, found: Iterable[Tensor]) -> int | None:
+    """Which of `found`, `[...]` each, is nearest to `wanted[...]`; None if none is but for rounding.
 
     Sums are taken in another order and rounded once more or less, which is a unit in the last
     place of each number; the form of a part makes far more.
     """
-    apart = [apart_by(wanted, each) for each in found]
+    apart = [apart_by(wanted, each) for each in found] if isinstance(wanted, Tensor) else []
+    if not apart:
+        return None
+    assert isinstance(wanted, Tensor)
     least = min(range(len(apart)), key=apart.__getitem__)
     return least if apart[least] <= allowed(wanted.dtype) else None
 

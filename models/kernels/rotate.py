@@ -100,7 +100,9 @@ def rotate(
 
 
 @triton.jit
-def _normed(x, scale, weights, at, stride, inside, OFFSET: tl.constexpr, ROUNDS: tl.constexpr, like):
+def _normed(
+    x, scale, weights, at, stride, inside, OFFSET: tl.constexpr, ROUNDS: tl.constexpr, like
+):
     weight = tl.load(weights + at * stride, mask=inside, other=0.0).to(tl.float32)
     if OFFSET:
         weight += 1.0

@@ -53,9 +53,9 @@ class BlockTables:
             from ...models.kernels import places
 
             with current(positions.device):
-                return places.slots_of(
-                    self.entries, positions[:, None], block_size, request_slots
-                )[:, 0]
+                return places.slots_of(self.entries, positions[:, None], block_size, request_slots)[
+                    :, 0
+                ]
         column = positions.div(block_size, rounding_mode="floor")
         block = self.entries[request_slots, column]
         # Of a position p in column c: block · block_size + p − c · block_size.

@@ -143,7 +143,7 @@ def mlp_of(module: nn.Module, like: Tensor, alike: FusedMlp | None = None) -> Fu
 
 
 def closest(wanted: object, found: Iterable[Tensor]) -> int | None:
-    """Which of `found`, `[...]` each, is nearest to `wanted[...]`; None if none is but for rounding.
+    """Which of `found`, `[...]` each, is nearest to `wanted[...]`; None: none but for rounding.
 
     Sums are taken in another order and rounded once more or less, which is a unit in the last
     place of each number; the form of a part makes far more.

@@ -142,6 +142,7 @@ def tiny_eagle(
     style: Literal["eagle", "eagle3"],
     *,
     invariant: bool = False,
+    merge: bool | None = None,
     context: int | None = None,
     seed: int = 0,
 ) -> EagleHead:
@@ -187,7 +188,10 @@ def tiny_eagle(
             )
             _carry_next_token(network, first, weights["lm_head.weight"][draft_ids])
     return EagleHead(
-        network, CausalLM.wrap(target, invariant=invariant), draft_ids, invariant=invariant
+        network,
+        CausalLM.wrap(target, invariant=invariant, merge=merge),
+        draft_ids,
+        invariant=invariant,
     )
 
 

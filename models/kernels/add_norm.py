@@ -1,8 +1,8 @@
 """RMSNorm on a GPU, with the addition before it, in one launch.
 
 In torch an addition and a norm are up to eight launches of a decoder layer, twice a layer. One
-program does a row, block by block, so that rows of any width need few registers. It reads its row
-again for the second pass, from the cache, since what it wrote need not be visible to it yet.
+program does a row, block by block, so that rows of any width need few registers. A row of several
+blocks is read again for the second pass, since what was written need not be visible yet.
 
 Shapes: T tokens, H numbers of each, L of the tokens.
 """
@@ -31,10 +31,11 @@ def add_norm(
     """`[L, H]`, `[L, H]`: the sums of `x[T, H]` and `addend[T, H]`, and their norm.
 
     Without an addend the sums are the numbers themselves, and where all rows are wanted as they
-    are, `x`. `inner`: the addend is normed by it before it is added. `index[L]` chooses rows of `x` and of
-    the addend; None: all, in order. Where `live[L]` is negative the row counts as zeros, whatever
-    it holds. `out[L, H]` takes the norm; None: a new tensor. Sums are rounded to the type of `x`
-    before they are normed, and norms have that type too. The tensors may lie in memory in any way.
+    are, `x`. `inner`: the addend is normed by it before it is added. `index[L]` chooses rows of `x`
+    and of the addend; None: all, in order. Where `live[L]` is negative the row counts as zeros,
+    whatever it holds. `out[L, H]` takes the norm; None: a new tensor. Sums are rounded to the type
+    of `x` before they are normed, and norms have that type too. The tensors may lie in memory in
+    any way.
 
     Raises:
         ValueError: shapes do not fit, or several entries of `out` share one place.
@@ -164,6 +165,7 @@ def _add_norm(
             squares += more * more
         inner_scale = tl.rsqrt(tl.sum(squares, 0) / WIDTH + inner_epsilon)
 
+    each = tl.zeros([BLOCK], tl.float32)
     squares = tl.zeros([BLOCK], tl.float32)
     for first in range(0, WIDTH, BLOCK):
         d = first + at
@@ -183,15 +185,19 @@ def _add_norm(
 
     for first in range(0, WIDTH, BLOCK):
         d = first + at
-        inside = (d < WIDTH) & counts
-        each = tl.load(x_at + d * x_stride, mask=inside, other=0.0).to(tl.float32)
-        if ADDS:
-            more = tl.load(addend_at + d * addend_stride, mask=inside, other=0.0).to(tl.float32)
-            if INNER:
-                weight = tl.load(inner_weights + d * inner_weight_stride, mask=inside, other=0.0)
-                more = _scaled(more, inner_scale, weight, INNER_OFFSET, INNER_ROUNDS, like)
+        if BLOCK < WIDTH:  # else the row is still there
+            inside = (d < WIDTH) & counts
+            each = tl.load(x_at + d * x_stride, mask=inside, other=0.0).to(tl.float32)
+            if ADDS:
+                more = tl.load(addend_at + d * addend_stride, mask=inside, other=0.0)
                 more = more.to(tl.float32)
-            each = (each + more).to(like).to(tl.float32)
+                if INNER:
+                    weight = tl.load(
+                        inner_weights + d * inner_weight_stride, mask=inside, other=0.0
+                    )
+                    more = _scaled(more, inner_scale, weight, INNER_OFFSET, INNER_ROUNDS, like)
+                    more = more.to(tl.float32)
+                each = (each + more).to(like).to(tl.float32)
         weight = tl.load(weights + d * weight_stride, mask=d < WIDTH, other=0.0)
         normed = _scaled(each, scale, weight, OFFSET, ROUNDS, like)
         tl.store(out + row * out_row_stride + d * out_stride, normed, mask=d < WIDTH)

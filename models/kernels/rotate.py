@@ -1,7 +1,8 @@
 """Rotary positions of queries and keys, and the way of keys and values to their slots: one launch.
 
 In torch that is eight launches a layer for the rotation, eight more where queries and keys are
-normed first, and one for the cache. A program does one head of one token.
+normed first, and one for the cache. A program does some heads of one token, for which it reads the
+angles once.
 
 Shapes: T tokens, H query heads, h key/value heads, D and D' widths of keys and values.
 """
@@ -13,6 +14,9 @@ from torch import Tensor
 from ...sampling.kernels.checks import check_shapes, check_written
 from .forms import Angles, Norm
 from .write_cache import _finite
+
+_HEADS = 8
+"""Heads of a program, of the query or of keys and values."""
 
 
 def rotate(
@@ -55,7 +59,7 @@ def rotate(
     if tokens == 0:
         return out
     of_query, of_key = norms or (None, None)
-    _rotate[(tokens, heads + kv_heads)](
+    _rotate[(tokens, triton.cdiv(heads, _HEADS) + triton.cdiv(kv_heads, _HEADS))](
         query,
         k,
         v,
@@ -72,6 +76,7 @@ def rotate(
         0.0 if of_key is None else of_key.epsilon,
         len(keys),
         heads,
+        kv_heads,
         *query.stride(),
         *k.stride(),
         *v.stride(),
@@ -94,7 +99,8 @@ def rotate(
         NORMED=norms is not None,
         OFFSET=of_query is not None and of_query.offset,
         ROUNDS=of_query is not None and of_query.rounds,
-        num_warps=1,
+        HEADS=_HEADS,
+        num_warps=4,
     )
     return out
 
@@ -106,15 +112,18 @@ def _normed(
     weight = tl.load(weights + at * stride, mask=inside, other=0.0).to(tl.float32)
     if OFFSET:
         weight += 1.0
-    x = x * scale
+    x = x * scale[:, None]
     if ROUNDS:
         x = x.to(like).to(tl.float32)
-    return (x * weight).to(like).to(tl.float32)
+    return (x * weight[None, :]).to(like).to(tl.float32)
 
 
 @triton.jit
 def _turned(
     at,
+    head,
+    inside,
+    head_stride,
     stride,
     cos_at,
     cos_stride,
@@ -133,33 +142,36 @@ def _turned(
     OFFSET: tl.constexpr,
     ROUNDS: tl.constexpr,
 ):
-    """One head: both turned halves, in float32, and what follows them."""
+    """Some heads: both turned halves, in float32, and what follows them."""
     d = tl.arange(0, BLOCK_HALF)
     e = 2 * HALF + tl.arange(0, BLOCK_REST)
-    left = tl.load(at + d * stride, mask=d < HALF, other=0.0).to(tl.float32)
-    right = tl.load(at + (HALF + d) * stride, mask=d < HALF, other=0.0).to(tl.float32)
-    rest = tl.load(at + e * stride, mask=e < WIDTH, other=0.0).to(tl.float32)
+    at += head[:, None] * head_stride
+    halves = inside[:, None] & (d < HALF)[None, :]
+    left = tl.load(at + d[None, :] * stride, mask=halves, other=0.0).to(tl.float32)
+    right = tl.load(at + (HALF + d)[None, :] * stride, mask=halves, other=0.0).to(tl.float32)
+    behind = inside[:, None] & (e < WIDTH)[None, :]
+    rest = tl.load(at + e[None, :] * stride, mask=behind, other=0.0).to(tl.float32)
     if NORMED:
-        squares = tl.sum(left * left + right * right, 0) + tl.sum(rest * rest, 0)
+        squares = tl.sum(left * left + right * right, 1) + tl.sum(rest * rest, 1)
         scale = tl.rsqrt(squares / WIDTH + epsilon)
+        late = HALF + d
         left = _normed(left, scale, weights, d, weight_stride, d < HALF, OFFSET, ROUNDS, like)
-        right = _normed(
-            right, scale, weights, HALF + d, weight_stride, d < HALF, OFFSET, ROUNDS, like
-        )
+        right = _normed(right, scale, weights, late, weight_stride, d < HALF, OFFSET, ROUNDS, like)
         rest = _normed(rest, scale, weights, e, weight_stride, e < WIDTH, OFFSET, ROUNDS, like)
-    cos = tl.load(cos_at + d * cos_stride, mask=d < HALF, other=0.0).to(tl.float32)
-    sin = tl.load(sin_at + d * sin_stride, mask=d < HALF, other=0.0).to(tl.float32)
+    cos = tl.load(cos_at + d * cos_stride, mask=d < HALF, other=0.0).to(tl.float32)[None, :]
+    sin = tl.load(sin_at + d * sin_stride, mask=d < HALF, other=0.0).to(tl.float32)[None, :]
     late_cos, late_sin = cos, sin
     if not HALVED:
-        late_cos = tl.load(cos_at + (HALF + d) * cos_stride, mask=d < HALF, other=0.0)
-        late_sin = tl.load(sin_at + (HALF + d) * sin_stride, mask=d < HALF, other=0.0)
-        late_cos, late_sin = late_cos.to(tl.float32), late_sin.to(tl.float32)
+        later = tl.load(cos_at + (HALF + d) * cos_stride, mask=d < HALF, other=0.0)
+        late_cos = later.to(tl.float32)[None, :]
+        later = tl.load(sin_at + (HALF + d) * sin_stride, mask=d < HALF, other=0.0)
+        late_sin = later.to(tl.float32)[None, :]
     return left * cos - right * sin, right * late_cos + left * late_sin, rest
 
 
 # A stride of 1 is compiled in, so numbers that lie side by side are moved several at a time.
 @triton.jit(
-    do_not_specialize=["capacity", "heads", "index_stride", "slots_stride"],
+    do_not_specialize=["capacity", "heads", "kv_heads", "index_stride", "slots_stride"],
     do_not_specialize_on_alignment=["index", "slots"],
 )
 def _rotate(
@@ -179,6 +191,7 @@ def _rotate(
     key_epsilon,
     capacity,
     heads,
+    kv_heads,
     query_token_stride,
     query_head_stride,
     query_stride,
@@ -213,10 +226,11 @@ def _rotate(
     NORMED: tl.constexpr,
     OFFSET: tl.constexpr,
     ROUNDS: tl.constexpr,
+    HEADS: tl.constexpr,
 ):
-    """Program (token, head): first those of the query, then those of keys and values."""
+    """Program (token, some heads): first those of the query, then those of keys and values."""
     token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
+    part = tl.program_id(1)
     line = token
     if INDEXED:  # a masked token is at a negative position: any angles do
         line = tl.maximum(tl.load(index + token * index_stride), 0).to(tl.int64)
@@ -224,9 +238,15 @@ def _rotate(
     d = tl.arange(0, BLOCK_HALF)
     e = 2 * HALF + tl.arange(0, BLOCK_REST)
     like = out.dtype.element_ty
-    if head < heads:
+    of_query = tl.cdiv(heads, HEADS)
+    if part < of_query:
+        head = part * HEADS + tl.arange(0, HEADS)
+        inside = head < heads
         left, right, rest = _turned(
-            query + token * query_token_stride + head * query_head_stride,
+            query + token * query_token_stride,
+            head,
+            inside,
+            query_head_stride,
             query_stride,
             cos_at,
             cos_stride,
@@ -245,42 +265,49 @@ def _rotate(
             OFFSET,
             ROUNDS,
         )
-        out_at = out + (token * heads + head) * WIDTH
-        tl.store(out_at + d, left.to(like), mask=d < HALF)
-        tl.store(out_at + HALF + d, right.to(like), mask=d < HALF)
-        tl.store(out_at + e, rest.to(like), mask=e < WIDTH)
+        out_at = out + (token * heads + head)[:, None] * WIDTH
+        halves = inside[:, None] & (d < HALF)[None, :]
+        tl.store(out_at + d[None, :], left.to(like), mask=halves)
+        tl.store(out_at + HALF + d[None, :], right.to(like), mask=halves)
+        tl.store(out_at + e[None, :], rest.to(like), mask=inside[:, None] & (e < WIDTH)[None, :])
     else:
         slot = tl.load(slots + token * slots_stride).to(tl.int64)
-        if (slot >= 0) & (slot < capacity):
-            head -= heads
-            left, right, rest = _turned(
-                k + token * k_token_stride + head * k_head_stride,
-                k_stride,
-                cos_at,
-                cos_stride,
-                sin_at,
-                sin_stride,
-                key_weights,
-                key_weight_stride,
-                key_epsilon,
-                like,
-                WIDTH,
-                HALF,
-                BLOCK_HALF,
-                BLOCK_REST,
-                HALVED,
-                NORMED,
-                OFFSET,
-                ROUNDS,
-            )
-            store = keys.dtype.element_ty
-            keys_at = keys + slot * keys_slot_stride + head * keys_head_stride
-            tl.store(keys_at + d * keys_stride, _finite(left.to(store)), mask=d < HALF)
-            tl.store(keys_at + (HALF + d) * keys_stride, _finite(right.to(store)), mask=d < HALF)
-            tl.store(keys_at + e * keys_stride, _finite(rest.to(store)), mask=e < WIDTH)
-            f = tl.arange(0, BLOCK_V)
-            v_at = v + token * v_token_stride + head * v_head_stride
-            values_at = values + slot * values_slot_stride + head * values_head_stride
-            new = tl.load(v_at + f * v_stride, mask=f < VALUE_WIDTH, other=0.0)
-            new = new.to(values.dtype.element_ty)
-            tl.store(values_at + f * values_stride, _finite(new), mask=f < VALUE_WIDTH)
+        head = (part - of_query) * HEADS + tl.arange(0, HEADS)
+        inside = (head < kv_heads) & (slot >= 0) & (slot < capacity)
+        left, right, rest = _turned(
+            k + token * k_token_stride,
+            head,
+            inside,
+            k_head_stride,
+            k_stride,
+            cos_at,
+            cos_stride,
+            sin_at,
+            sin_stride,
+            key_weights,
+            key_weight_stride,
+            key_epsilon,
+            like,
+            WIDTH,
+            HALF,
+            BLOCK_HALF,
+            BLOCK_REST,
+            HALVED,
+            NORMED,
+            OFFSET,
+            ROUNDS,
+        )
+        store = keys.dtype.element_ty
+        at = keys + slot * keys_slot_stride + head[:, None] * keys_head_stride
+        halves = inside[:, None] & (d < HALF)[None, :]
+        tl.store(at + d[None, :] * keys_stride, _finite(left.to(store)), mask=halves)
+        tl.store(at + (HALF + d)[None, :] * keys_stride, _finite(right.to(store)), mask=halves)
+        behind = inside[:, None] & (e < WIDTH)[None, :]
+        tl.store(at + e[None, :] * keys_stride, _finite(rest.to(store)), mask=behind)
+        f = tl.arange(0, BLOCK_V)
+        v_at = v + token * v_token_stride + head[:, None] * v_head_stride
+        at = values + slot * values_slot_stride + head[:, None] * values_head_stride
+        of_values = inside[:, None] & (f < VALUE_WIDTH)[None, :]
+        new = tl.load(v_at + f[None, :] * v_stride, mask=of_values, other=0.0)
+        new = new.to(values.dtype.element_ty)
+        tl.store(at + f[None, :] * values_stride, _finite(new), mask=of_values)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -12,6 +13,7 @@ import torch
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.kernels import operators
+from stepweave.models.trial import TwoRows
 from stepweave.nodes.data import Proposal
 from stepweave.nodes.eagle import propose
 from stepweave.nodes.ops.proposal import published
@@ -19,7 +21,9 @@ from stepweave.nodes.ops.staging import Staging
 from stepweave.nodes.prepare_inputs import prepare_inputs, stage
 from stepweave.policies.acceptance import Coupled
 from stepweave.requests.batch import ScheduledRow, StepBatch
+from stepweave.testing.engines import tiny_pair
 from stepweave.testing.launches import Launches
+from stepweave.testing.models import tiny_eagle, tiny_model
 from tests.nodes import steps
 from tests.nodes.steps import (
     LIMITS,
@@ -39,10 +43,31 @@ PROCESSORS = 132
 K = 3
 
 
-def chain(most: int, style: str = "eagle3") -> Counter[str]:
-    """`K` drafts of two rows whose texts have at `most` so many tokens."""
-    target = CausalLM.load("embedded", invariant=False, merge=True)
-    head = EagleHead.load(f"embedded-{style}", target)
+@contextmanager
+def counting() -> Iterator[Launches]:
+    """What is started inside, as on a device of so many processors."""
+    with patch.object(operators, "processors", lambda device: PROCESSORS), Launches() as counted:
+        yield counted
+
+
+def forward(family: str, dtype: torch.dtype, rows: int = 2) -> tuple[Counter[str], tuple[str, ...]]:
+    """A pass of a small model with merged products over a token of each row, and its notes."""
+    model = tiny_model(family, dtype=dtype)
+    target = CausalLM.wrap(model, invariant=False, merge=True)
+    batch = TwoRows(target, 4).batch(*[(row, 0, 1) for row in range(rows)])
+    with counting() as counted:
+        target.forward(torch.arange(rows), batch)
+    return counted.counts, target.notes
+
+
+def chains(*most: int) -> list[Counter[str]]:
+    """`K` drafts of an EAGLE-3 head for two rows whose texts have at `most` so many tokens."""
+    target, _ = tiny_pair(torch.float32)
+    head = tiny_eagle(target, "eagle3", merge=True)
+    return [_chain(head, each) for each in most]
+
+
+def _chain(head: EagleHead, most: int) -> Counter[str]:
     batch = StepBatch(9, tuple(decoding(row, window=K + 1, most=most) for row in (2, 0)))
     limits = replace(LIMITS, draft_tokens=K)
     with patch.object(steps, "LIMITS", limits):
@@ -61,13 +86,12 @@ def chain(most: int, style: str = "eagle3") -> Counter[str]:
             kept=None,
             head=head,
             rule=Coupled(),
-            vocab_size=target.vocab_size,
+            vocab_size=head.vocab_size,
             limits=limits,
         )
 
-    with patch.object(operators, "processors", lambda device: PROCESSORS):
-        with torch.inference_mode(), Launches() as counted:
-            published(inputs, pending, None, proposal)
+    with torch.inference_mode(), counting() as counted:
+        published(inputs, pending, None, proposal)
     return counted.counts
 
 
@@ -77,7 +101,7 @@ def prepared(rows: Sequence[ScheduledRow]) -> Counter[str]:
     staged = stage(batch=known, staging=Staging(LIMITS))
     tables, past, drafts = block_tables(), history(), drafts_of({})
     progress = progress_of({0: (9, 6), 1: (8, 6)})
-    with Launches() as counted:
+    with counting() as counted:
         prepare_inputs(
             staging=staged,
             progress=progress,

@@ -1,0 +1,68 @@
+"""How many launches the parts of a step are where kernels run: exact, so that none is added unseen.
+
+The guide to GPUs has these numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from stepweave.requests.batch import ScheduledRow
+from tests.models.interpreter import Interpreter
+from tests.nodes.steps import chunk, decoding
+
+COUNTS = "tests.device.kernel_counts"
+
+
+def test_three_drafts_of_an_eagle3_head(interpreted: Interpreter) -> None:
+    """Where the host knows that no row comes to its end, and where one may."""
+    plain, near = interpreted(f"{COUNTS}:chains", 20, 32)
+    assert (plain.total(), near.total()) == (58, 62), (plain, near)
+
+
+@pytest.mark.parametrize(
+    ("rows", "launches"),
+    [
+        ((decoding(0, window=1, most=20), decoding(1, window=1, most=20)), 5),
+        ((decoding(0, window=1), decoding(1, window=1)), 7),
+        ((decoding(0, most=20), decoding(1, most=20)), 10),
+        ((decoding(0), decoding(1)), 12),
+        ((decoding(0, most=20), chunk(1, [3, 4, 5], prefix=())), 11),
+    ],
+    ids=["plain", "near its end", "drafts", "drafts, near their end", "with a prompt"],
+)
+def test_the_inputs_of_a_step(
+    interpreted: Interpreter, rows: tuple[ScheduledRow, ...], launches: int
+) -> None:
+    """The copy to the device is one of them; writing new blocks would be one more."""
+    counts: Counter[str] = interpreted(f"{COUNTS}:prepared", rows)
+    assert counts.total() == launches, counts
+
+
+LAYER = {"mm": 4, "_add_norm": 2, "_rotate": 1, "_attend_split": 1, "_merge_splits": 1, "_gated": 1}
+"""Of a layer with merged products whose rows do not occupy the device."""
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        "llama",
+        *(
+            pytest.param(family, marks=pytest.mark.nightly)
+            for family in ("qwen3", "mistral", "gemma2", "gemma3")
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.nightly)], ids=str
+)
+def test_a_layer_of_a_model(interpreted: Interpreter, family: str, dtype: torch.dtype) -> None:
+    counts, notes = interpreted(f"{COUNTS}:forward", family, dtype)
+    found = {name: counts[name] for name in LAYER}
+    # Beside those of the layers: the norm with which the first begins, and the output layer.
+    outside = {"_add_norm": 1, "mm": 1}
+    assert found == {name: 3 * each + outside.get(name, 0) for name, each in LAYER.items()}
+    assert not any("did not fuse" in note for note in notes), notes

@@ -115,7 +115,7 @@ class CausalLM:
                 make_invariant(model)
             self._watch_hidden()
             if compile == "off" and not invariant and takes(self.device, self.dtype):
-                self.notes += self._fuse().notes()
+                self.notes += self._fuse()
             if compile == "layer":
                 here = self._decoder_layers()[self.layers.start : self.layers.stop]
                 self._compiled = CompiledLayers(self.name, here)
@@ -132,8 +132,8 @@ class CausalLM:
 
         trial.first_invariant(least_tiles(self.hf) if self.invariant else (1,), attempt)
 
-    def _fuse(self) -> fusing.Fusing:
-        """Run what stands between the products of its layers by kernels."""
+    def _fuse(self) -> tuple[str, ...]:
+        """Run what stands between the products of its layers by kernels; notes for people."""
         here = self._decoder_layers()[self.layers.start : self.layers.stop]
         ids = trial.token_ids(self)[:3]
         positions = torch.arange(len(ids), device=self.device)
@@ -142,7 +142,11 @@ class CausalLM:
             given = {"attention_mask": None, "paged": paged, "paged_invariant": False}
             self.call(ids[None], position_ids=positions[None], **given)
 
-        return fusing.fuse(here, self._decoder() or self._base, call)
+        try:
+            return fusing.fuse(here, self._decoder() or self._base, call).notes()
+        except Exception as error:  # of a kernel that does not compile for this device
+            fusing.undo(self.hf)
+            return (f"fused no layer: {shortly(error)}",)
 
     @classmethod
     def load(

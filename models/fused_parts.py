@@ -44,9 +44,9 @@ class FusedMlp:
         """`[..., H]` of `x[..., H]`."""
         from .kernels import gate
 
-        given = (self.module.gate_proj(x), self.module.up_proj(x))
+        opened, up = self.module.gate_proj(x), self.module.up_proj(x)
         with current(x.device):
-            inner = gate.gated(*(each.flatten(0, -2) for each in given), self.activation)
+            inner = gate.gated(opened.flatten(0, -2), up.flatten(0, -2), self.activation)
         out: Tensor = self.module.down_proj(inner.view(*x.shape[:-1], -1))
         return out
 

@@ -250,8 +250,8 @@ def _attention(module: nn.Module, seen: _Seen) -> _Attention | None:
     if not (isinstance(angles, tuple) and len(angles) == 2 and call.attends < len(seen.attended)):
         return None
     attended = seen.attended[call.attends]
-    norms = _norms_of_heads(module, attended.key.shape[-1])
-    if norms == ():
+    known, norms = _norms_of_heads(module, attended.key.shape[-1])
+    if not known:
         return None
     fused = FusedAttention(part, attended.key.shape[-1], attended.how, norms)
     out = maps[3](attended.out.flatten(1))  # type: ignore[misc]
@@ -275,22 +275,18 @@ def _turns_alike(fused: FusedAttention, angles: Angles, x: Tensor, wanted: _Atte
     return all(closest(own[0].transpose(0, 1), [ours]) is not None for own, ours in pairs)
 
 
-def _norms_of_heads(module: nn.Module, width: int) -> tuple[Norm, Norm] | tuple[()] | None:
-    """Norms of each query and key; None if there are none, `()` if they are of no known form."""
-    found = [getattr(module, name, None) for name in ("q_norm", "k_norm")]
-    if found == [None, None]:
-        return None
-    forms = [
-        each.__dict__["forward"].norm
-        if isinstance(each, nn.Module) and isinstance(each.__dict__.get("forward"), _Normed)
-        else None
-        for each in found
-    ]
-    query, key = forms
-    if query is None or key is None or len(query.weight) != width or len(key.weight) != width:
-        return ()
+def _norms_of_heads(module: nn.Module, width: int) -> tuple[bool, tuple[Norm, Norm] | None]:
+    """Whether norms of queries and keys are of a known form, and which; None if there are none."""
+    query, key = (_form(getattr(module, name, None)) for name in ("q_norm", "k_norm"))
+    if query is None or key is None:
+        return not (hasattr(module, "q_norm") or hasattr(module, "k_norm")), None
     alike = (query.offset, query.rounds) == (key.offset, key.rounds)
-    return (query, key) if alike else ()
+    return alike and len(query.weight) == len(key.weight) == width, (query, key)
+
+
+def _form(module: nn.Module | None) -> Norm | None:
+    forward = None if module is None else module.__dict__.get("forward")
+    return forward.norm if isinstance(forward, _Normed) else None
 
 
 def _fuse_layer(layer: nn.Module, seen: _Seen, handing: dict[nn.Module, _Normed]) -> bool:

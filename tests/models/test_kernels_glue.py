@@ -63,11 +63,16 @@ def rotated(**given: Tensor) -> Any:
 def _rotated(**given: Tensor) -> Any:
     from stepweave.models.kernels.rotate import rotate
 
-    angles = Angles(given["cos"], given["sin"], given["index"])
-    norms = (Norm(given["weight"], EPSILON), Norm(2 * given["weight"], EPSILON))
-    names = ("query", "k", "v")
-    where = (given["keys"], given["values"], given["slots"])
-    out = rotate(*(given[each] for each in names), angles, *where, norms=norms)  # type: ignore[call-arg,arg-type]
+    out = rotate(
+        given["query"],
+        given["k"],
+        given["v"],
+        Angles(given["cos"], given["sin"], given["index"]),
+        given["keys"],
+        given["values"],
+        given["slots"],
+        norms=(Norm(given["weight"], EPSILON), Norm(2 * given["weight"], EPSILON)),
+    )
     return out, given["keys"], given["values"]
 
 
@@ -247,7 +252,10 @@ def test_positions_ahead_are_those_of_the_plain_program(
     given = (tables, first, 3, 4, reach, torch.tensor([3, 1, 2, 3, 0]))
     wanted, found = places.ahead(*given), interpreted(f"{__name__}:_ahead", *given)
     for one, other in zip(wanted, found, strict=True):
-        assert (one is None and other is None) or torch.equal(one, other)
+        if one is None or other is None:
+            assert one is other
+        else:
+            assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,10 @@ _TRIED = 2  # rows of random numbers
 
 
 def add_norm(x: Tensor, addend: Tensor | None, norm: Norm, **more: Any) -> tuple[Tensor, Tensor]:
-    """`kernels.add_norm` of `x[T, H]` and `addend[T, H]`, on their device: sums and their norm."""
+    """`[T, H]`, `[T, H]`: sums of `x[T, H]` and `addend[T, H]`, and their norm.
+
+    It is `kernels.add_norm`, on their device.
+    """
     from .kernels import add_norm as kernel
 
     with current(x.device):
@@ -143,7 +146,7 @@ def mlp_of(module: nn.Module, like: Tensor, alike: FusedMlp | None = None) -> Fu
 
 
 def closest(wanted: object, found: Iterable[Tensor]) -> int | None:
-    """Which of `found`, `[...]` each, is nearest to `wanted[...]`; None: none but for rounding.
+    """Which of `found[...]` is nearest to `wanted[...]`; None if all differ by more than rounding.
 
     Sums are taken in another order and rounded once more or less, which is a unit in the last
     place of each number; the form of a part makes far more.

@@ -242,6 +242,7 @@ def without_ranks(graph: StepGraph) -> StepGraph:
             each,
             reads=tuple(Read(plain(read.name), read.carry) for read in each.reads),
             writes=tuple(map(plain, each.writes)),
+            classes=tuple((plain(name), users) for name, users in each.classes),
         )
 
     nodes = (

@@ -148,6 +148,18 @@ def is_lease_wait(wait: Wait) -> bool:
     return {each.hazard for each in wait.protects} == {"LEASE"}
 
 
+def without(plan: Plan, wait: Wait) -> Plan:
+    """The plan without a wait, and without the one that puts the launches in its order."""
+    ops = plan.graph.vertices
+    launches = (ops[wait.source].launch, ops[wait.target].launch)
+
+    def is_of(other: Wait) -> bool:
+        only = {each.hazard for each in other.protects} == {"LAUNCH"}
+        return other is wait or (only and (other.source, other.target) == launches)
+
+    return replace(plan, waits=tuple(each for each in plan.waits if not is_of(each)))
+
+
 def nearer(plan: Plan, wait: Wait) -> Plan:
     """The plan with a wait one step nearer, and the launches in the order that this asks for."""
     ops = plan.graph.vertices

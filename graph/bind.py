@@ -144,7 +144,15 @@ class Binder:
         for use in self._uses:
             if name in use.writes:
                 return use.node
-        return next((use.node for use in self._uses if name in use.touches()), None)
+        typed = (use for use in self._uses for p, s in use.states.items() if s == name)
+        declaring = (u.node for u in typed if any(self._declares(u, name)))
+        return next(declaring, next((u.node for u in self._uses if name in u.touches()), None))
+
+    @staticmethod
+    def _declares(use: _Use, state: str) -> Iterator[bool]:
+        """Whether a parameter has the state itself, and not only its name."""
+        for parameter, name in use.states.items():
+            yield name == state and isinstance(use.op.parameters[parameter].of, State)
 
     def nodes(self, *, bodies: bool) -> list[Node]:
         """The nodes with the ops that their functions declare; without `bodies` for a look only."""
@@ -199,7 +207,8 @@ class Binder:
             elif each.role in ("state", "update") and self._asked_for(node, each):
                 use.states[name] = each.name
                 if each.role == "update":
-                    self._known(node, each)
+                    if not each.optional:
+                        self._known(node, each)
                     use.updates.add(each.name)
         return use
 

@@ -30,6 +30,7 @@ from .values import (
     BATCH,
     BLOCKS,
     DIVIDED,
+    HOST_BLOCKS,
     HOST_SAMPLED,
     REQUEST_SLOTS,
     REQUESTS,
@@ -147,7 +148,7 @@ def _writers(value: str) -> list[str]:
 
 def _check_states(graph: StepGraph) -> None:
     """The engine makes each state, and orders the owners of keys that it hands out."""
-    pools = (REQUEST_SLOTS, BLOCKS)
+    pools = (REQUEST_SLOTS, BLOCKS, HOST_BLOCKS)
     for state in graph.states.values():
         wrong = None
         if state.make is None:
@@ -155,7 +156,7 @@ def _check_states(graph: StepGraph) -> None:
         elif state.keys is not None and state.keys not in pools:
             wrong = (
                 f"has keys of no pool: {state.keys!r}{did_you_mean(state.keys, pools)}. Say "
-                "`keys=REQUEST_SLOTS` or `keys=BLOCKS`"
+                "`keys=REQUEST_SLOTS`, `keys=BLOCKS` or `keys=HOST_BLOCKS`"
             )
         if wrong:
             users = (

@@ -21,6 +21,7 @@ NODES, DRAFTERS = "stepweave.nodes", "stepweave.drafters"  # groups of entry poi
 
 _BUILT_IN = (
     "schedule",
+    "swap",
     "prepare_inputs",
     "forward",
     "bitmask",

@@ -116,6 +116,12 @@ Such a state may say `lookback`, how many tokens back its readers look (without 
 and `tail`, how many tokens after a block its contents depend on. See `PagedCache`.
 """
 
+HOST_BLOCKS = "host_blocks"
+"""The pool of blocks in host memory, as `keys` of a state that has a part for each.
+
+Such a state says `num_blocks`, how many it has.
+"""
+
 VOCAB_GUESS = 131_072
 """Vocabulary for sizes in bytes that are needed before a model is loaded."""
 

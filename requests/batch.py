@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from .params import SamplingParams
+from .swap import Swaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +97,13 @@ class StepBatch:
 
     `padding`: with how many rows of no request the step is rounded up to a size that comes up
     again and again, for captured graphs; then every row has the widest window and the longest
-    block table too. None: sizes are as they are.
+    block table too. None: sizes are as they are. `swaps`: KV blocks to copy before any row runs.
     """
 
     step: int
     rows: tuple[ScheduledRow, ...] = ()
     padding: int | None = None
+    swaps: Swaps | None = None
 
     def __bool__(self) -> bool:
         return bool(self.rows)

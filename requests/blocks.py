@@ -21,6 +21,7 @@ from .limits import Limits
 from .pools import KeyPool, Leases, one_class
 from .prefix_cache import PrefixCache, block_hash, empty_hash
 from .request import Request
+from .swap import SWAP, SwapSpace
 
 ONE_CLASS = one_class()
 
@@ -68,6 +69,8 @@ class BlockManager:
         prefix_cache: bool = False,
         cache_tail: int = 0,
         sliding_window: int | None = None,
+        host_blocks: int = 0,
+        host_leases: Leases = ONE_CLASS,
     ) -> None:
         if cache_tail < 0:
             raise ValueError(f"cache_tail must be at least 0, not {cache_tail}")
@@ -81,6 +84,7 @@ class BlockManager:
             leases,
             evicted=None if self.cache is None else self.cache.forget,
         )
+        self.swap = SwapSpace(host_blocks, self.pool, leases, host_leases)
         self.prefix_queries = 0  # tokens looked up in the prefix cache at admissions
         self.prefix_hits = 0  # tokens of them that were found
         self.freed_by_window = 0  # blocks given back below the sliding window
@@ -96,21 +100,34 @@ class BlockManager:
         Sets `blocks`, `prefilled` and `prefill_target` of the request, if there is room.
         """
         found, need = self._wanted(request)
-        if self.pool.available(step, without=found) < need:
+        back = self._kept_after(request, len(found))
+        if self.pool.available(step, without=found) < need or self.swap.is_leaving(request.uid):
+            return False
+        if back and self.pool.available(step, without=found, users=SWAP) < back:
             return False
         self.pool.share(found)
-        fresh = self.pool.grant(need, step)
+        filled = self.pool.grant(back, step, SWAP) if back else []
+        fresh = self.pool.grant(need - back, step)
+        assert filled is not None, "available() said so"
         assert fresh is not None, "available() said so"
-        request.blocks = [*found, *fresh]
-        request.prefilled = hit = len(found) * self.limits.block_size
+        request.blocks = [*found, *filled, *fresh]
+        if self.swap.blocks_of(request.uid):
+            self.swap.come_back(request.uid, len(found), filled, step)
+        hit = len(found) * self.limits.block_size
+        request.prefilled = cached = hit + back * self.limits.block_size
         if request.preemptions == 0:
             request.cached_tokens = hit
         if self._cache_for(request) is not None:
             self.prefix_queries += request.prefill_target
             self.prefix_hits += hit
         names = self._record(request).names
-        self._records[request.uid] = _Record(names, request.long, hit, hit, len(found))
+        self._records[request.uid] = _Record(names, request.long, cached, cached, len(found))
         return True
+
+    def _kept_after(self, request: Request, found: int) -> int:
+        """How many blocks after the first `found` can be filled from the host."""
+        most = (request.prefill_target - 1) // self.limits.block_size
+        return max(0, min(self.swap.blocks_of(request.uid), most) - found)
 
     def fits_without(self, request: Request, victims: Sequence[Request], step: int) -> bool:
         """Whether there is room for `request` once the victims' blocks are free to grant."""
@@ -119,7 +136,7 @@ class BlockManager:
         freed = sum(
             self.pool.users(block) == count for block, count in theirs.items() if block not in found
         )
-        released = self.pool.resting(without=found) + freed
+        released = self.pool.resting(without=found) + freed + len(self.swap.leaving)
         return self.pool.available(step, without=found) + released >= need
 
     def _wanted(self, request: Request) -> tuple[list[int], int]:
@@ -199,6 +216,20 @@ class BlockManager:
             self.freed_by_window += len(passed)
             record.passed = max(record.passed, last)
 
+    def swap_out(self, request: Request, step: int) -> None:
+        """Keep what is in place of a request that gives way, if the host has room for it.
+
+        Where others share its blocks, or its window has left some behind, it is computed again.
+        """
+        self._enter(request)
+        tail = self._tail if request.speculates else 0
+        count = min(self._in_place(request), request.settled - tail) // self.limits.block_size
+        blocks = request.blocks[:count]
+        if all(self.pool.users(block) == 1 for block in blocks) and self.swap.leave(
+            request.uid, blocks, request.last_step, step
+        ):
+            request.blocks[:count] = [SCRATCH_BLOCK] * count
+
     # -- the end ---------------------------------------------------------------------------
 
     def release(self, request: Request) -> None:
@@ -211,6 +242,7 @@ class BlockManager:
     def forget(self, request: Request) -> None:
         """The request has ended."""
         self._records.pop(request.uid, None)
+        self.swap.drop(request.uid)
 
     def forget_all(self) -> None:
         """Empty the prefix cache. Nobody holds blocks: steps were abandoned half-way.
@@ -219,6 +251,7 @@ class BlockManager:
         step never got there, and which blocks these are is not known any more.
         """
         self._records.clear()
+        self.swap.drop_all()
         self.pool.keep_nothing()
 
     def check_conservation(self, running: Iterable[Request]) -> None:
@@ -227,7 +260,9 @@ class BlockManager:
         Raises `PoolError`.
         """
         self.pool.check_conservation()
+        self.swap.check_conservation()
         listed = Counter(block for request in running for block in _held(request))
+        listed.update(self.swap.leaving)
         users = {block: self.pool.users(block) for block in self.pool.held}
         assert users == listed, "blocks leaked, or shared without being counted"
         if self.cache is not None:

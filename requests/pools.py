@@ -4,7 +4,8 @@ Releasing a key on the host does not touch what it names: steps already schedule
 and write there. So a key comes back with the last step that was scheduled with it, and may be
 granted at step j only if the graph orders that step's accesses before those of step j. The
 distance that takes is a lease of the plan (`graph.planner.leases`), by the class of who had the key
-and of who gets it; on one stream it is 1. A key in a pool rests until any class may have it.
+and of who gets it; on one stream it is 1. Each later user counts with each earlier one, since
+those who only read hand nothing on.
 
 A key may have several users who only read what it names. It is released when the last of them
 gives it back, and the rule counts the last step of any of them. What is worth keeping stays
@@ -71,18 +72,21 @@ class KeyPool:
         self._users: dict[int, int] = {}
         self._quarantine: dict[int, bool] = {}  # key -> whether it is worth keeping
         self._idle: OrderedDict[int, None] = OrderedDict()  # least recently released first
-        self._ready: dict[int, int] = {}  # key -> first step to grant at; none: any
-        self._rest: dict[str, int] = {}  # by class of users: until any other may have it
-        for (source, _), steps in leases.items():
-            self._rest[source] = max(steps, self._rest.get(source, 1))
+        self._ready: dict[int, dict[str, int]] = {}  # key -> class -> first step to grant at
+        self._next: dict[str, list[tuple[str, int]]] = {}  # class -> who may have it, and when
+        for (source, target), steps in (leases or one_class()).items():
+            self._next.setdefault(source, []).append((target, steps))
         self._evicted = evicted
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def available(self, step: int, *, without: Collection[int] = ()) -> int:
+    def available(self, step: int, *, without: Collection[int] = (), users: str = OWNER) -> int:
         """How many keys may be granted at `step`, if nobody takes those in `without`."""
         self._mature(step)
+        if users != OWNER:
+            loose = (key for key in (*self._free, *self._idle) if key not in without)
+            return sum(self._is_ready(key, users, step) for key in loose)
         return len(self._free) + len(self._idle) - sum(key in self._idle for key in without)
 
     def resting(self, *, without: Collection[int] = ()) -> int:
@@ -91,11 +95,10 @@ class KeyPool:
 
     def grant(self, count: int, step: int, users: str = OWNER) -> list[int] | None:
         """`count` keys for use from `step` on, or None if there are not so many."""
-        if count > self.available(step):
+        if count > self.available(step, users=users):
             return None
-        keys = [self._free.popleft() if self._free else self._evict() for _ in range(count)]
+        keys = [self._take(step, users) for _ in range(count)]
         for key in keys:
-            self._ready.pop(key, None)
             self._users[key] = 1
             if self.watch is not None:
                 self.watch(Change(key, users, step, granted=True))
@@ -126,19 +129,31 @@ class KeyPool:
 
         Those in `keep` stay idle when their last user is gone. Raises `PoolError`.
         """
-        rest = self._rest.get(users, 1)
+
         for key in keys:
             holders = self._users.get(key, 0)
             if not holders:
                 raise PoolError(f"key {key} was released, but no request holds it")
-            self._ready[key] = max(self._ready.get(key, 0), last_step + rest)
-            if self.watch is not None:
-                self.watch(Change(key, users, last_step, granted=False))
+            self._had(key, users, last_step)
             if holders > 1:
                 self._users[key] = holders - 1
                 continue
             del self._users[key]
             self._quarantine[key] = key in keep
+
+    def hand_over(
+        self, keys: Iterable[int], last_step: int, users: str, then: str, step: int
+    ) -> None:
+        """Held keys pass from users last scheduled in `last_step` to others, from `step` on.
+
+        Raises `PoolError` for a key that has not just one holder, or not so soon.
+        """
+        for key in keys:
+            self._had(key, users, last_step)
+            if self._users.get(key, 0) != 1 or not self._is_ready(key, then, step):
+                raise PoolError(f"key {key} cannot pass from {users!r} to {then!r} in step {step}")
+            if self.watch is not None:
+                self.watch(Change(key, then, step, granted=True))
 
     def keep_nothing(self) -> None:
         """What released keys name is worth nothing any more: they rest or are free like others."""
@@ -168,6 +183,32 @@ class KeyPool:
         """Keys without a user whose contents are worth keeping."""
         return frozenset(self._idle) | {key for key, keep in self._quarantine.items() if keep}
 
+    def _had(self, key: int, users: str, last_step: int) -> None:
+        """Users of that class had the key in `last_step` at last: when may whom have it?"""
+        ready = self._ready.setdefault(key, {})
+        for target, steps in self._next.get(users, ()):
+            ready[target] = max(last_step + steps, ready.get(target, 0))
+        if self.watch is not None:
+            self.watch(Change(key, users, last_step, granted=False))
+
+    def _is_ready(self, key: int, users: str, step: int) -> bool:
+        return self._ready.get(key, {}).get(users, 0) <= step
+
+    def _take(self, step: int, users: str) -> int:
+        """A key that is free, else the idle one that was released first; one must be ready."""
+        if users == OWNER:  # as all that is free or idle is for them
+            return self._free.popleft() if self._free else self._evict()
+        for found in (self._free, self._idle):
+            for key in found:
+                if self._is_ready(key, users, step):
+                    if key in self._idle:
+                        del self._idle[key]
+                        self._forget(key)
+                    else:
+                        self._free.remove(key)
+                    return key
+        raise AssertionError("available() said so")
+
     def _evict(self) -> int:
         key, _ = self._idle.popitem(last=False)
         self._forget(key)
@@ -178,7 +219,7 @@ class KeyPool:
             self._evicted(key)
 
     def _mature(self, step: int) -> None:
-        for key in [key for key in self._quarantine if self._ready[key] <= step]:
+        for key in [key for key in self._quarantine if self._is_ready(key, OWNER, step)]:
             if self._quarantine.pop(key):
                 self._idle[key] = None
             else:

@@ -54,7 +54,7 @@ class StepRows:
             if victims is None:
                 return None
             for each in victims:
-                self._table.preempt(each)
+                self._table.give_way(each)
             if not self._table.admit(request, self._now):
                 return view.priority
         return None
@@ -140,6 +140,8 @@ class StepRows:
                 blocked = True  # nobody overtakes; but those that run go on, or none would end
                 self._decisions.no_memory()
                 continue
+            if self._blocks.swap.is_awaited(request.uid, self._now):
+                continue  # its blocks are still being filled
             prefix = self._blocks.pending_prefix(request)
             if prefix > room:
                 blocked = True
@@ -221,6 +223,8 @@ class StepRows:
         if need > 0 and promised is not None and request.params.priority > promised:
             return False
         while need > 0 and not self._blocks.extend(request, need, self._now):
+            if len(self._blocks.swap.leaving) >= need:
+                return False  # there is room as soon as these are copied out
             priority = request.params.priority
             other = self._decisions.victim(
                 [
@@ -231,5 +235,5 @@ class StepRows:
             )
             if other == request.uid:
                 return False
-            self._table.preempt(self._requests[other])
+            self._table.give_way(self._requests[other])
         return True

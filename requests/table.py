@@ -47,8 +47,8 @@ More than any executor lets a step be ahead of another.
 class RequestTable:
     """All requests of an engine, and the rows and KV blocks they hold.
 
-    `prefix_cache`, `cache_tail` and `sliding_window` are those of `BlockManager`. `policies` decide
-    when steps are scheduled, who runs and who gives way. `apart`: after how many steps a row that
+    `prefix_cache`, `cache_tail`, `sliding_window` and `host_blocks` are those of `BlockManager`.
+    `policies` decide when steps are scheduled, who runs and who gives way. `apart`: after how many steps a row that
     decodes finds what its last step handed on. In `grammars` are those of the requests that are
     being served: batches name them by the request. What is settled is counted in `totals`.
     Requests come by `inbox`, by default one of its own. A `witness` compares what steps come to
@@ -64,6 +64,8 @@ class RequestTable:
         prefix_cache: bool = False,
         cache_tail: int = 0,
         sliding_window: int | None = None,
+        host_blocks: int = 0,
+        host_leases: Leases = ONE_CLASS,
         apart: int = 1,
         policies: Policies | None = None,
         grammars: GrammarsInUse | None = None,
@@ -94,6 +96,8 @@ class RequestTable:
             prefix_cache=prefix_cache,
             cache_tail=cache_tail,
             sliding_window=sliding_window,
+            host_blocks=host_blocks,
+            host_leases=host_leases,
         )
         self.steps = 0  # steps with at least one row
         self.preemptions = 0
@@ -109,7 +113,12 @@ class RequestTable:
     @property
     def pools(self) -> Mapping[str, KeyPool]:
         """The pools that it grants keys of, by the name that keyed states give (`State.keys`)."""
-        return {"request_slots": self.request_slots, "blocks": self.blocks.pool}
+        blocks = self.blocks
+        return {
+            "request_slots": self.request_slots,
+            "blocks": blocks.pool,
+            "host_blocks": blocks.swap.host,
+        }
 
     # -- arrivals --------------------------------------------------------------------------
 
@@ -221,6 +230,7 @@ class RequestTable:
         if self._open and not self.requests and not in_flight:
             idle_s = self._await_arrival()
             self._take_in()
+        self.blocks.swap.begin(self._past + step)
         for request in self.phases.running:
             self.blocks.keep_up(request)
             if self.limits.is_long(request.settled) and not request.long:
@@ -229,7 +239,9 @@ class RequestTable:
         if rows:
             self.steps += 1
             self.totals.steps += 1
-        elif not any(request.in_flight.steps for request in self.requests.values()):
+        elif not any(
+            request.in_flight.steps for request in self.requests.values()
+        ) and not self.blocks.swap.any_awaited(self._past + step):
             self.decisions.nobody_runs()
         self._uncommitted.append(sum(row.queries for row in rows))
         self._batches.append((step, tuple([row.request.uid for row in rows])))
@@ -237,7 +249,7 @@ class RequestTable:
             self.counts.scheduled(self._count(step, len(rows), idle_s))
         if self.witness is not None:
             self.witness.decided(step, "schedule", _said_of(rows))
-        return StepBatch(step, tuple(rows))
+        return StepBatch(step, tuple(rows), swaps=self.blocks.swap.take())
 
     def _await_arrival(self) -> float:
         """Until something comes, or `IDLE_WAIT_S`; how many seconds that took."""
@@ -282,6 +294,7 @@ class RequestTable:
         self._batches.clear()
         for request in (*self.requests.values(), *self.ended.values()):
             request.begin_run()
+        self.blocks.swap.drop_all()
         for request in self.phases.running:
             self.preempt(request)
 
@@ -384,6 +397,11 @@ class RequestTable:
         request.preemptions += 1
         self.preemptions += 1
         self.totals.preemptions += 1
+
+    def give_way(self, request: Request) -> None:
+        """Preempt a request for others: what is in place may wait on the host. Raises nothing."""
+        self.blocks.swap_out(request, self._past + self._step)
+        self.preempt(request)
 
     def finish(self, request: Request, reason: FinishReason, error: str | None = None) -> None:
         """End a request once; later calls change nothing. Its output is delivered when all that

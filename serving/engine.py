@@ -31,6 +31,7 @@ from ..nodes.values import (
     ACCEPTANCE,
     BLOCKS,
     BUCKETS,
+    HOST_BLOCKS,
     LIMITS,
     LINKS,
     LOADING,
@@ -121,6 +122,9 @@ class Engine:
         policies = self.policies
         if not isinstance(policies.admission, Eager) and not may_be_delayed(self.plan):
             policies = replace(policies, admission=Eager())
+        hosts: list[Any] = [
+            self._states[state.name] for state in self._lasting if state.keys == HOST_BLOCKS
+        ]
         return RequestTable(
             self.limits,
             slot_leases=pool_leases(self.plan, REQUEST_SLOTS),
@@ -128,6 +132,8 @@ class Engine:
             prefix_cache=self.prefix_cache,
             cache_tail=max((getattr(cache, "tail", 0) for cache in caches), default=0),
             sliding_window=max(known) if caches and len(known) == len(windows) else None,
+            host_blocks=min((host.num_blocks for host in hosts), default=0),
+            host_leases=pool_leases(self.plan, HOST_BLOCKS),
             apart=handed_on_after(self.plan),
             policies=policies,
             totals=self.totals,

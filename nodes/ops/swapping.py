@@ -1,0 +1,51 @@
+"""KV blocks in pinned host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ...models.paged_cache import PagedCache
+from ...requests.swap import Swaps
+from .transfer import pinned
+
+
+class HostBlocks:
+    """A place on the host for `num_blocks` blocks of each cache that is swapped.
+
+    Memory for a cache is taken when the first of its blocks comes.
+    """
+
+    def __init__(self, num_blocks: int, device: torch.device) -> None:
+        self.num_blocks = num_blocks
+        self._device = device
+        self._stores: dict[str, list[Tensor]] = {}
+
+    @torch.inference_mode()
+    def swap(self, caches: Mapping[str, PagedCache | None], swaps: Swaps) -> None:
+        """Copy the blocks of `swaps.out` here, then those of `swaps.into` back to the caches."""
+        for name, cache in caches.items():
+            if cache is None:
+                continue
+            stores = (*cache.keys, *cache.values)
+            for there, here in zip(stores, self._of(name, cache), strict=True):
+                blocks = there.view(cache.num_blocks, cache.block_size, *there.shape[1:])
+                for block, kept in swaps.out:
+                    here[kept].copy_(blocks[block], non_blocking=True)
+                for kept, block in swaps.into:
+                    blocks[block].copy_(here[kept], non_blocking=True)
+
+    def _of(self, name: str, cache: PagedCache) -> list[Tensor]:
+        """`[num_blocks, block_size, heads, dim]` for each tensor of a cache."""
+        if name not in self._stores:
+            self._stores[name] = [
+                pinned(
+                    *(self.num_blocks, cache.block_size, *store.shape[1:]),
+                    dtype=store.dtype,
+                    device=self._device,
+                )
+                for store in (*cache.keys, *cache.values)
+            ]
+        return self._stores[name]

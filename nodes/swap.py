@@ -1,0 +1,82 @@
+"""swap: copy KV blocks of requests that gave way to host memory, and back when they resume.
+
+The copies run on a stream of their own, beside forward passes that use other blocks: the KV cache
+is keyed, and a block passes between its request and the copy by a lease of the plan. Which blocks
+are copied in a step is decided with its rows (`requests/swap.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ..graph.declare import op
+from ..graph.node import State, Value
+from ..graph.parameters import given, optional_update, read, settings, update
+from ..requests.swap import SWAP
+from .kind import NodeKind
+from .options import Options
+from .values import BATCH, DEVICE, HOST_BLOCKS, KV
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..models.paged_cache import PagedCache
+    from ..requests.batch import StepBatch
+    from ..requests.swap import Swaps
+    from .ops.swapping import HostBlocks
+
+
+class SwapOptions(Options):
+    """Where blocks wait."""
+
+    blocks: int = Field(
+        default=256,
+        ge=1,
+        le=1 << 24,
+        description="KV blocks in pinned host memory. A request that gives way when they are full "
+        "is computed again when it resumes.",
+    )
+
+
+def _new_host_kv(
+    options: SwapOptions = settings(SwapOptions), device: torch.device = given(DEVICE)
+) -> HostBlocks:
+    from .ops.swapping import HostBlocks
+
+    return HostBlocks(options.blocks, device)
+
+
+HOST_KV: State[HostBlocks] = State("host_kv", make=_new_host_kv, keys=HOST_BLOCKS, across="own")
+"""Keys and values of requests that gave way, in pinned host memory."""
+SWAPS: Value[Swaps | None] = Value("swaps", "pinned", "fresh")
+"""Which blocks the step copies."""
+
+
+@op(writes=SWAPS)
+def list_swaps(batch: StepBatch = read(BATCH)) -> Swaps | None:
+    """The copies that were decided with the rows."""
+    return batch.swaps
+
+
+@op
+def swap(
+    swaps: Swaps | None = read(SWAPS),
+    host: HostBlocks = update(HOST_KV),
+    kv: PagedCache = update(KV, users=SWAP),
+    draft_kv: PagedCache | None = optional_update("draft_kv", users=SWAP),
+) -> None:
+    """Copy blocks out, then blocks back, of the target's cache and of the drafter's."""
+    if swaps is not None:
+        host.swap({"kv": kv, "draft_kv": draft_kv}, swaps)
+
+
+KIND = NodeKind(
+    "swap",
+    "copy KV blocks of requests that gave way to pinned host memory, and back",
+    host=(list_swaps,),
+    device=(swap,),
+    stream="swap",
+    options=SwapOptions,
+)

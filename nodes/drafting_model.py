@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..graph.node import State
 from ..graph.parameters import Resource, given
 from ..requests.limits import Limits
-from .values import BLOCKS, LIMITS, TARGET
+from .values import BLOCKS, DRAFT_KV, LIMITS, TARGET
 
 if TYPE_CHECKING:
     from ..models.causal_lm import CausalLM
@@ -40,4 +40,4 @@ def cache_of(model: Resource[M]) -> State[PagedCache]:
     def new_cache(model: M = given(model), limits: Limits = given(LIMITS)) -> PagedCache:
         return model.new_cache(limits.cache_blocks, limits.block_size)
 
-    return State("draft_kv", make=new_cache, keys=BLOCKS)
+    return State(DRAFT_KV, make=new_cache, keys=BLOCKS)

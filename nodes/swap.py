@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ..graph.declare import op
-from ..graph.node import State, Value
+from ..graph.node import State
 from ..graph.parameters import given, optional_update, read, settings, update
 from ..requests.swap import SWAP
 from .kind import NodeKind
 from .options import Options
-from .values import BATCH, DEVICE, HOST_BLOCKS, KV
+from .values import BATCH, DEVICE, DRAFT_KV, HOST_BLOCKS, KV, SWAPS
 
 if TYPE_CHECKING:
     import torch
@@ -50,8 +50,6 @@ def _new_host_kv(
 
 HOST_KV: State[HostBlocks] = State("host_kv", make=_new_host_kv, keys=HOST_BLOCKS, across="own")
 """Keys and values of requests that gave way, in pinned host memory."""
-SWAPS: Value[Swaps | None] = Value("swaps", "pinned", "fresh")
-"""Which blocks the step copies."""
 
 
 @op(writes=SWAPS)
@@ -65,11 +63,11 @@ def swap(
     swaps: Swaps | None = read(SWAPS),
     host: HostBlocks = update(HOST_KV),
     kv: PagedCache = update(KV, users=SWAP),
-    draft_kv: PagedCache | None = optional_update("draft_kv", users=SWAP),
+    draft_kv: PagedCache | None = optional_update(DRAFT_KV, users=SWAP),
 ) -> None:
     """Copy blocks out, then blocks back, of the target's cache and of the drafter's."""
     if swaps is not None:
-        host.swap({"kv": kv, "draft_kv": draft_kv}, swaps)
+        host.swap((kv, draft_kv), swaps)
 
 
 KIND = NodeKind(
@@ -77,6 +75,6 @@ KIND = NodeKind(
     "copy KV blocks of requests that gave way to pinned host memory, and back",
     host=(list_swaps,),
     device=(swap,),
-    stream="swap",
+    stream="swapping",
     options=SwapOptions,
 )

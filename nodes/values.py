@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..models.paged_cache import PagedCache
     from ..policies.acceptance import Acceptance
     from ..requests.batch import StepBatch
+    from ..requests.swap import Swaps
     from ..requests.table import RequestTable
     from .data import (
         DraftTable,
@@ -116,6 +117,8 @@ Such a state may say `lookback`, how many tokens back its readers look (without 
 and `tail`, how many tokens after a block its contents depend on. See `PagedCache`.
 """
 
+DRAFT_KV = "draft_kv"
+"""The state that a drafter with a cache of its own keeps it in, in the target's blocks."""
 HOST_BLOCKS = "host_blocks"
 """The pool of blocks in host memory, as `keys` of a state that has a part for each.
 
@@ -356,6 +359,8 @@ HOST_COUNTS: Value[Tensor | None, Tensor] = Value(
     "host_counts", "pinned", "slots", size=_counts_bytes, allocate=_new_counts
 )
 """`[S]`: how many tokens each sampling row got, on the host."""
+SWAPS: Value[Swaps | None] = Value("swaps", "pinned", "fresh")
+"""Which KV blocks the step copies to the host, and back."""
 KEPT: Value[Kept | None, Tensor] = Value(
     "kept", "pinned", "slots", size=_kept_bytes, allocate=_new_kept
 )

@@ -84,7 +84,9 @@ class BlockManager:
             leases,
             evicted=None if self.cache is None else self.cache.forget,
         )
-        self.swap = SwapSpace(host_blocks, self.pool, leases, host_leases)
+        self.swap = SwapSpace(
+            host_blocks, self.pool, leases, host_leases, () if self.cache is None else self.cache
+        )
         self.prefix_queries = 0  # tokens looked up in the prefix cache at admissions
         self.prefix_hits = 0  # tokens of them that were found
         self.freed_by_window = 0  # blocks given back below the sliding window

@@ -9,7 +9,7 @@ again, as without it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,14 +39,22 @@ class _Kept:
 class SwapSpace:
     """Who has which host blocks, and what each step copies. `blocks`: how many there are; 0: none.
 
-    `pool`, `leases` are those of the KV blocks, `host_leases` those of the host blocks.
+    `pool`, `leases` are those of the KV blocks, `host_leases` those of the host blocks. KV blocks
+    in `keep` are worth keeping where they are, too.
     """
 
-    def __init__(self, blocks: int, pool: KeyPool, leases: Leases, host_leases: Leases) -> None:
+    def __init__(
+        self,
+        blocks: int,
+        pool: KeyPool,
+        leases: Leases,
+        host_leases: Leases,
+        keep: Container[int] = (),
+    ) -> None:
         self.host = KeyPool(range(blocks), host_leases)
         self.swapped_out = 0  # blocks
         self.swapped_in = 0
-        self._pool = pool
+        self._pool, self._keep = pool, keep
         self._out_after = leases.get((OWNER, SWAP), 0)
         self._back_after = max(0, leases.get((SWAP, OWNER), 0))
         self._kept: dict[int, _Kept] = {}  # by request
@@ -120,7 +128,7 @@ class SwapSpace:
         self._resumes.pop(uid, None)
         kept = self._kept.pop(uid, None)
         if kept is not None:
-            self._pool.release(kept.device, kept.step, users=SWAP)
+            self._pool.release(kept.device, kept.step, users=SWAP, keep=self._keep)
             self.host.release(kept.host, kept.step)
 
     def drop_all(self) -> None:
@@ -140,5 +148,5 @@ class SwapSpace:
         pairs = zip(kept.device, kept.host, strict=True)
         self._swaps = self._swaps._replace(out=(*self._swaps.out, *pairs))
         self.swapped_out += len(kept.device)
-        self._pool.release(kept.device, step, users=SWAP)
+        self._pool.release(kept.device, step, users=SWAP, keep=self._keep)
         kept.device, kept.step = [], step

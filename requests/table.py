@@ -48,11 +48,11 @@ class RequestTable:
     """All requests of an engine, and the rows and KV blocks they hold.
 
     `prefix_cache`, `cache_tail`, `sliding_window` and `host_blocks` are those of `BlockManager`.
-    `policies` decide when steps are scheduled, who runs and who gives way. `apart`: after how many steps a row that
-    decodes finds what its last step handed on. In `grammars` are those of the requests that are
-    being served: batches name them by the request. What is settled is counted in `totals`.
-    Requests come by `inbox`, by default one of its own. A `witness` compares what steps come to
-    with what they come to elsewhere.
+    `policies` decide when steps are scheduled, who runs and who gives way. `apart`: after how many
+    steps a row that decodes finds what its last step handed on. In `grammars` are those of the
+    requests that are being served: batches name them by the request. What is settled is counted in
+    `totals`. Requests come by `inbox`, by default one of its own. A `witness` compares what steps
+    come to with what they come to elsewhere.
     """
 
     def __init__(

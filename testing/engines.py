@@ -86,6 +86,7 @@ class TinyConfig:
     invariant: bool = False
     order: Literal["keep", "search"] = "search"
     check: Literal["off", "strict"] = "off"
+    swap: int = 0  # host blocks of requests that give way; 0: they are computed again
 
 
 @cache
@@ -96,6 +97,8 @@ def tiny_pipeline(config: TinyConfig) -> PipelineConfig:
 
 def _pipeline(config: TinyConfig, settings: Mapping[str, Any]) -> PipelineConfig:
     nodes: dict[str, Any] = {}
+    if config.swap:
+        nodes["swap"] = {"after": "schedule", "blocks": config.swap}
     if config.structured:
         nodes["bitmask"] = {"after": "forward"}
     if config.draft_tokens:

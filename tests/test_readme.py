@@ -201,7 +201,7 @@ COUNTED = {
     ),
     "10,000 runs under random faults": lambda: NIGHTLY,
 }
-MUTANTS = "mutants of the 16 shipped plans without rates or modes"
+MUTANTS = "mutants of the 16 shipped plans without rates, modes or swapping"
 
 
 @pytest.mark.parametrize("cells", rows("Measured"), ids=lambda cells: cells[0][:40])

@@ -41,6 +41,8 @@ FEATURES = {
     "head": "`eagle` or `eagle3`",
     "draws": "`acceptance: rejection` (except `ngram`)",
     "d2h_counts": "`d2h_counts`",
+    "swap": "`swap`",
+    "cached": "a drafter with a model",
 }
 Settings = frozenset[str]  # the FEATURES that a variant has
 
@@ -62,17 +64,25 @@ def variants() -> Mapping[Settings, StepGraph]:
     choices += product(
         ("draft_model", "eagle", "eagle3", "ngram"), ("coupled", "rejection"), (False, True)
     )
-    for masks, (drafter, acceptance, counts) in product((False, True), choices):
+    for swaps, masks, (drafter, acceptance, counts) in product(
+        (False, True), (False, True), choices
+    ):
+        if swaps and (acceptance, counts) != ("coupled", False):
+            continue  # it copies the caches, whoever writes them
         if drafter == "ngram" and (acceptance, counts) != ("coupled", False):
             continue  # it draws nothing, and computes no batches that could be padded
         changed = {"policies.acceptance": acceptance}
         has = set()
+        if swaps:
+            changed["nodes.swap.after"] = "schedule"
+            has |= {"swap"}
         if masks:
             changed["nodes.bitmask.after"] = "forward"
             has |= {"bitmask"}
         if drafter != "none":
             changed["nodes.draft"] = f"{{kind: {drafter}, before: d2h_copy}}"
             has |= {"draft", drafter}
+            has |= {"cached"} if drafter != "ngram" else set()
             has |= {"head"} if drafter.startswith("eagle") else set()
             has |= {"draws"} if acceptance == "rejection" else set()
         if counts:

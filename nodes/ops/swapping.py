@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -21,26 +21,29 @@ class HostBlocks:
     def __init__(self, num_blocks: int, device: torch.device) -> None:
         self.num_blocks = num_blocks
         self._device = device
-        self._stores: dict[str, list[Tensor]] = {}
+        self._stores: dict[int, list[Tensor]] = {}
 
     @torch.inference_mode()
-    def swap(self, caches: Mapping[str, PagedCache | None], swaps: Swaps) -> None:
-        """Copy the blocks of `swaps.out` here, then those of `swaps.into` back to the caches."""
-        for name, cache in caches.items():
+    def swap(self, caches: Sequence[PagedCache | None], swaps: Swaps) -> None:
+        """Copy the blocks of `swaps.out` here, then those of `swaps.into` back to the caches.
+
+        `caches` stand in the same order in each step; None for one that there is not.
+        """
+        for place, cache in enumerate(caches):
             if cache is None:
                 continue
             stores = (*cache.keys, *cache.values)
-            for there, here in zip(stores, self._of(name, cache), strict=True):
+            for there, here in zip(stores, self._of(place, cache), strict=True):
                 blocks = there.view(cache.num_blocks, cache.block_size, *there.shape[1:])
                 for block, kept in swaps.out:
                     here[kept].copy_(blocks[block], non_blocking=True)
                 for kept, block in swaps.into:
                     blocks[block].copy_(here[kept], non_blocking=True)
 
-    def _of(self, name: str, cache: PagedCache) -> list[Tensor]:
+    def _of(self, place: int, cache: PagedCache) -> list[Tensor]:
         """`[num_blocks, block_size, heads, dim]` for each tensor of a cache."""
-        if name not in self._stores:
-            self._stores[name] = [
+        if place not in self._stores:
+            self._stores[place] = [
                 pinned(
                     *(self.num_blocks, cache.block_size, *store.shape[1:]),
                     dtype=store.dtype,
@@ -48,4 +51,4 @@ class HostBlocks:
                 )
                 for store in (*cache.keys, *cache.values)
             ]
-        return self._stores[name]
+        return self._stores[place]

@@ -9,7 +9,8 @@ from stepweave.configs.load import shipped, shipped_file
 from stepweave.graph.plan import Plan
 
 GRAPHS = tuple(name for name in shipped() if shipped_file(name).parent.name == "graphs")
-EXTENDED = ("draft_passes", "prefill_decode", "seldom_statistics")  # with rates, with modes
+# with rates, with modes, with swapping
+EXTENDED = ("draft_passes", "prefill_decode", "seldom_statistics", "async_swap")
 SHIPPED = (
     *((name, None) for name in GRAPHS),
     *((name, depth) for name in shipped() if name not in GRAPHS for depth in (1, 2, 3)),

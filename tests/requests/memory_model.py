@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from stepweave.requests.batch import ScheduledRow, StepBatch
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.requests.stopping import StopChecker
+from stepweave.requests.swap import Swaps
 from stepweave.requests.table import Limits, RequestTable
 
 
@@ -91,6 +92,18 @@ class Device:
     draft_kv: dict[tuple[int, int], object] = field(default_factory=dict)
     tokens: dict[int, tuple[int, ...]] = field(default_factory=dict)
     garbage: int = 0
+    host: dict[tuple[int, int], tuple[object, object]] = field(default_factory=dict)
+
+    def swap(self, swaps: Swaps) -> None:
+        """Copy blocks of both caches to the host, then others back."""
+        for block, kept in swaps.out:
+            for offset in range(self.limits.block_size):
+                at = (block, offset)
+                self.host[kept, offset] = (self.kv.get(at), self.draft_kv.get(at))
+        for kept, block in swaps.into:
+            for offset in range(self.limits.block_size):
+                at = (block, offset)
+                self.kv[at], self.draft_kv[at] = self.host[kept, offset]
 
     def run(self, request: Request, row: ScheduledRow, accepted: int) -> tuple[int, ...]:
         """One row of a step: check all that it attends to, write, return the sampled tokens."""
@@ -173,6 +186,7 @@ class Simulation:
     lives: dict[tuple[int, int, int], int] = field(default_factory=dict)  # life -> blocks seen
     tables: dict[int, list[int]] = field(default_factory=dict)  # by request slot
     stop: float = 0.0
+    out_after: int = 0  # steps from a block's last use to its copy to the host
 
     def step(self) -> StepBatch:
         if len(self.flying) == self.depth:
@@ -191,6 +205,8 @@ class Simulation:
             self.commit(self.flying.pop(0))
 
     def commit(self, batch: StepBatch) -> None:
+        if batch.swaps is not None:
+            self.device.swap(batch.swaps)
         for row in batch.rows:
             self.table.settle(row)
         for row in batch.rows:
@@ -224,6 +240,8 @@ class Simulation:
     def _check(self, batch: StepBatch) -> None:
         self.table.check_conservation()
         size = self.device.limits.block_size
+        for block, _ in batch.swaps.out if batch.swaps is not None else ():
+            assert self.used.get(block, -self.out_after) + self.out_after <= batch.step
         assert sum(row.queries for row in batch.rows) <= self.device.limits.token_budget
         assert sum(len(row.prefix) for row in batch.rows) <= self.device.limits.context_length
         for row in batch.rows:

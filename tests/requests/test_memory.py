@@ -20,18 +20,24 @@ def simulation(
     ahead: int = 1,
     window: int | None = None,
     reuse: int = 1,
+    swap: tuple[int, int, int] = (0, 0, 0),
     **sizes: int,
 ) -> Simulation:
+    """`swap`: host blocks, and the leases from an owner to the copy and back."""
+    host_blocks, out_after, back_after = swap
+    copies = {("owner", "swap"): out_after, ("swap", "owner"): back_after, ("swap", "swap"): 1}
     size = limits(**{"draft_tokens": 3, "context_length": 48, "max_rows": 4, **sizes})
     table = RequestTable(
         size,
-        block_leases=one_class(reuse),
+        block_leases={**one_class(reuse), **copies},
         prefix_cache=prefix_cache,
         cache_tail=ahead,
         sliding_window=window,
+        host_blocks=host_blocks,
     )
     device = Device(size, window, ahead)
-    return Simulation(table, device, depth, reuse, random.Random(seed))
+    rnd = random.Random(seed)
+    return Simulation(table, device, depth, reuse, rnd, out_after=out_after)
 
 
 def arrivals(rnd: random.Random, priorities: int = 1) -> Callable[[int], Request]:
@@ -100,6 +106,39 @@ def test_whatever_happens_every_read_finds_its_own_tokens(seed: int, depth: int)
         assert all(
             each.cached_tokens == 0 for each in requests if each.params.prompt_logprobs is not None
         )
+
+
+def test_requests_that_give_way_find_on_the_host_what_they_left() -> None:
+    out = back = preempted = waited = 0
+    for seed in range(24):
+        rnd = random.Random(seed)
+        swap = (rnd.choice([3, 12, 12]), rnd.choice([0, 1, 2, 3]), rnd.choice([0, 0, 1, 2]))
+        world = simulation(
+            seed,
+            depth=seed % 3 + 1,
+            prefix_cache=seed % 4 == 0,
+            ahead=seed % 2,
+            window=5 if seed % 7 == 0 else None,
+            swap=swap,
+            num_blocks=rnd.randrange(15, 20),
+            token_budget=rnd.randrange(8, 24),
+        )
+        table, make = world.table, arrivals(rnd, priorities=3)
+        requests = [make(uid) for uid in range(16)]
+        for uid, each in enumerate(requests):
+            table.submit(each)
+            for _ in range(rnd.randrange(6)):
+                waited += bool(table.blocks.swap.leaving)
+                world.step()
+            if rnd.random() < 0.05:
+                table.cancel(rnd.randrange(uid + 1))
+        world.drain()
+        assert all(each.phase == "done" for each in requests)
+        assert table.blocks.swap.host.held == table.blocks.pool.held == frozenset()
+        out += table.blocks.swap.swapped_out
+        back += table.blocks.swap.swapped_in
+        preempted += table.preemptions
+    assert min(preempted, out, back, waited) > 10
 
 
 def serve(world: Simulation, *requests: Request) -> None:

@@ -1,0 +1,94 @@
+"""Requests that give way by swapping: tokens and counts of the plain loop, no race, no key lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from stepweave.graph.planner.leases import pool_leases
+from stepweave.requests.request import SamplingParams
+from stepweave.requests.swap import SwapSpace
+from stepweave.requests.table import RequestTable
+from stepweave.testing.engines import TinyConfig, fitted, tiny_engine, tiny_requests
+from tests.shares import one_in
+
+DRAFTERS = {
+    "none": TinyConfig(),
+    "eagle": TinyConfig(draft_tokens=2, method="eagle"),
+    "model": TinyConfig(draft_tokens=3, method="draft_model"),
+    "ngram": TinyConfig(draft_tokens=3, method="ngram"),
+}
+RUNS = ((1, "serial"), (2, "threads"), (3, "threads"))
+ROOM = {"num_blocks": 9, "max_rows": 4, "token_budget": 48}  # of 16 tokens; four rows need more
+
+Found = list[tuple[list[int], int, int]]
+
+
+def params() -> list[SamplingParams]:
+    return [
+        SamplingParams(max_tokens=40, temperature=(0.0, 0.9)[uid % 2], seed=uid) for uid in range(5)
+    ]
+
+
+def served(config: TinyConfig) -> tuple[Found, RequestTable]:
+    engine = tiny_engine(config)
+    requests = tiny_requests(params())
+    table = engine.new_table()
+    table.submit_all([fitted(engine, each) for each in requests])
+    engine.run(table)
+    assert [each.error for each in requests] == [None] * len(requests)
+    return [(list(r.output_ids), r.drafted, r.accepted) for r in requests], table
+
+
+@cache
+def plain(drafter: str) -> Found:
+    """The synchronous loop, with room for everybody."""
+    return served(DRAFTERS[drafter])[0]
+
+
+@pytest.mark.parametrize(
+    ("run", "drafter", "prefix_cache", "check"),
+    one_in(9, RUNS, DRAFTERS, (False, True), ("strict", "off")),
+)
+def test_requests_that_are_swapped_give_the_tokens_of_the_plain_loop(
+    run: tuple[int, str], drafter: str, prefix_cache: bool, check: Any
+) -> None:
+    depth, executor = run
+    config = replace(
+        DRAFTERS[drafter], depth=depth, executor=executor, swap=16, check=check,
+        prefix_cache=prefix_cache, **ROOM,
+    )  # fmt: skip
+    found, table = served(config)
+    assert found == plain(drafter)
+    swap = table.blocks.swap
+    assert table.preemptions > 0
+    assert swap.swapped_out > 0
+    assert swap.swapped_in > 0 or prefix_cache
+    assert swap.host.held == frozenset()
+
+
+def test_the_plan_hands_blocks_to_the_copy_and_back() -> None:
+    plan = tiny_engine(replace(DRAFTERS["eagle"], depth=2, swap=16)).plan
+    leases = pool_leases(plan, "blocks")
+    assert leases["swap", "owner"] == 0, "a block that is filled may be read in the same step"
+    assert leases["owner", "swap"] == 2
+    assert pool_leases(plan, "host_blocks") == {("owner", "owner"): 1}
+
+
+def test_a_copy_that_begins_too_early_is_found_in_checking_mode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by a table that knows of one distance only."""
+    made = SwapSpace.__init__
+
+    def early(self: SwapSpace, blocks: int, pool: Any, leases: Any, *more: Any) -> None:
+        made(self, blocks, pool, {**leases, ("owner", "swap"): 0}, *more)
+        pool._next["owner"] = [("owner", 1)]
+
+    monkeypatch.setattr(SwapSpace, "__init__", early)
+    config = replace(DRAFTERS["eagle"], depth=2, executor="threads", swap=16, **ROOM)
+    with pytest.raises(AssertionError, match="SW-KEY"):
+        served(replace(config, check="strict"))

@@ -95,6 +95,7 @@ def other(drafts = read("drafts")): ...
 
 
 REASONED = {
+    ("nodes/values.py", "draft_kv"): "the state of whichever drafter there is, for who copies it",
     ("nodes/registry.py", "_BUILT_IN"): "the kinds of this package: what a pipeline file may say",
     ("serving/summary.py", "requests"): "a key of the summary, which counts requests",
     ("serving/warm_up.py", "sampled"): "names the warm-up's requests that are drawn at random",

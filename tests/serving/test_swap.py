@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stepweave.executors import NodeFailure
 from stepweave.graph.planner.leases import pool_leases
 from stepweave.requests.request import SamplingParams
 from stepweave.requests.swap import SwapSpace

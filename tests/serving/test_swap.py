@@ -24,7 +24,7 @@ DRAFTERS = {
     "ngram": TinyConfig(draft_tokens=3, method="ngram"),
 }
 RUNS = ((1, "serial"), (2, "threads"), (3, "threads"))
-ROOM = {"num_blocks": 10, "max_rows": 3}  # of 4 tokens; three rows need more
+ROOM: dict[str, Any] = {"num_blocks": 10, "max_rows": 3}  # of 4 tokens; three rows need more
 
 Found = list[tuple[list[int], int, int]]
 

@@ -43,7 +43,9 @@ def test_every_wait_that_is_shipped_has_an_answer_that_fits_a_terminal(name: str
     for wait in found["waits"]:
         printed = text("why", name, wait["from"], wait["to"])
         assert max(map(len, printed.splitlines())) <= 80
-        assert f"{wait['to']} of step i waits for {wait['from']}" in " ".join(printed.split())
+        step = f"i{wait['distance']:+d}" if wait["distance"] else "i"
+        said = f"{wait['to']} of step {step} waits for {wait['from']}"
+        assert said in " ".join(printed.split())
         for reason in wait["protects"]:
             assert f"{reason['before']} → {reason['after']}" in printed
 

@@ -73,7 +73,7 @@ def undo(model: nn.Module) -> None:
 
 
 def plain(weight: Tensor) -> Tensor:
-    """`weight[N, K]` as others read it: copied if it is laid out."""
+    """`[N, K]`: `weight[N, K]` as others read it, copied if it is laid out."""
     return weight.detach().to_dense() if weight.is_mkldnn else weight.detach()
 
 

@@ -9,6 +9,7 @@ import pytest
 from stepweave.cli.planned import planned
 from stepweave.configs.load import shipped
 from tests.cli.questions import assert_examples_work, data, graph, matches_golden, text, words
+from tests.graph.shipped_plans import GRAPHS
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,9 @@ def test_the_answer_reads_as_it_did(golden: str, question: tuple[str, ...]) -> N
     matches_golden(golden, text(*question))
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize(
+    "name", [name for name in shipped() if name == "abstract_decode" or name not in GRAPHS]
+)
 def test_every_wait_that_is_shipped_has_an_answer_that_fits_a_terminal(name: str) -> None:
     plan = planned(name)
     copied = any(node.name == "d2h_copy" for node in plan.graph.nodes)

@@ -328,7 +328,8 @@ class PipelineConfig(Part):
         default=("driver", "grammar"), description="The host threads that nodes may name."
     )
     streams: tuple[Name, ...] = Field(
-        default=("compute", "copy", "draft"), description="The streams that nodes may name."
+        default=("compute", "copy", "draft", "swapping"),
+        description="The streams that nodes may name.",
     )
     slots: dict[Name, Annotated[int, Field(ge=1, le=MAX_DISTANCE)]] = Field(
         default_factory=dict,

@@ -175,8 +175,10 @@ class Group:
         for each in tell:
             each(failure)
         if self._abandon is not None:
-            # It may wait for the very collective that it ends.
-            threading.Thread(target=self._abandon, name="stepweave-abandon", daemon=True).start()
+            # It may wait for the very collective that it ends, and is itself in the library then.
+            thread = Thread(target=self._abandon, name="stepweave-abandon", daemon=True)
+            thread.start()
+            self.outlast(thread)
         return failure
 
     def close(self) -> None:

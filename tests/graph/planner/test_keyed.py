@@ -110,4 +110,4 @@ def test_thousands_of_plans_with_keyed_states_are_sound_and_without_needless_wai
     found = sum((check(seed) for seed in range(1000, 4500)), Counter[str]())
     assert found["plans"] >= 2000
     assert found["refused"] >= 300
-    assert found["lease waits"] >= 500
+    assert found["lease waits"] >= 150

@@ -19,6 +19,7 @@ from ..graph.ranks import Ranked, ranked_graph
 from ..graph.rates import MAX_CYCLE, MAX_FIRINGS
 from ..graph.step_graph import StepGraph
 from ..nodes.node_config import Microseconds, Name, ReadText, parse_read
+from ..requests.keys import Listed
 from .abstract_keys import AbstractLease, Classes, Keys
 from .abstract_ranks import (
     AbstractCollective,
@@ -262,9 +263,8 @@ class AbstractState(Part):
     name: Name = Field(description="Name of the state. `- kv` is short for `- {name: kv}`.")
     across: Across = None
     keys: Keys = None
-    leases: tuple[AbstractLease, ...] = Field(
+    leases: Annotated[tuple[AbstractLease, ...], Field(max_length=256), Listed] = Field(
         default=(),
-        max_length=256,
         description="With `keys`: after how many steps a key passes from one class of users to "
         "another at most, where the derived number is not to be taken.",
     )

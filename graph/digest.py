@@ -43,6 +43,9 @@ def declaration_digest(
     turns = [[value.name, *astuple(value.turn)] for value in graph.values.values() if value.turn]
     if turns:
         declared["turns"] = turns
+    leases = [[state.name, *lease] for state in graph.states.values() for lease in state.leases]
+    if leases:
+        declared["leases"] = leases
     text = json.dumps(declared, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

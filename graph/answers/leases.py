@@ -142,7 +142,7 @@ def _lease(plan: Plan, state: str, source: str, target: str) -> Lease:
 
 
 def leases_in_words(plan: Plan) -> list[str]:
-    """`kv: owner → swap after 1 step`, for each two classes of users; empty where none has one."""
+    """`kv: owner → copy after 1 step`, for each two classes of users; empty where none has one."""
     if not plan.has_classes:
         return []
     return [

@@ -22,7 +22,7 @@ def needed_words(plan: Plan, edge: Edge) -> str:
         ahead = f"at most {counted(edge.distance, 'step')} ahead of"
         return f"{edge.target} on {edge.to_stream} is {ahead} {edge.source} on {edge.from_stream}."
     if edge.hazard == "LEASE":
-        users = [plan.graph.vertices[op].op.class_of(name) for op in (edge.source, edge.target)]
+        users = _users(plan, edge)
         return (
             f"{first} touches a key of {name} for {users[0]}; {then} touches it for {users[1]}, "
             "who gets it next."
@@ -55,9 +55,10 @@ def broken_words(plan: Plan, edge: Edge) -> str:
             "versions wait to be read."
         )
     if edge.hazard == "LEASE":
+        users = _users(plan, edge)
         return (
-            f"no number of steps would be enough for a key of {name} to pass from the users of "
-            f"{edge.source} to those of {edge.target}, or a greater one."
+            f"{then} could touch a key of {name} while {first} still does: to pass from "
+            f"{users[0]} to {users[1]}, it would take more steps, or no number would be enough."
         )
     if name in plan.graph.states:
         return {
@@ -118,6 +119,11 @@ def _launch_broken(plan: Plan, edge: Edge) -> str:
         f"{then} could launch first, and {streams[1]} would wait for an event of "
         f"{streams[0]} that is not recorded yet: a stream takes that for nothing to wait for."
     )
+
+
+def _users(plan: Plan, edge: Edge) -> list[str]:
+    """For whom the two ops touch a keyed state."""
+    return [plan.graph.vertices[op].op.class_of(edge.value) for op in (edge.source, edge.target)]
 
 
 def _placed(op: str, actor: str, distance: int) -> str:

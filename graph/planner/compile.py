@@ -21,7 +21,7 @@ from .bounds import bounded
 from .budget import Budget
 from .channels import derive_capacities
 from .events import Actors, Precedence, listing_programs, with_streams
-from .leases import lease_notes, leased
+from .leases import lease_notes, leased, pinned_leases
 from .lifting import lifted, one_of_equal_ranks
 from .matching import check_matching
 from .order import OrderChoice, choose_order
@@ -105,14 +105,15 @@ def _searched(
     """The order search, remembered by what it depends on: declarations, costs and pins."""
     key = declaration_digest(graph, costs, pins)
     if key not in _CHOSEN:
-        fixed = requirements(graph, pins)
-
+        leases = pinned_leases(graph)
+        fixed = [*requirements(graph, pins), *leases]
         budget = Budget(cells=ORDER_CELLS)
 
         def count_waits(programs: Actors) -> int:
             frame = Frame.of(graph, with_streams(graph, programs))
             slots, _ = _slots(frame, fixed, pins, costs, budget)
-            return len(fewest_waits(frame, Needs.of(frame, requirements(graph, slots))))
+            needed = [*requirements(graph, slots), *leases]
+            return len(fewest_waits(frame, Needs.of(frame, needed)))
 
         _CHOSEN[key] = choose_order(graph, fixed, costs, count_waits)
     return _CHOSEN[key]
@@ -141,10 +142,11 @@ def plan_for(
 ) -> Plan:
     """The plan for given actor programs. `pins` has the slots of every value but the open ones."""
     frame = Frame.of(graph, actors)
-    fixed = requirements(graph, pins)
+    pinned = pinned_leases(graph)
+    fixed = [*requirements(graph, pins), *pinned]
     fewest_waits(frame, Needs.of(frame, fixed))  # raises a deadlock that no slots can cure
     slots, compared = _slots(frame, fixed, pins, costs, Budget())
-    data = requirements(graph, slots)
+    data = [*requirements(graph, slots), *pinned]
     tied, found, leases = leased(frame, data, synchronize(frame, data), costs)
     needed, found = bounded(frame, tied, found, costs)
     prover = Prover(frame, found)

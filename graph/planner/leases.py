@@ -5,8 +5,8 @@ Taking a key back touches only the pool; declared as a write to the contents it 
 on the critical cycle. The hazard that remains is between the old users' last access and the new
 users' first, and who they are says how long it lasts.
 
-Ops access the state on behalf of a *class* of users: the request that owns a block, a copy that
-swaps it out. One class has a key at a time. If users of class U had it in step s at last (a request
+Ops access the state on behalf of a *class* of users: the request that owns a block, a copy to
+other memory. One class has a key at a time. If users of class U had it in step s at last (a request
 that has ended may still run in steps scheduled before its end was known), users of class V may have
 it from step s + r(U, V) on, where r is the longest of the shortest paths from an op of U to an op
 of V of which one writes: whichever came last and whichever comes first, the plan orders the two.
@@ -101,18 +101,23 @@ def leased(
 ) -> tuple[list[Requirement], Synchronization, tuple[Lease, ...]]:
     """The requirements, with those that leases need, the waits that meet them all, and the leases.
 
-    Raises `GraphError` for a pinned lease that cannot be, `DeadlockError` with the cycle.
+    Pinned leases are among the requirements: see `pinned_leases`.
     """
     every = moves(frame.graph)
-    needed = [*needed, *(pair for move in every for pair in _pinned(frame.graph, move))]
-    if any(move.pinned is not None for move in every):
-        found = synchronize(frame, needed)
     if any(move.open_pairs(frame, found.paths) for move in every):
         free_us = period(frame.graph, found.orders(frame), costs).us
         bridges = _Bridges(frame, needed, every, costs, free_us).bridged(found)
         needed = [*needed, *bridges]
         found = synchronize(frame, needed)
-    return needed, found, tuple(move.lease(frame, found.paths) for move in every)
+    return [*needed], found, tuple(move.lease(frame, found.paths) for move in every)
+
+
+def pinned_leases(graph: StepGraph) -> list[Requirement]:
+    """What pinned leases require, in any order of the host threads.
+
+    Raises `GraphError` for one that the serial program does not keep.
+    """
+    return [pair for move in moves(graph) for pair in _pinned(graph, move)]
 
 
 def _pinned(graph: StepGraph, move: Move) -> list[Requirement]:

@@ -102,6 +102,19 @@ def test_a_value_from_outside_needs_no_writer(tmp_path: Path) -> None:
     assert graph_of(tmp_path, text).values["w"].external
 
 
+def test_leases_are_a_list_of_whole_numbers_of_steps_by_class(tmp_path: Path) -> None:
+    text = GRAPH.replace("[kv,", "[{name: kv, keys: blocks, leases: [%s]},").replace(
+        "writes: [sampled, kv]", "writes: [sampled, kv], classes: {kv: copy}"
+    )
+    pinned = graph_of(tmp_path, text % "{from: copy, to: copy, steps: 2}")
+    assert pinned.states["kv"].leases == (("copy", "copy", 2),)
+    wrong = refused(tmp_path, text % "{from: copy, to: copy, steps: two}")
+    assert "states[0].leases[0].steps must be a whole number" in str(wrong)
+    assert "states[0].leases must be a list" in str(
+        refused(tmp_path, text.replace("[%s]", "{from: copy}"))
+    )
+
+
 def place_of(fragment: str, text: str, after: str) -> tuple[int, int]:
     start = text.index(fragment, text.index(after))
     before = text[:start]

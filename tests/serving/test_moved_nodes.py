@@ -23,6 +23,7 @@ ONCE = {
     "async_grammar": "commit",
     "async_ngram": "sample",
     "async_speculation": "prepare_inputs",
+    "async_swap": "swap",
     "base": "forward",
     "drafter_stream": "draft",
     "grammar_worker": "schedule",

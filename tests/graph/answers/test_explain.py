@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -12,11 +12,11 @@ import networkx as nx
 import pytest
 from hypothesis import given
 
-from stepweave.graph.answers.explain import WaitExplanation, explain_wait
+from stepweave.graph.answers.explain import Reason, WaitExplanation, explain_wait
 from stepweave.graph.node import Node, Op, Value
 from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.planner.compile import compile_plan
-from stepweave.graph.step_graph import StepGraph
+from stepweave.graph.step_graph import StepGraph, Vertex
 from stepweave.graph.verifier.firings import needs_of
 from stepweave.graph.verifier.order import Distances, Need, arcs_of
 from tests.graph.pipelines import decode, device_node, reads
@@ -57,6 +57,51 @@ def said(explanation: Sequence[object]) -> set[Said]:
     return {(e.hazard, e.value, e.source, e.target, e.distance) for e in edges if e.value}
 
 
+def accesses(vertex: Vertex, state: str) -> str:
+    reads = any(read.name == state for read in vertex.op.reads)
+    return "R" * reads + "W" * (state in vertex.op.writes)
+
+
+def meetings(plan: Plan) -> Iterator[Need]:
+    """Every two accesses of one key, one of them a write, when a lease has just been kept."""
+    for lease in plan.leases:
+        users: dict[str, list[tuple[str, str]]] = {}
+        for name, vertex in plan.graph.vertices.items():
+            if letters := accesses(vertex, lease.state):
+                users.setdefault(vertex.op.class_of(lease.state), []).append((name, letters))
+        for before, wrote in users[lease.source]:
+            for after, writes in users[lease.target]:
+                if "W" in wrote + writes:
+                    yield Need("LEASE", lease.state, 0, before, after, lease.steps)
+
+
+def unguarded(plan: Plan, wait: Wait) -> set[tuple[str, str, str]]:
+    """Accesses of the wait's own two ops that meet on a key without it, though the lease is kept.
+
+    Other users of the key that meet then do so by way of these.
+    """
+    absent = distances(without(plan, wait))
+    return {
+        (need.value, need.before, need.after)
+        for need in meetings(plan)
+        if (need.before, goal(plan, need)) == (wait.source, wait.target)
+        and not met(plan, need, absent)
+    }
+
+
+def check_keys(plan: Plan, wait: Wait, leases: Sequence[Reason], present: Distances) -> None:
+    """What is said of keys, against the leases that the plan states."""
+    assert {(r.edge.value, r.edge.source, r.edge.target) for r in leases} == unguarded(plan, wait)
+    for edge in (reason.edge for reason in leases):
+        assert present(edge.source, edge.target) == edge.distance
+        (stated,) = (
+            need.distance
+            for need in meetings(plan)
+            if (need.value, need.before, need.after) == (edge.value, edge.source, edge.target)
+        )
+        assert edge.distance <= stated
+
+
 def explanations(plan: Plan) -> list[WaitExplanation]:
     return [explain_wait(plan, wait) for wait in plan.waits]
 
@@ -68,7 +113,9 @@ def check(plan: Plan) -> None:
         wait, left = each.wait, without(plan, each.wait)
         absent = distances(left)
         broken = {key(need) for need in needs_of(plan) if not met(plan, need, absent)}
-        assert said(each.protects) == broken
+        leases = [reason for reason in each.protects if reason.edge.hazard == "LEASE"]
+        assert said([reason for reason in each.protects if reason not in leases]) == broken
+        check_keys(plan, wait, leases, present)
         assert {
             (r.edge.hazard, r.edge.value, r.edge.source, r.edge.target) for r in each.protects
         } == {(p.hazard, p.value, p.before, p.after) for p in wait.protects}

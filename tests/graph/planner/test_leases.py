@@ -45,6 +45,21 @@ def two_streams(*leases: tuple[str, str, int], cost: float = 40.0) -> StepGraph:
     )
 
 
+def searched(*leases: tuple[str, str, int]) -> StepGraph:
+    """Two copies beside a computation, with a driver whose order is searched."""
+    return StepGraph.build(
+        [
+            host("schedule", op("requests", "batch requests", 100)),
+            device("out", op("batch", "", 15), of("copy", op("s", "", 400)), stream="one"),
+            device("back", op("batch", "", 15), of("copy", op("", "s", 400)), stream="one"),
+            device("work", op("batch", "", 40), op("s", "s token", 1000), stream="two"),
+            host("commit", op("batch token requests", "requests", 80), offset=1),
+        ],
+        [value("batch"), value("token", "pinned")],
+        ["requests", keyed("s", *leases)],
+    )
+
+
 def steps(plan: Plan) -> dict[tuple[str, str], int]:
     return {(each.source, each.target): each.steps for each in plan.leases}
 
@@ -148,6 +163,16 @@ def test_a_pinned_lease_is_kept_and_may_cost_time() -> None:
     assert steps(plan)["copy", "owner"] == 0
     assert steps(plan)["owner", "copy"] == 1
     assert plan.period_us == 140
+
+
+def test_the_order_of_the_host_threads_is_searched_for_the_leases_that_are_pinned() -> None:
+    """The order without a pin has the copy's launch behind that of the work, one step late."""
+    found = []
+    for pins in ((), (("copy", "owner", 0),)):
+        plan = compile_plan(searched(*pins))
+        verify(plan)
+        found.append((steps(plan)["copy", "owner"], plan.period_us))
+    assert found == [(1, 1000), (0, 1000)]
 
 
 def test_a_lease_that_the_serial_program_does_not_keep_is_refused() -> None:

@@ -6,6 +6,8 @@ far ahead of the others or stay behind, as far as the plan lets it. Checking mod
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -14,6 +16,8 @@ import pytest
 from stepweave import LLM, RequestOutput, load_config, verify
 from stepweave.configs.load import shipped
 from stepweave.configs.schema import PipelineConfig
+from stepweave.nodes.ops.swapping import HostBlocks
+from stepweave.requests.swap import Swaps
 from stepweave.testing import Interleaved
 
 ONCE = {
@@ -31,6 +35,15 @@ ONCE = {
     "synchronous": "commit",
 }
 """One node of each pipeline, each node once; the others every night."""
+
+TIGHT = {
+    "async_swap": {
+        "scheduler.num_blocks": 8,
+        "scheduler.block_size": 4,
+        "scheduler.prefix_cache": False,
+    }
+}
+"""So few blocks that a request gives way, where a node has nothing to do otherwise."""
 
 PROMPTS: list[dict[str, Any]] = [
     {"prompt": "Write a story", "max_tokens": 5},
@@ -66,6 +79,22 @@ def serially(pipeline: str) -> tuple[Told, tuple[str, ...]]:
         return told(llm.generate(lines(llm), progress=False)), nodes
 
 
+@contextmanager
+def copied_back() -> Iterator[list[int]]:
+    """How many blocks came back from host memory, in each step that had such."""
+    counts: list[int] = []
+
+    def counted(self: HostBlocks, caches: Any, swaps: Swaps) -> None:
+        if swaps.into:
+            counts.append(len(swaps.into))
+        copy(self, caches, swaps)
+
+    copy = HostBlocks.swap
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HostBlocks, "swap", counted)
+        yield counts
+
+
 def check(pipeline: str, node: str, seed: int, executor: str | Interleaved | None = None) -> None:
     expected, _ = serially(pipeline)
     overrides = {
@@ -74,14 +103,17 @@ def check(pipeline: str, node: str, seed: int, executor: str | Interleaved | Non
         "check": "strict",
         "executor": "serial",
         "torch_threads": 1,
+        **TIGHT.get(pipeline, {}),
     }
     with LLM(pipeline=pipeline, overrides=overrides) as llm:
         plan = llm.engine.plan
         assert {vertex.actor for vertex in plan.graph.vertices.values()} >= {"own"}
         verify(plan)
         llm.engine.executor = executor or Interleaved(seed)
-        found = told(llm.generate(lines(llm), progress=False))
+        with copied_back() as blocks:
+            found = told(llm.generate(lines(llm), progress=False))
     assert found == expected
+    assert bool(blocks) == (pipeline in TIGHT)
 
 
 @pytest.mark.parametrize(("pipeline", "node"), ONCE.items())

@@ -339,10 +339,28 @@ class Checked:
         found = self.strict.owners.find(address)
         if found is not entry and found is not None:
             self.uses(address, use)  # the first had expired
+        elif found is not None and self._is_declared(found, use):
+            self.uses(address, use)
         elif found is not None and not found.free:
             self._refuse(found, use)
         elif found is not None and address not in self.born:
             self._touch(found, use is Use.WRITE)
+
+    def _is_declared(self, entry: Entry, use: Use) -> bool:
+        """Whether it is memory of a declared state that an op beside this one has noted since.
+
+        Users of different keys of a state may give it more memory (a workspace) at the same time.
+        """
+        name = "" if entry.home is None else entry.home.name
+        if name in self.states_read:
+            self.readable.add(entry)
+        if name in self.states_written:
+            self.writable.add(entry)
+        return (
+            entry in self.writable
+            if use is _WRITE
+            else (entry in self.readable or (use is _LOOK and entry in self.writable))
+        )
 
     def asks_the_host(self, what: str) -> None:
         if not may_ask():

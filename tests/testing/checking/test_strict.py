@@ -26,6 +26,7 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.models.invariant import linear
 from stepweave.testing.checking.mode import Strict
+from stepweave.testing.checking.strict import CheckedRun
 from stepweave.testing.unverified import run_unverified
 
 EXECUTORS = pytest.mark.parametrize("executor", ["serial", "threads"])
@@ -739,3 +740,29 @@ def test_a_run_that_fails_leaves_nothing_either() -> None:
 
     violation(pipeline(draft), "threads")
     assert torch.tensor is factory
+
+
+def test_memory_of_a_state_that_an_op_beside_notes_first_is_the_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Users of other keys end while this op runs, and what it gave the state is noted then."""
+    looked: list[CheckedRun] = []
+    look = CheckedRun.look_at
+
+    def noted(self: CheckedRun, states: tuple[str, ...]) -> None:
+        looked.append(self)
+        look(self, states)
+
+    def grow(ctx: OpContext) -> None:
+        kv: Cache = ctx.state("kv")
+        with torch.inference_mode():
+            kv.layers.append(torch.zeros(4))
+            looked[-1].look_at(("kv",))
+            kv.layers[-1].add_(1)
+            ctx.write("drafts", kv.layers[-1].clone())
+
+    monkeypatch.setattr(CheckedRun, "look_at", noted)
+    reads = (Read("kv"), Read("inputs"))
+    strictly(pipeline(grow, reads=reads, writes=("drafts", "kv")))
+    found = violation(pipeline(grow, reads=reads, writes=("drafts",)))
+    assert found.code in ("SW-INPUT-CHANGED", "SW-UNDECLARED-WRITE"), "it only reads the state"

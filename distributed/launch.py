@@ -54,7 +54,9 @@ def launch(size: int, command: Sequence[str], grace_s: float = GRACE_S) -> Ended
         with _passing_signals_on(ranks, grace_s):
             # Taken before anybody knows of it, so that nobody else can have it.
             with socket.create_server(("127.0.0.1", 0)) as meeting:
-                ranks.processes += [_started(rank, size, meeting, command) for rank in range(size)]
+                for rank in range(size):
+                    ranks.processes.append(_started(rank, size, meeting, command))
+                    ranks.pass_on()
             while not ranks.look():
                 time.sleep(POLL_S)
     finally:
@@ -89,6 +91,16 @@ class _Ranks:
     until: float = float("inf")  # when those that are left are killed
     order: list[int] = field(default_factory=list)
     killed: set[int] = field(default_factory=set)  # by us
+    signals: list[int] = field(default_factory=list)  # that rank 0 has not got yet
+
+    def pass_on(self) -> None:
+        """Give rank 0 the signals that came, also those that came before it was there."""
+        if not self.processes:
+            return
+        signals, self.signals = self.signals, []
+        for number in signals:
+            if 0 not in self.order:
+                self.processes[0].send_signal(number)
 
     def look(self) -> bool:
         """Note who has ended; whether all have."""
@@ -127,8 +139,8 @@ class _Ranks:
 def _passing_signals_on(ranks: _Ranks, grace_s: float) -> Iterator[None]:
     def pass_on(number: int, frame: FrameType | None) -> None:
         ranks.until = min(ranks.until, time.monotonic() + grace_s)
-        if ranks.processes and 0 not in ranks.order:
-            ranks.processes[0].send_signal(number)
+        ranks.signals.append(number)
+        ranks.pass_on()
 
     before = {each: signal.signal(each, pass_on) for each in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,3 +85,24 @@ def test_a_signal_goes_to_rank_0_alone_which_ends_the_others(
     pressed = threading.Event()
     threading.Thread(target=press, daemon=True).start()
     assert launch.launch(2, ["sh", "-c", script], grace_s=grace_s) == ended
+
+
+def test_a_signal_that_comes_while_ranks_are_started_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "LINGER_S", 0.1)
+    ready = tmp_path / "ready"
+    trap = f"trap 'exit 7' TERM; touch {ready}; while :; do sleep 0.01; done"
+    start = launch._started
+
+    def pressed(rank: int, *rest: Any) -> Any:
+        process = start(rank, *rest)
+        while rank == 0 and not ready.exists():
+            threading.Event().wait(0.01)
+        if rank == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(launch, "_started", pressed)
+    script = f"[ $RANK = 0 ] || exec sleep 1000; {trap}"
+    assert launch.launch(2, ["sh", "-c", script], grace_s=LONG_S) == Ended(7)

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
+from .ranks import variables_of
+
 MEETING_PORT = "STEPWEAVE_MEETING_PORT"
 """The variable that says at which port of this machine the ranks find each other."""
 
@@ -68,16 +70,13 @@ def _started(
     rank: int, size: int, meeting: socket.socket, command: Sequence[str]
 ) -> subprocess.Popen[bytes]:
     """The process of a rank. Its variables are those of torchrun, and where the ranks meet."""
-    port = meeting.getsockname()[1]
-    said = {
-        **{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size},
-        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, MEETING_PORT: port},
-    }
+    port = f"{meeting.getsockname()[1]}"
+    said = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, MEETING_PORT: port}
     if rank == 0:
-        said[MEETING_SOCKET] = meeting.fileno()
+        said[MEETING_SOCKET] = f"{meeting.fileno()}"
     return subprocess.Popen(
         command,
-        env={**os.environ, **{name: f"{value}" for name, value in said.items()}},
+        env={**os.environ, **variables_of(rank, size), **said},
         pass_fds=[meeting.fileno()] if rank == 0 else [],
         start_new_session=True,  # Ctrl-C in a terminal comes here alone
     )

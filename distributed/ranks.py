@@ -34,6 +34,12 @@ def started_as_rank(environment: Mapping[str, str] | None = None) -> bool:
     return "RANK" in found and "WORLD_SIZE" in found
 
 
+def variables_of(rank: int, size: int) -> dict[str, str]:
+    """By which a process on a machine that has all `size` ranks knows its place, as of torchrun."""
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    return {name: f"{number}" for name, number in place.items()}
+
+
 def ranks_of(size: int, environment: Mapping[str, str] | None = None) -> Ranks:
     """This process among `size` ranks.
 

@@ -43,11 +43,6 @@ class Fusing:
     done: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def whole(self) -> bool:
-        """Whether every layer runs by kernels."""
-        return self.done[LAYERS] > 0 and not self.left
-
     def notes(self) -> tuple[str, ...]:
         """A line for what runs by kernels, and one for what does not."""
         return tuple(

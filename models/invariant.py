@@ -33,7 +33,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..backends import backend_of
 from ..backends.operations import address_of
-from .products import product
+from .products import layer_product, product
 
 TILES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Rows per tile that are tried. Steps of at most 1.5, from 8 on, keep the padding below a third."""
@@ -95,26 +95,28 @@ def proven_tiles(
     """
     smallest, *larger = sizes
     proven = [smallest]
+    first = multiply(rows[:smallest])
+    enough = _ENOUGH // max(first[0].numel(), 1)
 
     def in_tiles(count: int, size: int) -> Tensor:
         starts = range(0, count - size + 1, size)
         return torch.cat([multiply(rows[start : start + size]) for start in starts])
 
-    def agrees(size: int, shifts: Iterable[int]) -> bool:
-        width = multiply(rows[:smallest])[0].numel()
-        count = min(max(_ENOUGH // max(width, 1), size), len(rows)) // size * size
+    def moved(size: int, shift: int) -> Tensor:
+        return multiply(rows[:size].roll(shift, 0)).roll(-shift, 0)
+
+    def agrees(size: int) -> bool:
+        count = min(max(enough, size), len(rows)) // size * size
         upto, step = max((-(-count // step) * step <= len(rows), step) for step in proven)
         known = in_tiles(-(-count // step) * step, step)[:count]
         if not upto or not torch.equal(in_tiles(count, size), known):
             return False
-        first = known[:size]
-        moved = (multiply(rows[:size].roll(shift, 0)).roll(-shift, 0) for shift in shifts)
-        return all(torch.equal(each, first) for each in moved)
+        return torch.equal(moved(size, size // 2 + 1), known[:size])
 
-    if not agrees(smallest, range(1, smallest)):
+    if not all(torch.equal(moved(smallest, shift), first) for shift in range(1, smallest)):
         return (1,)
     for size in larger:
-        if size <= len(rows) and agrees(size, [size // 2 + 1]):
+        if size <= len(rows) and agrees(size):
             proven.append(size)
     return tuple(proven)
 
@@ -154,7 +156,7 @@ def least_tiles(*parts: nn.Module) -> tuple[int, ...]:
             if _gap(weight, weight):
                 return (_USUAL,)
             columns, kind = module.in_features, _kind(module.bias)
-            tiles = _proven(partial(_multiply, module), columns, weight, kind)
+            tiles = _proven(partial(layer_product, module), columns, weight, kind)
             found = max(found, tiles[0]) if len(tiles) > 1 else found
     return tuple(sorted({found, max(found, _USUAL)}))
 
@@ -186,10 +188,6 @@ def _proven(
     if tiles is None:
         tiles = _tiles[key] = _try_tiles(multiply, columns, weight)
     return tiles
-
-
-def _multiply(module: nn.Linear, rows: Tensor) -> Tensor:
-    return product(rows, module.weight, module.bias)
 
 
 def _kind(bias: Tensor | None) -> tuple[object, ...]:

@@ -59,7 +59,7 @@ def lay_out(model: nn.Module) -> None:
             let_go(weight)
             module.weight = nn.Parameter(laid_out, requires_grad=False)
         module.__dict__[_PLAIN] = True
-        module.__dict__["forward"] = partial(_forward, module)
+        module.__dict__["forward"] = partial(layer_product, module)
 
 
 def undo(model: nn.Module) -> None:
@@ -84,7 +84,8 @@ def shared_parameters(model: nn.Module) -> frozenset[int]:
     return frozenset(which for which, count in times.items() if count > 1)
 
 
-def _forward(module: nn.Linear, x: Tensor) -> Tensor:
+def layer_product(module: nn.Linear, x: Tensor) -> Tensor:
+    """What the layer computes: `[..., N]` of `x[..., K]`, by `product`."""
     return product(x, module.weight, module.bias)
 
 

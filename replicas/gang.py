@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..distributed.ranks import variables_of
+
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
     from ..distributed.group import Group
@@ -39,12 +41,12 @@ class Gang:
         self._store = _Store(config.ranks)
         environment = {**os.environ, **self._store.environment}
         told = config.model_dump_json().encode() + b"\n"
-        os.environ.update(self._store.environment | _rank(0, config.ranks))
+        os.environ.update(self._store.environment | variables_of(0, config.ranks))
         self.followers = [
             subprocess.Popen(
                 [sys.executable, *program],
                 stdin=subprocess.PIPE,
-                env={**environment, **_rank(rank, config.ranks)},
+                env={**environment, **variables_of(rank, config.ranks)},
             )
             for rank in range(1, config.ranks)
         ]
@@ -99,11 +101,3 @@ class _Store:
             "MASTER_PORT": f"{port}",
             "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 starts no other
         }
-
-
-def _rank(rank: int, ranks: int) -> dict[str, str]:
-    """By which `distributed.ranks` knows a process, as torchrun has it."""
-    return {
-        **{"RANK": f"{rank}", "LOCAL_RANK": f"{rank}"},
-        **{"WORLD_SIZE": f"{ranks}", "LOCAL_WORLD_SIZE": f"{ranks}"},
-    }

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...sampling.kernels.checks import check_shapes, check_written
+from .add_norm import _scaled
 from .forms import Angles, Norm
 from .write_cache import _finite
 
@@ -109,13 +110,8 @@ def rotate(
 def _normed(
     x, scale, weights, at, stride, inside, OFFSET: tl.constexpr, ROUNDS: tl.constexpr, like
 ):
-    weight = tl.load(weights + at * stride, mask=inside, other=0.0).to(tl.float32)
-    if OFFSET:
-        weight += 1.0
-    x = x * scale[:, None]
-    if ROUNDS:
-        x = x.to(like).to(tl.float32)
-    return (x * weight[None, :]).to(like).to(tl.float32)
+    weight = tl.load(weights + at * stride, mask=inside, other=0.0)
+    return _scaled(x, scale[:, None], weight[None, :], OFFSET, ROUNDS, like).to(tl.float32)
 
 
 @triton.jit

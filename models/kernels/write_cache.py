@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ...sampling.kernels.checks import check_written
+
 
 def write(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
     """At `slots[T]` store `k[T, h, D]` in `keys[N, h, D]`, `v[T, h, D']` in `values[N, h, D']`.
@@ -29,9 +31,7 @@ def write(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> 
                 f"{tokens} slots, new {name} {tuple(new.shape)}, {name} {tuple(store.shape)}: "
                 "they do not fit together"
             )
-        step_and_size = zip(store.stride(), store.shape, strict=True)
-        if any(step == 0 and size > 1 for step, size in step_and_size):
-            raise ValueError(f"{name} to be written have several entries in one place: expanded?")
+    check_written(keys=keys, values=values)
     if tokens == 0:
         return
     heads, dim = k.shape[1:]

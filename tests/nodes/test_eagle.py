@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,11 +16,10 @@ from stepweave.nodes import eagle, eagle3
 from stepweave.nodes.data import Kept, Proposal
 from stepweave.nodes.drafter import settled_spans
 from stepweave.nodes.eagle import propose
-from stepweave.nodes.ops.proposal import published
 from stepweave.policies.acceptance import Coupled, Rejection
 from stepweave.requests.batch import StepBatch
 from stepweave.testing.launches import Launches
-from tests.nodes import steps
+from tests.nodes.ready import chain_of
 from tests.nodes.steps import (
     CACHE,
     LIMITS,
@@ -174,28 +172,7 @@ def test_drafting_takes_no_more_launches_than_it_did(
     monkeypatch.setattr(F, "rms_norm", lambda x, *given: x.clone())
     monkeypatch.setattr(operators, "write_now", lambda *given: given[0].sum())
     monkeypatch.setattr(operators, "attend_now", lambda query, *given: query.contiguous().neg())
-    batch = StepBatch(9, (decoding(2, window=4, most=most), decoding(0, window=4, most=most)))
-    limits = replace(LIMITS, draft_tokens=3)
-    monkeypatch.setattr(steps, "LIMITS", limits)
-    pending = drafts_of({2: [21, 49, 3]}, k=3)
-    inputs = inputs_of(batch, progress_of({2: (9, 6), 0: (8, 3)}), pending)
-    sampled = sampled_of([[21, 22], [31]], width=4)
-    hidden = torch.ones(len(inputs.ids), head.feature_size)
-    kv = head.new_cache(40, LIMITS.block_size)
-
-    def proposal() -> Proposal | None:
-        return propose(
-            inputs=inputs,
-            sampled=sampled,
-            hidden=hidden,
-            draft_kv=kv,
-            kept=None,
-            head=head,
-            rule=Coupled(),
-            vocab_size=target.vocab_size,
-            limits=limits,
-        )
-
+    chain = chain_of(head, 3, most)
     with torch.inference_mode(), Launches() as counted:
-        published(inputs, pending, None, proposal)
+        chain()
     assert counted.total == launches, counted.counts

@@ -14,6 +14,7 @@ from stepweave.nodes.ops.staging import Staging
 from stepweave.nodes.prepare_inputs import prepare_inputs, stage
 from stepweave.requests.batch import ScheduledRow, StepBatch
 from stepweave.testing.launches import Launches
+from tests.nodes.ready import inputs_for
 from tests.nodes.steps import (
     LIMITS,
     SIZES,
@@ -392,18 +393,7 @@ def test_a_step_takes_no_more_launches_than_it_did(
     rows: tuple[ScheduledRow, ...], most: int
 ) -> None:
     """The copy to the device is one of them; writing new blocks would be one more."""
-    known = StepBatch(7, tuple(row._replace(known=8) for row in rows))
-    staged = stage(batch=known, staging=Staging(LIMITS))
-    tables, past, drafts = block_tables(), history(), drafts_of({})
-    progress = progress_of({0: (9, 6), 1: (8, 6)})
+    prepare = inputs_for(rows)
     with Launches() as counted:
-        prepare_inputs(
-            staging=staged,
-            progress=progress,
-            history=past,
-            tables=tables,
-            drafts=drafts,
-            limits=LIMITS,
-            vocab_size=VOCAB,
-        )
+        prepare()
     assert counted.total == most, counted.counts

@@ -17,8 +17,9 @@ the same memory: what one leaves there, nobody reads any more. Whether the host'
 up to the nodes, which may round sizes up.
 
 A signature runs as usual when it first comes up, which warms kernels up; it is captured when it
-comes up again, and replayed from then on. What cannot be captured, or has nothing to do, runs as
-usual, and `notes` says so.
+comes up again, and replayed from then on. Where a capture costs as much as several steps
+(`executors/threads.py`), it has to come up more often first. What cannot be captured, or has
+nothing to do, runs as usual, and `notes` says so.
 
 A capture that fails has done nothing, and what is left of its pool is used no more: its step runs
 as usual, and later ones are captured in another. One that a run leaves open, since the run was
@@ -45,8 +46,10 @@ from .places import Places
 class Captures:
     """The captured segments of one plan, from run to run: as long as its buffers and states."""
 
-    def __init__(self, plan: Plan, *, noted: bool = True) -> None:
-        """`noted`: whether it is worth a note that a step was not replayed."""
+    def __init__(self, plan: Plan, *, noted: bool = True, usual: int = 1) -> None:
+        """`noted`: whether it is worth a note that a step was not replayed. `usual`: so many steps
+        of a signature run as usual before one is captured.
+        """
         self.plan, self._noted = plan, noted
         self.buffers: dict[str, list[Any]] = {}  # of the slots: they must lie where they lay
         self.where = Places()
@@ -54,7 +57,7 @@ class Captures:
         self.segments = segments(plan)
         self.counts = {segment: Counts() for segment in self.segments}
         self._runs = {
-            segment: SegmentRun(plan, segment, self.where, self.pools, self.counts[segment])
+            segment: SegmentRun(plan, segment, self.where, self.pools, self.counts[segment], usual)
             for segment in self.segments
         }
 

@@ -34,9 +34,9 @@ FEW = 8
 """Steps in a row with less than that, after which a segment without recordings gets none."""
 
 REMEMBERED = 4096
-"""Signatures of one segment of which is known that they came up, or why they are not captured. The
-one that has not come up for longest is forgotten first; of each only a hash is kept, since a wrong
-answer here would only leave a graph out, or capture one sooner."""
+"""Signatures of one segment of which is known how often they came up, or why they are not captured.
+The one that has not come up for longest is forgotten first; of each only a hash is kept, since a
+wrong answer here would only leave a graph out, or capture one sooner."""
 
 IDLE = "nothing to do"
 """Why a step whose ops publish nothing is not captured: a graph of it would be empty."""
@@ -97,14 +97,22 @@ class SegmentRun:
     """The ops of one segment in one step: all replayed, all captured, or all as usual."""
 
     def __init__(
-        self, plan: Plan, segment: Segment, where: Places, pools: Pools, counts: Counts
+        self,
+        plan: Plan,
+        segment: Segment,
+        where: Places,
+        pools: Pools,
+        counts: Counts,
+        usual: int,
     ) -> None:
         graph = plan.graph
         self._where, self._pools, self._counts = where, pools, counts
-        self._segment = segment
+        self._segment, self._usual = segment, usual
         self._known: dict[Hashable, _Captured] = {}
         self._size = 0  # operations of those that are recorded as such
-        self._seen: dict[int, str | None] = {}  # hash, latest last -> why it is not captured
+        self._seen: dict[
+            int, int | str
+        ] = {}  # hash, latest last -> times, or why it is not captured
         self._states: tuple[object, ...] = ()
         self._buffers: list[list[Any]] = []
         self._kept: dict[str, list[Any]] = {}  # histories of the values that the run returns
@@ -290,18 +298,24 @@ class SegmentRun:
     def _why_not(self, key: Hashable) -> str | None:
         """Why a step of this signature, which is not known, is not captured now; None if it is."""
         at = hash(key)
-        if at not in self._seen:
-            self._remember(at, None)
-            self._first = True
+        seen = self._seen.get(at, 0)
+        if isinstance(seen, str):
+            self._remember(at, seen)
+            return seen
+        self._remember(at, seen + 1)
+        self._first = seen == 0
+        if seen == 0:
             return "first of its shape"
-        self._remember(at, reason := self._seen[at])
-        if reason is None and len(self._known) >= LIMIT:
+        if seen < self._usual:
+            return "its shape has come up seldom so far"
+        if len(self._known) >= LIMIT:
             return f"{LIMIT} shapes are captured already"
-        return reason
+        return None
 
-    def _remember(self, at: int, reason: str | None) -> None:
+    def _remember(self, at: int, known: int | str) -> None:
+        """`known`: how often that came up, or why it is not captured."""
         self._seen.pop(at, None)
-        self._seen[at] = reason
+        self._seen[at] = known
         if len(self._seen) > REMEMBERED:
             del self._seen[next(iter(self._seen))]
 

@@ -14,6 +14,10 @@ from .workers import Pools, Workers
 if TYPE_CHECKING:
     from .capture import Captures
 
+USUAL = 8
+"""Steps of a shape that run as usual before one is recorded: recording takes as long as some 8 to
+20 replays save, so shapes that come up a few times, while requests come and go, cost nothing."""
+
 
 def run_threads(plan: Plan, given: RunArguments) -> RunReport:
     """Run the plan on one worker thread per actor."""
@@ -34,5 +38,5 @@ class OnThreads:
         if self.captures is None or self.captures.plan is not plan:
             from .capture import Captures
 
-            self.captures, self._pools = Captures(plan, noted=False), {}
+            self.captures, self._pools = Captures(plan, noted=False, usual=USUAL), {}
         return run_on(Workers(self._pools), plan, given, captures=self.captures)

@@ -44,6 +44,14 @@ def interpreted() -> Iterator[Interpreter]:
         yield started
 
 
+@pytest.fixture(scope="session", autouse=True)
+def recorded_soon() -> None:
+    """Shapes are recorded when they come up again, since runs of tests are short."""
+    from stepweave.executors import threads
+
+    threads.USUAL = 1
+
+
 LONG = (
     "replicas/test_ray",
     "test_docs",

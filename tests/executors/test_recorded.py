@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.executors import captured_segment, run
+from stepweave.executors import captured_segment, run, threads
 from stepweave.executors.captured_segment import Counts
 from stepweave.executors.errors import NodeFailure
 from stepweave.executors.recorder import Recorder
@@ -39,6 +39,23 @@ def test_replayed_steps_give_what_the_serial_program_gives() -> None:
     found = counts(executor)
     assert found.captured == 3 * 2, "one for each slot, and anew for the states of each run"
     assert found.replayed >= 3 * (STEPS - 3 * 2), "the first of its shape and the recorded one run"
+
+
+def test_a_shape_that_comes_up_seldom_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "USUAL", 3)
+    plan, executor = pipeline(), OnThreads()
+    assert outs(plan, executor) == outs(plan)
+    found = counts(executor)
+    each = STEPS // 2  # steps of each of the two slots
+    assert found.eager["first of its shape"] == 2
+    assert found.eager["its shape has come up seldom so far"] == 2 * 2
+    assert found.captured == 2
+    assert found.replayed == STEPS - 2 - sum(found.eager.values()) > 0
+
+    monkeypatch.setattr(threads, "USUAL", each)
+    seldom = OnThreads()
+    assert outs(plan, seldom) == outs(plan)
+    assert (counts(seldom).captured, counts(seldom).replayed) == (0, 0)
 
 
 def test_steps_are_replayed_while_a_recorder_looks_on() -> None:

@@ -204,6 +204,9 @@ CLAIMS: dict[str, Callable[[], str]] = {
         f"{over_their_server('output_throughput')} times the tokens per second"
     ),
     "… median time between two tokens": lambda: f"{over_their_server('median_itl_ms')} of theirs",
+    "… the longest hundredth of these times": lambda: (
+        f"{over_their_server('p99_itl_ms')} of theirs"
+    ),
 }
 COUNTED = {
     "every one of 2,400 combinations": lambda: prod(

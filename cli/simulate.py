@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 from ..configs.abstract import AbstractGraph
 from ..configs.costs import Costs, assumed_costs, load_costs
 from ..configs.errors import ConfigError, Mark
-from ..graph.answers.modes import mode_periods
-from ..timelines.modes import simulate_word
 from ..views.timeline_lanes import timeline_lanes
 from .output import check_writable, save
 from .planned import costs_named
@@ -140,17 +138,7 @@ def _text(found: Simulation) -> str:
 
 
 def _modes(found: Simulation) -> Iterator[str]:
-    """Each mode by itself, and the sequence that takes longest."""
-    plan = found.made.plan
-    if (periods := mode_periods(plan)) is None or found.how.startswith("serial"):
-        return
-    words: list[tuple[tuple[str, ...], float]] = [
-        ((name,), us) for name, us in periods.by_mode.items()
-    ]
-    if len(periods.word) > 1:
-        words.append((periods.word, periods.worst_us))
-    for word, predicted in words:
-        us = simulate_word(plan, word, steps=found.asked.steps).period_us
+    for word, us, predicted in found.words:
         yield f"{' '.join(word)}: {us:,.0f} µs a step (predicted {predicted:,.0f})"
 
 

@@ -10,6 +10,7 @@ from ..configs.abstract import AbstractGraph
 from ..configs.costs import Costs
 from ..timelines.analysis import analyse
 from ..timelines.critical import chain
+from ..timelines.modes import WordTime, simulated_words
 from ..timelines.simulated import simulate
 from ..timelines.timeline import Span, Timeline
 from .planned import Planned, planned_with
@@ -73,6 +74,13 @@ class Simulation:
         return None if tokens is None else self.period_us / tokens
 
     @property
+    def words(self) -> list[WordTime]:
+        """Each mode by itself, and the sequence that takes longest, where the plan has modes."""
+        if self.how.startswith("serial"):
+            return []
+        return simulated_words(self.made.plan, steps=self.asked.steps)
+
+    @property
     def device_gap_us(self) -> dict[str, float]:
         return {name: self.timeline.gap_us(name) for name in sorted(self.timeline.streams)}
 
@@ -124,6 +132,7 @@ class Simulation:
             "seed": self.asked.seed,
             "period_us": self.period_us,
             "predicted_period_us": made.plan.period_us,
+            **({"modes": [each._asdict() for each in words]} if (words := self.words) else {}),
             "tokens_per_second": self.tokens_per_second,
             "tpot_us": self.tpot_us,
             "host_us": self.busy_us("host"),

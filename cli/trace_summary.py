@@ -30,6 +30,7 @@ def summary(found: Trace, name: str, width: int) -> Iterator[str]:
         rows.append([a.actor, f"{a.busy:.1%}", us(a.busy_us), us(a.idle_us), us(a.late_us)])
     yield from table(rows, width, right=(1, 2, 3, 4))
     yield from _idle(found, width)
+    yield from _modes(found, width)
     yield ""
     yield from _cycle("simulated" if found.simulated else "measured", found.cycle, width)
     if found.simulated:
@@ -41,6 +42,29 @@ def summary(found: Trace, name: str, width: int) -> Iterator[str]:
     ops = len(found.plan.graph.vertices)
     yield ""
     yield f"tracing itself took about {ops * overhead_us():.1f} µs of each step"
+
+
+def _modes(found: Trace, width: int) -> Iterator[str]:
+    """A line for each mode of steps, where there are any."""
+    for each in found.words:
+        said = f"simulated {us(each.simulated_us)} µs, predicted {us(each.predicted_us)} µs"
+        yield from paragraph(f"{' '.join(each.word)}: {said}", width, label=_label("mode"))
+    modes = found.modes
+    if modes is None:
+        return
+    yield ""
+    rows = [["mode of steps", "steps", "measured µs", "predicted µs", "error", "alone µs"]]
+    for mode in modes.modes:
+        error = signed(mode.predicted_us / mode.measured_us - 1) if mode.measured_us else "–"
+        times = (us(mode.measured_us), us(mode.predicted_us), error, us(mode.alone_us))
+        rows.append([mode.mode, str(mode.steps), *times])
+    yield from table(rows, width, right=(1, 2, 3, 4, 5))
+    if len(modes.modes) > 1:
+        said = (
+            f"measured {us(modes.measured_us)} µs, predicted {us(modes.predicted_us)} µs with "
+            f"costs by mode, {us(modes.one_cost_us)} µs with one cost for each op"
+        )
+        yield from paragraph(said, width, label=_label("mean step"))
 
 
 def _label(text: str) -> str:

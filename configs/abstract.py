@@ -215,8 +215,15 @@ class AbstractMode(Part):
         description="The part of all steps that are in it, for the expected period. null: unknown.",
     )
 
+    untouched: dict[str, tuple[Name, ...]] = Field(
+        default_factory=dict,
+        max_length=4096,
+        description="By op, as `sample.device`: values that it does not read in such a step, and "
+        "states that it does not access. Counts where `told_by` is given.",
+    )
+
     def mode(self, name: str) -> Mode:
-        return Mode(name, self.costs, self.skips, self.after, self.share)
+        return Mode(name, self.costs, self.skips, self.after, self.share, self.untouched)
 
 
 class AbstractValue(Part):
@@ -347,6 +354,12 @@ class AbstractGraph(Part):
         description="What differs between steps, such as prefill and decode, by name: `check` says "
         "how long a step takes in each of them, and in any sequence of them.",
     )
+    told_by: Name | None = Field(
+        default=None,
+        description="The value that is the name of each step's mode: a host value that a host op "
+        "writes. Then waits are left out in modes that do not need them, where both sides know "
+        "the mode.",
+    )
     nodes: tuple[AbstractNode, ...] = Field(
         min_length=1, max_length=MAX_NODES, description="The nodes of a step, in listing order."
     )
@@ -374,6 +387,7 @@ class AbstractGraph(Part):
             launches=self.launches,
             name=name,
             modes=[(mode or AbstractMode()).mode(name) for name, mode in self.modes.items()],
+            told_by=self.told_by,
         )
 
 

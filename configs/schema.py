@@ -254,6 +254,12 @@ class PoliciesConfig(Part):
         "Which request gives its blocks back when there are too few. last_come: the one that came "
         "last. fewest_tokens: the one with the fewest tokens to compute again.",
     )
+    resumption: SerializeAsAny[PolicyConfig] = _chosen(
+        "resumption",
+        "Where a node `swap` keeps the blocks of requests that give way: which of them it keeps. "
+        "kept: whatever there is room for. cheaper: what takes longer to compute again than to "
+        "copy, by given costs.",
+    )
     acceptance: SerializeAsAny[PolicyConfig] = _chosen(
         "acceptance",
         "Which drafts are kept. coupled: with the same seed, the tokens are the same with and "

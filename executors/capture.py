@@ -78,6 +78,14 @@ class Captures:
         """What is captured of each segment now."""
         return {segment: run.recordings() for segment, run in self._runs.items()}
 
+    def replayed(self) -> frozenset[int]:
+        """Of the run that is on, or was last: steps of which all segments were replayed.
+
+        Of the last thousands of them. Empty where there are no segments.
+        """
+        runs = [frozenset(run.replayed) for run in self._runs.values()]
+        return frozenset.intersection(*runs) if runs else frozenset()
+
     def stamps(self, op: str, stream: Stream) -> Callable[[], Moment]:
         """When `stream`, which runs `op`, comes to here: to be called where that is launched."""
         run = next((run for segment, run in self._runs.items() if op in segment.ops), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -40,6 +41,9 @@ wrong answer here would only leave a graph out, or capture one sooner."""
 
 IDLE = "nothing to do"
 """Why a step whose ops publish nothing is not captured: a graph of it would be empty."""
+
+STEPS = 1 << 16
+"""Replayed steps of a run that are remembered, the latest."""
 
 REASONS = 32
 """Reasons of one segment that are counted apart."""
@@ -131,6 +135,7 @@ class SegmentRun:
         self._carried = {name for name in self._settled if graph.values[name].initial is not None}
         fresh = sorted(name for name in segment.writes if plan.slots.get(name) is None)
         self._never = f"{fresh[0]} is fresh in each step" if fresh else None
+        self.replayed: deque[int] = deque(maxlen=STEPS)  # steps of the run that is on, or was last
         self._few = 0  # steps that were recorded and had few operations
         # Of the step that is under way:
         self._replayed: _Captured | None = None
@@ -146,6 +151,7 @@ class SegmentRun:
 
     def begin(self, memory: Memory, stream: Stream) -> None:
         """Forget what was captured on other states: a graph knows them by address."""
+        self.replayed.clear()
         self._cells, self._stream = memory.cells, stream
         states = tuple(
             {
@@ -233,6 +239,7 @@ class SegmentRun:
                 self._known[key] = self._known.pop(key)  # the one used last is the last to go
             self._replayed = known
             self._counts.replayed += 1
+            self.replayed.append(step)
             return
         reason, self._key = self._why_not(key), key
         if reason is not None:

@@ -34,6 +34,7 @@ from .errors import DeviceFailure, NodeFailure
 from .frontier import BEFORE_ALL, Aborted, Frontier
 from .hold import Copies, Holds
 from .instructions import ActorStatus, Program, Task, interpret
+from .modes import ToldModes
 from .recorder import Recorder
 from .report import RunReport
 from .run_arguments import RunArguments
@@ -106,6 +107,7 @@ class ConcurrentRun:
         self.frontier = frontier
         self.device = device
         self.contexts = memory.contexts
+        self.modes = ToldModes(plan, memory)
         self.tasks = program.tasks
         self.actor_of = program.actor_of
         self.hosts = program.hosts
@@ -169,11 +171,34 @@ class ConcurrentRun:
         lead = source.offset - target.offset - wait.distance
         for _ in range(-lead):
             tokens.put(None)
-        self.signals[wait.source].append(_but_the_first(lead, tokens.put))
+        self.signals[wait.source].append(_but_the_first(lead, self._putter(wait, tokens.put)))
         self.owed[wait.source] += [tokens.put] * max(lead, 0)
+
+    def _putter(self, wait: Wait, put: Put) -> Put:
+        """How the source of a wait tells that it is done: not in steps where nobody waits."""
+        if wait.modes is None:
+            return put
+        at = self.contexts[self.contexts[wait.source].vertex.launch or wait.source]
+
+        def put_if_awaited(token: Token) -> None:
+            if self.modes.takes_place(wait, at.step):
+                put(token)
+
+        return put_if_awaited
 
     def _taker(self, wait: Wait) -> Callable[[], object]:
         """What a host op does to wait: take a token, and wait for its event if it is one."""
+        take, at = self._always_taker(wait), self.contexts[wait.target]
+        if wait.modes is None:
+            return take
+
+        def take_if_put() -> object:
+            put = self.modes.takes_place(wait, at.step - wait.distance)
+            return take() if put else None
+
+        return take_if_put
+
+    def _always_taker(self, wait: Wait) -> Callable[[], object]:
         get = self.tokens[wait].get
         if self.actor_of[wait.source] not in self.streams:
             return get
@@ -195,7 +220,7 @@ class ConcurrentRun:
 
     def _host_run(self, task: Task) -> Run | None:
         vertex = self.contexts[task.op].vertex
-        body, times = vertex.op.run, self.times
+        body, times = self.modes.telling(task.op, vertex.op.run), self.times
         run = body if times is None else times.timed(vertex, body)
         begun = [] if self.holds is None else [*self.holds.releases(task.op)]
         begun += [copies.copy for copies in self.copies.values() if copies.host == task.op]
@@ -274,7 +299,7 @@ class ConcurrentRun:
         )
         copies = self.copies.get(op)
         awaited = [(wait, wait.distance, self.tokens[wait]) for wait in task.waits]
-        frontier, recorded = self.frontier, self._recorded
+        frontier, recorded, modes = self.frontier, self._recorded, self.modes
         assert all(self.actor_of[wait.source] in self.streams for wait in task.waits), (
             f"{op!r} waits for a host op, which is its launch's to wait for"
         )
@@ -285,6 +310,8 @@ class ConcurrentRun:
 
         def launch(step: int) -> None:
             for wait, distance, tokens in awaited:
+                if wait.modes is not None and not modes.takes_place(wait, step - distance):
+                    continue
                 if distance <= step <= frontier.begun and step >= 0:
                     event = self._launched_before(tokens, wait, step)
                 else:

@@ -274,7 +274,7 @@ def cells_in_flight(plan: Plan) -> dict[str, int]:
     cells = {name: plan.slots.get(name) or 1 for name in plan.graph.values}
     vertices = plan.graph.vertices
     writer = {name: vertex.name for vertex in vertices.values() for name in vertex.op.writes}
-    orders = Orderings(plan)
+    orders = Orderings(plan.always)
     for vertex in vertices.values():
         for read in vertex.op.reads:
             value = plan.graph.values.get(read.name)

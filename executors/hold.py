@@ -29,7 +29,7 @@ def release_points(plan: Plan) -> dict[str, tuple[str, int] | None]:
     Of several with the same d the first in listing order; None where no host op follows, which
     the verifier refuses.
     """
-    orders, vertices = Orderings(plan), plan.graph.vertices
+    orders, vertices = Orderings(plan.always), plan.graph.vertices
     hosts = [name for name, vertex in vertices.items() if vertex.side == "host"]
     found: dict[str, tuple[str, int] | None] = {}
     for op, vertex in vertices.items():
@@ -51,7 +51,7 @@ def copy_point(plan: Plan, op: str, first: str, slots: int) -> tuple[str, int] |
     that of `first`, by a replay, or `first` is the op itself. Of several the one with the least d,
     and then the first in listing order; None where the plan has none.
     """
-    orders, vertices = Orderings(plan), plan.graph.vertices
+    orders, vertices = Orderings(plan.always), plan.graph.vertices
     between = [
         (max(0, after), place, host)
         for place, (host, vertex) in enumerate(vertices.items())

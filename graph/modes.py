@@ -1,9 +1,10 @@
 """Modes: what differs between steps of one graph, such as prefill and decode.
 
-Each step is in one *mode*. A mode says what ops take in its steps, and which nodes have nothing to
-do there. Orders, waits and slots are those of the graph in all modes: a node with nothing to do
-keeps its waits and records, so one proof covers every sequence of modes. What depends on the
-sequence is the time, and `answers/modes.py` computes it.
+Each step is in one *mode*. A mode says what ops take in its steps, which nodes have nothing to do
+there, and what ops do not touch. Orders and slots are those of the graph in all modes. So are
+waits, and one proof covers every sequence of modes; what depends on the sequence is the time, and
+`answers/modes.py` computes it. Only where a value tells the mode (`StepGraph.told_by`) may a wait
+be left out in modes that do not need it: `planner/conditional.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .arguments import number
 from .errors import GraphError, did_you_mean
 
 if TYPE_CHECKING:
-    from .step_graph import StepGraph
+    from .step_graph import StepGraph, Vertex
 
 MAX_MODES = 8
 
@@ -25,8 +26,10 @@ MAX_MODES = 8
 class Mode:
     """What a step in this mode takes: `costs` in µs by op, where they are not those of the graph.
 
-    The nodes in `skips` do nothing and take no time. It may follow the modes in `after`; None: any.
-    `share` is the part of all steps that are in it, where that is known.
+    The nodes in `skips` do nothing and take no time: they read nothing but the mode, access no
+    state, and publish nothing. `untouched` has, by op, other values that it does not read and
+    states that it does not access. It may follow the modes in `after`; None: any. `share` is the
+    part of all steps that are in it, where that is known.
     """
 
     name: str
@@ -34,6 +37,15 @@ class Mode:
     skips: tuple[str, ...] = ()
     after: tuple[str, ...] | None = None
     share: float | None = None
+    untouched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def touches(self, vertex: Vertex, name: str, told_by: str | None) -> bool:
+        """Whether an op reads a value, or accesses a state, in this mode."""
+        if name == told_by:
+            return True
+        return vertex.node.name not in self.skips and name not in self.untouched.get(
+            vertex.name, ()
+        )
 
 
 def check_modes(graph: StepGraph) -> None:
@@ -49,6 +61,7 @@ def check_modes(graph: StepGraph) -> None:
         for kind, said, known in (
             ("costs name the op", mode.costs, graph.vertices),
             ("skips name the node", mode.skips, nodes),
+            ("untouched names the op", mode.untouched, graph.vertices),
             ("after names the mode", mode.after or (), names),
         ):
             for name in said:
@@ -57,8 +70,10 @@ def check_modes(graph: StepGraph) -> None:
                     raise _wrong(problem + did_you_mean(name, known))
         if mode.share is not None:
             number(where, "share", mode.share, most=1, code="SW-MODE")
+        _check_untouched(graph, mode)
         if mode.after == ():
             raise _wrong(f"{where} may follow no mode, so no step is ever in it")
+    _check_told(graph)
     if len(set(names)) < len(names):
         raise _wrong(f"two modes of one name: {', '.join(sorted(names))}")
     if graph.modes and any(node.rate > 1 or node.every > 1 for node in graph.nodes):
@@ -66,6 +81,41 @@ def check_modes(graph: StepGraph) -> None:
     for mode in graph.modes:
         if not any(follows(graph, mode.name, other) for other in names):
             raise _wrong(f"no mode may follow {mode.name!r}, so a run would end in it")
+
+
+def _check_untouched(graph: StepGraph, mode: Mode) -> None:
+    for op, names in mode.untouched.items():
+        declared = graph.vertices[op].op
+        states = [name for name in declared.writes if name in graph.states]
+        known = [name for name in (*(read.name for read in declared.reads), *states)]
+        for name in names:
+            if name not in known or name == graph.told_by:
+                what = "tells the mode" if name == graph.told_by else "it never touches"
+                problem = f"mode {mode.name!r}: untouched of {op!r} names {name!r}, which {what}"
+                raise _wrong(problem + did_you_mean(name, known))
+
+
+def _check_told(graph: StepGraph) -> None:
+    """What tells the mode is a value that a host op writes before anybody could ask."""
+    told = graph.told_by
+    if told is None:
+        return
+    if told not in graph.values:
+        raise _wrong(f"told by {told!r}, which is no value{did_you_mean(told, graph.values)}")
+    value, writer = graph.values[told], mode_writer(graph)
+    if not graph.modes:
+        raise _wrong(f"{told!r} tells the mode, but there are no modes")
+    if graph.ranks:
+        raise _wrong("of several ranks cannot be told by a value yet: leave told_by out")
+    fresh = value.place == "host" and value.storage == "fresh"
+    if not fresh or writer is None or graph.vertices[writer].side != "host":
+        raise _wrong(f"told by {told!r}, which must be a fresh host value that a host op writes")
+
+
+def mode_writer(graph: StepGraph) -> str | None:
+    """The op that writes the value which tells the mode."""
+    writers = (name for name, v in graph.vertices.items() if graph.told_by in v.op.writes)
+    return next(writers, None)
 
 
 def _wrong(problem: str) -> GraphError:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from .step_graph import StepGraph
@@ -32,12 +32,24 @@ class Wait:
 
     The target's actor waits for the event that the source's actor records after `source`:
     a stream where the target is a device op, else a host thread.
+
+    With `modes` it takes place only where the mode of step i + `told` is one of them: both actors
+    know that mode by then. A step that is not in a run has no mode, and all its waits take place.
     """
 
     source: str
     target: str
     distance: int
     protects: tuple[Protected, ...] = ()
+    modes: tuple[str, ...] | None = None
+    told: int = 0
+
+    def takes_place(self, source_step: int, mode_of: Callable[[int], str | None]) -> bool:
+        """Whether that of a step of the source does; `mode_of`: None for a step without a mode."""
+        if self.modes is None:
+            return True
+        mode = mode_of(source_step + self.told)
+        return mode is None or mode in self.modes
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +114,13 @@ class Plan:
         return frozenset(wait.source for wait in self.waits)
 
     @property
+    def always(self) -> Plan:
+        """The same with only those waits that take place in every mode."""
+        if all(wait.modes is None for wait in self.waits):
+            return self
+        return replace(self, waits=tuple(wait for wait in self.waits if wait.modes is None))
+
+    @property
     def has_classes(self) -> bool:
         """Whether keys of some state pass between classes of users."""
         return any(lease.source != lease.target for lease in self.leases)
@@ -136,6 +155,9 @@ class Plan:
                     "from": wait.source,
                     "to": wait.target,
                     "distance": wait.distance,
+                    **(
+                        {} if wait.modes is None else {"modes": list(wait.modes), "told": wait.told}
+                    ),
                     "protects": [
                         {
                             "hazard": p.hazard,

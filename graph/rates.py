@@ -67,6 +67,14 @@ def check_rates(graph: StepGraph) -> None:
                     code="SW-RATE",
                     line=vertex.node.line,
                 )
+    for state in graph.states.values() if has_rates(graph) else ():
+        if state.leases:
+            raise GraphError(
+                f"state {state.name!r} has pinned leases, which count steps; where nodes have "
+                "rates, keys are handed on after whole cycles. Leave the pins out.",
+                code="SW-RATE",
+                line=state.line,
+            )
     cycle = math.lcm(*(node.every for node in graph.nodes))
     number = sum(firings(node, cycle) for node in graph.nodes)
     if cycle > MAX_CYCLE or number > MAX_FIRINGS:

@@ -37,6 +37,7 @@ class StepGraph:
     launches: Literal["apart", "together"] = "apart"  # see `planner/units.py`
     ranks: tuple[int, ...] = ()  # those whose nodes it has, where there are several (`ranks.py`)
     modes: tuple[Mode, ...] = ()  # what differs between steps (`modes.py`)
+    told_by: str | None = None  # the value that is the name of each step's mode
     declared: StepGraph | None = None  # what it was unrolled from, where nodes have rates
     cycle: int = 1  # steps of the declared graph that one of its own stands for (`rates.py`)
 
@@ -51,6 +52,7 @@ class StepGraph:
         launches: Literal["apart", "together"] = "apart",
         ranks: Iterable[int] = (),
         modes: Iterable[Mode] = (),
+        told_by: str | None = None,
     ) -> StepGraph:
         """Build and validate. Raises `GraphError` for the first wrong declaration."""
         from .validate import check_names, validate
@@ -67,6 +69,7 @@ class StepGraph:
             launches=launches,
             ranks=tuple(ranks),
             modes=tuple(modes),
+            told_by=told_by,
         )
         validate(graph)
         return graph

@@ -6,6 +6,7 @@ what it must keep to, the views that it gets, and the policies that ship:
     admission   `Admission`, `PastSteps`; `Eager`, `JustInTime`
     scheduling  `Scheduling`, `RowView`; `DecodesFirst`, `Shared`, `Groups`
     preemption  `Preemption`, `RunningView`; `LastCome`, `FewestTokens`
+    resumption  `Resumption`, `LeavingView`; `KeptOnHost`, `Cheaper`
     acceptance  `Acceptance`; `Coupled`, `Rejection`, `Synthetic`
     stopping    `Stopping`, `OutputView`; `AsAsked`, `Repetition`
 
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from .preemption import LastCome as LastCome
     from .preemption import Preemption as Preemption
     from .preemption import RunningView as RunningView
+    from .resumption import Cheaper as Cheaper
+    from .resumption import KeptOnHost as KeptOnHost
+    from .resumption import LeavingView as LeavingView
+    from .resumption import Resumption as Resumption
     from .scheduling import DecodesFirst as DecodesFirst
     from .scheduling import Groups as Groups
     from .scheduling import RowView as RowView

@@ -8,6 +8,7 @@ from .acceptance import Acceptance, Coupled
 from .admission import Admission, Eager
 from .preemption import LastCome, Preemption
 from .registry import DECISIONS, check_policy
+from .resumption import KeptOnHost, Resumption
 from .scheduling import DecodesFirst, Scheduling
 from .stopping import AsAsked, Stopping
 
@@ -22,6 +23,7 @@ class Policies:
     admission: Admission = field(default_factory=Eager)
     scheduling: Scheduling = field(default_factory=DecodesFirst)
     preemption: Preemption = field(default_factory=LastCome)
+    resumption: Resumption = field(default_factory=KeptOnHost)
     acceptance: Acceptance = field(default_factory=Coupled)
     stopping: Stopping = field(default_factory=AsAsked)
 

@@ -20,6 +20,7 @@ from .admission import Admission, Eager, JustInTime
 from .errors import PolicyError
 from .policy import Policy
 from .preemption import FewestTokens, LastCome, Preemption
+from .resumption import Cheaper, KeptOnHost, Resumption
 from .scheduling import DecodesFirst, Groups, Scheduling, Shared
 from .stopping import AsAsked, Repetition, Stopping
 
@@ -29,6 +30,7 @@ DECISIONS: Final[Mapping[str, type]] = {
     "admission": Admission,
     "scheduling": Scheduling,
     "preemption": Preemption,
+    "resumption": Resumption,
     "acceptance": Acceptance,
     "stopping": Stopping,
 }
@@ -38,6 +40,7 @@ _BUILT_IN: Final[Mapping[str, Mapping[str, type[Policy]]]] = {
     "admission": {"eager": Eager, "just_in_time": JustInTime},
     "scheduling": {"decodes_first": DecodesFirst, "shared": Shared, "groups": Groups},
     "preemption": {"last_come": LastCome, "fewest_tokens": FewestTokens},
+    "resumption": {"kept": KeptOnHost, "cheaper": Cheaper},
     "acceptance": {"coupled": Coupled, "rejection": Rejection, "synthetic": Synthetic},
     "stopping": {"as_asked": AsAsked, "repetition": Repetition},
 }

@@ -218,19 +218,21 @@ class BlockManager:
             self.freed_by_window += len(passed)
             record.passed = max(record.passed, last)
 
-    def swap_out(self, request: Request, step: int) -> None:
-        """Keep what is in place of a request that gives way, if the host has room for it.
+    def can_keep(self, request: Request, step: int) -> int:
+        """How many blocks of a request that gives way could wait on the host, from its first on.
 
-        Where others share its blocks, or its window has left some behind, it is computed again.
+        None where others share them, or its window has left some behind, or there is no room.
         """
-        self._enter(request)
         tail = self._tail if request.speculates else 0
         count = min(self._in_place(request), request.settled - tail) // self.limits.block_size
-        blocks = request.blocks[:count]
-        if all(self.pool.users(block) == 1 for block in blocks) and self.swap.leave(
-            request.uid, blocks, request.last_step, step
-        ):
-            request.blocks[:count] = [SCRATCH_BLOCK] * count
+        alone = all(self.pool.users(block) == 1 for block in request.blocks[:count])
+        return count if alone and self.swap.has_room(count, step) else 0
+
+    def swap_out(self, request: Request, count: int, step: int) -> None:
+        """Copy the first blocks of a request that gives way to the host: as many as `can_keep`."""
+        self._enter(request)
+        self.swap.leave(request.uid, request.blocks[:count], request.last_step, step)
+        request.blocks[:count] = [SCRATCH_BLOCK] * count
 
     # -- the end ---------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ class Decisions:
     def __init__(self, policies: Policies) -> None:
         self._scheduling = policies.scheduling
         self._preemption = policies.preemption
+        self.keeps = policies.resumption.keeps
         self.offer = policies.scheduling.tokens  # whose answers `checked` checks
         self._asked = self._short = False  # in this step: for anybody; of memory
 

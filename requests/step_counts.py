@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from .batch import ScheduledRow
 
 
 class StepCount(NamedTuple):
     """One step. The first numbers are of when it was scheduled, the others of its commit.
 
-    `blocks`: KV blocks that requests hold, of `blocks_in_all`. `idle_s`: its schedule waited so
-    long for somebody to arrive. `drafted`, `accepted`: drafts verified in the step. A step without
-    a row settles nothing.
+    `mode`: what kind of step it is, see `step_mode`. `blocks`: KV blocks that requests hold, of
+    `blocks_in_all`. `idle_s`: its schedule waited so long for somebody to arrive. `drafted`,
+    `accepted`: drafts verified in the step. A step without a row settles nothing.
     """
 
     step: int
@@ -18,10 +21,24 @@ class StepCount(NamedTuple):
     waiting: int  # requests that had no row
     blocks: int
     blocks_in_all: int
+    mode: str = ""
     idle_s: float = 0.0
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
+
+
+def step_mode(rows: Sequence[ScheduledRow]) -> str:
+    """What a step with at least one row does, as far as costs depend on it.
+
+    `decode`, `prefill` or `mixed`, then `drafts` if some window has any, and `grammar` if some row
+    that yields tokens has one.
+    """
+    decoding = sum(row.decodes for row in rows)
+    kind = "decode" if decoding == len(rows) else "mixed" if decoding else "prefill"
+    drafts = any(row.decodes and row.request.window > 1 for row in rows)
+    grammar = any(row.yields and row.request.structured for row in rows)
+    return ", ".join([kind, *["drafts"] * drafts, *["grammar"] * grammar])
 
 
 class StepCounts:

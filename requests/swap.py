@@ -52,8 +52,6 @@ class SwapSpace:
         keep: Container[int] = (),
     ) -> None:
         self.host = KeyPool(range(blocks), host_leases)
-        self.swapped_out = 0  # blocks
-        self.swapped_in = 0
         self._pool, self._keep = pool, keep
         self._out_after = leases.get((OWNER, SWAP), 0)
         self._back_after = max(0, leases.get((SWAP, OWNER), 0))
@@ -72,20 +70,22 @@ class SwapSpace:
         swaps, self._swaps = self._swaps, Swaps()
         return swaps if swaps != Swaps() else None
 
-    def leave(self, uid: int, blocks: Sequence[int], last_step: int, step: int) -> bool:
+    def has_room(self, blocks: int, step: int) -> bool:
+        """Whether so many blocks could be kept from this step on."""
+        return 0 < blocks <= self.host.available(step)
+
+    def leave(self, uid: int, blocks: Sequence[int], last_step: int, step: int) -> None:
         """Take over the KV blocks of a request last scheduled in `last_step`, to copy them out.
 
-        False, and nothing happens, if there is no room for them.
+        There must be room for them.
         """
-        host = self.host.grant(len(blocks), step) if blocks else None
-        if host is None:
-            return False
+        host = self.host.grant(len(blocks), step)
+        assert host is not None, "has_room() said so"
         at = max(step, last_step + self._out_after)
         self._pool.hand_over(blocks, last_step, OWNER, SWAP, at)
         kept = self._kept[uid] = _Kept(host, list(blocks), at)
         if at == step:
             self._copy_out(kept, step)
-        return True
 
     def blocks_of(self, uid: int) -> int:
         """How many full blocks of a request are on the host, from its first on."""
@@ -109,7 +109,6 @@ class SwapSpace:
         kept = self._kept.pop(uid)
         pairs = zip(kept.host[first:], blocks, strict=False)
         self._swaps = self._swaps._replace(into=(*self._swaps.into, *pairs))
-        self.swapped_in += len(blocks)
         self.host.release(kept.host, step)
         ready = step + self._back_after if blocks else step
         self._pool.hand_over(blocks, step, SWAP, OWNER, ready)
@@ -147,6 +146,5 @@ class SwapSpace:
     def _copy_out(self, kept: _Kept, step: int) -> None:
         pairs = zip(kept.device, kept.host, strict=True)
         self._swaps = self._swaps._replace(out=(*self._swaps.out, *pairs))
-        self.swapped_out += len(kept.device)
         self._pool.release(kept.device, step, users=SWAP, keep=self._keep)
         kept.device, kept.step = [], step

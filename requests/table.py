@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter
 
 from ..policies.chosen import Policies
+from ..policies.resumption import LeavingView
 from ..structured.in_use import GrammarsInUse
 from .batch import ScheduledRow, StepBatch
 from .blocks import ONE_CLASS, BlockManager
@@ -22,7 +23,7 @@ from .pacer import Pacer
 from .pools import KeyPool, Leases
 from .request import FinishReason, Request
 from .spans import RequestLog
-from .step_counts import StepCount, StepCounts
+from .step_counts import StepCount, StepCounts, step_mode
 from .step_rows import StepRows
 from .totals import Totals
 from .witness import Witness
@@ -169,7 +170,10 @@ class RequestTable:
         self.inbox.submit(request)
 
     def submit_all(self, requests: Iterable[Request]) -> None:
-        """Queue a whole batch of work that waits for all of it: no limit of the queue applies."""
+        """Queue a whole batch of work that waits for all of it: no limit of the queue applies.
+
+        One that can never be served ends with the `refuse_reason` for it, as by `submit`.
+        """
         self.inbox.submit_all(requests)
 
     def cancel(self, uid: int, error: str | None = None) -> None:
@@ -246,10 +250,14 @@ class RequestTable:
         self._uncommitted.append(sum(row.queries for row in rows))
         self._batches.append((step, tuple([row.request.uid for row in rows])))
         if self.counts is not None:
-            self.counts.scheduled(self._count(step, len(rows), idle_s))
+            self.counts.scheduled(self._count(step, rows, idle_s))
         if self.witness is not None:
             self.witness.decided(step, "schedule", _said_of(rows))
-        return StepBatch(step, tuple(rows), swaps=self.blocks.swap.take())
+        swaps = self.blocks.swap.take()
+        if swaps is not None:
+            self.totals.swapped_out += len(swaps.out)
+            self.totals.swapped_in += len(swaps.into)
+        return StepBatch(step, tuple(rows), swaps=swaps)
 
     def _await_arrival(self) -> float:
         """Until something comes, or `IDLE_WAIT_S`; how many seconds that took."""
@@ -257,14 +265,15 @@ class RequestTable:
         self.inbox.wait(IDLE_WAIT_S)
         return perf_counter() - began
 
-    def _count(self, step: int, rows: int, idle_s: float) -> StepCount:
+    def _count(self, step: int, rows: Sequence[ScheduledRow], idle_s: float) -> StepCount:
         running = len(self.phases.running)
         return StepCount(
             step,
-            rows=rows,
+            rows=len(rows),
             waiting=len(self.requests) - running,
             blocks=len(self.blocks.pool.held),
             blocks_in_all=self.limits.num_blocks,
+            mode=step_mode(rows) if rows else "",
             idle_s=idle_s,
         )
 
@@ -306,6 +315,9 @@ class RequestTable:
             if request.grammar is not None:
                 self.grammars.enter(request.uid, request.grammar)
             self.requests[request.uid] = request
+            prompt, window = len(request.prompt_ids), request.window
+            if (why := self.refuse_reason(prompt, request.max_tokens, window)) is not None:
+                self.finish(request, "error", why)  # or it would wait for room for ever
         for uid, error in cancelled:
             if uid in self.requests:
                 self.finish(self.requests[uid], "error" if error else "cancelled", error)
@@ -399,8 +411,15 @@ class RequestTable:
         self.totals.preemptions += 1
 
     def give_way(self, request: Request) -> None:
-        """Preempt a request for others: what is in place may wait on the host. Raises nothing."""
-        self.blocks.swap_out(request, self._past + self._step)
+        """Preempt a request for others: what is in place may wait on the host.
+
+        Raises what the policy raises that decides it.
+        """
+        now = self._past + self._step
+        blocks = self.blocks.can_keep(request, now)
+        leaving = LeavingView(request.uid, blocks, blocks * self.limits.block_size)
+        if blocks and self.decisions.keeps(leaving):
+            self.blocks.swap_out(request, blocks, now)
         self.preempt(request)
 
     def finish(self, request: Request, reason: FinishReason, error: str | None = None) -> None:

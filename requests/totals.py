@@ -23,6 +23,8 @@ class Totals:
     accepted_at: list[int] = field(default_factory=list)  # windows whose i-th draft was accepted
     windows: int = 0  # in which at least one draft was verified
     preemptions: int = 0
+    swapped_out: int = 0  # KV blocks copied to host memory
+    swapped_in: int = 0  # … and back
     failed_steps: int = 0  # and were recovered from
     requests: int = 0  # prompts that were handed in, whatever became of them
     failed_requests: int = 0  # prompts that ended with an error, refused ones included

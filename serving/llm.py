@@ -199,7 +199,13 @@ class LLM:
             trace = Trace(RequestLog(call.requests))
             with self.service.traced(trace):
                 outputs = call.outputs(listening)
-        return Traced(outputs, trace.report, trace.log.spans(), trace.counts.all())
+        captures = self.engine.captures
+        replayed = frozenset[int]() if captures is None else captures.replayed()
+        steps = [
+            each._replace(mode=f"{each.mode}, replayed") if each.step in replayed else each
+            for each in trace.counts.all()
+        ]
+        return Traced(outputs, trace.report, trace.log.spans(), tuple(steps))
 
     def _call(self, prompts: Prompt | Sequence[Prompt], params: Params) -> Call:
         many = each_prompt(prompts)

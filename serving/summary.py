@@ -19,6 +19,8 @@ def summary(engine: Engine, config: PipelineConfig) -> dict[str, Any]:
         "drafted": totals.drafted,
         "accepted": totals.accepted,
         "preemptions": totals.preemptions,
+        "swapped_out": totals.swapped_out,
+        "swapped_in": totals.swapped_in,
         "requests": totals.requests,
         "failed_requests": totals.failed_requests,
         "failed_steps": totals.failed_steps,

@@ -209,7 +209,7 @@ CLAIMS: dict[str, Callable[[], str]] = {
     ),
 }
 COUNTED = {
-    "every one of 2,400 combinations": lambda: prod(
+    "every one of 3,000 combinations": lambda: prod(
         map(len, (DEPTHS, METHODS, GRAMMARS, SAMPLING, SITUATIONS))
     ),
     "10,000 runs under random faults": lambda: NIGHTLY,

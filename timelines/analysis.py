@@ -12,7 +12,7 @@ from statistics import median
 from typing import NamedTuple
 
 from ..graph.errors import StepweaveError
-from .profile import op_times, pacing_op, step_times
+from .profile import op_times, pacing_op, times_by_step
 from .timeline import Gap, Span, Timeline
 
 Interval = tuple[float, float]
@@ -120,7 +120,12 @@ def analyse(timeline: Timeline) -> Analysis:
 
 def step_lengths(timeline: Timeline) -> tuple[float, ...]:
     """How long each steady step took."""
-    return tuple(step_times(timeline.events, _starts(timeline)))
+    return tuple(lengths_by_step(timeline).values())
+
+
+def lengths_by_step(timeline: Timeline, op: str | None = None) -> dict[int, float]:
+    """The same by step, from one start of `op` to its next; None: of the op that paces it."""
+    return times_by_step(timeline.events, _starts(timeline), op)
 
 
 def paced_by(timeline: Timeline) -> str:

@@ -77,14 +77,21 @@ def pacing_op(ran: Iterable[Ran], steps: Collection[int]) -> str | None:
 
 
 def step_times(ran: Collection[Ran], steps: Collection[int]) -> list[float]:
-    """µs per step, for each of these steps that another of them follows.
+    """µs per step, for each of these steps that another of them follows."""
+    return list(times_by_step(ran, steps).values())
 
-    From one start of the pacing op to its next: so a step takes what the busiest actor works in
-    it, and what that actor idles.
+
+def times_by_step(
+    ran: Collection[Ran], steps: Collection[int], op: str | None = None
+) -> dict[int, float]:
+    """The same by step, in their order.
+
+    From one start of `op` to its next: so a step takes what that op's actor works in it, and what
+    the actor idles. None: of the pacing op.
     """
-    op = pacing_op(ran, steps)
+    op = pacing_op(ran, steps) if op is None else op
     at = {each.step: each.start_us for each in ran if each.op == op and each.step in steps}
-    return [at[step + 1] - start for step, start in sorted(at.items()) if step + 1 in at]
+    return {step: at[step + 1] - start for step, start in sorted(at.items()) if step + 1 in at}
 
 
 def spreads(samples: Mapping[str, Sequence[float]]) -> dict[str, Spread]:

@@ -46,13 +46,15 @@ def simulate(
     jitter: float = 0.0,
     takes: Callable[[Turn], float] | None = None,
     serial: bool = False,
+    mode_of: Callable[[int], str | None] | None = None,
 ) -> Timeline:
     """Simulate `steps` steps on a virtual clock. `costs` (µs per op) replace the plan's.
 
     With `jitter` each op takes its cost times a factor drawn evenly from 1 - jitter … 1 + jitter,
     by `seed`. `takes` may say otherwise, turn by turn: it is asked for the ops of each actor in
     their order and for each op after all that it waits for, so it may keep a state as real ops
-    do. With `serial` the plan's orders and waits do not count: one op after another, as the
+    do. `mode_of`: the mode of each step, by which waits take place; None: all do. With `serial` the
+    plan's orders and waits do not count: one op after another, as the
     serial executor does. Raises `StuckWait` where the plan deadlocks, `GraphError` for a wrong
     argument, and `StepweaveError` for an op that is none.
     """
@@ -68,6 +70,8 @@ def simulate(
     named = {**plan.costs, **(costs or {})}
     durations = {op: named.get(op, vertices[op].op.cost_us or 0.0) for op in vertices}
     clock = Clock(plan, program_of(plan, serial), steps, durations, Random(seed), jitter, takes)
+    if mode_of is not None:
+        clock.mode_of = mode_of
     clock.run()
     return clock.timeline(_period(clock, exact=jitter == 0 and takes is None))
 
@@ -106,6 +110,7 @@ class Clock:
     takes: Callable[[Turn], float] | None
     recorded: Mapping[tuple[str, int], tuple[float, float]] | None = None
     seen: Callable[[Span], None] | None = None
+    mode_of: Callable[[int], str | None] = field(default=lambda step: None)
     spans: list[Span] = field(default_factory=list)
     performed: int = 0
 
@@ -177,9 +182,13 @@ class Clock:
             if step - steps in self.exists[enters]:
                 awaited.append(Predecessor(enters, step - steps, "comm"))
         for wait in task.waits:
-            if step - wait.distance in self.exists[wait.source]:
+            there = step - wait.distance in self.exists[wait.source]
+            if there and wait.takes_place(step - wait.distance, self._mode_of_run):
                 awaited.append(Predecessor(wait.source, step - wait.distance, "wait"))
         return awaited
+
+    def _mode_of_run(self, step: int) -> str | None:
+        return self.mode_of(step) if 0 <= step < self.steps else None
 
     def _perform(self, actor: str, task: Task, step: int, awaited: Sequence[Predecessor]) -> None:
         runs = 0 <= step < self.steps

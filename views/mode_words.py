@@ -17,6 +17,10 @@ def mode_words(found: ModePeriods) -> list[str]:
             f"expected {found.expected_us:,.6g} for the given shares (mean of {DRAWN:,} drawn "
             f"steps; never below {found.expected_least_us:,.6g}, that of average costs)"
         )
+    if found.unconditional_us is not None:
+        lines.append(
+            f"with every wait in every mode: at most {found.unconditional_us:,.6g} µs a step"
+        )
     return lines
 
 

@@ -11,6 +11,7 @@ from ..graph.plan import Plan, Wait
 from ..timelines.analysis import Analysis, Cause, analyse
 from ..timelines.critical import Cycle, cycle
 from ..timelines.measured import measured, planned_beside, replayed_us
+from ..timelines.modes import ByMode, WordTime, by_mode, simulated_words
 from ..timelines.simulated import simulate
 from ..timelines.timeline import Timeline
 from .words import protected
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trace:
-    """A run beside its plan. `simulated`: there was no real run, and nothing beside it."""
+    """A run beside its plan. `simulated`: there was no real run, and nothing beside it.
+
+    `modes`: of a real run whose steps have modes; `words`: of a simulated plan with modes.
+    """
 
     plan: Plan
     run: Timeline
@@ -35,6 +39,8 @@ class Trace:
     counts: tuple[StepCount, ...] = ()
     began_s: float = 0.0
     executor: str = "threads"
+    modes: ByMode | None = None
+    words: tuple[WordTime, ...] = ()
 
     @staticmethod
     def of(
@@ -62,13 +68,15 @@ class Trace:
             counts=tuple(counts),
             began_s=report.began_s,
             executor=executor,
+            modes=by_mode(plan, run, {e.step: e.mode for e in counts if e.mode}, serial=serial),
         )
 
     @staticmethod
     def simulation(plan: Plan, steps: int) -> Trace:
         """The plan at its own costs. Raises `StepweaveError` where the steps are too few."""
         run = simulate(plan, steps=steps)
-        return Trace(plan, run, analyse(run), cycle(run), executor="simulated")
+        words = tuple(simulated_words(plan, steps=steps))
+        return Trace(plan, run, analyse(run), cycle(run), executor="simulated", words=words)
 
     @property
     def simulated(self) -> bool:
@@ -132,6 +140,8 @@ class Trace:
                 "mean": round(found.mean_us, 3),
                 "replayed": None if self.replayed_us is None else round(self.replayed_us, 3),
             },
+            "modes": _modes(self.modes),
+            **({"words": [each._asdict() for each in self.words]} if self.words else {}),
             "overlap": {
                 "host_us": round(overlap.host_us, 3),
                 "device_us": round(overlap.device_us, 3),
@@ -190,6 +200,21 @@ def _before(distance: int) -> str:
         return ""
     steps = "a step" if abs(distance) == 1 else f"{abs(distance)} steps"
     return f" {steps} {'earlier' if distance > 0 else 'later'}"
+
+
+def _modes(found: ByMode | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    rounded = [
+        {key: round(figure, 3) if isinstance(figure, float) else figure for key, figure in row}
+        for row in (each._asdict().items() for each in found.modes)
+    ]
+    return {
+        "measured_us": round(found.measured_us, 3),
+        "predicted_us": round(found.predicted_us, 3),
+        "one_cost_us": round(found.one_cost_us, 3),
+        "by_mode": rounded,
+    }
 
 
 def _cycle(found: Cycle | None) -> dict[str, Any] | None:

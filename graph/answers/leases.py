@@ -146,6 +146,7 @@ def leases_in_words(plan: Plan) -> list[str]:
     if not plan.has_classes:
         return []
     return [
-        f"{lease.state}: {lease.source} → {lease.target} after {counted(lease.steps, 'step')}"
+        f"{lease.state}: {lease.source} → {lease.target} after "
+        f"{counted(lease.steps * plan.graph.cycle, 'step')}"
         for lease in plan.leases
     ]

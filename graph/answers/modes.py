@@ -8,16 +8,16 @@ around it (Gaubert 1995). So it is computed exactly, with a word that attains it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from random import Random
 
 import numpy as np
 
 from ..modes import follows, mode_costs
-from ..plan import Plan
-from ..planner.events import plan_edges
+from ..plan import Plan, Wait
+from ..planner.events import Precedence, free_edges
 from ..planner.period import Delay, Scaled, delays, slowest_cycle
 
 MAX_VERTICES = 20_000  # of the larger graph; beyond, the guarantee is a bound
@@ -34,14 +34,16 @@ class ModePeriods:
     the modes that, repeated, take as long; empty where `worst_us` is only a bound. `by_mode` has
     the period if all steps are in one mode, where that may follow itself. `one_cost_us` is what
     could be guaranteed without modes: each op always takes the longest it takes in any.
-    `expected_us` is an estimate for modes drawn by their shares, and `expected_least_us` a bound
-    of it from below: the period of average costs. Both None where no mode has a share.
+    `unconditional_us`: what could be guaranteed if all waits took place in all modes; None where
+    they do. `expected_us` is an estimate for modes drawn by their shares, and `expected_least_us` a
+    bound of it from below: the period of average costs. Both None where no mode has a share.
     """
 
     worst_us: float
     word: Word
     by_mode: Mapping[str, float]
     one_cost_us: float
+    unconditional_us: float | None = None
     expected_us: float | None = None
     expected_least_us: float | None = None
 
@@ -53,7 +55,7 @@ def mode_periods(plan: Plan) -> ModePeriods | None:
     costs = mode_costs(plan.graph, plan.costs)
     names = tuple(costs)
     longest = {op: max(costs[name][op] for name in names) for op in plan.costs}
-    bound = _growth(_delays(plan, longest))
+    bound = _growth(_always(_delays(plan, longest)))
     worst, word = _worst(plan, costs) or (bound, ())
     alone = [name for name in names if follows(plan.graph, name, name)]
     expected = _expected(plan, costs)
@@ -62,8 +64,18 @@ def mode_periods(plan: Plan) -> ModePeriods | None:
         word,
         {name: float(word_period(plan, (name,))) for name in alone},
         float(bound),
+        _unconditional(plan),
         *(expected or ()),
     )
+
+
+def _unconditional(plan: Plan) -> float | None:
+    if plan.always is plan:
+        return None
+    every = replace(plan, waits=tuple(replace(wait, modes=None) for wait in plan.waits))
+    costs = mode_costs(plan.graph, plan.costs)
+    found = _worst(every, costs)
+    return None if found is None else float(found[0])
 
 
 def word_period(plan: Plan, word: Word) -> Fraction:
@@ -71,7 +83,10 @@ def word_period(plan: Plan, word: Word) -> Fraction:
     costs, length = mode_costs(plan.graph, plan.costs), len(word)
     found = []
     for at, mode in enumerate(word):
-        for each in _delays(plan, costs[mode]):
+        for each, wait in _delays(plan, costs[mode]):
+            ends = {step: word[(at + step) % length] for step in (0, each.distance)}
+            if not _is_there(wait, ends):
+                continue
             turns, then = divmod(at + each.distance, length)
             found.append(
                 Delay(f"{each.source}/{at}", f"{each.target}/{then}", turns, each.delay_us)
@@ -79,8 +94,27 @@ def word_period(plan: Plan, word: Word) -> Fraction:
     return _growth(found) / length
 
 
-def _delays(plan: Plan, costs: Mapping[str, float]) -> list[Delay]:
-    return delays(plan.graph, plan_edges(plan), costs)
+def _delays(plan: Plan, costs: Mapping[str, float]) -> list[tuple[Delay, Wait | None]]:
+    """Each delay, and the wait that it comes from; None: it is there in every mode."""
+    graph = plan.graph
+    free = delays(graph, free_edges(graph, plan.actors), costs)
+    found: list[tuple[Delay, Wait | None]] = [(each, None) for each in free]
+    for wait in plan.waits:
+        edge = Precedence(wait.source, wait.target, wait.distance, "wait")
+        found += [
+            (each, None if wait.modes is None else wait) for each in delays(graph, [edge], costs)
+        ]
+    return found
+
+
+def _is_there(wait: Wait | None, ends: Mapping[int, str]) -> bool:
+    """Whether a wait takes place; `ends`: the modes of both of its steps, from the source's on."""
+    return wait is None or wait.takes_place(0, ends.get)
+
+
+def _always(found: Iterable[tuple[Delay, Wait | None]]) -> list[Delay]:
+    """All of them, as if every wait took place in every mode."""
+    return [each for each, _ in found]
 
 
 def _growth(found: Sequence[Delay]) -> Fraction:
@@ -115,11 +149,14 @@ def _worst(plan: Plan, costs: Mapping[str, Mapping[str, float]]) -> tuple[Fracti
     ends: dict[tuple[str, str], tuple[int, int]] = {}
     by_mode = {mode: _delays(plan, own) for mode, own in costs.items()}
     for number, window in enumerate(windows):
-        for place, plain in enumerate(next(iter(by_mode.values()))):
+        for place, (plain, wait) in enumerate(next(iter(by_mode.values()))):
             mode = window[reach - shift[plain.source]]
             stages = plain.distance + shift[plain.target] - shift[plain.source]
-            delay = by_mode[mode][place].delay_us
+            delay = by_mode[mode][place][0].delay_us
             for then in np.flatnonzero(after(stages)[number]).tolist():
+                ends_of = {0: mode, plain.distance: windows[then][reach - shift[plain.target]]}
+                if not _is_there(wait, ends_of):
+                    continue
                 source, target = f"{plain.source}/{number}", f"{plain.target}/{then}"
                 found.append(Delay(source, target, stages, delay))
                 ends[source, target] = (number, then)
@@ -130,7 +167,7 @@ def _worst(plan: Plan, costs: Mapping[str, Mapping[str, float]]) -> tuple[Fracti
 def _shifts(plan: Plan) -> dict[str, int]:
     """The least shifts from 0 on at which no edge leads back by a stage (Bellman-Ford)."""
     shift = dict.fromkeys(plan.graph.vertices, 0)
-    edges = [(e.source, e.target, e.distance) for e in _delays(plan, plan.costs)]
+    edges = [(e.source, e.target, e.distance) for e in _always(_delays(plan, plan.costs))]
     for _ in shift:
         before = dict(shift)
         for u, v, d in edges:
@@ -215,7 +252,8 @@ def _expected(plan: Plan, costs: Mapping[str, Mapping[str, float]]) -> tuple[flo
         op: sum(costs[mode][op] * counted.count(mode) for mode in costs) / DRAWN
         for op in plan.costs
     }
-    return _drawn(plan, costs, word), float(_growth(_delays(plan, average)))
+    least = _growth(_always(_delays(plan.always, average)))
+    return _drawn(plan, costs, word), float(least)
 
 
 def _drawn(plan: Plan, costs: Mapping[str, Mapping[str, float]], word: Sequence[str]) -> float:
@@ -223,10 +261,14 @@ def _drawn(plan: Plan, costs: Mapping[str, Mapping[str, float]], word: Sequence[
     by_mode = {mode: _delays(plan, own) for mode, own in costs.items()}
     shift = _shifts(plan)
     edges = list(enumerate(next(iter(by_mode.values()))))
-    into: dict[str, list[tuple[int, Delay]]] = {op: [] for op in plan.graph.vertices}
-    for place, each in edges:
-        into[each.target].append((place, each))
-    order = _within_a_stage(plan, shift, [each for _, each in edges])
+    into: dict[str, list[tuple[int, Delay, Wait | None]]] = {op: [] for op in plan.graph.vertices}
+    for place, (each, wait) in edges:
+        into[each.target].append((place, each, wait))
+    order = _within_a_stage(plan, shift, [each for _, (each, _) in edges])
+
+    def mode_of(step: int) -> str | None:
+        return word[step] if 0 <= step < len(word) else None
+
     starts: dict[str, list[float]] = {op: [0.0] * len(word) for op in into}
     for stage in range(len(word) + max(shift.values())):
         for op in order:
@@ -234,9 +276,10 @@ def _drawn(plan: Plan, costs: Mapping[str, Mapping[str, float]], word: Sequence[
             if 0 <= step < len(word):
                 starts[op][step] = max(
                     (
-                        starts[each.source][before] + by_mode[word[before]][place].delay_us
-                        for place, each in into[op]
+                        starts[each.source][before] + by_mode[word[before]][place][0].delay_us
+                        for place, each, wait in into[op]
                         if 0 <= (before := step - each.distance) < len(word)
+                        and (wait is None or wait.takes_place(before, mode_of))
                     ),
                     default=0.0,
                 )

@@ -36,9 +36,7 @@ def bounded(
     pairs = unbounded(frame, found.paths)
     if not pairs:
         return list(needed), found
-    distance, nearest = BOUND, int(found.paths[reachable(found.paths)].min()) // HOP
-    while distance + nearest < 1:  # or it could close a cycle
-        distance *= 2
+    distance = least_bound(found.paths)
     free_us = period(frame.graph, found.orders(frame), costs).us
     while True:
         more = [Requirement(first, then, distance, "BOUND") for first, then in pairs]
@@ -46,6 +44,14 @@ def bounded(
         if distance >= MOST or period(frame.graph, tied.orders(frame), costs).us <= free_us:
             return [*needed, *more], tied
         distance *= 2
+
+
+def least_bound(paths: Weights) -> int:
+    """The least of the distances `BOUND`, twice that, … that closes no cycle with these paths."""
+    distance, nearest = BOUND, int(paths[reachable(paths)].min()) // HOP
+    while distance + nearest < 1:
+        distance *= 2
+    return distance
 
 
 def is_bound(wait: Wait) -> bool:

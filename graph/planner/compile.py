@@ -20,6 +20,7 @@ from ..validate import unread_values, validate
 from .bounds import bounded
 from .budget import Budget
 from .channels import derive_capacities
+from .conditional import conditional_notes, waits_by_mode
 from .events import Actors, Precedence, listing_programs, with_streams
 from .leases import lease_notes, leased, pinned_leases
 from .lifting import lifted, one_of_equal_ranks
@@ -149,12 +150,12 @@ def plan_for(
     data = [*requirements(graph, slots), *pinned]
     tied, found, leases = leased(frame, data, synchronize(frame, data), costs)
     needed, found = bounded(frame, tied, found, costs)
-    prover = Prover(frame, found)
+    prover, waits = Prover(frame, found), waits_by_mode(frame, needed, found, leases, costs)
     result = period(graph, found.orders(frame), costs)
     return Plan(
         graph=graph,
         actors=frame.actors,
-        waits=found.waits,
+        waits=waits,
         edges=prover.prove(needed),
         launch_order=prover.prove(found.launch_order),
         slots=slots,
@@ -165,6 +166,7 @@ def plan_for(
             *_SLOT_NOTES[compared],
             *_guards(frame, slots, needed, found, costs, result.us),
             *lease_notes(found.waits),
+            *conditional_notes(graph, waits),
             *(
                 f"bounding wait {r.source} → {r.target} (+{r.distance}): nothing else limits how "
                 f"far {r.target} runs ahead"

@@ -227,8 +227,9 @@ def lease_notes(waits: Sequence[Wait]) -> list[str]:
 def pool_leases(plan: Plan, keys: str) -> dict[tuple[str, str], int]:
     """After how many steps a key of that pool may pass from one class of users to another.
 
-    For all states whose parts it names. A pair of classes that is not in it never conflicts.
-    Raises `GraphError` for a state of the pool that nothing writes.
+    For all states whose parts it names. A pair of classes that is not in it never conflicts. Where
+    nodes have rates, leases of the plan count cycles, so these are multiples of a cycle. Raises
+    `GraphError` for a state of the pool that nothing writes.
     """
     states = [name for name, state in plan.graph.states.items() if state.keys == keys]
     found: dict[tuple[str, str], int] = {}
@@ -243,5 +244,6 @@ def pool_leases(plan: Plan, keys: str) -> dict[tuple[str, str], int]:
             )
         for lease in own:
             pair = (lease.source, lease.target)
-            found[pair] = max(lease.steps, found.get(pair, lease.steps))
+            steps = lease.steps * plan.graph.cycle
+            found[pair] = max(steps, found.get(pair, steps))
     return found

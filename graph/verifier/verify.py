@@ -14,6 +14,8 @@ orderings do exist, and compares. A plan passes if
   SW-WAW-…, by the sides of the two accesses);
 - no key of a keyed state can change hands before its old users are done with it (SW-LEASE);
 - no op can run ahead of another of its rank without end (SW-BOUND);
+- a wait that does not take place in all modes is needed in no other, and known of at both of its
+  ends (SW-MODE);
 - streams receive their ops in the order in which they run them (SW-LAUNCH), and every stream
   wait is enqueued after the record it waits for, since a wait for an event that is not yet
   recorded does nothing (SW-HOST-ORDER);
@@ -36,6 +38,7 @@ from ..plan import Plan
 from ..violation import RACE_CODES, Violation
 from .blocking import run_blocking
 from .claims import wrong_claims, wrong_witnesses
+from .conditions import wrong_conditions
 from .firings import needs_of, wrong_firings
 from .leases import early_leases
 from .order import (
@@ -99,7 +102,8 @@ def violations(plan: Plan) -> list[Violation]:
         *(claim for claim in wrong_claims(plan, distance) if claim.value not in raced),
         *wrong_witnesses(plan, arcs, distance, broken=not (races or runaways or early)),
     ]
-    return [*races, *runaways, *early, *map(_advised, claims)]
+    conditions = [] if races or runaways or early else [*wrong_conditions(plan)]
+    return [*races, *runaways, *early, *conditions, *map(_advised, claims)]
 
 
 def _folded(found: list[Violation]) -> list[Violation]:

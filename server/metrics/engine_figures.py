@@ -116,6 +116,13 @@ ENGINE: tuple[Figure[Counted], ...] = (
         lambda of: of.totals.preemptions,
     ),
     Figure(
+        "stepweave:swapped_blocks_total",
+        "counter",
+        "KV blocks of requests that gave way, copied to host memory (out) and back (in).",
+        lambda of: [(("out",), of.totals.swapped_out), (("in",), of.totals.swapped_in)],
+        ("direction",),
+    ),
+    Figure(
         "vllm:prefix_cache_queries_total",
         "counter",
         "Tokens that were looked up in the prefix cache.",

@@ -32,6 +32,10 @@ def test_a_real_run_is_written_for_perfetto_and_as_a_page(tmp_path: Path) -> Non
     assert not said["simulated"]
     assert said["period_us"]["measured"] > 0
     assert 0 < said["overlap"]["of_device"] < 1
+    by_mode = said["modes"]["by_mode"]
+    assert {each["mode"].split(",")[0] for each in by_mode} == {"decode"}  # in the steady steps
+    assert sum(each["steps"] for each in by_mode) == said["steady"][1] - said["steady"][0]
+    assert said["counts"][0]["mode"].startswith("prefill")
     request = said["requests"][0]
     moments = [
         request[f"{name}_us"]

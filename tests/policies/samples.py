@@ -8,10 +8,14 @@ from stepweave.policies.registry import DECISIONS, known, policy
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "acceptance.synthetic": {"rates": (0.5, 0.25)},
+    "resumption.cheaper": {"block_us": 20, "token_us": 3},
     "scheduling.decodes_first": {"prompt_tokens": 5},
     "stopping.repetition": {"times": 3, "longest": 4},
 }
 """By `decision.name`: other options than the defaults."""
+
+NEED_OPTIONS = ("synthetic", "cheaper")
+"""They have no default for some option."""
 
 EVERY = [(decision, name) for decision in DECISIONS for name in known(decision, installed=False)]
 
@@ -25,4 +29,4 @@ def samples(decision: str) -> list[Any]:
     """All policies for a decision; those that need no options with their defaults too."""
     found = [sample(decision, name) for name in known(decision, installed=False)]
     plain = [name for name in known(decision, installed=False) if f"{decision}.{name}" in OPTIONS]
-    return found + [policy(decision, name) for name in plain if name != "synthetic"]
+    return found + [policy(decision, name) for name in plain if name not in NEED_OPTIONS]

@@ -68,6 +68,7 @@ def test_every_decision_has_its_default_among_the_names() -> None:
         "admission": "eager",
         "scheduling": "decodes_first",
         "preemption": "last_come",
+        "resumption": "kept",
         "acceptance": "coupled",
         "stopping": "as_asked",
     }.items():

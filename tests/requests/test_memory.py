@@ -135,8 +135,8 @@ def test_requests_that_give_way_find_on_the_host_what_they_left() -> None:
         world.drain()
         assert all(each.phase == "done" for each in requests)
         assert table.blocks.swap.host.held == table.blocks.pool.held == frozenset()
-        out += table.blocks.swap.swapped_out
-        back += table.blocks.swap.swapped_in
+        out += table.totals.swapped_out
+        back += table.totals.swapped_in
         preempted += table.preemptions
     assert min(preempted, out, back, waited) > 10
 

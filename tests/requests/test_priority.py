@@ -79,7 +79,7 @@ def test_as_many_give_way_as_its_blocks_take_and_no_more() -> None:
 @pytest.mark.parametrize("equal", [0, 1])
 def test_nobody_gives_way_in_vain(equal: int) -> None:
     table = RequestTable(limits(max_rows=8, token_budget=64, num_blocks=12))
-    table.submit(request(0, prompt=30, window=1, priority=equal))  # 8 blocks
+    table.submit(request(0, prompt=30, max_tokens=18, window=1, priority=equal))  # 8 blocks
     table.submit(request(1, prompt=6, max_tokens=5, window=1, priority=2))
     run(table, 0, 1)
     table.submit(request(2, prompt=20, max_tokens=2, window=1, priority=1))  # 6 blocks
@@ -92,7 +92,7 @@ def test_blocks_that_others_hold_too_are_no_room() -> None:
     table = RequestTable(
         limits(max_rows=8, token_budget=64, num_blocks=12, draft_tokens=0), prefix_cache=True
     )
-    table.submit(request(0, prompt=30, window=1, priority=1))  # 8 blocks
+    table.submit(request(0, prompt=30, max_tokens=18, window=1, priority=1))  # 8 blocks
     run(table, 0, 2)
     table.submit(request(1, prompt=22, max_tokens=2, window=1, priority=2))  # 5 of these, and one
     run(table, 2, 1)
@@ -157,7 +157,8 @@ def test_where_blocks_run_out_the_worst_and_then_the_last_gives_way() -> None:
 
 def test_who_is_the_worst_itself_keeps_what_it_has_until_somebody_wants_it() -> None:
     table = RequestTable(limits(max_rows=2, num_blocks=6, token_budget=64))
-    early, late = request(0, prompt=8, window=1), request(1, prompt=11, max_tokens=9, window=1)
+    early = request(0, prompt=8, max_tokens=16, window=1)
+    late = request(1, prompt=11, max_tokens=9, window=1)
     table.submit_all([early, late])
     batches = run(table, 0, 3)
     assert [len(each.blocks) for each in (early, late)] == [3, 3]

@@ -196,6 +196,20 @@ def test_a_request_that_can_never_be_served_is_refused_with_the_reason(
     assert reason in refusal
 
 
+def test_one_that_nobody_asked_whether_it_can_be_served_ends_with_the_reason() -> None:
+    """Past `refuse_reason`, by `submit_all`: it would wait for room for ever, and all behind it."""
+    table = RequestTable(limits(num_blocks=12))
+    large, small = request(0, prompt=30, max_tokens=30), request(1)
+    table.submit_all([large, small])
+    for step in range(40):
+        settle(table, table.schedule(step))
+    assert table.idle
+    assert (large.finish_reason, small.finish_reason) == ("error", "length")
+    assert large.error == table.refuse_reason(30, 30, large.window)
+    assert len(small.output_ids) == 20
+    table.check_conservation()
+
+
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [

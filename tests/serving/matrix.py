@@ -98,9 +98,11 @@ CHANGES_TOKENS = {"penalties", "bad words", "seeded", "min tokens", "mixes"}
 SITUATIONS: dict[str, TinyConfig] = {
     "chunked prefill": TinyConfig(token_budget=9),
     "preemption": TinyConfig(),  # with blocks to admit all requests, but not to finish them
+    "swap": TinyConfig(swap=16),  # the same, and who gives way keeps its blocks on the host
     "prefix cache": TinyConfig(prefix_cache=True),
     "short drafter context": TinyConfig(),
 }
+SHORT_OF_BLOCKS = ("preemption", "swap")
 CONTEXT = 96
 LENGTHS = (14, 10, 17, 12)
 
@@ -136,6 +138,8 @@ class Outcome:
     requests: list[Request]
     preemptions: int
     prefix_hits: int
+    swapped_out: int
+    swapped_in: int
 
 
 @cache
@@ -208,7 +212,7 @@ def run(
     """
     base = SITUATIONS[cell.situation]
     k = 0 if cell.method is None else 3
-    if cell.situation == "preemption":
+    if cell.situation in SHORT_OF_BLOCKS:
         base = replace(base, num_blocks=just_admitted(requests, k))
     config = replace(
         base,
@@ -244,4 +248,7 @@ def run(
         for request in made:
             table.submit(fitted(engine, request))
     engine.run(table)
-    return Outcome(made, table.preemptions, table.prefix_hits)
+    totals = table.totals
+    return Outcome(
+        made, table.preemptions, table.prefix_hits, totals.swapped_out, totals.swapped_in
+    )

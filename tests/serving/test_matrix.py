@@ -17,6 +17,7 @@ from tests.serving.matrix import (
     GRAMMARS,
     METHODS,
     SAMPLING,
+    SHORT_OF_BLOCKS,
     SITUATIONS,
     Cell,
     CellRequest,
@@ -53,8 +54,10 @@ def check(cell: Cell) -> None:
                 [] if expected.prompt_log_probs is None else list(expected.prompt_log_probs),
             )
     assert counts(serial) == counts(pipelined)
-    if cell.situation == "preemption":
+    if cell.situation in SHORT_OF_BLOCKS:
         assert serial.preemptions or pipelined.preemptions, "this cell is about preemption"
+    if cell.situation == "swap":
+        assert serial.swapped_out or pipelined.swapped_out, "this cell is about swapping"
     if cell.situation == "prefix cache":
         assert serial.prefix_hits > 0
         assert pipelined.prefix_hits > 0

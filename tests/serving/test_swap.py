@@ -10,6 +10,8 @@ import pytest
 
 from stepweave.executors import NodeFailure
 from stepweave.graph.planner.leases import pool_leases
+from stepweave.policies.chosen import Policies
+from stepweave.policies.resumption import Cheaper
 from stepweave.requests.request import SamplingParams
 from stepweave.requests.swap import SwapSpace
 from stepweave.requests.table import RequestTable
@@ -65,11 +67,38 @@ def test_requests_that_are_swapped_give_the_tokens_of_the_plain_loop(
     )  # fmt: skip
     found, table = served(config)
     assert found == plain(drafter)
-    swap = table.blocks.swap
     assert table.preemptions > 0
-    assert swap.swapped_out > 0
-    assert swap.swapped_in > 0 or prefix_cache
-    assert swap.host.held == frozenset()
+    assert table.totals.swapped_out > 0
+    assert table.totals.swapped_in > 0 or prefix_cache
+    assert table.blocks.swap.host.held == frozenset()
+
+
+def test_a_request_larger_than_the_whole_pool_ends_with_its_error_and_the_run_with_it() -> None:
+    engine = tiny_engine(replace(DRAFTERS["none"], depth=2, swap=16, num_blocks=4))
+    large, small = tiny_requests(
+        [SamplingParams(max_tokens=20), SamplingParams(max_tokens=3)], longest=5
+    )
+    table = engine.new_table()
+    table.submit_all([large, small])
+    engine.run(table)
+    assert "KV blocks" in (large.error or "")
+    assert small.error is None
+    assert small.output_ids
+
+
+@pytest.mark.parametrize(("copy_us", "swaps"), [(10.0, True), (1000.0, False)])
+def test_blocks_are_copied_where_that_is_predicted_to_take_less(
+    copy_us: float, swaps: bool
+) -> None:
+    rule = Cheaper(block_us=copy_us, token_us=100.0)
+    config = replace(
+        DRAFTERS["eagle"], depth=2, executor="threads", swap=16,
+        policies=Policies(resumption=rule), **ROOM,
+    )  # fmt: skip
+    found, table = served(config)
+    assert found == plain("eagle")
+    assert table.preemptions > 0
+    assert (table.totals.swapped_out > 0) == swaps
 
 
 def test_the_plan_hands_blocks_to_the_copy_and_back() -> None:

@@ -47,7 +47,8 @@ def test_every_plan_is_bounded_by_waits_that_are_all_needed_and_cost_nothing(pla
 @pytest.mark.parametrize("depth", ["1", "2", "3"])
 def test_the_requirements_bound_shipped_pipelines_already(name: str, depth: str) -> None:
     plan = planned(name, {} if name in GRAPHS else {"depth": depth})
-    assert not any(map(is_bound, plan.waits))
+    if plan.graph.told_by is None:  # else waits of some modes may have bounded it
+        assert not any(map(is_bound, plan.waits))
 
 
 def runaway() -> StepGraph:

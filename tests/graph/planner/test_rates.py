@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from random import Random
 
 import pytest
 
 from stepweave.executors.run import Executor, run
 from stepweave.graph.answers.folding import folded, rate_words
+from stepweave.graph.answers.leases import leases_in_words
 from stepweave.graph.errors import DeadlockError, GraphError, StepweaveError
-from stepweave.graph.node import Node, Op, Read, Value
+from stepweave.graph.modes import Mode
+from stepweave.graph.node import Node, Op, Read, State, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
+from stepweave.graph.planner.leases import pool_leases
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import violations
 from stepweave.testing.checking.mode import Strict
+from stepweave.testing.devices.virtual_streams import Deferred
 from stepweave.testing.exploring.nodes import Interleaved
 from stepweave.testing.rated_graphs import random_rated_graph
 
+from ..oracle import Instance, Order, Unrolled, padding_for
 from ..rated_oracle import (
     can_be_ordered,
     plain_loop,
@@ -153,7 +159,10 @@ def runs_alike(seed: int) -> bool:
         return False
     steps = 3 * steps_of_cycle(graph)
     versions, logs = plain_loop(graph, steps)
-    executors: tuple[str | Executor, ...] = ("serial", "threads", Strict(), Interleaved(seed))
+    executors: tuple[str | Executor, ...] = (
+        *("serial", "threads", Strict(), Interleaved(seed)),
+        *(Deferred(seed), Strict(Deferred(seed + 1))),  # the streams of a device that works late
+    )
     for executor in executors:
         states: dict[str, list[object]] = {state: [] for state in graph.states}
         report = run(plan, executor=executor, steps=steps, states=states, keep=list(versions))
@@ -236,6 +245,69 @@ def test_rates_that_recur_too_seldom_are_refused() -> None:
     with pytest.raises(GraphError, match="recur after 105 steps with 71 firings") as caught:
         StepGraph.build(nodes, [])
     assert caught.value.code == "SW-RATE"
+
+
+def swapped(*leases: tuple[str, str, int]) -> StepGraph:
+    """Blocks that every step works on, and that every third step copies, on another stream."""
+    copy = Op((Read("kv"),), ("kv",), classes=(("kv", "swap"),))
+    return StepGraph.build(
+        [
+            Node("work", (Op(),), (Op((Read("kv"),), ("kv",)),), stream="compute"),
+            Node("swap", (Op(),), (copy,), stream="copy", every=3, first=1),
+        ],
+        [],
+        [State("kv", keys="blocks", leases=leases)],
+        order="keep",
+    )
+
+
+def safe(plan: Plan, users: tuple[str, str], steps: int) -> bool:
+    """Whether a key may pass after so many steps, whichever step its old users were in last."""
+    order = Order(Unrolled(plan, 12, padding_for(plan)))
+    ops = plan.graph.vertices.items()
+    old, new = (
+        [(op, v) for op, v in ops if v.op.writes and v.op.class_of("kv") == each] for each in users
+    )
+    for last in range(12, 12 + plan.graph.cycle):
+        for (before, u), (after, v) in product(old, new):
+            fires = [each.node.firing for each in (u, v)]
+            assert fires[0] is not None
+            assert fires[1] is not None
+            i = (last - fires[0].step) // plan.graph.cycle
+            j = -((fires[1].step - last - steps) // plan.graph.cycle)
+            serial = (i + u.offset, u.position) < (j + v.offset, v.position)
+            if not (serial and order.before(Instance(before, i), Instance(after, j))):
+                return False
+    return True
+
+
+def test_a_lease_counts_whole_cycles_where_nodes_have_rates() -> None:
+    plan = compile_plan(swapped())
+    leases = pool_leases(plan, "blocks")
+    assert leases.keys() == set(product(("owner", "swap"), repeat=2))
+    for users, steps in leases.items():
+        assert steps % 3 == 0
+        assert safe(plan, users, steps)
+        assert not safe(plan, users, steps - 3)
+    said = leases[("owner", "swap")]
+    assert f"kv: owner → swap after {said} steps" in leases_in_words(plan)
+
+
+def test_a_lease_of_so_many_steps_cannot_be_pinned_where_nodes_have_rates() -> None:
+    with pytest.raises(GraphError, match="state 'kv' has pinned leases") as caught:
+        swapped(("owner", "swap", 4))
+    assert caught.value.code == "SW-RATE"
+
+
+def test_rates_together_with_what_they_cannot_have_yet_are_refused_by_name() -> None:
+    node = Node("only", (Op((Read("x", 1),), ("x",)),), rate=2)
+    buffers = Value("x", "pinned", "slots", allocate=lambda: [0])
+    with pytest.raises(GraphError, match=r"value 'x' has buffers of its own") as caught:
+        StepGraph.build([node], [buffers])
+    assert caught.value.code == "SW-RATE"
+    with pytest.raises(GraphError, match="whose nodes have rates cannot have modes") as caught:
+        StepGraph.build([node], [Value("x")], modes=[Mode("decode")])
+    assert caught.value.code == "SW-MODE"
 
 
 @pytest.mark.parametrize("firing", [0, 3])

@@ -102,11 +102,11 @@ class Membership:
             raise self.group.end(f"rank {self.group.rank}: {error}") from error
 
     def require_same(self, what: str, digest: str) -> None:
-        """Raises `GroupEnded` naming the first rank on which `what` has another digest."""
+        """Raises `GroupEnded` naming the first rank whose `what` has another digest."""
         every = self.gathered(_number(digest))
         for rank, found in enumerate(every):
             if found != every[0]:
-                raise self.group.end(f"{what} of rank {rank} is not that of rank 0")
+                raise self.group.end(f"rank {rank} has another {what} than rank 0")
 
     def require_proved(self, own: str, proved: Sequence[str]) -> None:
         """Raises `GroupEnded` naming the first rank that does not run what is proved of it.

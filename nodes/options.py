@@ -10,7 +10,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-ModelName = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
+MODEL = "names a model"
+"""What marks such a key: two names may be of one model, as on two machines."""
+
+ModelName = Annotated[
+    str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$"), MODEL
+]
 """A shipped model, a directory or a hub name."""
 
 

@@ -15,7 +15,7 @@ from io import FileIO
 def main() -> int:
     """Serve what rank 0 serves; 0 after an ordered end."""
     from ..configs.schema import PipelineConfig
-    from ..distributed.errors import GroupEnded
+    from ..graph.errors import StepweaveError
     from ..serving.llm import LLM
 
     told = FileIO(0)
@@ -24,7 +24,7 @@ def main() -> int:
     try:
         with LLM(pipeline=config) as llm:
             llm.follow()
-    except GroupEnded as error:
+    except StepweaveError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -32,18 +32,11 @@ if TYPE_CHECKING:
 def load_engine(config: PipelineConfig) -> Engine:
     """Load the models and compile the plan, as one rank of a group if the config asks for several.
 
-    What is tried out while a model loads is computed with as many threads as its runs have: it is
-    to hold for them, and threads that wait for each other cost a small model seconds.
     Raises `NoDevice`, `ModelError`, `GraphError`, `EngineError` or `GroupError`.
     """
-    before, threads = torch.get_num_threads(), threads_of(config)
-    torch.set_num_threads(threads or before)
-    try:
-        if config.ranks == 1:
-            return _loaded(config, threads, device_called(config.device))
-        return _loaded_as_rank(config, threads)
-    finally:
-        torch.set_num_threads(before)
+    if config.ranks == 1:
+        return _loaded(config, device_called(config.device))
+    return _loaded_as_rank(config)
 
 
 def threads_of(config: PipelineConfig) -> int | None:
@@ -54,10 +47,14 @@ def threads_of(config: PipelineConfig) -> int | None:
     return threads_for(config.model.name) if on_host else None
 
 
-def _loaded_as_rank(config: PipelineConfig, threads: int | None) -> Engine:
-    """The engine of this rank: what one rank cannot load, no rank has."""
-    from ..distributed.log import digest_of  # only here: one rank alone needs none of it
-    from ..distributed.start import join
+def _loaded_as_rank(config: PipelineConfig) -> Engine:
+    """The engine of this rank: what one rank cannot load, no rank has.
+
+    Rank 0 raises what went wrong on it; any other rank tells rank 0, and raises `GroupEnded`. So
+    what goes wrong on all of them alike, after they have joined, is said once.
+    """
+    from ..distributed.start import join  # only here: one rank alone needs none of it
+    from .alike import digest_of_rest, models_are_here
 
     parallel = config.model.parallel
     if parallel.pipeline > 1 and not backend_of_name(config.device).on_host:
@@ -67,21 +64,46 @@ def _loaded_as_rank(config: PipelineConfig, threads: int | None) -> Engine:
         )
     group = join(parallel.ranks, config.device, silence_s=parallel.silence_s)
     try:
-        engine = _loaded(config, threads, group.device, group)
-        group.require_same("the pipeline", digest_of(f"{config!r}"))
+        group.require_same("pipeline", digest_of_rest(config))
+        here = all(group.gathered(models_are_here(config)))
+        if here:  # before they meet in what a model computes, if they can
+            _require_same_models(config, group)
+        engine = _loaded(config, group.device, group)
+        if not here:
+            _require_same_models(config, group)
         proved = proved_digests(config)
         group.require_proved(engine.plan.digest, proved or [engine.plan.digest] * parallel.ranks)
     except BaseException as error:
-        group.group.end(f"rank {group.group.rank}: {shortly(error)}")
-        raise
+        ended = group.group.end(f"rank {group.group.rank}: {shortly(error)}")
+        if group.group.leads or not isinstance(error, Exception):
+            raise
+        raise ended from error
     return engine
 
 
+def _require_same_models(config: PipelineConfig, group: Membership) -> None:
+    from .alike import digest_of_models
+
+    for key, digest in digest_of_models(config).items():
+        group.require_same(f"model ({key})", digest)
+
+
 def _loaded(
-    config: PipelineConfig,
-    threads: int | None,
-    device: torch.device,
-    group: Membership | None = None,
+    config: PipelineConfig, device: torch.device, group: Membership | None = None
+) -> Engine:
+    """What is tried out while a model loads is computed with as many threads as its runs have: it
+    is to hold for them, and threads that wait for each other cost a small model seconds.
+    """
+    before, threads = torch.get_num_threads(), threads_of(config)
+    torch.set_num_threads(threads or before)
+    try:
+        return _built(config, threads, device, group)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _built(
+    config: PipelineConfig, threads: int | None, device: torch.device, group: Membership | None
 ) -> Engine:
     chosen, parallel = config.model, config.model.parallel
     loading = Loading(chosen.dtype, chosen.invariant, chosen.compile, chosen.merge)

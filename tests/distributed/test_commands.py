@@ -44,6 +44,16 @@ def test_a_rank_that_is_killed_or_stopped_is_named_and_nothing_is_left(
 
 
 @pytest.mark.nightly
+def test_what_no_rank_can_load_is_said_once(tmp_path: Path) -> None:
+    asked = ("run", "async", "--tp", "2", "--prompt", "a", "--set", "model.name=/no/such/model")
+    with command(tmp_path, *asked) as started:
+        status, errors = started.ended()
+    assert status == 2
+    assert errors.count("there is no directory '/no/such/model'") == 1, errors
+    assert len(errors.splitlines()) == 1, errors
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_all_ranks_in_order_with_what_was_done(
     number: signal.Signals, tmp_path: Path

@@ -16,6 +16,8 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final
 
+from .collector import collector_paused
+
 PACKAGES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "stepweave": "For everybody: graphs from functions, plans, runs, and the decode engine.",
@@ -58,7 +60,8 @@ def load(package: str, name: str) -> object:
     if name not in known:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     module, attribute = known[name]
-    return getattr(import_module(module, package), attribute)
+    with collector_paused():
+        return getattr(import_module(module, package), attribute)
 
 
 def door(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:

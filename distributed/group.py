@@ -77,6 +77,7 @@ class Group:
             receive=self._receive,
             lost=self._lost,
             tick=self._tick,
+            deaf=self._deaf,
         )
 
     @property
@@ -201,6 +202,9 @@ class Group:
             self._hanging.append(Neighbour(self._processes[rank]))
         at = "" if self.step is None else f"; rank {self.rank} was at step {self.step}"
         self.end(f"rank {rank} is gone: {why}{at}", gone=rank)
+
+    def _deaf(self, why: str) -> None:
+        self.end(f"rank {self.rank} cannot listen any more: {why}")
 
     def _at_exit(self) -> None:
         """This process has said all that it had to say."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-import select
 import selectors
 import socket
 import threading
@@ -27,6 +26,11 @@ CONNECT_S = 60.0
 
 BEATS = 4
 """Signs of life in the time after which a silent rank counts as gone."""
+
+_Selector: type[selectors.BaseSelector] = getattr(
+    selectors, "PollSelector", selectors.DefaultSelector
+)
+"""Opens no file of its own, where the system has such a one."""
 
 Receiver = Callable[[int, Message], None]
 Lost = Callable[[int, str, bool], None]
@@ -86,6 +90,17 @@ def knock(host: str, port: int, secret: str, rank: int) -> socket.socket:
     return connection
 
 
+def _takes_more(connection: socket.socket) -> bool:
+    """Whether something can be sent without waiting."""
+    # Not by `select`, which knows the first 1024 files of a process only.
+    with _Selector() as selector:
+        try:
+            selector.register(connection, selectors.EVENT_WRITE)
+        except ValueError:  # it is closed
+            return False
+        return bool(selector.select(0))
+
+
 class _Peer:
     """One connection, and when it last said anything."""
 
@@ -104,7 +119,7 @@ class _Peer:
         """Say that this rank lives, unless something is being sent or cannot be."""
         if self.sending.acquire(blocking=False):
             try:
-                if select.select([], [self.connection], [], 0)[1]:
+                if _takes_more(self.connection):
                     self.connection.sendall(BEAT)
             finally:
                 self.sending.release()
@@ -115,7 +130,8 @@ class Links:
 
     `receive` gets each message on the thread that reads. `lost(rank, why, silent)` is called there
     for a rank whose connection ends without a farewell, that says nothing for `silence_s` seconds
-    (`silent`), or that sends what is no message. `tick` is called there now and then.
+    (`silent`), or that sends what is no message. `tick` is called there now and then, and `deaf(why)`
+    where that thread fails.
     """
 
     def __init__(
@@ -126,10 +142,11 @@ class Links:
         receive: Receiver,
         lost: Lost,
         tick: Callable[[], None],
+        deaf: Callable[[str], None],
     ) -> None:
         self._peers = {rank: _Peer(rank, each) for rank, each in connections.items()}
         self._silence_s = silence_s
-        self._receive, self._lost, self._tick = receive, lost, tick
+        self._receive, self._lost, self._tick, self._deaf = receive, lost, tick, deaf
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._read, name="stepweave-links", daemon=True)
 
@@ -149,7 +166,7 @@ class Links:
         for peer in self._peers.values():
             if peer.sending.acquire(timeout=0.1):
                 with suppress(OSError):
-                    if select.select([], [peer.connection], [], 0)[1]:
+                    if _takes_more(peer.connection):
                         peer.connection.sendall(frame)
                 peer.sending.release()
 
@@ -168,6 +185,16 @@ class Links:
                 peer.connection.shutdown(socket.SHUT_RDWR)
 
     def _read(self) -> None:
+        """Listen until the end. Nobody would hear of an end that this thread has missed."""
+        try:
+            self._listen()
+        except Exception as error:
+            self._deaf(f"{type(error).__name__}: {error}")
+        finally:
+            for peer in self._peers.values():
+                peer.connection.close()
+
+    def _listen(self) -> None:
         period = self._silence_s / BEATS
         with selectors.DefaultSelector() as selector:
             for peer in self._peers.values():
@@ -188,8 +215,6 @@ class Links:
                     self._beat()
                 self._miss(now)
                 self._tick()
-        for peer in self._peers.values():
-            peer.connection.close()
 
     def _hear(self, peer: _Peer) -> bool:
         """Take in what there is of a peer; whether more may come."""

@@ -1,8 +1,10 @@
 """Ranks hear of each other: messages whole and in order, and one end for all."""
 
 import atexit
+import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import struct
@@ -65,6 +67,42 @@ def test_one_end_reaches_every_rank_with_the_first_reason() -> None:
             made[0].check()
         assert made[0].failure is not None
         assert made[0].failure.code == "SW-GROUP"
+
+
+def moved_above(number: int, connection: socket.socket) -> socket.socket:
+    """The same connection under a descriptor that is no smaller."""
+    moved = socket.socket(fileno=fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, number))
+    connection.close()
+    return moved
+
+
+def test_ranks_of_processes_with_thousands_of_open_files_hear_of_each_other() -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most[0] < 2000:
+        pytest.skip("this system allows fewer open files")
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        theirs = socket.create_connection(door.getsockname())
+        pair = [moved_above(1500, each) for each in (theirs, door.accept()[0])]
+    linked = [
+        Group(Ranks(rank, 2, rank, 2), {1 - rank: pair[rank]}, silence_s=LONG_S) for rank in (0, 1)
+    ]
+    for each in linked:
+        each.start()
+        each._links._beat()  # which is due at once, and then after a part of the silence
+    linked[1].end("the reason")
+    assert ended(linked[0]).endswith("the reason")
+    for each in linked:
+        each.close()
+        each._links._thread.join()
+
+
+def test_a_rank_that_cannot_listen_any_more_ends_the_group() -> None:
+    def broken() -> None:
+        raise RuntimeError("no such clock")
+
+    with groups(2, lambda group: group.on_tick(broken) if group.leads else None) as made:
+        for each in made:
+            assert "rank 0 cannot listen any more: RuntimeError: no such clock" in ended(each)
 
 
 def test_a_rank_whose_connection_ends_is_named() -> None:

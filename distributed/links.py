@@ -130,8 +130,8 @@ class Links:
 
     `receive` gets each message on the thread that reads. `lost(rank, why, silent)` is called there
     for a rank whose connection ends without a farewell, that says nothing for `silence_s` seconds
-    (`silent`), or that sends what is no message. `tick` is called there now and then, and `deaf(why)`
-    where that thread fails.
+    (`silent`), or that sends what is no message. `tick` is called there now and then, and
+    `deaf(why)` where that thread fails.
     """
 
     def __init__(

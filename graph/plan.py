@@ -121,6 +121,13 @@ class Plan:
         return replace(self, waits=tuple(wait for wait in self.waits if wait.modes is None))
 
     @property
+    def in_every_mode(self) -> Plan:
+        """The same with all waits in every mode."""
+        if self.always is self:
+            return self
+        return replace(self, waits=tuple(replace(wait, modes=None, told=0) for wait in self.waits))
+
+    @property
     def has_classes(self) -> bool:
         """Whether keys of some state pass between classes of users."""
         return any(lease.source != lease.target for lease in self.leases)

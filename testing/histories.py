@@ -30,6 +30,7 @@ def recording(graph: StepGraph, around: Callable[[str, Run], Run] | None = None)
     """The same graph with ops that record their history. `around(op, run)` may wrap each run.
 
     They write texts, so values need no buffers: a graph that was built without a model will do.
+    They know no modes, so nothing tells the mode.
     Raises `GraphError` if `graph` is not a step graph.
     """
     arguments.a("recording", "graph", graph, StepGraph, "a step graph")
@@ -55,13 +56,17 @@ def recording(graph: StepGraph, around: Callable[[str, Run], Run] | None = None)
 
     return replace(
         graph.with_ops(record),
+        told_by=None,
         values={name: replace(value, allocate=None) for name, value in graph.values.items()},
     )
 
 
 def with_graph(plan: Plan, graph: StepGraph) -> Plan:
-    """The plan of the same declarations, with other functions behind the ops."""
-    return replace(plan, graph=graph)
+    """The plan of the same declarations, with other functions behind the ops.
+
+    Where nothing tells their modes, all waits take place in every mode.
+    """
+    return replace(plan if graph.told_by else plan.in_every_mode, graph=graph)
 
 
 def recorded_states(graph: StepGraph) -> dict[str, object]:

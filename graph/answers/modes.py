@@ -9,7 +9,7 @@ around it (Gaubert 1995). So it is computed exactly, with a word that attains it
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
 
@@ -72,9 +72,7 @@ def mode_periods(plan: Plan) -> ModePeriods | None:
 def _unconditional(plan: Plan) -> float | None:
     if plan.always is plan:
         return None
-    every = replace(plan, waits=tuple(replace(wait, modes=None) for wait in plan.waits))
-    costs = mode_costs(plan.graph, plan.costs)
-    found = _worst(every, costs)
+    found = _worst(plan.in_every_mode, mode_costs(plan.graph, plan.costs))
     return None if found is None else float(found[0])
 
 

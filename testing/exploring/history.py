@@ -111,7 +111,7 @@ class Meaning:
             missing = [
                 source
                 for look in self.looks[at.op]
-                if look.name in self.writer and at.step >= look.carry
+                if look.name in self.writer and 0 <= at.step - look.carry < self.steps
                 for source in (Instance(self.writer[look.name], at.step - look.carry),)
                 if source not in self.seen and source not in pending
             ]
@@ -127,7 +127,7 @@ class Meaning:
             )
 
     def _version(self, look: Look, at: Instance) -> int:
-        if at.step < look.carry:
+        if not 0 <= at.step - look.carry < self.steps:
             return self.initial(look.name)
         source = Instance(self.writer[look.name], at.step - look.carry)
         return self.wrote(source, look.name, self.seen.get(source, ()))

@@ -55,8 +55,6 @@ def _read(op: Op) -> list[str]:
 def _handed_on(plan: Plan) -> Iterator[tuple[str, str, str, int]]:
     """(op of the old users, op of the new ones, state, steps between them)."""
     for lease in plan.leases:
-        if lease.steps < 0:
-            continue  # nobody reads what is yet to be written: that is the verifier's to refuse
         users: dict[str, list[str]] = defaultdict(list)
         for name, vertex in plan.graph.vertices.items():
             if lease.state in (*vertex.op.writes, *_read(vertex.op)):

@@ -9,8 +9,8 @@ from stepweave.configs.load import shipped, shipped_file
 from stepweave.graph.plan import Plan
 
 GRAPHS = tuple(name for name in shipped() if shipped_file(name).parent.name == "graphs")
-# with rates, with modes, with swapping
-EXTENDED = ("draft_passes", "grammar_in_turns", "prefill_decode", "seldom_statistics", "async_swap")
+EXTENDED = ("draft_passes", "grammar_in_turns", "prefill_decode", "seldom_statistics")
+"""With rates, or with modes."""
 RATED = ("draft_passes", "seldom_statistics")  # whose runs have a multiple of some steps
 ONCE = tuple(name for name in shipped() if name not in RATED)
 SHIPPED = (

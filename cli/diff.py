@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 from ..graph.answers.difference import Difference, Names, difference
 from ..graph.answers.requirement_words import merged
+from ..graph.answers.switches import switch_json
 from ..graph.answers.whatif import bound_by, speedup
 from ..graph.plan import Placed, Wait
+from ..graph.planner.switching import switch_plans
+from ..graph.verifier.verified import verified_switch
 from ..graph.verifier.words import ago, counted, instant, later
 from ..views.diff_page import diff_page
 from ..views.words import slots_text
@@ -17,6 +20,7 @@ from .output import check_writable, save
 from .planned import planned
 from .reporting import say
 from .settings import overrides, pairs
+from .switch_lines import switch_lines
 from .wrapping import columns, paragraph, table
 
 if TYPE_CHECKING:
@@ -37,14 +41,18 @@ def diff(asked: DiffOptions) -> int:
         check_writable(asked.html)
     plans = [planned(*side, costs=asked.costs, rows=asked.rows) for side in sides]
     found = difference(plans[0], plans[1])
+    switch = verified_switch(switch_plans(plans[0], plans[1])) if asked.switch else None
     before, after = (" ".join([name, *map("=".join, own.items())]) for name, own in sides)
     if asked.html is not None:
         save(asked.html, diff_page(found, before, after))
         say(f"wrote {asked.html}")
     if asked.json:
-        print(json.dumps({"before": before, "after": after, **found.to_json()}))
+        more = {} if switch is None else {"switch": switch_json(switch)}
+        print(json.dumps({"before": before, "after": after, **found.to_json(), **more}))
     else:
-        print("\n".join(_lines(found, before, after, columns())))
+        lines = _lines(found, before, after, columns())
+        lines += [] if switch is None else ["", *switch_lines(switch, columns())]
+        print("\n".join(lines))
     return int(asked.exit_code and not found.identical)
 
 

@@ -223,6 +223,7 @@ class DiffOptions:
       stepweave graph diff async drafter_stream
       stepweave graph diff async async --set-y slots.staging=1 --exit-code
       stepweave graph diff quickstart quickstart --set-x depth=1 --html difference.html
+      stepweave graph diff async async --set-x depth=1 --switch
     """
 
     before: Annotated[
@@ -240,6 +241,10 @@ class DiffOptions:
     ] = None
     exit_code: Annotated[
         bool, Option("--exit-code", help="Exit with status 1 if the plans differ.")
+    ] = False
+    switch: Annotated[
+        bool,
+        Option("--switch", help="Say how a running engine goes from X to Y: what waits once."),
     ] = False
     html: Annotated[
         str | None, Option(metavar="FILE", help="Write a page with both plans side by side.")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -65,6 +65,10 @@ class Cells:
         cells: Slots = [None] * size if shared is None else shared
         return Cells(value, cells, readers, buffers, [BEFORE_ALL] * len(cells))
 
+    def before(self, version: int) -> Any:
+        """What is read of a version before the first that is written here."""
+        return self.value.initial
+
     def fresh_buffer(self) -> Any:
         """A buffer for one version of a fresh value. Raises `StepweaveError` if it is not new."""
         assert self.value.allocate is not None, "only what can be allocated has buffers"
@@ -88,6 +92,27 @@ class Cells:
         return (self.cells, len(self.cells), carry, counts, self.readers)
 
 
+class Earlier:
+    """Versions of steps before a switch, where the plan before has written them."""
+
+    def __init__(self, cells: Mapping[str, Cells], first: int) -> None:
+        self._cells = cells
+        self._first = first
+
+    def reader(self, value: Value) -> Callable[[int], Any]:
+        """What a reader of the plan after finds; `initial`, where nobody wrote that version."""
+
+        def read(version: int) -> Any:
+            cells = self._cells.get(value.name)
+            if cells is None or value.external or version < self._first:
+                return value.initial
+            if cells.value.external:
+                return value.initial
+            return cells.cells[version % len(cells.cells)]
+
+        return read
+
+
 class Context:
     """What an op may touch, of one step at a time: exactly what it declared.
 
@@ -97,6 +122,7 @@ class Context:
 
     __slots__ = (
         "_buffers",
+        "_first",
         "_frontier",
         "_homes",
         "_reads",
@@ -115,13 +141,15 @@ class Context:
         states: Mapping[str, object],
         frontier: Frontier,
         homes: Homes,
+        earlier: Earlier | None = None,
     ) -> None:
         self.vertex = vertex
         self.step = BEFORE_ALL
         self.waited_s = 0.0
         self._frontier = frontier
+        self._first = frontier.first
         self._homes = homes
-        self._reads: dict[str, tuple[Slots, int, int, Any]] = {}
+        self._reads: dict[str, tuple[Slots, int, int, Callable[[int], Any]]] = {}
         self._writes: dict[str, tuple[Slots, int, list[int] | None, list[Any]]] = {}
         self._buffers: dict[str, Cells] = {}
         self._states: dict[str, object] = {}
@@ -130,7 +158,8 @@ class Context:
             if (cells := store.get(read.name)) is None:
                 self._declare_state(read.name, states)
                 continue
-            entry = (cells.cells, len(cells.cells), read.carry, cells.value.initial)
+            before = cells.before if earlier is None else earlier.reader(cells.value)
+            entry = (cells.cells, len(cells.cells), read.carry, before)
             self._reads[read.name] = self._reads[str(read)] = entry
         for name in vertex.op.writes:
             if (cells := store.get(name)) is None:
@@ -146,11 +175,11 @@ class Context:
 
     def read(self, name: str) -> Any:
         try:
-            cells, size, carry, initial = self._reads[name]
+            cells, size, carry, before = self._reads[name]
         except KeyError:
             self._refuse("read", name, self._reads)
         version = self.step - carry
-        return cells[version % size] if version >= 0 else initial
+        return cells[version % size] if version >= self._first else before(version)
 
     def buffer(self, name: str) -> Any:
         """The buffer of this step's slot. Raises `UndeclaredAccess` if there is none."""
@@ -295,6 +324,7 @@ class Memory:
     kept: Mapping[str, list[Any]]
     incomplete: dict[str, Incomplete] = field(default_factory=dict)  # by op
     kept_elsewhere: set[str] = field(default_factory=set)  # by who runs the ops of these values
+    held: frozenset[str] = frozenset()  # values whose versions stay until they are overwritten
 
     @staticmethod
     def of(
@@ -304,9 +334,13 @@ class Memory:
         keep: Sequence[str],
         frontier: Frontier,
         buffers: Mapping[str, list[Any]] = MappingProxyType({}),
+        earlier: Earlier | None = None,
+        held: Collection[str] = (),
     ) -> Memory:
-        """`buffers` of earlier runs are used again. Raises `StepweaveError` for a state or value
-        that the graph does not have."""
+        """`buffers` of earlier runs are used again; `earlier`: steps of another plan; `held`:
+        values whose versions another plan may still read when their readers are done. Raises
+        `StepweaveError` for a state or value that the graph does not have.
+        """
         for what, names, known in (("state", states, graph.states), ("value", keep, graph.values)):
             for name in names:
                 if name not in known:
@@ -326,10 +360,10 @@ class Memory:
         }
         homes = _homes(cells, states)
         contexts = {
-            name: Context(vertex, cells, states, frontier, homes)
+            name: Context(vertex, cells, states, frontier, homes, earlier)
             for name, vertex in graph.vertices.items()
         }
-        return Memory(contexts, cells, {name: [] for name in keep})
+        return Memory(contexts, cells, {name: [] for name in keep}, held=frozenset(held))
 
     def histories(self, steps: int) -> dict[str, list[Any]]:
         """The kept versions; an external value is its initial one in every step."""
@@ -381,7 +415,9 @@ class Memory:
 
     def _fresh(self, name: str) -> bool:
         cells = self.cells.get(name)
-        return cells is not None and cells.value.storage == "fresh" and not cells.value.external
+        if cells is None or name in self.held:
+            return False
+        return cells.value.storage == "fresh" and not cells.value.external
 
     def _has_readers(self, name: str) -> bool:
         return name in self.cells and self.cells[name].readers > 0

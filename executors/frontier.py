@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
+from typing import Any
 
 BEFORE_ALL = -(2**60)  # the step of an op that has not come to its first yet
 
@@ -27,21 +29,29 @@ class Aborted(Exception):
 class Frontier:
     """Shared by all actors of a run. `begun` is read by every op; the rest is off the hot path."""
 
-    __slots__ = ("_lock", "aborted", "begun", "end", "last", "tail")
+    __slots__ = ("_lock", "aborted", "begins", "begun", "end", "first", "last", "tail", "turn")
 
-    def __init__(self, steps: int | None, *, tail: int) -> None:
-        """`tail` iterations follow the last step."""
+    def __init__(self, steps: int | None, *, tail: int, first: int = 0) -> None:
+        """Of the steps from `first` to `steps` - 1; `tail` iterations follow the last step."""
         self._lock = threading.Lock()
         self.tail = tail
+        self.first = first
         self.aborted = False
-        self.begun: float = -1
+        self.begins: Callable[[int], None] | None = None  # told of each step, before any op of it
+        self.turn: Any = None  # what follows the last step, where another plan goes on
+        self.begun: float = first - 1
         self.last: float = math.inf if steps is None else steps - 1
         self.end: float = self.last + tail  # the last iteration of every actor
 
     @property
     def steps(self) -> int:
-        """Steps begun so far."""
-        return int(max(self.begun, -1)) + 1
+        """Steps begun so far, with those before the first."""
+        return int(max(self.begun, self.first - 1)) + 1
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a step of its own has begun, or it is the first of its run."""
+        return self.first == 0 or self.begun >= self.first
 
     def admit(self, step: int) -> bool:
         """Whether `step` runs, beginning it if it is new. Only for steps not known to run.
@@ -51,9 +61,12 @@ class Frontier:
         with self._lock:
             if self.aborted:
                 raise Aborted
-            if step < 0 or step > self.last:
+            if step < self.first or step > self.last:
                 return False
-            self.begun = max(self.begun, step)
+            if step > self.begun:
+                self.begun = step
+                if self.begins is not None and self.turn is None:
+                    self.begins(step)
             return True
 
     def stop(self, step: int = -1) -> None:
@@ -61,7 +74,17 @@ class Frontier:
         with self._lock:
             if not self.aborted:
                 self.last = min(self.last, max(self.begun, step))
-                self.end = self.last + self.tail
+                if self.turn is None:
+                    self.end = self.last + self.tail
+                else:
+                    self.turn.frontier.stop()
+
+    def give_over(self, step: int, end: int, turn: Any) -> None:
+        """Let another plan go on from `step`: all actors leave this one after the iteration `end`.
+
+        Only while a step begins, by `begins`.
+        """
+        self.turn, self.last, self.end = turn, step - 1, end
 
     def abort(self) -> None:
         """Let no op run any more: each actor ends at its next op."""

@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from ..graph.plan import Plan, Wait
-from ..graph.planner.events import Precedence, plan_edges
+from ..graph.planner.events import padding, plan_edges
 from .context import Context, Memory
 from .errors import NodeFailure
 from .frontier import Frontier
@@ -88,15 +88,15 @@ class Program:
 
         actors = {actor: tuple(task(op) for op, _ in ops) for actor, ops in plan.actors.items()}
         offsets = [task.offset for tasks in actors.values() for task in tasks] or [0]
-        padding = _furthest_back(plan_edges(plan))
+        reach = padding(plan_edges(plan))
         return Program(
             actors=actors,
             streams=frozenset(v.actor for v in vertices.values() if v.side == "device"),
-            padding=padding,
-            first=min(offsets) - padding,
+            padding=reach,
+            first=min(offsets) - reach,
             # One at least: an actor may have come to the step after the last, and wait for
             # another's op of it, when a stop makes the step before it the last.
-            tail=max(offsets) + max(padding, 1),
+            tail=max(offsets) + max(reach, 1),
         )
 
     @cached_property
@@ -122,19 +122,6 @@ class Program:
             f"{actor}\n  " + "\n".join(map(str, tasks)).replace("\n", "\n  ")
             for actor, tasks in self.actors.items()
         )
-
-
-def _furthest_back(edges: Sequence[Precedence]) -> int:
-    """How many steps back a shortest path goes at most (Bellman-Ford, from all ops at once)."""
-    least = {op: 0 for source, target, *_ in edges for op in (source, target)}
-    for _ in least:
-        before = dict(least)
-        for source, target, distance, _ in edges:
-            least[target] = min(least[target], least[source] + distance)
-        if least == before:
-            break
-    # Without a break a cycle is negative: a deadlock, which no padding changes.
-    return -min(least.values(), default=0)
 
 
 class ActorStatus:
@@ -174,6 +161,7 @@ def interpret(
     unwritten = memory.unwritten(context.vertex)
     keepers = memory.keepers(context.vertex)
     releases = memory.releases(context.vertex)
+    first = frontier.first
 
     def perform(step: int) -> None:
         context.step = step
@@ -186,7 +174,7 @@ def interpret(
                     done()
                 status.wait = None
                 context.waited_s = perf_counter() - since
-            if 0 <= step <= frontier.begun or frontier.admit(step):
+            if first <= step <= frontier.begun or frontier.admit(step):
                 if run is not None:
                     run(context)
                 for cells, size, written in unwritten:
@@ -197,7 +185,7 @@ def interpret(
                     keep(cells[step % len(cells)])
                 for cells, size, carry, counts, readers in releases:
                     version = step - carry
-                    if version >= 0:
+                    if version >= first:
                         slot = version % size
                         if counts is None or next(counts[slot]) % readers == readers - 1:
                             cells[slot] = None

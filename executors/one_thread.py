@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 from ..graph.step_graph import StepGraph
-from .context import Memory
+from .context import Earlier, Memory
+from .course import known
 from .frontier import Frontier
 from .instructions import ActorStatus, Perform, interpret
+from .recorder import RunTimes
 from .report import RunReport
 from .run_arguments import RunArguments
 
@@ -23,14 +26,35 @@ class OneThread:
     status: ActorStatus
     performs: Mapping[str, Perform]
     origin: float
+    times: RunTimes | None
 
     @staticmethod
-    def of(graph: StepGraph, sizes: Mapping[str, int], tail: int, given: RunArguments) -> OneThread:
-        """`sizes`: cells of each value; `tail`: iterations that follow the last step."""
-        frontier = Frontier(given.steps, tail=tail)
-        memory = Memory.of(graph, sizes, given.states, given.keep, frontier)
-        status, origin = ActorStatus(), perf_counter()
-        times = None if given.trace is None else given.trace.begin()
+    def of(
+        graph: StepGraph,
+        sizes: Mapping[str, int],
+        tail: int,
+        given: RunArguments,
+        after: OneThread | None = None,
+        first: int = 0,
+    ) -> OneThread:
+        """`sizes`: cells of each value; `tail`: iterations that follow the last step.
+
+        `after`: the ops of the plan that run all steps before `first`.
+        """
+        frontier = Frontier(given.steps, tail=tail, first=first)
+        states, keep, earlier = given.states, given.keep, None
+        held: Sequence[str] = ()
+        if given.course is not None:
+            sizes, held = given.course.cells(sizes), given.course.held(graph)
+            states, keep = known(states, graph), [name for name in keep if name in graph.values]
+        if after is not None:
+            earlier = Earlier(after.memory.cells, after.frontier.first)
+        memory = Memory.of(graph, sizes, states, keep, frontier, earlier=earlier, held=held)
+        if after is None:
+            status, origin = ActorStatus(), perf_counter()
+            times = None if given.trace is None else given.trace.begin()
+        else:
+            status, origin, times = after.status, after.origin, after.times
         performs = {
             name: interpret(
                 context,
@@ -43,12 +67,13 @@ class OneThread:
             )
             for name, context in memory.contexts.items()
         }
-        return OneThread(frontier, memory, status, performs, origin)
+        return OneThread(frontier, memory, status, performs, origin, times)
+
+    def kept(self) -> dict[str, list[Any]]:
+        """The versions of its own steps that are to be returned."""
+        return self.memory.histories(self.frontier.steps - self.frontier.first)
 
     def report(self) -> RunReport:
         """What the run returns, once it is over."""
-        return RunReport(
-            steps=self.frontier.steps,
-            kept=self.memory.histories(self.frontier.steps),
-            seconds=perf_counter() - self.origin,
-        )
+        seconds = perf_counter() - self.origin
+        return RunReport(steps=self.frontier.steps, kept=self.kept(), seconds=seconds)

@@ -11,6 +11,7 @@ from ..backends.executor_names import executor_names, streams_behind
 from ..graph import arguments
 from ..graph.plan import Plan
 from ..graph.verifier.verified import verified
+from .course import Course
 from .firings import in_cycles, in_steps
 from .recorder import Recorder
 from .report import RunReport
@@ -48,6 +49,7 @@ def run(
     keep: Sequence[str] = (),
     trace: bool | Recorder = False,
     watchdog_s: float | None = 60.0,
+    course: Course | None = None,
 ) -> RunReport:
     """Run `steps` steps, or until an op calls `ctx.stop()`.
 
@@ -59,7 +61,8 @@ def run(
     every version is returned. `trace`: whether the report has the times of all ops; or what notes
     them, for whoever reads it meanwhile. If an op raises, the run ends with a `NodeFailure`; if
     nothing moves for `watchdog_s` seconds while an actor waits, with a `StuckWait`. In both cases
-    no thread is left.
+    no thread is left. `course`: other plans that the run may go over to between two steps; then
+    `plan` is the one that it is at.
     """
     arguments.a("run", "plan", plan, Plan, arguments.A_PLAN)
     if isinstance(executor, str):
@@ -74,7 +77,7 @@ def run(
     if watchdog_s is not None:
         arguments.number("run", "watchdog_s", watchdog_s, code="SW-ARGUMENT")
     recorder = Recorder() if trace is True else trace or None
-    given = RunArguments(steps, states, keep, recorder, watchdog_s)
+    given = RunArguments(steps, states, keep, recorder, watchdog_s, course)
     if plan.graph.declared is None:
         report = executor(verified(plan), given)
     else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .course import Course
     from .recorder import Recorder
 
 
@@ -19,3 +20,4 @@ class RunArguments:
     keep: Sequence[str] = ()  # values whose versions are returned
     trace: Recorder | None = None  # which notes when each op ran
     watchdog_s: float | None = 60.0
+    course: Course | None = None  # other plans that the run may go on with

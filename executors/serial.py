@@ -10,34 +10,116 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
 from ..graph.planner.requirements import requirements
 from ..graph.step_graph import StepGraph
+from .frontier import Frontier
+from .instructions import Perform
 from .one_thread import OneThread
 from .report import RunReport
 from .run_arguments import RunArguments
+from .serial_turn import SerialTurn
 
 
 def run_serial(plan: Plan, given: RunArguments) -> RunReport:
     """Run in the reference order on the calling thread. Nothing waits, so nothing is watched."""
-    graph = plan.graph
-    serial = SerialProgram.of(graph)
-    order = serial.order()
-    offsets = [offset for _, offset in order] or [0]
-    sizes = {name: serial.cells_needed(name, plan.slots.get(name)) for name in graph.values}
-    run = OneThread.of(_apart(graph), sizes, max(offsets), given)
-    program = [(run.performs[op], offset) for op, offset in order]
-    iteration = min(offsets)  # no earlier one has a step ≥ 0
+    leg = SerialLeg.of(plan, given)
+    kept: dict[str, list[Any]] = {}
+    steps, status, iteration = 0, leg.run.status, leg.first  # no earlier one has a step ≥ 0
     try:
-        while iteration <= run.frontier.end and program:
-            for perform, offset in program:
-                perform(iteration - offset)
-            iteration += 1
+        while True:
+            program, frontier = leg.program, leg.run.frontier
+            while iteration <= frontier.end and program:
+                for perform, offset in program:
+                    perform(iteration - offset)
+                iteration += 1
+            turn: SerialScript | None = frontier.turn
+            for perform, step in turn.script if turn else ():
+                perform(step)
+            steps = frontier.steps if frontier.has_begun else steps
+            for name, versions in leg.run.kept().items():
+                kept.setdefault(name, []).extend(versions)
+            if turn is None:
+                return replace(leg.run.report(), steps=steps, kept=kept)
+            leg, iteration = turn.leg, turn.enters
     except (Exception, SystemExit) as cause:
-        raise run.status.failure(cause) from cause
-    return run.report()
+        raise status.failure(cause) from cause
+
+
+@dataclass(frozen=True)
+class SerialLeg:
+    """One plan's part of a serial run."""
+
+    plan: Plan
+    run: OneThread
+    order: list[tuple[str, int]]
+    first: int  # the iteration with which a run begins
+    entered: int  # that with which this leg's own loop began
+    given: RunArguments
+
+    @staticmethod
+    def of(
+        plan: Plan,
+        given: RunArguments,
+        after: SerialLeg | None = None,
+        step: int = 0,
+        entered: int | None = None,
+    ) -> SerialLeg:
+        """The leg that begins with this step. `entered`: None where no other leg is before it."""
+        graph = plan.graph
+        serial = SerialProgram.of(graph)
+        order = serial.order()
+        offsets = [offset for _, offset in order] or [0]
+        sizes = {name: serial.cells_needed(name, plan.slots.get(name)) for name in graph.values}
+        before = None if after is None else after.run
+        run = OneThread.of(_apart(graph), sizes, max(offsets), given, before, step)
+        first = min(offsets)
+        leg = SerialLeg(plan, run, order, first, first if entered is None else entered, given)
+        if given.course is not None:
+            run.frontier.begins = leg.begins
+        return leg
+
+    @property
+    def program(self) -> list[tuple[Perform, int]]:
+        """What an iteration runs."""
+        return [(self.run.performs[op], offset) for op, offset in self.order]
+
+    def begins(self, step: int) -> None:
+        """A step begins: go over to another plan if that is wanted."""
+        course, frontier = self.given.course, self.run.frontier
+        wanted = None if course is None else course.wanted(step)
+        if course is None or wanted is None:
+            return
+        switch, earliest = wanted
+        following = SerialProgram.of(switch.after.graph).order()
+        turn = SerialTurn.of(switch, self.order, following)
+        at = max(step + turn.lead, self.entered - 1 - turn.leaves, earliest)
+        if at > frontier.last:
+            return
+        leg = SerialLeg.of(switch.after, self.given, self, at, at + turn.enters)
+        leg.run.frontier.last = frontier.last
+        leg.run.frontier.end = frontier.last + leg.run.frontier.tail
+        legs = (self, leg)
+        script = [(legs[ran.part].run.performs[ran.op], at + ran.step) for ran in turn.ops]
+        course.turn(switch, at)
+        frontier.give_over(at, at + turn.leaves, SerialScript(leg, at + turn.enters, script))
+
+
+@dataclass(frozen=True)
+class SerialScript:
+    """The next leg of a serial run, and what is run until its own loop begins."""
+
+    leg: SerialLeg
+    enters: int
+    script: list[tuple[Perform, int]]
+
+    @property
+    def frontier(self) -> Frontier:
+        """Of the next leg."""
+        return self.leg.run.frontier
 
 
 def _apart(graph: StepGraph) -> StepGraph:

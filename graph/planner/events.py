@@ -9,7 +9,7 @@ these edges and the requirements.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -128,6 +128,22 @@ def plan_edges(plan: Plan) -> list[Precedence]:
     """Every order that a plan keeps: the free edges and its waits."""
     waits = [Precedence(w.source, w.target, w.distance, "wait") for w in plan.waits]
     return free_edges(plan.graph, plan.actors) + waits
+
+
+def padding(edges: Sequence[Precedence]) -> int:
+    """How many steps back a shortest path goes at most (Bellman-Ford, from all ops at once).
+
+    So far beyond the steps of a run actors go on, for every order to hold there too.
+    """
+    least = {op: 0 for source, target, *_ in edges for op in (source, target)}
+    for _ in least:
+        before = dict(least)
+        for source, target, distance, _ in edges:
+            least[target] = min(least[target], least[source] + distance)
+        if least == before:
+            break
+    # Without a break a cycle is negative: a deadlock, which no padding changes.
+    return -min(least.values(), default=0)
 
 
 def event_graph(plan: Plan) -> nx.MultiDiGraph:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from weakref import WeakValueDictionary
 
 from ..plan import Plan
+from ..switch import Switch
+from .switches import verify_switch
 from .verify import verify
 
 _passed: WeakValueDictionary[int, Plan] = WeakValueDictionary()  # by identity: plans never change
@@ -20,3 +22,9 @@ def verified(plan: Plan) -> Plan:
         verify(plan)
         _passed[id(plan)] = plan
     return plan
+
+
+def verified_switch(switch: Switch) -> Switch:
+    """The switch itself, once it and both of its plans have passed. Raises `UnsoundPlan`."""
+    verify_switch(switch)
+    return switch

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import networkx as nx
 
-from stepweave.executors import concurrent
+from stepweave.executors import leg
 from stepweave.executors.context import Context
 from stepweave.executors.errors import NodeFailure
 from stepweave.executors.instructions import interpret
@@ -106,7 +106,7 @@ def broken(plan: Plan, steps: int = 6) -> list[str]:
     device.note = record  # type: ignore[method-assign]
     graph = recording(plan.graph, around)
     try:
-        with patch.object(concurrent, "interpret", noting):
+        with patch.object(leg, "interpret", noting):
             states = recorded_states(graph)
             run_unverified(with_graph(plan, graph), device, RunArguments(steps, states))
     except NodeFailure as failure:

@@ -11,7 +11,8 @@ from unittest.mock import patch
 import pytest
 
 from stepweave.executors import NodeFailure, concurrent, run
-from stepweave.executors.concurrent import ConcurrentRun, run_on
+from stepweave.executors.concurrent import run_on
+from stepweave.executors.leg import Leg
 from stepweave.executors.report import RunReport
 from stepweave.executors.run_arguments import RunArguments
 from stepweave.executors.workers import Workers
@@ -112,7 +113,7 @@ def test_with_it_the_launch_comes_when_the_other_has_come(
 
 def test_nobody_learns_of_a_phase_before_the_last_one_is_launched() -> None:
     """By the plan, `use` is launched after `make`, since it waits for the first phase of it."""
-    crews: list[ConcurrentRun] = []
+    crews: list[Leg] = []
     learned: list[int] = []  # steps of which `look` has learned that the first phase is done
     early: list[int] = []
 
@@ -142,11 +143,11 @@ def test_nobody_learns_of_a_phase_before_the_last_one_is_launched() -> None:
     }
     assert not any(wait.source == "make.host" for wait in plan.waits), "the first phase implies it"
 
-    def noted(*args: Any) -> ConcurrentRun:
-        crews.append(ConcurrentRun(*args))
+    def noted(*args: Any) -> Leg:
+        crews.append(Leg(*args))
         return crews[-1]
 
-    with patch.object(concurrent, "ConcurrentRun", noted):
+    with patch.object(concurrent, "Leg", noted):
         run(plan, executor=RecordedCalls(), steps=50, watchdog_s=60)
     assert learned == list(range(50))
     assert early == []
@@ -169,8 +170,8 @@ def test_of_two_who_wait_for_the_same_one_may_be_told_late() -> None:
     needless = Wait("make.device", "use.device", 0)  # the planner leaves it to the other one
     plan = replace(plan, waits=(*plan.waits, needless))
 
-    def telling_the_stream_last(*args: Any) -> ConcurrentRun:
-        made = ConcurrentRun(*args)
+    def telling_the_stream_last(*args: Any) -> Leg:
+        made = Leg(*args)
         waiting = [wait.target for wait in made.tokens if wait.source == "make.device"]
         puts = dict(zip(waiting, made.signals["make.device"], strict=True))
         assert set(puts) == {"use.host.p0", "use.device"}
@@ -186,5 +187,5 @@ def test_of_two_who_wait_for_the_same_one_may_be_told_late() -> None:
         made.signals["make.device"][:] = [puts["use.host.p0"], late]
         return made
 
-    with patch.object(concurrent, "ConcurrentRun", telling_the_stream_last):
+    with patch.object(concurrent, "Leg", telling_the_stream_last):
         run(plan, executor=RecordedCalls(), steps=len(looked), watchdog_s=60)

@@ -1,0 +1,36 @@
+"""What `graph diff --switch` prints: how a running engine goes from the one plan to the other."""
+
+from __future__ import annotations
+
+from ..graph.answers.switches import needed_for
+from ..graph.switch import Switch
+from ..graph.verifier.words import counted
+from .wrapping import paragraph
+
+
+def switch_lines(switch: Switch, width: int) -> list[str]:
+    """Which requirements are between the two, what waits once, and what the switch costs."""
+    once = counted(len(switch.waits), "wait") if switch.waits else "no wait"
+    text = (
+        f"{counted(len(switch.crossings), 'requirement')} between the two plans, met by their own "
+        f"orders and waits, and by {once} that takes place once"
+    )
+    lines = paragraph(text, width, 2, "switch     ")
+    for wait in switch.waits:
+        text = f"{wait.target} waits for {wait.source} ({needed_for(wait.protects)})"
+        lines += paragraph(text, width, 2, "+ ")
+    late, drained = switch.costs_us, switch.drained_us
+    text = f"steps are {late:,.6g} µs late once, {drained:,.6g} µs if the run were drained"
+    lines += paragraph(text, width, 2, "late       ")
+    text = (
+        f"{counted(switch.lead, 'step')} after it is asked for; over "
+        f"{counted(switch.over, 'step')} later"
+    )
+    lines += paragraph(text, width, 2, "begins     ")
+    for lease in switch.leases:
+        text = (
+            f"a key of {lease.state!r} passes from {lease.source!r} before to {lease.target!r} "
+            f"after in {counted(lease.steps, 'step')}"
+        )
+        lines += paragraph(text, width, 2, "keys       ")
+    return lines

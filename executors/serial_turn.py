@@ -1,0 +1,73 @@
+"""How the serial program of one plan passes into that of another: by iteration, then by listing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ..graph.errors import StepweaveError
+from ..graph.planner.crossings import Pair
+from ..graph.planner.splice import first_alone, last_alone, sorted_by_time
+from ..graph.switch import Instance, Switch
+
+Order = Sequence[tuple[str, int]]  # ops with their offsets, in the order of an iteration
+
+
+@dataclass(frozen=True)
+class SerialTurn:
+    """What is run between the loops of two serial programs: as of `Switch`, of one thread."""
+
+    leaves: int
+    enters: int
+    ops: tuple[Instance, ...]
+    lead: int
+
+    @staticmethod
+    def of(switch: Switch, first: Order, then: Order) -> SerialTurn:
+        """Raises `StepweaveError` where no serial program has both orders and all requirements."""
+        reach = 2 + max(
+            (abs(at.step) for c in switch.crossings for at in (c.source, c.target)), default=0
+        )
+        back = range(min(o for _, o in first) - reach, max(o for _, o in first))
+        onward = range(min(o for _, o in then), max(o for _, o in then) + reach)
+        chains = [
+            [Instance(part, op, t - o) for t in each for op, o in order]
+            for part, (order, each) in enumerate(((first, back), (then, onward)))
+        ]
+        instances = [at for chain in chains for at in chain]
+        known, offsets = set(instances), (dict(first), dict(then))
+        arcs = [(u, v, 0.0) for chain in chains for u, v in pairwise(chain)]
+        arcs += [
+            (c.source, c.target, 0.0)
+            for c in switch.crossings
+            if c.hazard not in ("LAUNCH", "BOUND") and {c.source, c.target} <= known
+        ]
+
+        def iteration(at: Instance) -> int:
+            return at.step + offsets[at.part][at.op]
+
+        places = _places(switch)
+        times = {
+            at: (iteration(at) + switch.delay * at.part) * len(places) + places[at[:2]]
+            for at in instances
+        }
+        order = sorted_by_time(instances, arcs, times)
+        if order is None:
+            raise StepweaveError(
+                "no serial program passes from the one plan to the other: run them by executor "
+                "'threads'",
+                code="SW-SWITCH",
+            )
+        leaves = last_alone([order], iteration, back[-1])
+        enters = first_alone([order], iteration, onward[0])
+        ops = (at for at in order if (iteration(at) > leaves, iteration(at) < enters)[at.part])
+        lead = max(1, 1 + min(o for _, o in first) - leaves)
+        return SerialTurn(leaves, enters, tuple(ops), lead)
+
+
+def _places(switch: Switch) -> Mapping[tuple[int, str], int]:
+    """Where each op of either plan stands in one listing of both."""
+    pair = Pair(switch.before, switch.after)
+    ops = [(part, op) for part, plan in enumerate(switch.plans) for op in plan.graph.vertices]
+    return {op: place for place, op in enumerate(sorted(ops, key=lambda op: pair.place(*op)))}

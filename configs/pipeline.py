@@ -7,13 +7,14 @@ needs more than one key to judge is judged here too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 from ..graph.errors import GraphError, did_you_mean
 from ..nodes.node_config import AUTO, NodeConfig
 from ..nodes.registry import kind, known_kinds
+from ..policies.chosen import clash
 from ..policies.errors import PolicyError
 from ..policies.registry import DECISIONS, default
 from .errors import ConfigError, Problem
@@ -139,6 +140,11 @@ def _across(config: PipelineConfig, source: Located) -> Iterator[Problem]:
             f"before, and policy {chosen!r} runs rows sooner; say policies: {{scheduling: {{kind: "
             f"groups, groups: {config.depth}}}}}",
         )
+    drafting: Any = config.policies.drafting  # a policy, with its name
+    acceptance: Any = config.policies.acceptance
+    if (wrong := clash(drafting, acceptance)) is not None:
+        named = f"policies.drafting {config.policies.drafting.kind!r}"
+        yield Problem(source.at(("policies", "drafting")).mark, f"{named}: {wrong}")
     if (foreign := config.foreign_drafter) is not None:
         yield Problem(source.at(("model", "name")).mark, foreign)
 

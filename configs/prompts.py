@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ..requests.keys import Keys, WholeCharacters, with_keys_of
+from ..requests.keys import NOT_SUPPORTED, Keys, WholeCharacters, with_keys_of
 from ..requests.params import SamplingParams
 from .errors import ConfigError, Mark, Problem, reading
 from .validated import validated
@@ -70,6 +70,8 @@ def _number_as_text(value: Any) -> Any:
 @with_keys_of(SamplingParams)
 class PromptLine(Keys):
     """One request. What it does not say is greedy decoding of up to 128 tokens."""
+
+    NOT_SUPPORTED = NOT_SUPPORTED
 
     id: Annotated[
         str | None,

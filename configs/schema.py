@@ -260,11 +260,19 @@ class PoliciesConfig(Part):
         "kept: whatever there is room for. cheaper: what takes longer to compute again than to "
         "copy, by given costs.",
     )
+    drafting: SerializeAsAny[PolicyConfig] = _chosen(
+        "drafting",
+        "How many drafts a row is offered. full: as many as the drafter makes. by_rows: fewer the "
+        "more requests run. by_acceptance: what the row's own windows say is worth its cost. "
+        "fastest: what gives most tokens per second by the periods of a plan.",
+    )
     acceptance: SerializeAsAny[PolicyConfig] = _chosen(
         "acceptance",
         "Which drafts are kept. coupled: with the same seed, the tokens are the same with and "
         "without a drafter. rejection: rejection sampling, which keeps the distribution but not "
-        "the tokens. synthetic: at given `rates`, for benchmarks only.",
+        "the tokens. block: the same for whole windows, which keeps more. typical: what is likely "
+        "enough, which does not keep the distribution. synthetic: at given `rates`, for benchmarks "
+        "only.",
     )
     stopping: SerializeAsAny[PolicyConfig] = _chosen(
         "stopping",

@@ -14,6 +14,7 @@ NAMES: Final[Mapping[str, str]] = {
     "top_p": "top_p",
     "min_p": "min_p",
     "repetition_penalty": "repetition_penalty",
+    "no_repeat_ngram_size": "no_repeat_ngram_size",
     "max_new_tokens": "max_tokens",
 }
 """What is taken, and what the parameters of a request call it."""

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .options import DrafterOptions as DrafterOptions
     from .options import ModelName as ModelName
     from .options import Options as Options
+    from .request_settings import RequestSetting as RequestSetting
     from .sizes import Sizes as Sizes
     from .values import ACCEPTANCE as ACCEPTANCE
     from .values import BATCH as BATCH

@@ -17,6 +17,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ..sampling.logprobs import Logprobs
     from .ops.staging import Staging
+    from .request_settings import RequestSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,10 @@ class StagedStep:
     biases: int  # … of `biases`
     bans: int  # … of `bans`
     words: int  # … of `words`
+    repeats: int  # tokens that the end of a text is compared with what stands earlier; 0: nobody's
+    dry: bool  # DRY may change some row's logits
+    xtc: bool  # XTC may cut some row's tokens
+    settings: tuple[str, ...]  # what nodes take from requests, by name; none where nobody gives any
     longest: int  # tokens: no row has more
     forced: bool  # some row's next token is known
     greedy: bool  # no sampling row draws at random
@@ -71,12 +76,20 @@ class Edits:
     bias_values: Tensor | None = None  # [B] float64: what is added to the logit
     bans: Tensor | None = None  # [B, 3]: row, token, the first output position that may be it
     words: Tensor | None = None  # [M, 2 + L]: row, length, tokens, right-aligned
+    repeats: Tensor | None = None  # [S, 3 + B]: n of n-grams; DRY's allowed length, range, breakers
+    dry: Tensor | None = None  # [2, S] float64: multiplier, base
+    longest_match: int = 0  # tokens that the end of a text is compared with what stands earlier
 
     @property
     def wanted(self) -> bool:
         """Whether any request changes its logits."""
-        kinds = (self.penalties, self.biases, self.bans, self.words)
+        kinds = (self.penalties, self.biases, self.bans, self.words, self.repeats)
         return any(each is not None for each in kinds)
+
+    @property
+    def bans_any(self) -> bool:
+        """Whether tokens may be banned, which gives way where nothing else is left."""
+        return any(each is not None for each in (self.bans, self.words, self.repeats))
 
 
 GENERATION, STEP = 0, 1  # columns of tags
@@ -111,6 +124,19 @@ class SampleRows:
     any_top_k: bool = True  # top-k may cut some row's tokens
     any_top_p: bool = True  # top-p may cut some row's tokens
     whole: bool = False  # every request may be offered `draft_width` drafts, and has room for them
+    xtc: Tensor | None = None  # [2, S] float64: probability, threshold; None: nobody asks for it
+    settings: Tensor | None = None  # [A, S] float64: what requests give to nodes; None: nobody does
+    setting_names: tuple[str, ...] = ()  # [A]
+
+    def setting(self, of: RequestSetting) -> Tensor | None:
+        """`[S]` float64: what each row's request gives for it; None where no row of the step gives
+        any, so that all have the default. Raises `KeyError` where the kind does not list it.
+        """
+        if self.settings is None:
+            return None
+        if of.name not in self.setting_names:
+            raise KeyError(f"{of.name!r} is not in `asks` of this node's kind")
+        return self.settings[self.setting_names.index(of.name)]
 
     @property
     def generation(self) -> Tensor:
@@ -124,8 +150,8 @@ class SampleRows:
 
     @property
     def cut(self) -> bool:
-        """Whether top-k or top-p may cut some row's tokens."""
-        return self.any_top_k or self.any_top_p
+        """Whether top-k, top-p or XTC may cut some row's tokens."""
+        return self.any_top_k or self.any_top_p or self.xtc is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from .kind import NodeKind
 from .node_config import NodeConfig
 from .options import DrafterOptions
 from .registry import kind, known_kinds
+from .request_settings import RequestSetting, joined
 from .sizes import Sizes
 from .values import (
     ACCEPTANCE,
@@ -32,6 +33,7 @@ from .values import (
     DIVIDED,
     HOST_BLOCKS,
     HOST_SAMPLED,
+    REQUEST_SETTINGS,
     REQUEST_SLOTS,
     REQUESTS,
     SIZES,
@@ -51,6 +53,11 @@ def _kind_of(name: str, node: NodeConfig) -> NodeKind:
         return kind(node.kind or name)
     except GraphError as error:
         raise GraphError(error.message, code=error.code, line=node.line) from error
+
+
+def request_settings(nodes: Mapping[str, NodeConfig]) -> tuple[RequestSetting, ...]:
+    """The numbers that these nodes take from requests. Raises `GraphError`."""
+    return joined(_kind_of(name, node).asks for name, node in nodes.items())
 
 
 def decode_step(
@@ -85,6 +92,7 @@ def decode_step(
     )
     found.bring(ACCEPTANCE, acceptance)
     found.bring(DIVIDED, divided)
+    found.bring(REQUEST_SETTINGS, request_settings(nodes))
     declared = [
         kinds[called].declare(called, node, offset=offset(kinds[called], depth), captured=captured)
         for called, node in nodes.items()

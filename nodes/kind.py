@@ -12,6 +12,7 @@ from ..graph.node import Node, Read
 from ..graph.parameters import parameters
 from .node_config import AUTO, NodeConfig, parse_read
 from .options import Options
+from .request_settings import RequestSetting
 
 Stages = Literal["each", "all", "last"]
 """Which stages of a model have a node. each: it runs the model, and each stage its part. all: each
@@ -25,8 +26,9 @@ class NodeKind:
 
     `host` and `device`: its ops, functions decorated with `op`, in order; several of a side have a
     phase each. Without host ops of its own a device node's host op launches it. Its options are an
-    instance of `options`, which a function gets by a parameter `= settings(Model)`. Raises
-    `GraphError` for a function that is no op, and for one that takes other settings.
+    instance of `options`, which a function gets by a parameter `= settings(Model)`. `asks`: the
+    numbers that it takes from each request. Raises `GraphError` for a function that is no op, and
+    for one that takes other settings.
     """
 
     name: str
@@ -35,6 +37,7 @@ class NodeKind:
     device: tuple[OpFunction[..., Any], ...] = ()
     stream: str = "compute"  # of its device ops, unless a file says otherwise
     options: type[Options] = Options
+    asks: tuple[RequestSetting, ...] = ()  # found in `SampleRows.setting`
     runs_ahead: bool = False  # the node that `depth` moves: it works on steps to come
     stages: Stages = "last"  # of a model in stages: who has such a node
 

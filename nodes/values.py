@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .ops.history import History
     from .ops.masks import MaskBuffer, MatcherTable
     from .ops.staging import Staging
+    from .request_settings import RequestSetting
 
 # --- resources: fixed for a run
 
@@ -62,6 +63,10 @@ LINKS: Resource[Links] = Resource("links")
 """What connects the stages of a model."""
 BUCKETS: Resource[tuple[int, ...]] = Resource("buckets")
 """Numbers of rows to which decode steps are rounded up; none: they are not."""
+
+
+REQUEST_SETTINGS: Resource[tuple[RequestSetting, ...]] = Resource("request_settings")
+"""The numbers that nodes of the pipeline take from requests."""
 
 
 def _alone() -> Membership | None:
@@ -196,10 +201,14 @@ def _staging_bytes(sizes: Sizes = given(SIZES)) -> int:
     return 96 * sizes.token_budget + 2048 * sizes.max_rows
 
 
-def _new_staging(limits: Limits = given(LIMITS), device: torch.device = given(DEVICE)) -> Staging:
+def _new_staging(
+    limits: Limits = given(LIMITS),
+    device: torch.device = given(DEVICE),
+    settings: tuple[RequestSetting, ...] = given(REQUEST_SETTINGS),
+) -> Staging:
     from .ops.staging import Staging
 
-    return Staging(limits, device)
+    return Staging(limits, device, settings)
 
 
 def _inputs_bytes(sizes: Sizes = given(SIZES)) -> int:

@@ -7,7 +7,8 @@ what it must keep to, the views that it gets, and the policies that ship:
     scheduling  `Scheduling`, `RowView`; `DecodesFirst`, `Shared`, `Groups`
     preemption  `Preemption`, `RunningView`; `LastCome`, `FewestTokens`
     resumption  `Resumption`, `LeavingView`; `KeptOnHost`, `Cheaper`
-    acceptance  `Acceptance`; `Coupled`, `Rejection`, `Synthetic`
+    drafting    `Drafting`, `DraftView`, `Window`; `Full`, `ByRows`, `ByAcceptance`, `Fastest`
+    acceptance  `Acceptance`; `Coupled`, `Rejection`, `Block`, `Typical`, `Synthetic`
     stopping    `Stopping`, `OutputView`; `AsAsked`, `Repetition`
 
 `Policies` has one for each decision.
@@ -19,14 +20,23 @@ if TYPE_CHECKING:
     __all__: list[str]
 
     from .acceptance import Acceptance as Acceptance
+    from .acceptance import Block as Block
     from .acceptance import Coupled as Coupled
     from .acceptance import Rejection as Rejection
     from .acceptance import Synthetic as Synthetic
+    from .acceptance import Typical as Typical
     from .admission import Admission as Admission
     from .admission import Eager as Eager
     from .admission import JustInTime as JustInTime
     from .admission import PastSteps as PastSteps
     from .chosen import Policies as Policies
+    from .drafting import ByAcceptance as ByAcceptance
+    from .drafting import ByRows as ByRows
+    from .drafting import Drafting as Drafting
+    from .drafting import DraftView as DraftView
+    from .drafting import Fastest as Fastest
+    from .drafting import Full as Full
+    from .drafting import Window as Window
     from .errors import PolicyError as PolicyError
     from .policy import Policy as Policy
     from .preemption import FewestTokens as FewestTokens

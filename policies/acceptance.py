@@ -35,8 +35,9 @@ class Acceptance(Protocol):
     def compares(self) -> bool:
         """Whether it needs the distributions that drafts were drawn from.
 
-        Then drafters draw with noise of their own (`Purpose.DRAFT`) and hand on what they drew
-        from; otherwise `Windows.draft_log_probs` is None.
+        Then drafters draw with noise of their own (`Purpose.DRAFT`, keyed by the window and the
+        place in it: `noise.of_window`) and hand on what they drew from; otherwise
+        `Windows.draft_log_probs` is None.
         """
         ...
 
@@ -92,6 +93,50 @@ class Rejection(Policy):
         from ..sampling.verification import rejection
 
         return rejection(windows)
+
+
+class Block(Policy):
+    """Rejection sampling of a window as a whole: the same distribution, no fewer drafts kept.
+
+    Block verification (Sun et al. 2024): see `sampling.block_verification.block`.
+    """
+
+    exact: ClassVar[bool] = False
+    compares: ClassVar[bool] = True
+    couples: ClassVar[bool] = False
+
+    def verify(self, windows: Windows) -> Verified:
+        from ..sampling.block_verification import block
+
+        return block(windows)
+
+
+class Typical(Policy):
+    """Keep what is likely enough. The output is not distributed as the model's.
+
+    Typical acceptance (Cai et al. 2024, Medusa): see `sampling.verification.typical`. At
+    temperature 0 the tokens are those without drafts.
+    """
+
+    exact: ClassVar[bool] = False
+    compares: ClassVar[bool] = False
+    couples: ClassVar[bool] = False
+
+    epsilon: float = Field(
+        default=0.09, gt=0, lt=1, description="A draft of a higher probability is always kept."
+    )
+    delta: float = Field(
+        default=0.3,
+        gt=0,
+        le=1,
+        description="A less likely one is kept if its probability is above this times "
+        "exp(−entropy) of the target.",
+    )
+
+    def verify(self, windows: Windows) -> Verified:
+        from ..sampling.verification import typical
+
+        return typical(windows, self.epsilon, self.delta)
 
 
 class Synthetic(Policy):

@@ -1,7 +1,7 @@
 """The policies there are, by decision and name: ours, and those that installed packages bring.
 
 A policy is found by its registered name only, so a pipeline file can never name code to import.
-An entry point in group `stepweave.policies` is named `decision.name`, as in `acceptance.typical`,
+An entry point in group `stepweave.policies` is named `decision.name`, as in `acceptance.near_best`,
 and is a subclass of `Policy` that does what the decision's protocol says.
 """
 
@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from ..graph.entry_points import load, package_of
 from ..graph.errors import did_you_mean
-from .acceptance import Acceptance, Coupled, Rejection, Synthetic
+from .acceptance import Acceptance, Block, Coupled, Rejection, Synthetic, Typical
 from .admission import Admission, Eager, JustInTime
+from .drafting import ByAcceptance, ByRows, Drafting, Fastest, Full
 from .errors import PolicyError
 from .policy import Policy
 from .preemption import FewestTokens, LastCome, Preemption
@@ -31,6 +32,7 @@ DECISIONS: Final[Mapping[str, type]] = {
     "scheduling": Scheduling,
     "preemption": Preemption,
     "resumption": Resumption,
+    "drafting": Drafting,
     "acceptance": Acceptance,
     "stopping": Stopping,
 }
@@ -41,7 +43,19 @@ _BUILT_IN: Final[Mapping[str, Mapping[str, type[Policy]]]] = {
     "scheduling": {"decodes_first": DecodesFirst, "shared": Shared, "groups": Groups},
     "preemption": {"last_come": LastCome, "fewest_tokens": FewestTokens},
     "resumption": {"kept": KeptOnHost, "cheaper": Cheaper},
-    "acceptance": {"coupled": Coupled, "rejection": Rejection, "synthetic": Synthetic},
+    "drafting": {
+        "full": Full,
+        "by_rows": ByRows,
+        "by_acceptance": ByAcceptance,
+        "fastest": Fastest,
+    },
+    "acceptance": {
+        "coupled": Coupled,
+        "rejection": Rejection,
+        "block": Block,
+        "typical": Typical,
+        "synthetic": Synthetic,
+    },
     "stopping": {"as_asked": AsAsked, "repetition": Repetition},
 }
 

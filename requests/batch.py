@@ -20,8 +20,11 @@ class RequestSpec:
     """What a request asks for: fixed from the moment it arrives.
 
     `uid`: its number, by which its state is found; `id`: its name, for messages. `prompt_tokens`:
-    tokens of its prompt. `window`: query tokens of a decode row, the last token and the drafts.
+    tokens of its prompt. `window`: query tokens of its widest decode row, the last token and
+    the drafts.
     `stop_tokens`: token ids that end it, ascending. `bad_words`: forbidden sequences of token ids.
+    `dry_breakers`: token ids at which DRY breaks sequences. `settings`: the numbers that it
+    gives to nodes, by name.
     `structured`: a grammar says what it may output.
     """
 
@@ -32,6 +35,8 @@ class RequestSpec:
     window: int = 1
     stop_tokens: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
+    dry_breakers: tuple[int, ...] = ()
+    settings: tuple[tuple[str, float], ...] = ()
     structured: bool = False
 
 
@@ -49,6 +54,9 @@ class ScheduledRow(
 
     `blocks` is the whole block table. The device has its first `known` entries, of the row's last
     step, and of them those at `passed` were given back since; without any it begins a new table.
+
+    Its window is by `narrowed` shorter than its request's widest, and it may be offered `withheld`
+    fewer drafts than the most for its next one.
 
     `most`: tokens of prompt and output that there can be once this step is done, every draft in
     flight accepted. `too_short`: it may yet be too short for a stop token; where it is, the stop
@@ -75,11 +83,23 @@ class ScheduledRow(
     prompt_targets: tuple[int, ...] = ()
     known: int = 0
     passed: tuple[int, ...] = ()
+    narrowed: int = 0
+    withheld: int = 0
 
     @property
     def queries(self) -> int:
         """Query tokens that this row takes of the budget."""
-        return self.request.window if self.decodes else len(self.tokens)
+        return self.window if self.decodes else len(self.tokens)
+
+    @property
+    def window(self) -> int:
+        """Query tokens of its window, if it decodes."""
+        return self.request.window - self.narrowed
+
+    @property
+    def drafts(self) -> int:
+        """The most drafts that it may be offered for its next window."""
+        return self.request.window - 1 - self.withheld
 
     @property
     def decodes(self) -> bool:
@@ -126,12 +146,12 @@ class StepBatch:
     @cached_property
     def width(self) -> int:
         """The widest draft window among the sampling rows: 1 where none of them has drafts."""
-        return max((row.request.window for row in self.sampling if row.decodes), default=1)
+        return max((row.window for row in self.sampling if row.decodes), default=1)
 
     @cached_property
     def draft_width(self) -> int:
         """The most drafts that any sampling row may be offered for its next window."""
-        return max((row.request.window - 1 for row in self.sampling), default=0)
+        return max((row.drafts for row in self.sampling), default=0)
 
     @cached_property
     def logprobs(self) -> int:

@@ -68,7 +68,7 @@ def window_view(request: Request) -> RowView:
         request.params.priority,
         request.uid,
         request.turn,
-        request.window,
+        request.next_window,
         decodes=True,
         running=True,
         in_flight=request.in_flight.steps,

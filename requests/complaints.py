@@ -56,6 +56,8 @@ def complaint(
     name = _spell(location)
     if kind == "extra_forbidden":
         key = str(location[-1])
+        if reason := getattr(model, "NOT_SUPPORTED", {}).get(key):
+            return f"{key} is not supported: {reason}"
         where = f"{_spell(location[:-1])}: " if len(location) > 1 else ""
         return (
             f"{where}unknown key {key!r}{did_you_mean(key, known_keys(model, detail['loc'][:-1]))}"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ..policies.chosen import Policies
+from ..policies.drafting import DraftView, Window
 from ..policies.errors import PolicyError
 from ..policies.preemption import RunningView
 from ..policies.registry import called
@@ -17,12 +18,14 @@ from ..policies.scheduling import RowView
 
 
 class Decisions:
-    """Asks the scheduling and the preemption policy. Every method raises `PolicyError`."""
+    """Asks the scheduling, preemption and drafting policies. Every method raises `PolicyError`."""
 
     def __init__(self, policies: Policies) -> None:
         self._scheduling = policies.scheduling
         self._preemption = policies.preemption
         self.keeps = policies.resumption.keeps
+        self._drafting = policies.drafting
+        self.past_windows = policies.drafting.past  # that the drafting policy wants to see
         self.offer = policies.scheduling.tokens  # whose answers `checked` checks
         self._asked = self._short = False  # in this step: for anybody; of memory
 
@@ -99,6 +102,23 @@ class Decisions:
                 f"be preempted now; name one of those that it was given ({known})"
             )
         return uid
+
+    def withheld(
+        self, most: int, rows: int, own: Sequence[Window], settled: Sequence[Window]
+    ) -> int:
+        """How many of the `most` drafts a row is not offered for its next window.
+
+        `rows`: requests that run; `own` and `settled`: windows of the request, and of all.
+        """
+        past = self.past_windows
+        view = DraftView(most, rows, own[-past:] if past else (), settled)
+        drafts = self._drafting.drafts(view)
+        if not 1 <= drafts <= most:
+            raise PolicyError(
+                f"{called('drafting', self._drafting)}: it offers a row {drafts!r} drafts; a row "
+                f"that speculates is offered from 1 to {most}"
+            )
+        return most - drafts
 
     def _broken(self, rule: str) -> NoReturn:
         raise PolicyError(f"{called('scheduling', self._scheduling)}: {rule}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field, fields
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from .limits import MAX_BIASES, MAX_STOP_TOKENS
+from .limits import MAX_BIASES, MAX_DRY_BREAKERS, MAX_NODE_SETTINGS, MAX_STOP_TOKENS
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -62,6 +62,7 @@ StopStrings = Annotated[
     BeforeValidator(_one_or_listed, json_schema_input_type=str | tuple[StopString, ...]),
 ]
 BadWords = Annotated[tuple[StopString, ...], Field(max_length=128), Listed]
+DryBreakers = Annotated[tuple[StopString, ...], Field(max_length=MAX_DRY_BREAKERS), Listed]
 StopTokens = Annotated[
     tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=MAX_STOP_TOKENS // 2), Listed
 ]
@@ -75,10 +76,39 @@ Biases = Annotated[
 ]
 
 
+NodeSettings = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[float, Field(allow_inf_nan=False)]],
+    Field(max_length=MAX_NODE_SETTINGS),
+]
+
+
 class Keys(BaseModel):
     """Base of what a request says: no other keys, and nothing changes later."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
+
+    NOT_SUPPORTED: ClassVar[Mapping[str, str]] = {}
+    """Keys that other systems take and this one does not, with the reason and what to do."""
+
+
+_BEAMS = (
+    "beam search chooses among whole texts when they end, so no token before that is settled: "
+    "nothing could be streamed, stopped, drafted for or held to a grammar. Ask for n completions "
+    "with logprobs, and take the best"
+)
+NOT_SUPPORTED: Mapping[str, str] = dict.fromkeys(
+    (
+        "use_beam_search",
+        "num_beams",
+        "num_beam_groups",
+        "beam_width",
+        "diversity_penalty",
+        "length_penalty",
+        "early_stopping",
+    ),
+    _BEAMS,
+)
+"""Of requests."""
 
 
 class StructuredOutputs(Keys):

@@ -19,6 +19,15 @@ MAX_BAD_WORDS = 256
 MAX_BAD_WORD_TOKENS = 16
 """Longest forbidden sequence, in tokens."""
 
+MAX_MATCH = 50
+"""Most tokens that the end of a text is compared with what stands earlier: of n-grams, and DRY."""
+
+MAX_NODE_SETTINGS = 32
+"""Most numbers that a request may give to nodes of the pipeline."""
+
+MAX_DRY_BREAKERS = 32
+"""Most sequence breakers of a request: what the staging buffers hold for each row."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

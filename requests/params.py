@@ -12,9 +12,12 @@ from ..graph.errors import StepweaveError, did_you_mean
 from ..structured.grammar import GrammarError, GrammarSpec
 from .complaints import complaint, shown
 from .keys import (
+    NOT_SUPPORTED,
     BadWords,
     Biases,
+    DryBreakers,
     Keys,
+    NodeSettings,
     SettledTokens,
     StopStrings,
     StopTokens,
@@ -22,7 +25,7 @@ from .keys import (
     key,
     with_keys_of,
 )
-from .limits import MAX_LOGPROBS
+from .limits import MAX_LOGPROBS, MAX_MATCH
 
 
 class RequestError(StepweaveError):
@@ -35,11 +38,12 @@ class RequestError(StepweaveError):
 class SamplingParams:
     """How to draw tokens. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off.
 
-    Logits are changed in this order: bias, repetition, presence and frequency penalty, grammar, bad
-    words, min_tokens; then temperature, top-k, top-p, min-p. Repetition counts prompt and output
-    (Keskar et al. 2019, arXiv:1909.05858); presence and frequency count the output alone. Bad
-    words and min_tokens give way where the grammar leaves nothing else. Log-probabilities are
-    those of the model, before any of it.
+    Logits are changed in this order: bias, repetition, presence and frequency penalty, DRY,
+    grammar, bad words, repeated n-grams, min_tokens; then temperature, top-k, top-p, min-p, XTC,
+    where a token is drawn. Repetition (Keskar et al. 2019, arXiv:1909.05858), DRY and n-grams count
+    prompt and output; presence and frequency count the output alone. Bad words, repeated n-grams
+    and min_tokens give way where they and the grammar leave nothing. Log-probabilities are those of
+    the model, before any of it.
 
     `structured_outputs` is a mapping as in a prompts line, such as {"json": schema}. None stands
     for the default. Lists become tuples, and numbers of numpy those of Python.
@@ -107,10 +111,58 @@ class SamplingParams:
         gt=0,
         le=100,
     )
+    xtc_probability: float = key(
+        0.0,
+        "With this probability, at each position, leave out all tokens of at least "
+        "`xtc_threshold` but the least probable of them; 0: off.",
+        ge=0,
+        le=1,
+    )
+    xtc_threshold: float = key(
+        0.1,
+        "The probability from which on XTC leaves tokens out. Above 0.5 there never are two.",
+        gt=0,
+        le=1,
+    )
+    dry_multiplier: float = key(
+        0.0,
+        "DRY: taken off the logit of a token that would go on with a repetition of "
+        "`dry_allowed_length` tokens; 0: off.",
+        ge=0,
+        le=100,
+    )
+    dry_base: float = key(
+        1.75, "DRY: each further token of the repetition multiplies what is taken off.", ge=1, le=5
+    )
+    dry_allowed_length: int = key(
+        2, "DRY: repetitions of fewer tokens are left alone.", ge=1, le=MAX_MATCH
+    )
+    dry_penalty_last_n: int = key(
+        -1,
+        "DRY: only so many tokens at the end of the text are compared; -1: all, 0: none.",
+        ge=-1,
+        le=1 << 31,
+    )
+    dry_sequence_breakers: Sequence[str] = key(
+        ("\n", ":", '"', "*"),
+        "DRY: repetitions are not followed over the tokens that end these texts.",
+        DryBreakers,
+    )
+    no_repeat_ngram_size: int = key(
+        0,
+        "No sequence of so many tokens comes twice in prompt and output; 0: off.",
+        ge=0,
+        le=MAX_MATCH,
+    )
     logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] = key(
         (), "By token id: a number from -100 to 100 that is added to the token's logit.", Biases
     )
     bad_words: Sequence[str] = key((), "Texts that the output must not contain.", BadWords)
+    node_settings: Mapping[str, float] | Sequence[tuple[str, float]] = key(
+        (),
+        "By name: a number for nodes of the pipeline that take it from requests.",
+        NodeSettings,
+    )
     n: int = key(1, "Number of completions of the prompt.", ge=1, le=128)
     logprobs: int | None = key(
         None,
@@ -157,6 +209,8 @@ class SamplingParams:
         """From a mapping with the same names. Raises `RequestError`, for an unknown one too."""
         known = {each.name for each in fields(cls)}
         for name in given:
+            if reason := NOT_SUPPORTED.get(name):
+                raise RequestError(f"{name} is not supported: {reason}")
             if name not in known:
                 raise RequestError(f"unknown parameter {name!r}{did_you_mean(str(name), known)}")
         return cls(**given)
@@ -172,18 +226,43 @@ class SamplingParams:
         return cast(tuple[tuple[int, float], ...], self.logit_bias)
 
     @property
+    def given_settings(self) -> dict[str, float]:
+        """`node_settings` as a mapping."""
+        return dict(cast(tuple[tuple[str, float], ...], self.node_settings))
+
+    @property
     def penalized(self) -> bool:
         """Whether the output so far changes the scores of the next tokens."""
         return bool(
             self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
         )
 
+    @property
+    def dry(self) -> bool:
+        """Whether DRY may change the scores."""
+        return self.dry_multiplier > 0 and self.dry_penalty_last_n != 0
+
+    @property
+    def longest_match(self) -> int:
+        """Tokens that the end of the text is compared with what stands earlier, at most."""
+        of_ngrams = max(1, self.no_repeat_ngram_size - 1) if self.no_repeat_ngram_size else 0
+        return MAX_MATCH if self.dry else of_ngrams
+
+    @property
+    def xtc(self) -> bool:
+        """Whether XTC may leave tokens out."""
+        return self.temperature > 0 and self.xtc_probability > 0
+
 
 @with_keys_of(SamplingParams)
 class SamplingKeys(Keys):
     """How to draw tokens; what is not given, or None, is as `SamplingParams` has it."""
 
+    NOT_SUPPORTED = NOT_SUPPORTED
 
+
+_MAPPINGS = ("logit_bias", "node_settings")
+"""Kept as pairs, since a mapping can be changed."""
 _DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(SamplingParams)}
 
 
@@ -196,7 +275,8 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     spec = data.get("structured_outputs")
     if isinstance(spec, GrammarSpec):
         del data["structured_outputs"]
-    data["logit_bias"] = _pairs(data.get("logit_bias", ()))
+    for name in _MAPPINGS:
+        data[name] = _pairs(data.get(name, ()))
     try:
         keys = SamplingKeys.model_validate(data, strict=True)
     except ValidationError as error:
@@ -205,7 +285,8 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
             said.setdefault(each["loc"][0], complaint(SamplingKeys, dict(each)))
         raise RequestError("; ".join(said.values())) from None
     kept = {name: getattr(keys, name) for name in data}
-    kept["logit_bias"] = tuple(kept["logit_bias"].items())
+    for name in _MAPPINGS:
+        kept[name] = tuple(kept[name].items())
     if (asked := kept.get("structured_outputs")) is not None:
         spec, own = _grammar(asked), asked.reasoning
         reasoning = own if reasoning is None else reasoning
@@ -231,13 +312,13 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _pairs(bias: Any) -> Any:
+def _pairs(given: Any) -> Any:
     """Pairs as a mapping; anything else as it is, for the rules to refuse."""
-    if isinstance(bias, list | tuple) and all(
-        isinstance(each, list | tuple) and len(each) == 2 for each in bias
+    if isinstance(given, list | tuple) and all(
+        isinstance(each, list | tuple) and len(each) == 2 for each in given
     ):
         try:
-            return dict(bias)
-        except TypeError:  # a token id that cannot be a key
-            return bias
-    return bias
+            return dict(given)
+        except TypeError:  # what cannot be a key
+            return given
+    return given

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
+from ..policies.drafting import Window
 from ..structured.backend import CompiledGrammar
 from .batch import RequestSpec
 from .counts import InFlight, OptimisticCount, SettledCount
@@ -54,8 +55,10 @@ class Request:
     stopper: StopChecker
     decoder: TextStream
     grammar: CompiledGrammar | None = None
-    window: int = 1  # query tokens of a decode step: its last token and its share of drafts
+    window: int = 1  # query tokens of a decode step, at most: its last token and its drafts
     bad_words: tuple[tuple[int, ...], ...] = ()  # forbidden sequences, as token ids
+    dry_breakers: tuple[int, ...] = ()  # tokens at which DRY breaks sequences
+    settings: tuple[tuple[str, float], ...] = ()  # what it says to nodes, by name
     index: int = 0  # which of the n completions of its prompt this is
     cache_salt: bytes = b""  # it shares cached prefixes with requests of the same salt only
     deliver: Deliver | None = None
@@ -84,6 +87,8 @@ class Request:
     last_step: int = -1
     long: bool = False  # since its admission it is beyond its model's original context
     turn: int = 0  # its place in the round of decode rows
+    withheld: int = 0  # so many drafts fewer than the most it was offered for its next window
+    windows: list[Window] = field(default_factory=list)  # those settled, where a policy looks back
     spec: RequestSpec = field(init=False)  # what batches say of it; from `arrive` on
     earlier_output: tuple[int, ...] = ()  # settled when this run of the engine began
 
@@ -97,6 +102,8 @@ class Request:
             window=self.window,
             stop_tokens=tuple(sorted(self.stop_token_ids)),
             bad_words=self.bad_words,
+            dry_breakers=self.dry_breakers,
+            settings=self.settings,
             structured=self.grammar is not None,
         )
         self.begin_run()
@@ -110,6 +117,11 @@ class Request:
     def settled(self) -> SettledCount:
         """Tokens of prompt and output that the host has seen."""
         return SettledCount(len(self.prompt_ids) + len(self.output_ids))
+
+    @property
+    def next_window(self) -> int:
+        """Query tokens of its next decode step."""
+        return self.window - self.withheld
 
     @property
     def speculates(self) -> bool:

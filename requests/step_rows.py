@@ -16,6 +16,13 @@ from .request import Request
 if TYPE_CHECKING:
     from .table import RequestTable
 
+UNSEEN = 3
+"""Windows before the next one that no policy sees: at depth 3 they are not settled yet.
+
+So what a policy makes of a row's own windows is the same at every depth that has no more steps in
+flight.
+"""
+
 
 class StepRows:
     """The rows of one step of a request table. `now`: the number of the step over all runs."""
@@ -85,8 +92,8 @@ class StepRows:
             prompts -= 1
             if not request.certain_to_end(contexts[request.long]):
                 ready[request.uid] = request
-                if request.window > widest:
-                    widest = request.window
+                if request.next_window > widest:
+                    widest = request.next_window
         budget = self._limits.token_budget
         left = share = self._decisions.share(budget, widest, prompts)
         chosen: set[int] = set()
@@ -97,8 +104,9 @@ class StepRows:
             if left < 1:
                 break
             tokens = self._decisions.offer(view, left)
-            if (tokens != request.window or tokens > left) and not self._decisions.checked(
-                view, tokens, left, request.window
+            window = request.next_window
+            if (tokens != window or tokens > left) and not self._decisions.checked(
+                view, tokens, left, window
             ):
                 break
             if request.phase != "running":  # preempted for a row before it
@@ -112,7 +120,7 @@ class StepRows:
             self._row(request)
             request.in_flight.windows += 1
             chosen.add(request.uid)
-            left -= request.window
+            left -= window
         return budget - share + left
 
     def _prefills(self, left: int) -> None:
@@ -188,6 +196,9 @@ class StepRows:
         prompt_targets: tuple[int, ...] = (),
     ) -> None:
         request.last_step = self._now
+        narrowed = request.withheld if start < 0 else 0
+        if samples and request.speculates:
+            request.withheld = self._withheld(request, decodes=start < 0)
         if request.moments.scheduled_s is None:
             request.moments.scheduled_s = perf_counter()
         self._table.scheduled(request)
@@ -211,8 +222,20 @@ class StepRows:
             prompt_targets=prompt_targets,
             known=known,
             passed=passed,
+            narrowed=narrowed,
+            withheld=request.withheld,
         )
         self._rows.append(row)
+
+    def _withheld(self, request: Request, *, decodes: bool) -> int:
+        """How many drafts fewer than the most it is offered for the window after this row."""
+        number = len(request.windows) + request.in_flight.windows + decodes
+        return self._decisions.withheld(
+            request.window - 1,
+            len(self._table.phases.running),
+            request.windows[: max(0, number - UNSEEN)],
+            self._table.windows,
+        )
 
     def _reserve_window(self, request: Request, promised: int | None, chosen: set[int]) -> bool:
         """Blocks for one more window, preempting worse requests if need be.

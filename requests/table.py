@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter
 
 from ..policies.chosen import Policies
+from ..policies.drafting import Window
 from ..policies.resumption import LeavingView
 from ..structured.in_use import GrammarsInUse
 from .batch import ScheduledRow, StepBatch
@@ -79,6 +80,7 @@ class RequestTable:
         policies = policies or Policies()
         self.pacer = Pacer(policies.admission)
         self.decisions = Decisions(policies)
+        self.windows: deque[Window] = deque(maxlen=self.decisions.past_windows)
         self._uncommitted: deque[int] = deque()  # query tokens of each step in flight
         self.inbox = Inbox(limits.max_queue) if inbox is None else inbox
         self.witness = witness
@@ -471,6 +473,12 @@ class RequestTable:
             moments.first_token_s = perf_counter()
         assert min(flight.windows, flight.firsts, flight.silent) >= 0, "settled twice"
         self.blocks.settle(request, row)
+
+    def note_window(self, request: Request, judged: int, kept: int) -> None:
+        """A window of a request is settled, for policies that look back. Raises nothing."""
+        if self.decisions.past_windows:
+            request.windows.append(Window(judged, kept))
+            self.windows.append(request.windows[-1])
 
     def take_ended(self) -> Iterable[int]:
         """Requests that ended and that no step in flight still carries, each once."""

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
 
     from .noise import Purpose as Purpose
     from .noise import gumbel as gumbel
+    from .noise import of_window as of_window
     from .noise import uniform as uniform
     from .verification import keep_equal as keep_equal
     from .verification import prefix as prefix

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..backends.kernels import runs_on
 from .cuts import cut
 from .noise import Purpose, gumbel
+from .xtc import exclude_top
 
 _NEVER = float("-inf")
 
@@ -25,12 +26,13 @@ def filtered_log_probs(
     top_p: Tensor,
     *,
     min_p: Tensor | None = None,
+    xtc: Tensor | None = None,
     any_random: bool = True,
     any_top_k: bool = True,
     any_top_p: bool = True,
     normalized: bool = True,
 ) -> Tensor:
-    """Log-probabilities `[L, V]` after temperature, top-k, top-p, then min-p; -inf where cut.
+    """Log-probabilities `[L, V]` after temperature, top-k, top-p, min-p, then XTC; -inf where cut.
 
     The order and the meaning are those of the warpers of Hugging Face transformers: top-k keeps
     every token that equals the k-th best, top-p (Holtzman et al. 2019, arXiv:1904.09751) keeps the
@@ -47,6 +49,8 @@ def filtered_log_probs(
         top_p: `[L]` float; 1 is off.
         min_p: `[L]` float in [0, 1); 0 is off. None if no row uses it (known to the host); rows
             that do not use it get the same bits either way.
+        xtc: `[L]` float: the threshold of `xtc.exclude_top`; above 1 is off. None if no row uses
+            it (known to the host).
         any_random: False if every row is greedy (known to the host): then nothing else is done.
         any_top_k, any_top_p: False if no row uses it (known to the host): saves a search. Rows
             that do not use them get the same bits either way.
@@ -70,7 +74,8 @@ def filtered_log_probs(
         if log_min_p is not None:
             # The best token stands at 0, so this is the logarithm of every token's share of it.
             scaled = scaled.masked_fill(scaled < log_min_p[:, None], _NEVER)
-
+    if xtc is not None:
+        scaled = exclude_top(scaled, xtc)
     return scaled.log_softmax(dim=-1) if normalized else scaled
 
 

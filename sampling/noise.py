@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from math import log as _log
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -35,9 +36,28 @@ class Purpose(IntEnum):
     BONUS = 3
     """The token after a window whose drafts were all kept."""
     DRAFT = 4
-    """A drafter's own samples, where they have to be independent of the verification."""
+    """A drafter's own samples, where they have to be independent of the verification; with the
+    key of their window, see `of_window`."""
     SYNTHETIC = 5
     """Whether a draft is kept at a given rate, whatever it is."""
+    XTC = 6
+    """Whether the most probable tokens are left out at a position."""
+
+
+_PURPOSES = 256
+"""Purposes below this are those of `Purpose`."""
+
+
+Place = TypeVar("Place", int, Tensor)
+
+
+def of_window(purpose: Purpose, place: Place) -> Place:
+    """`[...]`: the purpose of what is drawn for a `place[...]` of a draft window, from 0 on.
+
+    With the output position of the window's first draft it is a key of this window alone: of the
+    draws at an output position the next window has others. Raises nothing of its own.
+    """
+    return (place + 1) * _PURPOSES + int(purpose)
 
 
 _LOW = 0xFFFFFFFF

@@ -117,6 +117,27 @@ def rejection(windows: Windows) -> Verified:
     return followed_by(token, drafts, kept)
 
 
+def typical(windows: Windows, epsilon: float, delta: float) -> Verified:
+    """Typical acceptance (Cai et al. 2024, arXiv:2401.10774): what is likely enough is kept.
+
+    A draft is kept if its probability is above min(epsilon, delta exp(-H)), H the entropy of the
+    target at its position: the less sure the target is, the less likely a draft may be. The token
+    after the kept drafts is drawn from the target. The output is *not* distributed as the target:
+    the drafts have a say in it. Greedy rows keep the drafts that equal the best token, so their
+    tokens are those without drafts.
+    """
+    target, drafts = windows.target, windows.drafts
+    vocab, k = target.shape[-1], drafts.shape[1]
+    chances = target[:, :k].softmax(dim=-1)
+    entropy = torch.special.entr(chances).sum(dim=-1)
+    least = (delta * torch.exp(-entropy)).clamp(max=epsilon)
+    index = drafts.clamp(0, vocab - 1)[..., None]  # a placeholder is never an index
+    likely = chances.gather(-1, index)[..., 0] > least
+    best = drafts == target[:, :k].argmax(dim=-1)
+    passes = torch.where(windows.greedy[:, None], best, likely)
+    return then_drawn(windows, prefix(usable(drafts, windows.valid, vocab) & passes))
+
+
 def synthetic(windows: Windows, rates: Sequence[float]) -> Verified:
     """Drafts kept at fixed rates, whatever they are.
 
@@ -164,9 +185,19 @@ def _residual(
         rest = target.scatter(-1, refused, float("-inf"))
     else:
         q = at(draft_log_probs, window_position).exp()
-        rest = (target.exp() - q).clamp_(min=0.0).log()
-    # Where p and q agree to the last bit nothing is left, though rounding of the test may have
-    # refused the draft. Then p itself is right, and never a token that p does not allow.
+        return drawn_rest((target.exp() - q).clamp_(min=0.0), target)
+    empty = rest.amax(dim=-1, keepdim=True) == float("-inf")
+    return torch.where(empty, target, rest)
+
+
+def drawn_rest(left: Tensor, target: Tensor) -> Tensor:
+    """log of the mass `left [R, V]`, as it is drawn from, `[R, V]`.
+
+    Where p and q agree to the last bit nothing is left, though rounding of the test may have
+    refused the draft. Then p itself, `target [R, V]` as logarithms, is right, and never a token
+    that p does not allow.
+    """
+    rest = left.log()
     empty = rest.amax(dim=-1, keepdim=True) == float("-inf")
     return torch.where(empty, target, rest)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
 from ..models.tokenizer import StreamDecoder
+from ..nodes.decode_step import request_settings
+from ..nodes.request_settings import check_given
 from ..requests.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_STOP_TOKENS
 from ..requests.request import Request, RequestError, SamplingParams
 from ..requests.stopping import StopChecker
@@ -18,6 +20,16 @@ from ..structured.grammar import GrammarError, GrammarSpec
 from .engine import Engine, EngineError
 from .grammars import Grammars
 from .prompts import Prompts
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the parameters of a request come to for one engine; fields as in `Request`."""
+
+    stops: frozenset[int]
+    bad_words: tuple[tuple[int, ...], ...]
+    dry_breakers: tuple[int, ...]
+    settings: tuple[tuple[str, float], ...]
 
 
 class Intake:
@@ -37,6 +49,7 @@ class Intake:
         self._eos = engine.model.eos_token_ids | (
             frozenset({own}) if isinstance(own, int) else frozenset()
         )
+        self._request_settings = request_settings(config.nodes)
         self._grammars: Grammars | None = None
         if config.grammars is not None and self._eos:
             try:
@@ -70,8 +83,7 @@ class Intake:
         self._check_tokens("prompt", prompt_ids)
         self._check_tokens("stop_token_ids", params.stop_token_ids)
         self._check_tokens("logit_bias", [token for token, _ in params.biases])
-        bad_words = self._bad_words(params.bad_words)
-        stops = self._stops(params)
+        asked = self._asked(params)
         settled = params.settled_token_ids
         self._check_tokens("settled_token_ids", settled)
         params = replace(params, settled_token_ids=())
@@ -83,8 +95,7 @@ class Intake:
                 text,
                 prompt_ids,
                 replace(params, seed=(params.seed + index) % 2**63),
-                stops,
-                bad_words,
+                asked,
                 cache_salt,
             )
             for index in range(params.n)
@@ -102,8 +113,7 @@ class Intake:
             str(spec["prompt"]),
             tuple(map(int, spec["prompt_ids"])),
             params,
-            self._stops(params),
-            self._bad_words(params.bad_words),
+            self._asked(params),
             bytes.fromhex(spec["salt"]),
         )
         if settled := tuple(map(int, spec["output_ids"])):
@@ -118,8 +128,7 @@ class Intake:
         text: str,
         prompt_ids: tuple[int, ...],
         params: SamplingParams,
-        stops: frozenset[int],
-        bad_words: tuple[tuple[int, ...], ...],
+        asked: _Asked,
         cache_salt: bytes,
     ) -> Request:
         limits = self._engine.limits
@@ -133,9 +142,9 @@ class Intake:
             prompt_ids=prompt_ids,
             params=params,
             max_tokens=room,
-            stop_token_ids=stops,
+            stop_token_ids=asked.stops,
             stopper=StopChecker(
-                stops,
+                asked.stops,
                 params.stop,
                 room,
                 min(params.min_tokens, room),
@@ -143,8 +152,24 @@ class Intake:
             ),
             decoder=StreamDecoder(self.tokenizer, prompt_ids),
             window=1 + min(wanted, limits.draft_tokens),
-            bad_words=bad_words,
+            bad_words=asked.bad_words,
+            dry_breakers=asked.dry_breakers,
+            settings=asked.settings,
             cache_salt=cache_salt,
+        )
+
+    def _asked(self, params: SamplingParams) -> _Asked:
+        """Raises `RequestError`."""
+        given = params.given_settings
+        try:
+            check_given(self._request_settings, given)
+        except ValueError as error:
+            raise RequestError(f"node_settings: {error}") from None
+        return _Asked(
+            self._stops(params),
+            self._bad_words(params.bad_words),
+            self._dry_breakers(params),
+            tuple(given.items()),
         )
 
     def _stops(self, params: SamplingParams) -> frozenset[int]:
@@ -189,3 +214,13 @@ class Intake:
         if len(found) > MAX_BAD_WORDS:
             raise RequestError(f"bad_words: {len(found)} sequences, more than {MAX_BAD_WORDS}")
         return tuple(found)
+
+    def _dry_breakers(self, params: SamplingParams) -> tuple[int, ...]:
+        """The token that ends each sequence breaker, as it comes behind other text."""
+        if not params.dry:
+            return ()
+        encoded = (
+            self.tokenizer(f"a{each}", add_special_tokens=False)["input_ids"]
+            for each in params.dry_sequence_breakers
+        )
+        return tuple(dict.fromkeys(ids[-1] for ids in encoded if ids))

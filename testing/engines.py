@@ -183,6 +183,7 @@ def tiny_request(
     *,
     context: int = 96,
     bad_words: Sequence[Sequence[int]] = (),
+    dry_breakers: Sequence[int] = (),
 ) -> Request:
     """A request over token ids; its grammar is compiled if it has one."""
     room = min(params.max_tokens, context - len(prompt))
@@ -198,6 +199,7 @@ def tiny_request(
         stop_token_ids=stops,
         stopper=StopChecker(stops, params.stop, room, min(params.min_tokens, room)),
         bad_words=tuple(map(tuple, bad_words)),
+        dry_breakers=tuple(dry_breakers),
         decoder=StreamDecoder(tiny_tokenizer(VOCAB), prompt),
         grammar=None if spec is None else tiny_grammars().compile(spec),
     )

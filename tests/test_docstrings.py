@@ -16,7 +16,7 @@ from torch import Tensor
 from stepweave.models.kernels import reference
 from stepweave.models.stage import Stage
 from stepweave.nodes.send import send
-from stepweave.policies.acceptance import Rejection, Synthetic
+from stepweave.policies.acceptance import Block, Rejection, Synthetic, Typical
 from stepweave.policies.chosen import Policies
 from stepweave.requests.params import SamplingParams
 from stepweave.testing.engines import TinyConfig, serve, tiny_engine, tiny_request, tiny_requests
@@ -188,8 +188,17 @@ class Observed:
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 ASKED: Sequence[SamplingParams] = (
     SamplingParams(max_tokens=6, logprobs=2, prompt_logprobs=2),
-    SamplingParams(max_tokens=7, temperature=0.8, seed=3, top_k=30, top_p=0.9, min_p=0.01),
-    SamplingParams(max_tokens=8, repetition_penalty=1.2, presence_penalty=0.3, min_tokens=3),
+    SamplingParams(
+        max_tokens=7, temperature=0.8, seed=3, top_k=30, top_p=0.9, min_p=0.01, xtc_probability=1.0
+    ),
+    SamplingParams(
+        max_tokens=8,
+        repetition_penalty=1.2,
+        presence_penalty=0.3,
+        min_tokens=3,
+        dry_multiplier=0.5,
+        no_repeat_ngram_size=3,
+    ),
     SamplingParams(max_tokens=9, logit_bias=((40, 3.0), (41, -2.0)), frequency_penalty=0.2),
 )
 CONFIGS = (
@@ -199,6 +208,8 @@ CONFIGS = (
         draft_tokens=3, method="ngram", policies=Policies(acceptance=Synthetic(rates=(0.5,)))
     ),
     TinyConfig(draft_tokens=2, method="draft_model", policies=Policies(acceptance=Rejection())),
+    TinyConfig(draft_tokens=2, method="draft_model", policies=Policies(acceptance=Block())),
+    TinyConfig(draft_tokens=2, method="eagle", policies=Policies(acceptance=Typical())),
 )
 
 

@@ -11,21 +11,15 @@ from stepweave.policies import DecodesFirst, Policy, RowView
 from stepweave.sampling import Verified, Windows
 
 
-class Typical(Policy):
-    """Keep a draft that is likely enough for how sure the model is of the next token.
-
-    Typical acceptance (Cai et al. 2024, arXiv:2401.10774). The output is not the model's.
-    """
+class NearBest(Policy):
+    """Keep a draft that is nearly as likely as the best token. The output is not the model's."""
 
     exact: ClassVar[bool] = False  # tokens depend on the drafts
     compares: ClassVar[bool] = False  # what drafts were drawn from is not needed
     couples: ClassVar[bool] = False  # so drafters offer their most likely tokens
 
-    epsilon: float = Field(
-        default=0.09, gt=0, le=1, description="A draft of this probability is always kept."
-    )
-    delta: float = Field(
-        default=0.3, gt=0, le=1, description="A less likely one, if exp(−entropy) allows it."
+    share: float = Field(
+        default=0.3, gt=0, le=1, description="Of the best token's probability, at least this."
     )
 
     def verify(self, windows: Windows) -> Verified:
@@ -36,13 +30,11 @@ class Typical(Policy):
         target, drafts = windows.target, windows.drafts  # [R, k + 1, V] and [R, k]
         vocab, k = target.shape[-1], drafts.shape[1]
         chances = target[:, :k].softmax(dim=-1)
-        entropy = torch.special.entr(chances).sum(dim=-1)
-        least = (self.delta * torch.exp(-entropy)).clamp(max=self.epsilon)  # [R, k]
+        best, token = chances.max(dim=-1)
         index = drafts.clamp(0, vocab - 1)[..., None]  # -1, for no draft, is never an index
-        best = drafts == chances.argmax(dim=-1)
-        likely = chances.gather(-1, index)[..., 0] >= least
+        near = chances.gather(-1, index)[..., 0] >= self.share * best
         # Of a greedy row only the best token may be used: see `Windows`.
-        keeps = torch.where(windows.greedy[:, None], best, best | likely)
+        keeps = torch.where(windows.greedy[:, None], drafts == token, near)
         return then_drawn(windows, prefix(usable(drafts, windows.valid, vocab) & keeps))
 
 

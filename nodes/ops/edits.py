@@ -14,6 +14,7 @@ from torch import Tensor
 from ...sampling.bad_words import ban_bad_words
 from ...sampling.bias import apply_bias, ban_until, give_way
 from ...sampling.penalties import apply_penalties
+from ...sampling.repeats import Matches, apply_dry, ban_ngrams, find_matches
 from ...structured.bitmask import apply_bitmask
 from ..data import Edits, StagedStep
 from .history import History
@@ -21,6 +22,10 @@ from .sections import (
     B_MINIMUM,
     B_SAMPLE_INDEX,
     B_TOKEN,
+    R_ALLOWED_LENGTH,
+    R_BREAKERS,
+    R_LAST_N,
+    R_NGRAM,
     W_FREQUENCY,
     W_REPETITION,
     WORD_LENGTH,
@@ -38,6 +43,9 @@ def edits_of(staged: StagedStep, parts: Uploaded) -> Edits:
         bias_values=parts["bias_values"] if staged.biases else None,
         bans=parts["bans"] if staged.bans else None,
         words=parts["words"] if staged.words else None,
+        repeats=parts["repeats"] if staged.repeats else None,
+        dry=parts["dry"] if staged.dry else None,
+        longest_match=staged.repeats,
     )
 
 
@@ -74,6 +82,13 @@ def apply_edits(
             presence,
             frequency,
         )
+    matches: Matches | None = None
+    if edits.repeats is not None:
+        past = history.of(request_slot, longest)
+        vocab = logits.shape[2]
+        matches = find_matches(drafts, past, window_start, vocab, edits.longest_match)
+        if edits.dry is not None:
+            logits = _dried(logits, matches, edits.repeats, edits.dry)
     rows, width, vocab = logits.shape
     if mask is not None:
         masked = apply_bitmask(logits.reshape(rows * width, vocab), mask.reshape(rows * width, -1))
@@ -89,6 +104,8 @@ def apply_edits(
             edits.words[:, WORD_LENGTH],
             edits.words[:, WORD_TOKENS:],
         )
+    if edits.repeats is not None and matches is not None:
+        banned = ban_ngrams(banned, matches, edits.repeats[:, R_NGRAM])
     if edits.bans is not None:
         banned = ban_until(
             banned,
@@ -98,3 +115,17 @@ def apply_edits(
             edits.bans[:, B_MINIMUM],
         )
     return logits if banned is logits else give_way(banned, logits)
+
+
+def _dried(logits: Tensor, matches: Matches, repeats: Tensor, dry: Tensor) -> Tensor:
+    """`logits[S, W, V]` after DRY, as `repeats[S, 3 + B]` and `dry[2, S]` of `Edits` ask."""
+    multiplier, base = dry.unbind()
+    return apply_dry(
+        logits,
+        matches,
+        multiplier,
+        base,
+        repeats[:, R_ALLOWED_LENGTH],
+        repeats[:, R_LAST_N],
+        repeats[:, R_BREAKERS:],
+    )

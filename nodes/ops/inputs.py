@@ -149,4 +149,7 @@ def _sample_rows(staged: StagedStep, parts: Uploaded, found: Found) -> SampleRow
         any_top_p=staged.any_top_p,
         structured=staged.structured,
         logprobs=staged.logprobs,
+        xtc=parts["xtc"] if staged.xtc else None,
+        settings=parts["settings"] if staged.settings else None,
+        setting_names=staged.settings,
     )

@@ -93,7 +93,7 @@ class MaskBuffer:
                 f"{int(drafts.tags[row.request_slot, GENERATION])}, not {row.generation}"
             )
             return []
-        found: list[int] = drafts.tokens[row.request_slot, : row.request.window - 1].tolist()
+        found: list[int] = drafts.tokens[row.request_slot, : row.window - 1].tolist()
         return found
 
 

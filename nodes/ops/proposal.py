@@ -18,7 +18,8 @@ from ...models.attention import AttentionBatch
 from ...models.paged_cache import PagedCache
 from ...policies.acceptance import Acceptance
 from ...sampling.draw import draw, filtered_log_probs
-from ...sampling.noise import Purpose
+from ...sampling.noise import Purpose, of_window
+from ...sampling.xtc import thresholds
 from ..data import DraftTable, Inputs, Kept, Proposal, SampleRows
 from .places import ahead
 from .results import WrongResult, check_integers
@@ -182,7 +183,9 @@ def chain(
                 batch = batch.then(at, slot)
             logits = following(tokens[-1], batch)
         logits = logits[:, :vocab_size]
-        token, drawn_from = _choose(rule, sample, logits, every[:, draft], input_is_ahead + 1)
+        token, drawn_from = _choose(
+            rule, sample, logits, every[:, draft], input_is_ahead + 1, draft
+        )
         tokens.append(token)
         if drawn_from is not None:
             log_probs.append(drawn_from)
@@ -192,34 +195,47 @@ def chain(
 
 
 def _choose(
-    rule: Acceptance, sample: SampleRows, logits: Tensor, positions: Tensor, ahead: int
+    rule: Acceptance,
+    sample: SampleRows,
+    logits: Tensor,
+    positions: Tensor,
+    ahead: int,
+    place: int,
 ) -> tuple[Tensor, Tensor | None]:
-    """The drafter's token for each row, and what it was drawn from: the token so many `ahead` of
-    the absolute `positions[S]`.
+    """The drafter's token for each row at a `place` of its window, and what it was drawn from: the
+    token so many `ahead` of the absolute `positions[S]`.
 
     Where the acceptance rule couples target and drafter, the draft is drawn with the very noise
     that the target will use at that position, so that equal distributions agree always. Where it
-    compares distributions, the draft is drawn with noise of its own.
+    compares distributions, the draft is drawn with noise of its own, and of its window: a draft
+    that was judged and not kept must not come again because of its noise.
     """
     draws = rule.compares
     if not (draws or rule.couples) or (sample.greedy and not draws):
         return logits.argmax(dim=-1), None
-    purpose = Purpose.DRAFT if draws else Purpose.TARGET
     at = torch.sub(positions, sample.prompt).add_(ahead)
     if not (draws or sample.cut) and runs_on(logits):
         from ...sampling.kernels import choose
 
-        token = choose.sample(logits, sample.temperature, sample.min_p, sample.seeds, at, purpose)
+        token = choose.sample(
+            logits, sample.temperature, sample.min_p, sample.seeds, at, Purpose.TARGET
+        )
         return token, None
+    xtc = None if sample.xtc is None else thresholds(sample.seeds, at, *sample.xtc.unbind())
     log_probs = filtered_log_probs(
         logits,
         sample.temperature,
         sample.top_k,
         sample.top_p,
         min_p=sample.min_p,
+        xtc=xtc,
         any_top_k=sample.any_top_k,
         any_top_p=sample.any_top_p,
         normalized=draws,
     )
-    token = draw(log_probs, sample.seeds, at, sample.temperature <= 0, purpose)
-    return token, log_probs if draws else None
+    greedy = sample.temperature <= 0
+    if not draws:
+        return draw(log_probs, sample.seeds, at, greedy, Purpose.TARGET), None
+    first = at - place  # the output position of the window's first draft
+    token = draw(log_probs, sample.seeds, first, greedy, of_window(Purpose.DRAFT, place))
+    return token, log_probs

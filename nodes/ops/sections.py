@@ -19,6 +19,7 @@ from ...requests.limits import (
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
     MAX_BIASES,
+    MAX_DRY_BREAKERS,
     MAX_STOP_TOKENS,
     Limits,
 )
@@ -37,8 +38,11 @@ W_FIELDS = 6
 # Columns of `bans`: a token that may not come before an output position; of `words`: a sequence.
 B_SAMPLE_INDEX, B_TOKEN, B_MINIMUM, B_FIELDS = 0, 1, 2, 3
 WORD_SAMPLE_INDEX, WORD_LENGTH, WORD_TOKENS = 0, 1, 2
+# Columns of `repeats`; lines of `dry` and of `xtc`, of which each sampling row has an entry.
+R_NGRAM, R_ALLOWED_LENGTH, R_LAST_N, R_BREAKERS = 0, 1, 2, 3
+DRY_FIELDS = XTC_FIELDS = 2
 
-FLOATS = ("warp", "bias_values")
+FLOATS = ("warp", "bias_values", "dry", "xtc", "settings")
 """Parts of float64; all others are of int64, but for those below."""
 PACKED = {"history_ids": np.int32, "long": np.bool_}
 """Parts of smaller numbers, and their types on the host: as many as there are, then padding."""
@@ -66,7 +70,8 @@ def shapes(step: StagedStep) -> dict[str, tuple[int, ...]]:
     entries of the block tables that are new. `history_at[K]`, `history_ids[K]`: known tokens for
     the history. `prompt[2, P]`: indices of tokens whose prediction of a known next token is asked
     for, and that token. What few requests use is sparse, each entry with its index among the
-    sampling rows.
+    sampling rows; `repeats`, `dry`, `xtc` and `settings` have an entry of every sampling row where
+    any uses them.
     """
     samples, width, entries = step.samples, step.width, step.masked + step.samples
     return {
@@ -91,11 +96,16 @@ def shapes(step: StagedStep) -> dict[str, tuple[int, ...]]:
         "bias_values": (step.biases,),
         "bans": (step.bans, B_FIELDS),
         "words": (step.words, WORD_TOKENS + MAX_BAD_WORD_TOKENS),
+        "repeats": (samples if step.repeats else 0, R_BREAKERS + MAX_DRY_BREAKERS),
+        "dry": (DRY_FIELDS, samples if step.dry else 0),
+        "xtc": (XTC_FIELDS, samples if step.xtc else 0),
+        "settings": (len(step.settings), samples),
     }
 
 
-def most_words(limits: Limits) -> int:
-    """Words of the largest step that the limits allow. Raises nothing."""
+def most_words(limits: Limits, settings: int = 0) -> int:
+    """Words of the largest step that the limits allow, of nodes that take so many `settings` from
+    requests. Raises nothing."""
     rows, tokens, window = limits.max_rows, limits.token_budget, limits.window
     entries = tokens + rows * window + rows
     table = limits.blocks_for(limits.context_length) + 1
@@ -104,7 +114,8 @@ def most_words(limits: Limits) -> int:
     of_history = 2 * (tokens + limits.context_length)
     of_edits = 3 * MAX_BIASES + B_FIELDS * MAX_STOP_TOKENS
     of_words = MAX_BAD_WORDS * (WORD_TOKENS + MAX_BAD_WORD_TOKENS)
-    return of_tokens + of_rows + of_history + rows * (of_edits + of_words)
+    of_repeats = R_BREAKERS + MAX_DRY_BREAKERS + DRY_FIELDS + XTC_FIELDS + settings
+    return of_tokens + of_rows + of_history + rows * (of_edits + of_words + of_repeats)
 
 
 def on_host(step: StagedStep, flat: npt.NDArray[np.int64]) -> Parts:

@@ -73,6 +73,8 @@ def _settled(
                 logprob_of(sampled.logprobs, first + window_position, token, top, batch.logprobs)
                 for window_position, token in enumerate(kept)
             )
+        if row.decodes:
+            table.note_window(request, drafted[sample_index], counts[sample_index] - 1)
         settled.append(
             SettledRow(request.uid, kept, drafted[sample_index], counts[sample_index] - 1, error)
         )

@@ -8,7 +8,7 @@ derives a second slot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -20,8 +20,9 @@ import torch
 
 from ...backends import backend_of
 from ...requests.batch import ScheduledRow, StepBatch
-from ...requests.limits import MAX_BAD_WORD_TOKENS, Limits
+from ...requests.limits import MAX_BAD_WORD_TOKENS, MAX_DRY_BREAKERS, Limits
 from ..data import StagedStep
+from ..request_settings import RequestSetting
 from .sections import (
     GIVEN,
     NONE,
@@ -57,9 +58,14 @@ class Staging:
     fixed = True
     """Its tensors never move: captured graphs know it by identity."""
 
-    def __init__(self, limits: Limits, device: torch.device = CPU) -> None:
-        self.limits = limits
-        self.flat = pinned(most_words(limits), device=device)
+    def __init__(
+        self,
+        limits: Limits,
+        device: torch.device = CPU,
+        settings: tuple[RequestSetting, ...] = (),
+    ) -> None:
+        self.limits, self._settings = limits, settings
+        self.flat = pinned(most_words(limits, len(settings)), device=device)
         self._numbers = self.flat.numpy()
         self._gathered = backend_of(device).on_host
         self._blocks = limits.blocks_for(limits.context_length)
@@ -147,6 +153,10 @@ class Staging:
             any_top_k=batch.any_top_k,
             any_top_p=batch.any_top_p,
             penalized=any(row.request.params.penalized for row in batch.sampling),
+            repeats=max((row.request.params.longest_match for row in batch.sampling), default=0),
+            dry=any(row.request.params.dry for row in batch.sampling),
+            xtc=any(row.request.params.xtc for row in batch.sampling),
+            settings=self._given_settings(batch),
             structured=batch.structured,
             logprobs=batch.logprobs,
             prompt_logprobs=batch.prompt_logprobs,
@@ -159,7 +169,12 @@ class Staging:
         No pass of a drafter takes in the last draft, so that needs none.
         """
         room = min(self.limits.context_length, len(row.blocks) * self.limits.block_size)
-        return row.request.window - 1 == draft_width and row.most + draft_width - 1 <= room
+        return row.drafts == draft_width and row.most + draft_width - 1 <= room
+
+    def _given_settings(self, batch: StepBatch) -> tuple[str, ...]:
+        """The names of what nodes take from requests, if any sampling row's request gives any."""
+        given = any(row.request.settings for row in batch.sampling)
+        return tuple(each.name for each in self._settings) if given else ()
 
     def _rounded(self, blocks: int) -> int:
         """A width of block tables that comes up again: where kernels stop at a row's length, all
@@ -314,7 +329,7 @@ class Staging:
                 row.request.params.seed,
                 row.request.prompt_tokens,
                 row.request.params.top_k,
-                row.request.window - 1,
+                row.drafts,
                 row.generation,
             )
             for row in sampling
@@ -330,6 +345,18 @@ class Staging:
         if count < step.samples:
             warp[:, count:] = 0
             warp[[W_TOP_P, W_REPETITION], count:] = 1
+        for name, each, nothing in _ROW_EDITS:
+            if parts[name].size:
+                padding = [nothing] * (step.samples - count)
+                lines = np.array([each(row) for row in sampling] + padding)
+                parts[name][:] = lines if name == "repeats" else lines.T
+        if step.settings:
+            for line, setting in zip(parts["settings"], self._settings, strict=True):
+                line[:] = setting.default
+                line[:count] = [
+                    dict(row.request.settings).get(setting.name, setting.default)
+                    for row in sampling
+                ]
 
 
 def _few(count: int, least: int) -> int:
@@ -363,6 +390,31 @@ def _warp(row: ScheduledRow) -> tuple[float, ...]:
         params.presence_penalty,
         params.frequency_penalty,
     )
+
+
+def _repeats(row: ScheduledRow) -> tuple[int, ...]:
+    params, breakers = row.request.params, row.request.dry_breakers
+    allowed_length, last_n = params.dry_allowed_length, params.dry_penalty_last_n
+    padding = (-1,) * (MAX_DRY_BREAKERS - len(breakers))
+    return (params.no_repeat_ngram_size, allowed_length, last_n, *breakers, *padding)
+
+
+def _dry(row: ScheduledRow) -> tuple[float, ...]:
+    params = row.request.params
+    return (params.dry_multiplier if params.dry else 0.0, params.dry_base)
+
+
+def _xtc(row: ScheduledRow) -> tuple[float, ...]:
+    return (row.request.params.xtc_probability, row.request.params.xtc_threshold)
+
+
+_ROW_EDITS: tuple[tuple[str, Callable[[ScheduledRow], tuple[float, ...]], tuple[float, ...]], ...]
+_ROW_EDITS = (
+    ("repeats", _repeats, (0, 1, -1, *(-1,) * MAX_DRY_BREAKERS)),
+    ("dry", _dry, (0.0, 1.0)),
+    ("xtc", _xtc, (0.0, 1.0)),
+)
+"""Parts with an entry of every sampling row, where any uses them; and what a row of nobody has."""
 
 
 def _prompt_targets(rows: Sequence[ScheduledRow], starts: Ints) -> Iterator[tuple[int, int]]:

@@ -15,6 +15,7 @@ from ...policies.registry import called
 from ...sampling.draw import filtered_log_probs
 from ...sampling.logprobs import Logprobs, token_logprobs
 from ...sampling.windows import Verified, Windows
+from ...sampling.xtc import thresholds
 from ..data import Inputs, Mask, Progress, PromptTargets, Sampled, SampleRows
 from ..values import LOGITS, PROMPT_LOGITS
 from .edits import apply_edits
@@ -55,7 +56,7 @@ def draw(
     by_kernel = runs_on(logits)
     bits = None if mask is None else mask.bits
     # Kernels mask on their way. But bans give way to a mask, so they must see what it leaves.
-    kernel_masks = by_kernel and rows.edits.bans is None and rows.edits.words is None
+    kernel_masks = by_kernel and not rows.edits.bans_any
     edited = apply_edits(
         rows.edits,
         logits,
@@ -131,12 +132,21 @@ def _filtered(rule: Acceptance, rows: SampleRows, logits: Tensor) -> Tensor:
     def each_position(setting: Tensor) -> Tensor:
         return setting.repeat_interleave(width, output_size=count * width)
 
+    xtc = None
+    if rows.xtc is not None:
+        positions = (rows.window_start + 1 - rows.prompt)[:, None]
+        xtc = thresholds(
+            each_position(rows.seeds),
+            (positions + torch.arange(width, device=logits.device)).reshape(-1),
+            *map(each_position, rows.xtc.unbind()),
+        )
     return filtered_log_probs(
         logits.reshape(-1, vocab),
         each_position(rows.temperature),
         each_position(rows.top_k),
         each_position(rows.top_p),
         min_p=each_position(rows.min_p),
+        xtc=xtc,
         any_top_k=rows.any_top_k,
         any_top_p=rows.any_top_p,
         normalized=not rule.exact,

@@ -9,7 +9,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from ...requests.keys import StructuredOutputs, WholeCharacters, with_keys_of
+from ...requests.keys import (
+    NOT_SUPPORTED,
+    StructuredOutputs,
+    WholeCharacters,
+    with_keys_of,
+)
 from ...requests.params import RequestError, SamplingParams
 from ..errors import ApiError, param_of
 from .base import Body, Refused
@@ -27,9 +32,13 @@ REFUSED: Refused = {
     "guided_whitespace_pattern": ("the pipeline's nodes.bitmask.any_whitespace allows it", ()),
     "structural_tag": (_UNCONSTRAINED + '{"structural_tag": {…}}', ()),
     "best_of": ("use n, which returns every completion", (1,)),
-    "use_beam_search": ("tokens are drawn one by one", (False,)),
-    "length_penalty": ("it is a setting of beam search", (1.0, 1)),
-    "early_stopping": ("it is a setting of beam search", (False,)),
+    "use_beam_search": (NOT_SUPPORTED["use_beam_search"], (False,)),
+    "num_beams": (NOT_SUPPORTED["num_beams"], (1,)),
+    "num_beam_groups": (NOT_SUPPORTED["num_beam_groups"], (1,)),
+    "beam_width": (NOT_SUPPORTED["beam_width"], (1,)),
+    "diversity_penalty": (NOT_SUPPORTED["diversity_penalty"], (0.0, 0)),
+    "length_penalty": (NOT_SUPPORTED["length_penalty"], (1.0, 1)),
+    "early_stopping": (NOT_SUPPORTED["early_stopping"], (False,)),
     "prompt_embeds": ("a prompt is text or token ids", ()),
     "prompt_logprobs": ("the answer has no place for them; call `LLM` from Python", ()),
     "settled_token_ids": ("call `LLM` or `AsyncLLM` from Python to go on from them", ()),
@@ -40,7 +49,12 @@ REFUSED: Refused = {
     "skip_special_tokens": ("the text never has them; see return_token_ids", (True,)),
     "spaces_between_special_tokens": ("the text never has special tokens", (True,)),
     "truncate_prompt_tokens": ("shorten the prompt before it is sent", ()),
-    "logits_processors": ("use logit_bias, bad_words or structured_outputs", ([],)),
+    "logits_processors": (
+        "a processor is a node of the pipeline, which requests reach by node_settings; for a few "
+        "tokens use logit_bias or bad_words",
+        ([],),
+    ),
+    "vllm_xargs": ("use node_settings", ({},)),
     "mm_processor_kwargs": ("only text models are served", ()),
     "cache_salt": ("each API key has a part of the prefix cache of its own", ()),
 }

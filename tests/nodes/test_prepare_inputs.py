@@ -240,6 +240,62 @@ def test_what_cuts_no_row_is_known_to_the_host(
     assert sample.cut == any(cuts)
 
 
+@pytest.mark.parametrize("padding", [None, 1])
+def test_what_few_requests_ask_for_is_staged_for_every_row_where_any_does(
+    padding: int | None,
+) -> None:
+    asked: dict[str, Any] = {
+        "temperature": 0.5,
+        "xtc_probability": 0.25,
+        "xtc_threshold": 0.125,
+        "dry_multiplier": 0.5,
+        "dry_base": 2.0,
+        "dry_allowed_length": 3,
+        "dry_penalty_last_n": 64,
+        "no_repeat_ngram_size": 4,
+    }
+    row = decoding(1, **asked)
+    row = row._replace(request=replace(row.request, dry_breakers=(7, 9)))
+    batch = StepBatch(7, (row, decoding(0)), padding=padding)
+    sample = inputs_of(batch, progress_of({}), drafts_of({})).sample
+    assert sample is not None
+    nobody = 0 if padding is None else 1
+    edits, xtc = sample.edits, sample.xtc
+    assert xtc is not None
+    assert edits.dry is not None
+    assert edits.repeats is not None
+    assert xtc[0].tolist() == [0.25, 0] + [0] * nobody
+    assert float(xtc[1, 0]) == 0.125
+    assert edits.dry.tolist() == [[0.5, 0] + [0] * nobody, [2, 1.75] + [1] * nobody]
+    assert edits.repeats[:, :6].tolist()[0] == [4, 3, 64, 7, 9, -1]
+    assert edits.repeats[1:, 3:].unique().tolist() == [-1]
+    assert edits.repeats[1:, 0].tolist() == [0] * (1 + nobody)
+    assert edits.longest_match == 50
+    assert sample.cut
+
+
+@pytest.mark.parametrize(
+    ("asked", "match"),
+    [
+        ({}, 0),
+        ({"no_repeat_ngram_size": 1}, 1),
+        ({"no_repeat_ngram_size": 5}, 4),
+        ({"dry_multiplier": 1.0}, 50),
+        ({"dry_multiplier": 1.0, "dry_penalty_last_n": 0}, 0),
+        ({"xtc_probability": 1.0}, 0),
+    ],
+)
+def test_what_nobody_asks_for_is_not_there(asked: dict[str, Any], match: int) -> None:
+    rows = (decoding(1, **asked), decoding(0))
+    sample = inputs_of(StepBatch(7, rows), progress_of({}), drafts_of({})).sample
+    assert sample is not None
+    assert sample.edits.longest_match == match
+    assert (sample.edits.repeats is not None) == (match > 0)
+    assert (sample.edits.dry is not None) == (match == 50)
+    assert sample.xtc is None, "greedy rows have no top choices to leave out"
+    assert sample.edits.wanted == (match > 0)
+
+
 def test_a_model_with_two_ropes_ends_short_rows_at_its_first_context() -> None:
     limits = replace(LIMITS, rope_switch=15)
     short, long = decoding(0)._replace(limit=16), decoding(1)._replace(limit=32)

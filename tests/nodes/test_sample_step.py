@@ -82,6 +82,9 @@ def test_drafts_are_kept_up_to_the_first_that_differs_and_one_token_follows() ->
         ({}, (), 0),
         ({"temperature": 0.7, "logit_bias": {3: 1.0}, "min_tokens": 2}, (), 0),
         ({"repetition_penalty": 1.5}, (), 1),
+        ({"temperature": 1.0, "xtc_probability": 0.5}, (), 0),
+        ({"dry_multiplier": 1.0, "dry_penalty_last_n": 0}, (), 0),
+        ({"dry_multiplier": 1.0, "no_repeat_ngram_size": 3}, (), 1),
         ({}, ((3, 4),), 1),
     ],
 )

@@ -9,12 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.policies.acceptance import Acceptance, Coupled, Rejection
+from stepweave.policies.acceptance import Acceptance, Block, Coupled, Rejection, Typical
 from stepweave.sampling.draw import draw, filtered_log_probs
-from stepweave.sampling.noise import Purpose
+from stepweave.sampling.noise import Purpose, of_window
 from stepweave.sampling.windows import Verified, Windows
 
-RULES: dict[str, Acceptance] = {"coupled": Coupled(), "rejection": Rejection()}
+RULES: dict[str, Acceptance] = {
+    "coupled": Coupled(),
+    "rejection": Rejection(),
+    "block": Block(),
+}
 N = 120_000
 INF = float("inf")
 
@@ -84,14 +88,20 @@ def near(p: Tensor, other: Tensor) -> Tensor:
 DRAFTS = {"fixed": None, "drawn": Purpose.DRAFT, "drawn with the target's noise": Purpose.TARGET}
 
 
+@pytest.mark.parametrize("rows", [30_000, pytest.param(N, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("tails", [False, True], ids=["whole windows", "windows cut short"])
 @pytest.mark.parametrize("cut", [False, True], ids=["plain", "filtered"])
 @pytest.mark.parametrize(
     ("name", "drafts"),
-    [(name, d) for name in RULES for d in DRAFTS if (name, DRAFTS[d]) != ("rejection", 0)],
+    [
+        (name, d)
+        for name in RULES
+        for d in DRAFTS
+        if not (RULES[name].compares and DRAFTS[d] is Purpose.TARGET)
+    ],
 )
 def test_two_tokens_through_a_window_follow_the_target(
-    name: str, drafts: str, cut: bool, tails: bool
+    name: str, drafts: str, cut: bool, tails: bool, rows: int
 ) -> None:
     """The joint distribution of the first two output tokens, over many seeds.
 
@@ -103,30 +113,30 @@ def test_two_tokens_through_a_window_follow_the_target(
     second = distributions(vocab, vocab, seed=4)  # given the first
     if cut:
         first, second = filtered(first[None])[0], filtered(second)
-    seeds = torch.arange(N) * 3 - N
-    zeros = torch.zeros(N, dtype=torch.int64)
-    sampled = torch.zeros(N, dtype=torch.bool)
+    seeds = torch.arange(rows) * 3 - rows
+    zeros = torch.zeros(rows, dtype=torch.int64)
+    sampled = torch.zeros(rows, dtype=torch.bool)
 
     if purpose is not None:
         q_first = near(first, distributions(vocab, seed=5))
         q_second = near(second, distributions(vocab, vocab, seed=6))
-        d0 = draw(q_first.expand(N, -1), seeds, zeros, sampled, purpose)
+        d0 = draw(q_first.expand(rows, -1), seeds, zeros, sampled, purpose)
         d1 = draw(q_second[d0], seeds, zeros + 1, sampled, purpose)
-        q = torch.stack([q_first.expand(N, -1), q_second[d0]], dim=1)
+        q = torch.stack([q_first.expand(rows, -1), q_second[d0]], dim=1)
     else:
         d0, q = zeros + int(first.argsort()[-2]), None
         d1 = second[d0].argmax(dim=-1)
     valid = zeros + 2
     if tails:  # cut by row, not by draft: a third each with 0, 1 and 2, by a count or a placeholder
-        valid = torch.arange(N) % 3
-        ended = (valid[:, None] <= torch.arange(2)) & (torch.arange(N) % 2 == 0)[:, None]
+        valid = torch.arange(rows) % 3
+        ended = (valid[:, None] <= torch.arange(2)) & (torch.arange(rows) % 2 == 0)[:, None]
         d0, d1 = d0.masked_fill(ended[:, 0], -1), d1.masked_fill(ended[:, 1], -1)
-        valid = torch.where(torch.arange(N) % 2 == 0, 2, valid)
+        valid = torch.where(torch.arange(rows) % 2 == 0, 2, valid)
     reached = d0.clamp_min(0)
-    bonus = distributions(1, vocab, seed=7).expand(N, -1)  # of no interest
+    bonus = distributions(1, vocab, seed=7).expand(rows, -1)  # of no interest
     out = rule.verify(
         Windows(
-            torch.stack([first.expand(N, -1), second[reached], bonus], dim=1),
+            torch.stack([first.expand(rows, -1), second[reached], bonus], dim=1),
             torch.stack([d0, d1], dim=1),
             valid,
             seeds,
@@ -147,13 +157,13 @@ def test_two_tokens_through_a_window_follow_the_target(
         )
     )
     x, y = out.tokens[:, 0], torch.where(one, again.tokens[:, 0], out.tokens[:, 1])
-    assert N / 50 < int(one.sum()) < N - N / 50, "both ways must be exercised"
+    assert rows / 50 < int(one.sum()) < rows - rows / 50, "both ways must be exercised"
 
-    marginal = first.double().exp() * N
+    marginal = first.double().exp() * rows
     assert chi_square(torch.bincount(x, minlength=vocab), marginal) < limit(
         int((first.exp() > 0).sum())
     )
-    joint = (first[:, None] + second).double().exp().flatten() * N
+    joint = (first[:, None] + second).double().exp().flatten() * rows
     counts = torch.bincount(x * vocab + y, minlength=vocab**2)
     assert chi_square(counts, joint) < limit(int((joint > 0).sum()))
     # Where the first draft was kept, the second token is still the target's.
@@ -414,3 +424,143 @@ def test_a_refused_draft_that_was_the_only_choice_is_taken_after_all(rule: Accep
         )
     )
     assert (out.tokens[:, 0] == 4).all()
+
+
+def windows_one_after_the_other(
+    rule: Acceptance, first: Tensor, after: Tensor, q: Tensor, rows: int, k: int, length: int
+) -> tuple[Tensor, float]:
+    """`[rows, length]`: tokens by windows of k drafts that `rule` verifies, of a text whose token
+    is drawn from `first[V]`, then from `after[V, V]` given the last; drafts are drawn from `q[V,
+    V]` given the last, with the noise of a drafter. And how many drafts a window kept on average.
+    """
+    vocab = first.shape[0]
+    seeds, sampled = torch.arange(rows) * 7 + 3, torch.zeros(rows, dtype=torch.bool)
+    done, last = torch.zeros(rows, dtype=torch.int64), torch.full((rows,), vocab)
+    target_of, draft_of = torch.cat([after, first[None]]), torch.cat([q, first[None]])
+    tokens = torch.full((rows, length + k + 1), -1)
+    kept = windows = 0
+    while int(done.min()) < length:
+        drafts, drawn_from, at = [], [], last
+        for place in range(k):
+            drawn_from.append(draft_of[at])
+            at = draw(draft_of[at], seeds, done, sampled, of_window(Purpose.DRAFT, place))
+            drafts.append(at)
+        target = target_of[torch.stack([last, *drafts], dim=1)]
+        offered, of = torch.stack(drafts, dim=1), torch.stack(drawn_from, dim=1)
+        valid = torch.full((rows,), k)
+        out = rule.verify(Windows(target, offered, valid, seeds, done, sampled, of))
+        live = done < length
+        kept, windows = kept + int((out.counts[live] - 1).sum()), windows + int(live.sum())
+        places = done[:, None] + torch.arange(k + 1)
+        real = (torch.arange(k + 1) < out.counts[:, None]) & live[:, None]
+        tokens.scatter_(1, torch.where(real, places, length + k), out.tokens)
+        last = torch.where(live, out.tokens.gather(1, out.counts[:, None] - 1)[:, 0], last)
+        done = done + torch.where(live, out.counts, 0)
+    return tokens[:, :length], kept / windows
+
+
+@pytest.mark.parametrize("rows", [25_000, pytest.param(N, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("name", ["rejection", "block"])
+def test_texts_of_several_windows_follow_the_target(name: str, rows: int) -> None:
+    """A draft that was judged and not kept must have no say in the window after it."""
+    vocab, length = 4, 4
+    first, after = distributions(vocab, seed=21), distributions(vocab, vocab, seed=22)
+    q = near(after, distributions(vocab, vocab, seed=23))
+    tokens, kept = windows_one_after_the_other(RULES[name], first, after, q, rows, 3, length)
+    assert 0.3 < kept < 2.7, "drafts are kept and refused"
+    chances = first.double().exp()
+    for _ in range(length - 1):
+        chances = (chances.view(-1, vocab)[..., None] * after.double().exp()).reshape(-1)
+    cell = torch.zeros(rows, dtype=torch.int64)
+    for place in range(length):
+        cell = cell * vocab + tokens[:, place]
+    counts = torch.bincount(cell, minlength=vocab**length)
+    assert chi_square(counts, rows * chances) < limit(int((rows * chances >= 8).sum()) + 1)
+
+
+@pytest.mark.parametrize("rows", [20_000, pytest.param(N, marks=pytest.mark.nightly)])
+def test_a_block_keeps_no_fewer_drafts_than_draft_by_draft_and_more_where_it_can(
+    rows: int,
+) -> None:
+    """With the same drafts. The example of the paper: p = (1/3, 2/3), q = (2/3, 1/3), k = 2."""
+    p, q = torch.tensor([1 / 3, 2 / 3]).log(), torch.tensor([2 / 3, 1 / 3]).log()
+    means: dict[str, list[float]] = {"rejection": [], "block": []}
+    cases = [(p, p.expand(2, -1), q, q.expand(2, -1))]
+    for seed in range(2):
+        of = [distributions(5, seed=seed + at) for at in (40, 50)]
+        given = [distributions(5, 5, seed=seed + at) for at in (60, 70)]
+        cases.append((of[0], given[0], of[1], given[1]))
+    for target, then, draft, draft_then in cases:
+        seeds, zeros = torch.arange(rows), torch.zeros(rows, dtype=torch.int64)
+        sampled = torch.zeros(rows, dtype=torch.bool)
+        drafts, drawn_from, line = [], [], draft.expand(rows, -1)
+        for place in range(3):
+            drawn_from.append(line)
+            drafts.append(draw(line, seeds, zeros, sampled, of_window(Purpose.DRAFT, place)))
+            line = draft_then[drafts[-1]]
+        targets = torch.stack([target.expand(rows, -1), *(then[each] for each in drafts)], dim=1)
+        windows = Windows(
+            targets,
+            torch.stack(drafts, dim=1),
+            zeros + 3,
+            seeds,
+            zeros,
+            sampled,
+            torch.stack(drawn_from, dim=1),
+        )
+        for name, found in means.items():
+            found.append(float((RULES[name].verify(windows).counts - 1).double().mean()))
+    error = 4 * 1.5 / rows**0.5
+    for alone, together in zip(means["rejection"], means["block"], strict=True):
+        assert together > alone - error
+    assert means["block"][0] > means["rejection"][0] + 10 * error
+
+
+def test_two_drafts_of_the_paper_are_kept_as_often_as_it_says() -> None:
+    """Section 2 of Sun et al. 2024: 10/9 drafts of two are kept draft by draft, 11/9 as a block."""
+    p, q = torch.tensor([1 / 3, 2 / 3]).log(), torch.tensor([2 / 3, 1 / 3]).log()
+    seeds, zeros = torch.arange(N), torch.zeros(N, dtype=torch.int64)
+    sampled = torch.zeros(N, dtype=torch.bool)
+    drafts = [
+        draw(q.expand(N, -1), seeds, zeros, sampled, of_window(Purpose.DRAFT, place))
+        for place in range(2)
+    ]
+    windows = Windows(
+        p.expand(N, 3, -1), torch.stack(drafts, 1), zeros + 2, seeds, zeros, sampled,
+        q.expand(N, 2, -1),
+    )  # fmt: skip
+    for name, mean in (("rejection", 10 / 9), ("block", 11 / 9)):
+        kept = (RULES[name].verify(windows).counts - 1).double().mean()
+        assert float(kept) == pytest.approx(mean, abs=4 * 0.9 / N**0.5)
+
+
+def test_typical_acceptance_keeps_what_is_likely_for_how_sure_the_target_is() -> None:
+    chances = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+    drafts, each = torch.arange(4)[:, None], torch.ones(4, dtype=torch.int64)
+    windows = Windows(chances.expand(4, 2, -1), drafts, each, each, each, each == 0)
+
+    def kept(epsilon: float, delta: float) -> list[int]:
+        counts = Typical(epsilon=epsilon, delta=delta).verify(windows).counts
+        return [token for token in range(4) if counts[token] == 2]
+
+    assert kept(0.99, 1.0) == [0]  # exp(−entropy) is 0.319
+    assert kept(0.99, 0.9) == [0, 1]
+    assert kept(0.2, 1.0) == [0, 1]
+    assert kept(0.1, 1.0) == [0, 1, 2]
+    assert kept(0.04, 1.0) == [0, 1, 2, 3]
+    assert kept(0.99, 0.1) == [0, 1, 2, 3]
+
+
+def test_typical_acceptance_is_not_distributed_as_the_target_but_greedy_rows_are_as_ever() -> None:
+    p = distributions(6, seed=13)
+    n, draft = 4000, int(p.argsort()[-2])
+    zeros = torch.zeros(n, dtype=torch.int64)
+    windows = Windows(
+        p.expand(n, 2, -1), zeros[:, None] + draft, zeros + 1, torch.arange(n), zeros, zeros == 1
+    )
+    counts = torch.bincount(Typical().verify(windows).tokens[:, 0], minlength=6)
+    assert chi_square(counts, n * p.double().exp()) > 10 * limit(6)
+    tables = distributions(7, 7, seed=2)
+    seeds, greedy = torch.arange(9), torch.arange(9) % 3 == 0
+    plain = decode(RULES["coupled"], tables, 0, 1, seeds)[greedy]
+    assert torch.equal(decode(Typical(), tables, 4, 2, seeds)[greedy], plain)

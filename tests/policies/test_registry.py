@@ -97,7 +97,10 @@ def test_wrong_options_are_refused(name: str, options: dict[str, Any], said: str
 
 def test_a_package_adds_a_policy_by_decision_and_name(tmp_path: Path) -> None:
     with package(tmp_path, acceptance__good="others_policies:Good"):
-        assert known("acceptance") == ("coupled", "rejection", "synthetic", "good")
+        assert known("acceptance") == (
+            *("coupled", "rejection", "block", "typical", "synthetic"),
+            "good",
+        )
         assert "good" not in known("acceptance", installed=False)
         assert "good" not in known("scheduling")
         made = policy("acceptance", "good")

@@ -19,7 +19,9 @@ from stepweave.sampling.logprobs import token_logprobs
 from stepweave.sampling.lookup import propose
 from stepweave.sampling.noise import Purpose, gumbel, uniform
 from stepweave.sampling.penalties import apply_penalties
+from stepweave.sampling.repeats import apply_dry, ban_ngrams, find_matches
 from stepweave.sampling.windows import Windows
+from stepweave.sampling.xtc import thresholds
 
 SYNCHRONIZING = {
     "aten::_local_scalar_dense",
@@ -112,6 +114,26 @@ CALLS: dict[str, Callable[[dict[str, Tensor]], object]] = {
         x["min_p"],
         x["top_p"],
     ),
+    "filter with XTC": lambda x: filtered_log_probs(
+        x["logits"],
+        x["temperature"],
+        x["top_k"],
+        x["top_p"],
+        xtc=thresholds(x["seeds"], x["positions"], x["top_p"], x["min_p"]),
+    ),
+    "repeats": lambda x: ban_ngrams(
+        apply_dry(
+            x["target"],
+            matched := find_matches(x["drafts"], x["history"], x["base"], 40, 4),
+            x["temperature"],
+            x["temperature"] + 1,
+            x["prompt"],
+            x["valid"],
+            x["drafts"],
+        ),
+        matched,
+        x["valid"],
+    ),
     "bias": lambda x: apply_bias(x["target"], x["line"], x["token"], x["entry"].float()),
     "min_tokens": lambda x: ban_until(
         x["target"], x["positions"], x["line"], x["token"], x["entry"]
@@ -131,6 +153,9 @@ CALLS: dict[str, Callable[[dict[str, Tensor]], object]] = {
     "coupled": verify("coupled", False),
     "rejection": verify("rejection", False),
     "rejection, drawn drafts": verify("rejection", True),
+    "block": verify("block", False),
+    "block, drawn drafts": verify("block", True),
+    "typical": verify("typical", False),
 }
 
 

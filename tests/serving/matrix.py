@@ -86,6 +86,25 @@ SAMPLING: dict[str, list[SamplingParams]] = {
         SamplingParams(),
     ],
     "min tokens": [SamplingParams(min_tokens=8)],  # the stop tokens come from the plain output
+    "repetition": [
+        # The penalty, which favours what was written before, makes texts repeat themselves.
+        SamplingParams(repetition_penalty=0.25, no_repeat_ngram_size=2),
+        SamplingParams(
+            repetition_penalty=0.25, dry_multiplier=3.0, dry_base=2.0, dry_allowed_length=1
+        ),
+        SamplingParams(temperature=1.0, seed=3, xtc_probability=0.7, xtc_threshold=0.004),
+        SamplingParams(
+            temperature=0.8,
+            seed=4,
+            xtc_probability=0.5,
+            xtc_threshold=0.003,
+            repetition_penalty=0.25,
+            no_repeat_ngram_size=2,
+            dry_multiplier=1.0,
+            dry_allowed_length=1,
+            dry_penalty_last_n=9,
+        ),
+    ],
     "mixes": [
         SamplingParams(temperature=0.8, seed=5, repetition_penalty=1.2, logprobs=1),
         SamplingParams(prompt_logprobs=0, frequency_penalty=1.0, min_tokens=3),
@@ -93,7 +112,7 @@ SAMPLING: dict[str, list[SamplingParams]] = {
         SamplingParams(draft_tokens=0, presence_penalty=2.0, logprobs=2),
     ],
 }
-CHANGES_TOKENS = {"penalties", "bad words", "seeded", "min tokens", "mixes"}
+CHANGES_TOKENS = {"penalties", "bad words", "seeded", "min tokens", "repetition", "mixes"}
 
 SITUATIONS: dict[str, TinyConfig] = {
     "chunked prefill": TinyConfig(token_budget=9),
@@ -129,6 +148,7 @@ class CellRequest:
     prompt: tuple[int, ...]
     params: SamplingParams
     bad_words: tuple[tuple[int, ...], ...] = ()
+    dry_breakers: tuple[int, ...] = ()
 
 
 @dataclass
@@ -151,7 +171,12 @@ def target(dtype: torch.dtype = torch.float64) -> object:
 def plainly(asked: CellRequest) -> Expected:
     """The reference's answer. Kept: many cells ask the same."""
     return expected(
-        target(), asked.prompt, asked.params, bad_words=asked.bad_words, context=CONTEXT
+        target(),
+        asked.prompt,
+        asked.params,
+        bad_words=asked.bad_words,
+        dry_breakers=asked.dry_breakers,
+        context=CONTEXT,
     )
 
 
@@ -182,7 +207,8 @@ def asked(cell: Cell) -> list[CellRequest]:
         words: tuple[tuple[int, ...], ...] = ()
         if params.bad_words:
             words = ((without[1],), tuple(without[3:5]), (without[0], 7, 9))
-        found.append(CellRequest(prompt, params, words))
+        breakers = (without[0],) if params.dry else ()
+        found.append(CellRequest(prompt, params, words, breakers))
     return found
 
 
@@ -228,7 +254,14 @@ def run(
     short = 20 if cell.situation == "short drafter context" else None
     engine = tiny_engine(config, drafter_context=short, settings=settings)
     made = [
-        tiny_request(uid, each.prompt, each.params, context=CONTEXT, bad_words=each.bad_words)
+        tiny_request(
+            uid,
+            each.prompt,
+            each.params,
+            context=CONTEXT,
+            bad_words=each.bad_words,
+            dry_breakers=each.dry_breakers,
+        )
         for uid, each in enumerate(requests)
     ]
     for request, tokens in zip(made, brought, strict=False):

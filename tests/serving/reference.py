@@ -20,6 +20,7 @@ from transformers import (
     MinNewTokensLengthLogitsProcessor,
     MinPLogitsWarper,
     NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
     TemperatureLogitsWarper,
@@ -28,10 +29,11 @@ from transformers import (
 )
 
 from stepweave.requests.request import SamplingParams
-from stepweave.sampling.noise import Purpose, gumbel
+from stepweave.sampling.noise import Purpose, gumbel, uniform
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.testing.engines import EOS, VOCAB
 from stepweave.testing.models import tiny_tokenizer
+from tests.sampling import plain_edits
 
 
 @dataclass
@@ -49,6 +51,7 @@ def expected(
     params: SamplingParams,
     *,
     bad_words: Sequence[Sequence[int]] = (),
+    dry_breakers: Sequence[int] = (),
     context: int = 96,
 ) -> Expected:
     """Decode one request. `model` is the Hugging Face model itself."""
@@ -70,7 +73,9 @@ def expected(
             matcher.fill_next_token_bitmask(mask)
             bits = mask[0, :, None] >> torch.arange(32, dtype=torch.int32) & 1
             allowed = bits.flatten()[:VOCAB].bool()
-        scores = _processed(every[-1:], ids, len(prompt), params, bad_words, stops, allowed)
+        scores = _processed(
+            every[-1:], ids, len(prompt), params, bad_words, dry_breakers, stops, allowed
+        )
         token = _chosen(scores, params, len(found.tokens), ids)
         ids.append(token)
         found.tokens.append(token)
@@ -87,6 +92,7 @@ def _processed(
     prompt: int,
     params: SamplingParams,
     bad_words: Sequence[Sequence[int]],
+    dry_breakers: Sequence[int],
     stops: set[int],
     allowed: Tensor | None,
 ) -> Tensor:
@@ -101,11 +107,24 @@ def _processed(
     for token in range(VOCAB):
         count = list(ids[prompt:]).count(token)
         scores[0, token] -= count * params.frequency_penalty + (count > 0) * params.presence_penalty
+    if params.dry_multiplier:
+        taken = plain_edits.dry(
+            ids,
+            params.dry_multiplier,
+            params.dry_base,
+            params.dry_allowed_length,
+            params.dry_penalty_last_n,
+            dry_breakers,
+        )
+        for token, penalty in taken.items():
+            scores[0, token] -= penalty
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -torch.inf)
     bans: Any = LogitsProcessorList()
     if bad_words:
         bans.append(NoBadWordsLogitsProcessor([list(word) for word in bad_words]))
+    if params.no_repeat_ngram_size:
+        bans.append(NoRepeatNGramLogitsProcessor(params.no_repeat_ngram_size))
     if params.min_tokens and stops:
         eos: Any = sorted(stops)
         bans.append(MinNewTokensLengthLogitsProcessor(prompt, params.min_tokens, eos))
@@ -125,7 +144,10 @@ def _chosen(scores: Tensor, params: SamplingParams, position: int, ids: Sequence
     if params.min_p:
         warpers.append(MinPLogitsWarper(params.min_p))
     warped = warpers(torch.tensor([list(ids)]), scores).log_softmax(dim=-1)
-    noise = gumbel(torch.tensor([params.seed]), torch.tensor([position]), Purpose.TARGET, VOCAB)
+    key = torch.tensor([params.seed]), torch.tensor([position])
+    if params.xtc_probability and uniform(*key, Purpose.XTC).item() < params.xtc_probability:
+        warped[0, plain_edits.xtc(warped[0].exp().tolist(), params.xtc_threshold)] = -torch.inf
+    noise = gumbel(*key, Purpose.TARGET, VOCAB)
     return int((warped + noise).argmax())
 
 

@@ -1,5 +1,6 @@
 """What a request may ask for, through the front door: prompts lines in, results out."""
 
+import itertools
 import json
 import threading
 from typing import Any
@@ -9,10 +10,11 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from stepweave import LLM
+from stepweave.configs.errors import ConfigError
 from stepweave.configs.prompts import prompt_of
 from stepweave.models.source import resolve
 from stepweave.requests.increment import Increment
-from stepweave.requests.request import RequestOutput
+from stepweave.requests.request import RequestError, RequestOutput, SamplingParams
 from stepweave.serving.engine import EngineError
 from stepweave.structured.auto_backend import AutoBackend
 from stepweave.structured.backend import CompiledGrammar
@@ -25,6 +27,11 @@ REVIEW = "Is this review positive or negative? What a wonderful lamp!"
 @pytest.fixture(scope="module")
 def llm() -> LLM:
     return LLM(pipeline="async_eagle3_grammar", overrides={"scheduler.prefix_cache": "false"})
+
+
+@pytest.fixture(scope="module")
+def serial() -> LLM:
+    return LLM(pipeline="synchronous")
 
 
 def one(llm: LLM, **line: Any) -> RequestOutput:
@@ -300,3 +307,62 @@ def test_a_pipeline_without_grammars_says_which_key_gives_it_some() -> None:
     assert error.endswith("set `nodes.bitmask.after: forward`")
     with LLM(pipeline="async", overrides={"nodes.bitmask.after": "forward"}) as served:
         assert one(served, prompt=REVIEW, structured_outputs=asked).text in asked["choice"]
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "min_p": {"temperature": 1.2, "seed": 5, "min_p": 0.4},
+    "xtc_probability": {"temperature": 1.0, "seed": 5, "xtc_probability": 1.0},
+    "xtc_threshold": {
+        "temperature": 1.0,
+        "seed": 5,
+        "xtc_probability": 1.0,
+        "xtc_threshold": 0.02,
+    },
+    "dry_multiplier": {"dry_multiplier": 5.0, "dry_allowed_length": 1},
+    "dry_base": {"dry_multiplier": 0.5, "dry_allowed_length": 1, "dry_base": 4.0},
+    "dry_allowed_length": {"dry_multiplier": 5.0, "dry_allowed_length": 3},
+    "dry_penalty_last_n": {
+        "dry_multiplier": 5.0,
+        "dry_allowed_length": 1,
+        "dry_penalty_last_n": 6,
+    },
+    "dry_sequence_breakers": {
+        "dry_multiplier": 5.0,
+        "dry_allowed_length": 1,
+        "dry_sequence_breakers": [" the", "a", ".", "e"],
+    },
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_each_option_changes_the_text_and_that_is_equal_at_every_depth(
+    llm: LLM, serial: LLM, name: str
+) -> None:
+    asked = {"max_tokens": 48, **OPTIONS[name]}
+    without = {key: value for key, value in asked.items() if key != name}
+    output = one(llm, **asked)
+    assert output.error is None
+    assert output.token_ids != one(llm, **without).token_ids
+    assert output.token_ids == one(serial, **asked).token_ids
+
+
+def test_no_ngram_comes_twice(llm: LLM) -> None:
+    output = one(llm, max_tokens=64, no_repeat_ngram_size=2, ignore_eos=True)
+    plain = one(llm, max_tokens=64, ignore_eos=True)
+
+    def again(ids: tuple[int, ...]) -> int:
+        pairs = list(itertools.pairwise(ids))
+        return len(pairs) - len(set(pairs))
+
+    assert again(output.token_ids) == 0
+    assert again(plain.token_ids) > 0
+
+
+@pytest.mark.parametrize("name", ["use_beam_search", "num_beams", "length_penalty"])
+def test_beam_search_is_refused_with_the_reason(name: str) -> None:
+    said = f"{name} is not supported: beam search chooses among whole texts"
+    with pytest.raises(RequestError, match=said):
+        SamplingParams.of({name: 2})
+    with pytest.raises(ConfigError, match=said):
+        prompt_of({"prompt": "x", name: 2})

@@ -1,0 +1,186 @@
+"""Draft lengths that adapt, against every fixed length, by the number of rows.
+
+The embedded model with its EAGLE-3 head, extraction prompts with held-out words and stories,
+greedy, float32, one torch thread. For each length, ops are measured by `stepweave profile`, and the
+plan's period with these costs is what policy `fastest` chooses by. All sides decode the same
+tokens; a round runs them one after the other, and times of one round are compared.
+
+    python -m benchmarks.draft_length [--rows 1,4,16] [--longest 5] [--prompts 12] [--rounds 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from stepweave import LLM
+from stepweave.cli.planned import planned
+from training.corpus import EXTRACTION, examples
+
+from .paired import Spread, at_least_one, save
+
+PIPELINE = "async_eagle3_grammar"
+SEED = 11
+LIMIT = 96
+STORIES = (("fox", "Ida"), ("dog", "Max"), ("cat", "Nora"), ("bear", "Rosa"))
+Table = Mapping[int, Sequence[float]]
+"""By number of rows: the period of a step with 1, 2, … drafts, in µs."""
+
+
+def lines(count: int) -> list[dict[str, Any]]:
+    """Prompts of both kinds in turn: drafts of extractions are nearly all kept, of stories not."""
+    asked = [example.prompt for example in islice(examples(SEED, EXTRACTION, held_out=True), count)]
+    told = [
+        f"Write a short story about a {animal} named {name}{index}."
+        for index in range(count)
+        for animal, name in (STORIES[index % len(STORIES)],)
+    ]
+    pairs = [prompt for pair in zip(asked, told, strict=True) for prompt in pair]
+    return [{"prompt": prompt, "max_tokens": LIMIT} for prompt in pairs[:count]]
+
+
+def profiled(drafts: int, rows: Sequence[int], folder: Path) -> Path:
+    """The costs file of a pipeline with so many drafts, measured now."""
+    path = folder / f"drafts_{drafts}.yaml"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "stepweave", "profile", PIPELINE, "--rounds", "1"),
+            *("--rows", ",".join(map(str, rows)), "-o", str(path)),
+            *("--set", f"nodes.draft.tokens={drafts}", "--set", "torch_threads=1"),
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return path
+
+
+def predicted(costs: Mapping[int, Path | str], rows: Sequence[int]) -> dict[int, list[float]]:
+    """The period that the plan has with the costs of each number of drafts, by number of rows."""
+    table: dict[int, list[float]] = {}
+    for count in rows:
+        table[count] = []
+        for drafts in sorted(costs):
+            changed = {"nodes.draft.tokens": str(drafts), "scheduler.max_rows": str(count)}
+            plan = planned(PIPELINE, changed, costs=str(costs[drafts]), rows=count)
+            table[count].append(round(plan.step_us, 1))
+    return table
+
+
+def policies(table: Table, longest: int) -> dict[str, Any]:
+    """The sides by name: what each says as `policies.drafting`, or a fixed length."""
+    fixed = {f"{drafts} drafts": drafts for drafts in range(1, longest + 1)}
+    fastest = {"kind": "fastest", "rows": list(table), "periods_us": list(table.values())}
+    base = next(iter(table.values()))
+    cost = round((base[-1] - base[0]) / max(1, len(base) - 1) / base[0], 3)
+    return {
+        **fixed,
+        "fastest": fastest,
+        "by_rows": {"kind": "by_rows", "tokens": 16},
+        "by_acceptance": {"kind": "by_acceptance", "cost": cost},
+    }
+
+
+def engine(rows: int, longest: int, side: Any) -> LLM:
+    """One side: `side` drafts, or at most `longest` by that policy."""
+    adapts = isinstance(side, dict)
+    overrides = {
+        "torch_threads": "1",
+        "scheduler.max_rows": str(rows),
+        "scheduler.prefix_cache": "false",
+        "nodes.draft.tokens": str(longest if adapts else side),
+    }
+    if adapts:
+        overrides["policies.drafting"] = json.dumps(side)
+    return LLM(pipeline=PIPELINE, overrides=overrides)
+
+
+def measure(
+    rows: int, longest: int, count: int, rounds: int, table: Table
+) -> dict[str, dict[str, Any]]:
+    """Each side with so many rows. Raises `RuntimeError` where tokens differ."""
+    sides = policies(table, longest)
+    asked = lines(count)
+    engines = {name: engine(rows, longest, side) for name, side in sides.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    tokens: dict[str, list[tuple[int, ...]]] = {}
+    for name, llm in engines.items():
+        tokens[name] = [output.token_ids for output in llm.generate(asked)]  # and warms up
+        llm.engine.totals = type(llm.engine.totals)()
+    first = next(iter(tokens.values()))
+    if wrong := [name for name, each in tokens.items() if each != first]:
+        raise RuntimeError(f"{', '.join(wrong)}: tokens differ")
+    for turn in range(rounds):
+        names = list(engines)
+        # Each begins as often as it ends: the machine drifts within a round too.
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            started = perf_counter()
+            engines[name].generate(asked)
+            seconds[name].append(perf_counter() - started)
+    number = sum(map(len, first))
+    found = {}
+    for name, llm in engines.items():
+        totals = llm.engine.totals
+        found[name] = {
+            "tokens_per_second": number / Spread.of(seconds[name]).median,
+            "tokens_per_step": totals.tokens / totals.steps,
+            "accepted": totals.accepted / totals.drafted,
+            "seconds": seconds[name],
+        }
+        llm.close()
+    return found
+
+
+def against_best(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Spread]:
+    """The speed of each policy, as a share of that of the fixed length that is fastest overall."""
+    fixed = [name for name in found if name.endswith(" drafts")]
+    best = max(fixed, key=lambda name: float(found[name]["tokens_per_second"]))
+    times = found[best]["seconds"]
+    return {
+        name: Spread.of([a / b for a, b in zip(times, each["seconds"], strict=True)])
+        for name, each in found.items()
+        if name not in fixed
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--rows", default="1,4,16")
+    parser.add_argument("--longest", type=at_least_one, default=5)
+    parser.add_argument("--prompts", type=at_least_one, default=16)
+    parser.add_argument("--rounds", type=at_least_one, default=9)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    rows = [int(each) for each in given.rows.split(",")]
+    with tempfile.TemporaryDirectory() as name:
+        costs = {k: profiled(k, rows, Path(name)) for k in range(1, given.longest + 1)}
+        table = predicted(costs, rows)
+    print("predicted period, µs:", json.dumps(table))
+    result: dict[str, Any] = {"predicted_us": table, "prompts": given.prompts}
+    for count in rows:
+        found = measure(count, given.longest, given.prompts, given.rounds, table)
+        shares = against_best(found)
+        print(f"{count} rows")
+        for side, each in found.items():
+            share = f"{shares[side]} of the best fixed length" if side in shares else ""
+            print(
+                f"  {side:14} {each['tokens_per_second']:8.0f} tokens/s "
+                f"{each['tokens_per_step']:6.2f} per step {each['accepted']:6.1%} kept  {share}"
+            )
+        result[f"{count} rows"] = {
+            side: {key: value for key, value in each.items() if key != "seconds"}
+            | ({"of_best_fixed": vars(shares[side])} if side in shares else {})
+            for side, each in found.items()
+        }
+    save("draft_length", result, given.json)
+
+
+if __name__ == "__main__":
+    main()

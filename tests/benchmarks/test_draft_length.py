@@ -1,0 +1,35 @@
+"""The benchmark of draft lengths, made small: periods of plans, equal tokens, shares."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.draft_length import against_best, measure, policies, predicted
+from stepweave.policies.drafting import Fastest
+
+
+def test_periods_are_those_of_plans_with_given_costs_and_policies_take_them() -> None:
+    table = predicted({1: "embedded", 2: "embedded"}, (1, 8))
+    assert list(table) == [1, 8]
+    assert all(len(each) == 2 for each in table.values())
+    assert table[8][1] > table[8][0] > table[1][0] > 0, "more rows and wider windows take longer"
+    said = policies(table, 2)
+    assert list(said) == ["1 drafts", "2 drafts", "fastest", "by_rows", "by_acceptance"]
+    options = {key: value for key, value in said["fastest"].items() if key != "kind"}
+    assert Fastest(**options).rows == (1, 8)
+
+
+def test_all_sides_decode_the_same_and_policies_are_compared_with_the_best_length() -> None:
+    found = measure(2, 2, count=2, rounds=1, table={1: [1.0, 1.1], 2: [1.0, 5.0]})
+    assert found["2 drafts"]["tokens_per_step"] > found["1 drafts"]["tokens_per_step"]
+    assert set(against_best(found)) == {"fastest", "by_rows", "by_acceptance"}
+
+
+def test_the_best_length_is_the_one_of_most_tokens_per_second() -> None:
+    found = {
+        "1 drafts": {"tokens_per_second": 10.0, "seconds": [2.0, 2.0]},
+        "2 drafts": {"tokens_per_second": 20.0, "seconds": [1.0, 1.2]},
+        "fastest": {"tokens_per_second": 19.0, "seconds": [1.0, 1.6]},
+    }
+    share = against_best(found)["fastest"]
+    assert share.median == pytest.approx((1.0 + 0.75) / 2)

@@ -1,0 +1,210 @@
+"""How many drafts a row is offered: what policies answer, and that no token depends on it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+
+from stepweave.configs.errors import ConfigError
+from stepweave.configs.load import load_config
+from stepweave.policies.acceptance import Coupled, Rejection
+from stepweave.policies.chosen import Policies
+from stepweave.policies.drafting import (
+    ByAcceptance,
+    ByRows,
+    DraftView,
+    Fastest,
+    Full,
+    Window,
+    best_length,
+    chance,
+)
+from stepweave.policies.errors import PolicyError
+from stepweave.policies.policy import Policy
+from stepweave.requests.decisions import Decisions
+from stepweave.requests.params import SamplingParams
+from stepweave.requests.request import Request
+from stepweave.testing.engines import TinyConfig, serve, tiny_engine, tiny_requests
+from tests.policies.samples import sample
+
+K = 4
+
+
+def view(
+    most: int = K, rows: int = 1, own: list[Window] | None = None, all_: list[Window] | None = None
+) -> DraftView:
+    return DraftView(most, rows, own or [], all_ or [])
+
+
+def test_full_offers_all() -> None:
+    assert [Full().drafts(view(most)) for most in (1, 4)] == [1, 4]
+
+
+def test_by_rows_divides_the_tokens_of_a_step() -> None:
+    offered = [ByRows(tokens=16).drafts(view(rows=rows)) for rows in (1, 3, 4, 5, 8, 9, 100)]
+    assert offered == [4, 4, 3, 2, 1, 1, 1]
+
+
+def test_the_chance_is_that_of_a_draft_that_is_reached() -> None:
+    assert chance([]) == 0.5
+    assert chance([Window(4, 4)] * 5) == 21 / 22
+    assert chance([Window(4, 0)] * 9) == 1 / 11
+    assert chance([Window(4, 2), Window(0, 0)]) == 3 / 5, "no draft, nothing learned"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_length_is_that_of_trying_all_lengths(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(50):
+        kept = draw.random()
+        periods = [draw.uniform(1, 3) for _ in range(draw.randrange(1, 6))]
+
+        def rate(drafts: int, kept: float = kept, periods: list[float] = periods) -> float:
+            return sum(kept**place for place in range(drafts + 1)) / periods[drafts - 1]
+
+        best = best_length(kept, periods)
+        assert rate(best) == pytest.approx(max(map(rate, range(1, len(periods) + 1))))
+
+
+def test_by_acceptance_offers_more_where_more_was_kept() -> None:
+    policy = ByAcceptance(cost=0.2)
+    offered = [policy.drafts(view(own=[Window(4, kept)] * 16)) for kept in (0, 1, 2, 4)]
+    assert offered == sorted(offered)
+    assert (offered[0], offered[-1]) == (1, K)
+
+
+def test_fastest_reads_the_periods_of_so_many_rows_and_goes_between_them() -> None:
+    flat, steep = (100.0, 101.0, 102.0, 103.0), (100.0, 160.0, 220.0, 280.0)
+    policy = Fastest(rows=(1, 9), periods_us=(flat, steep))
+    good = [Window(4, 3)] * 20
+    assert policy.drafts(view(rows=1, all_=good)) == K
+    assert policy.drafts(view(rows=9, all_=good)) == 1
+    assert policy.drafts(view(rows=50, all_=good)) == 1
+    between = Fastest(rows=(1, 3), periods_us=((1.0, 2.0), (3.0, 6.0)))._periods(2)
+    assert list(between) == [2.0, 4.0]
+    assert policy.drafts(view(most=2, rows=1, all_=good)) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rows": (4, 1), "periods_us": ((1.0,), (1.0,))}, "the least first"),
+        ({"rows": (1,), "periods_us": ((1.0,), (1.0,))}, "periods_us has 2 lists, but rows has 1"),
+        ({"rows": (1, 2), "periods_us": ((1.0,), (1.0, 2.0))}, "as many periods for each"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Fastest(**options)
+
+
+# --- in an engine
+
+ASKED = [
+    SamplingParams(max_tokens=14, ignore_eos=True, temperature=0.9 * (uid % 2), seed=uid)
+    for uid in range(4)
+]
+ADAPTIVE = [sample("drafting", name) for name in ("by_rows", "by_acceptance", "fastest")]
+
+
+def served(depth: int, policies: Policies, **more: Any) -> list[Request]:
+    config = TinyConfig(
+        depth=depth,
+        executor="serial" if depth == 1 else "threads",
+        draft_tokens=K,
+        policies=policies,
+        **{"method": "eagle3", **more},
+    )
+    requests = tiny_requests(ASKED)
+    serve(tiny_engine(config), requests)
+    assert [each.error for each in requests] == [None] * len(requests)
+    return requests
+
+
+def tokens(requests: list[Request]) -> list[list[int]]:
+    return [each.output_ids for each in requests]
+
+
+def counts(requests: list[Request]) -> list[tuple[int, int]]:
+    return [(each.drafted, each.accepted) for each in requests]
+
+
+@cache
+def plain() -> list[Request]:
+    """With full windows."""
+    return served(1, Policies())
+
+
+def check(drafting: Any, depths: Sequence[int], **more: Any) -> None:
+    runs = [served(depth, Policies(drafting=drafting), **more) for depth in depths]
+    for each in runs:
+        assert tokens(each) == tokens(plain())
+        if drafting.own:
+            assert counts(each) == counts(runs[0])
+    if more:
+        assert sum(request.preemptions for each in runs for request in each) > 0
+    drafted = sum(request.drafted for request in runs[0])
+    assert drafted < sum(request.drafted for request in plain()), "windows were narrower"
+
+
+@pytest.mark.parametrize("drafting", ADAPTIVE, ids=repr)
+def test_tokens_are_those_of_full_windows(drafting: Any) -> None:
+    check(drafting, (1, 3) if drafting.own else (3,))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("drafting", ADAPTIVE, ids=repr)
+@pytest.mark.parametrize("method", ["draft_model", "eagle", "eagle3", "ngram"])
+@pytest.mark.parametrize("padded", [True, False])
+def test_with_every_drafter_and_little_memory(drafting: Any, method: Any, padded: bool) -> None:
+    more = {"method": method, "padded": padded and method != "ngram"}
+    runs = [
+        served(depth, Policies(drafting=drafting), **more, **room)
+        for depth in (1, 2, 3)
+        for room in ({}, {"num_blocks": 30})
+    ]
+    assert sum(request.preemptions for each in runs for request in each) > 0
+    for each in runs:
+        assert tokens(each) == tokens(plain())
+        if drafting.own:
+            assert counts(each) == counts(runs[0])
+
+
+def test_own_counts_are_equal_where_requests_give_way() -> None:
+    check(sample("drafting", "by_acceptance"), (1, 3), num_blocks=26)
+
+
+def test_an_own_policy_goes_with_any_rule() -> None:
+    policies = Policies(drafting=ByAcceptance(cost=0.3), acceptance=Rejection())
+    one, other = (served(depth, policies) for depth in (1, 3))
+    assert tokens(one) == tokens(other)
+    assert counts(one) == counts(other)
+
+
+def test_a_rule_whose_tokens_would_depend_on_other_rows_is_refused() -> None:
+    with pytest.raises(PolicyError, match="'by_rows': it offers a row drafts by what other rows"):
+        Policies(drafting=ByRows(), acceptance=Rejection())
+    Policies(drafting=ByRows(), acceptance=Coupled())
+    asked = {"policies.drafting": "by_rows", "policies.acceptance": "rejection"}
+    with pytest.raises(ConfigError, match=r"policies\.drafting 'by_rows': it offers a row drafts"):
+        load_config("async_eagle", asked)
+
+
+class Greedy(Policy):
+    """Offers more than there are."""
+
+    own: bool = True
+    past: int = 0
+
+    def drafts(self, row: DraftView) -> int:
+        return row.most + 1
+
+
+def test_a_policy_that_offers_more_than_there_are_is_named() -> None:
+    decisions = Decisions(Policies(drafting=Greedy()))
+    with pytest.raises(PolicyError, match=r"'Greedy': it offers a row 3 drafts; .* from 1 to 2"):
+        decisions.withheld(2, 1, (), ())

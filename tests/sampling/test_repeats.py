@@ -44,15 +44,15 @@ def dried(
         padded[row, : len(tokens)] = torch.tensor(tokens)
 
     def each(name: str) -> Tensor:
-        return torch.tensor([setting[name] for setting in settings])
+        return torch.tensor([setting[name] for setting in settings], dtype=torch.float64)
 
     return apply_dry(
         window.logits,
         matches_of(window, longest),
-        each("multiplier").double(),
-        each("base").double(),
-        each("allowed_length"),
-        each("last_n"),
+        each("multiplier"),
+        each("base"),
+        each("allowed_length").long(),
+        each("last_n").long(),
         padded,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from tests.installed import ROOT, installed
 PROCESSORS = ROOT / "examples" / "processors"
 PIPELINE = PROCESSORS / "processed.yaml"
 PROMPTS = ["to be or", "the quick brown fox", "hello", "a"]
-ASKED = [{}, {"top_n_sigma": 0.5}, {"top_n_sigma": 2.0}, {"top_n_sigma": 0}]
+ASKED: list[dict[str, float]] = [{}, {"top_n_sigma": 0.5}, {"top_n_sigma": 2.0}, {"top_n_sigma": 0}]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_each_request_has_its_own_and_tokens_are_equal_at_every_depth(model: Pat
 def test_the_node_cuts_by_row_at_every_position_of_a_window() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(PROCESSORS))
-        import stepweave_processors as module
+        module = import_module("stepweave_processors")
 
     logits = torch.randn(3, 2, 50, generator=torch.Generator().manual_seed(1))
 

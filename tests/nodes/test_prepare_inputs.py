@@ -268,7 +268,7 @@ def test_what_few_requests_ask_for_is_staged_for_every_row_where_any_does(
     assert float(xtc[1, 0]) == 0.125
     assert edits.dry.tolist() == [[0.5, 0] + [0] * nobody, [2, 1.75] + [1] * nobody]
     assert edits.repeats[:, :6].tolist()[0] == [4, 3, 64, 7, 9, -1]
-    assert edits.repeats[1:, 3:].unique().tolist() == [-1]
+    assert set(edits.repeats[1:, 3:].flatten().tolist()) == {-1}
     assert edits.repeats[1:, 0].tolist() == [0] * (1 + nobody)
     assert edits.longest_match == 50
     assert sample.cut

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def matches_of(window: Window, longest: int = LONGEST) -> Matches:
 
 def dried(
     window: Window,
-    settings: Sequence[dict[str, float]],
+    settings: Sequence[dict[str, Any]],
     breakers: Sequence[Sequence[int]],
     longest: int = LONGEST,
 ) -> Tensor:
@@ -60,7 +61,7 @@ def dried(
 @tried
 @given(windows(VOCAB), st.data())
 def test_each_place_loses_what_a_plain_loop_takes_off(window: Window, data: st.DataObject) -> None:
-    settings = [data.draw(DRY) for _ in window.rows]
+    settings: list[dict[str, Any]] = [data.draw(DRY) for _ in window.rows]
     breakers = [data.draw(BREAKERS) for _ in window.rows]
     ours = dried(window, settings, breakers)
     for row in window.rows:
@@ -130,7 +131,7 @@ def test_lengths_end_at_the_longest_and_powers_are_those_of_a_plain_program() ->
 @tried
 @given(windows(VOCAB), st.sampled_from(GARBAGE), DRY, BREAKERS, st.integers(1, LONGEST))
 def test_what_is_no_token_has_no_influence(
-    window: Window, filler: int, settings: dict[str, float], breakers: list[int], size: int
+    window: Window, filler: int, settings: dict[str, Any], breakers: list[int], size: int
 ) -> None:
     spoiled, rows = window.spoiled(filler), len(window.window_start)
     assert torch.equal(
@@ -149,7 +150,7 @@ def test_what_is_no_token_has_no_influence(
 def test_a_row_comes_out_the_same_alone_and_where_others_look_further_back(
     window: Window, data: st.DataObject
 ) -> None:
-    settings = [data.draw(DRY) for _ in window.rows]
+    settings: list[dict[str, Any]] = [data.draw(DRY) for _ in window.rows]
     breakers = [data.draw(BREAKERS) for _ in window.rows]
     sizes = torch.tensor([data.draw(st.integers(0, 3)) for _ in window.rows])
     whole = dried(window, settings, breakers)

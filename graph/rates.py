@@ -91,8 +91,10 @@ def _check_firings(graph: StepGraph) -> None:
     rates = {name: v.node.rate for v in graph.vertices.values() for name in v.op.writes}
     for vertex in graph.vertices.values():
         for read in vertex.op.reads:
+            if read.firing is None:
+                continue
             rate = 1 if read.name in graph.states else rates.get(read.name, 1)
-            if read.firing is None or (rate > 1 and 0 <= read.firing < rate):
+            if rate > 1 and 0 <= read.firing < rate:
                 continue
             some = f"fires {rate} times, from #0 on" if rate > 1 else "does not fire several times"
             raise GraphError(

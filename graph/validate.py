@@ -280,6 +280,9 @@ def _check_costs(graph: StepGraph) -> None:
 
 def _check_classes(graph: StepGraph) -> None:
     """Classes are of keyed states that their op accesses; pinned leases, of classes there are."""
+    said = any(vertex.op.classes for vertex in graph.vertices.values())
+    if not said and not any(state.leases for state in graph.states.values()):
+        return
     classes: dict[str, dict[str, None]] = {}
     for vertex, _, name in _accesses(graph):
         if name in graph.states:
@@ -293,8 +296,8 @@ def _check_classes(graph: StepGraph) -> None:
             elif state.keys is None:
                 problem = f"which has no keys: say `keys` of {name!r}, the name of their pool"
             if problem:
-                said = f"{vertex.name!r} has the class {users!r} for {name!r}, {problem}"
-                raise _wrong(vertex.node, "SW-CLASS", said, "Or drop the class.")
+                problem = f"{vertex.name!r} has the class {users!r} for {name!r}, {problem}"
+                raise _wrong(vertex.node, "SW-CLASS", problem, "Or drop the class.")
     for state in graph.states.values():
         for *pair, steps in state.leases:
             where = f"state {state.name!r}"

@@ -98,10 +98,11 @@ def state_requirements(graph: StepGraph, state: str) -> list[Requirement]:
             accesses.append((vertex, False))
         if state in vertex.op.writes:
             accesses.append((vertex, True))
+    users = {vertex.name: vertex.op.class_of(state) for vertex, _ in accesses}
     return [
         Requirement(u.name, v.name, reference_distance(u, v), _hazard(u_writes, v_writes), state)
         for (u, u_writes), (v, v_writes) in product(accesses, repeat=2)
-        if (u_writes or v_writes) and u.op.class_of(state) == v.op.class_of(state)
+        if (u_writes or v_writes) and users[u.name] == users[v.name]
     ]
 
 

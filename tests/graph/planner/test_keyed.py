@@ -106,6 +106,7 @@ def test_plans_with_keyed_states_are_sound_and_without_needless_waits() -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 def test_thousands_of_plans_with_keyed_states_are_sound_and_without_needless_waits() -> None:
     found = sum((check(seed) for seed in range(1000, 4500)), Counter[str]())
     assert found["plans"] >= 2000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..loadgen.outcome import Outcome
 from ..loadgen.runner import Ran
 from ..loadgen.summary import Distribution, Summary
 from ..policies.chosen import Policies
+from ..policies.scheduling import Groups
 from ..requests.limits import Limits
 from ..serving.pipeline import placed, policies_of, step_graph
 from .file import Cluster, wrong_at
@@ -89,8 +90,7 @@ class Simulator:
                 costs,
                 StepScheduler(
                     limits,
-                    self.policies,
-                    groups=layout.groups,
+                    self.policies_of(layout),
                     acceptance=config.speculation.acceptance if config.speculation else 0.0,
                 ),
                 jobs,
@@ -117,6 +117,12 @@ class Simulator:
         name = f"{self.cluster.name}, simulated"
         config = self._in_stages(layout)
         return verified(placed(config, costs.graph, costs.all(work), costs_from=name))
+
+    def policies_of(self, layout: Layout) -> Policies:
+        """Those of the pipeline; with stages, rows run in the groups of the layout."""
+        if layout.pipeline == 1:
+            return self.policies
+        return replace(self.policies, scheduling=Groups(groups=layout.groups))
 
     def _in_stages(self, layout: Layout) -> PipelineConfig:
         """The pipeline with the stages and groups of the layout; of one stage, as it is."""

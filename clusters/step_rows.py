@@ -42,12 +42,10 @@ class Step:
 
 
 class StepScheduler:
-    """The requests of one replica. With `groups` above 1 a row is in one step in flight at most."""
+    """The requests of one replica."""
 
-    def __init__(
-        self, limits: Limits, policies: Policies, *, groups: int = 1, acceptance: float = 0.0
-    ) -> None:
-        self.limits, self.groups, self.acceptance = limits, groups, acceptance
+    def __init__(self, limits: Limits, policies: Policies, *, acceptance: float = 0.0) -> None:
+        self.limits, self.acceptance = limits, acceptance
         self.decisions = Decisions(policies)
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
@@ -85,8 +83,6 @@ class StepScheduler:
         for job, count, gives in step.rows:
             if job.began_us is None:
                 job.began_us = now_us
-            self._turn += 1
-            job.turn = self._turn
             tokens += count
             if gives == "window":
                 end = job.prompt + job.settled + job.in_flight * self.limits.window
@@ -134,18 +130,18 @@ class StepScheduler:
         ready = {job.uid: job for job in self.running if self._ready(job)}
         prompts = len(self.waiting) + sum(not job.decodes for job in self.running)
         left = share = self.decisions.share(budget, window if ready else 0, prompts)
-        most = self._rows_at_most()
         chosen: set[int] = set()
         views = [_view(job, window, True) for job in ready.values()]
         for view in self.decisions.order(views) if views else ():
             job = ready.pop(view.uid, None) or self.decisions.not_offered(view)
-            if left < 1 or len(step.rows) >= most:
+            if left < 1:
                 break
             tokens = self.decisions.checked(view, self.decisions.offer(view, left), left, window)
             if not tokens:
                 break
             if not job.running:  # preempted for a row before it
                 continue
+            self._passes(job)
             if not self._grow(job, self._tokens_of(job), chosen):
                 self.decisions.no_memory()
                 continue
@@ -162,21 +158,21 @@ class StepScheduler:
             waiting |= {job.uid: job for job in islice(self.waiting, self.limits.max_rows)}
         if left < 1 or not waiting:
             return
-        most = self._rows_at_most(arriving=bool(self.waiting))
+        blocked = False
         views = [_view(job, _wanted(job), False) for job in waiting.values()]
         for view in self.decisions.order(views):
             job = waiting.pop(view.uid, None) or self.decisions.not_offered(view)
-            if left < 1 or len(step.rows) >= most:
+            if left < 1:
                 break
-            if self.groups > 1 and self._flying(job):
-                continue
             offered = self.decisions.offer(view, left)
             tokens = self.decisions.checked(view, offered, left, view.tokens)
             if not tokens:
                 break
-            if not job.running and not self._admit(job):
+            if not job.running and (blocked or not self._admit(job)):
+                blocked = True  # nobody overtakes; but those that run go on
                 self.decisions.no_memory()
-                break
+                continue
+            self._passes(job)
             job.computed += tokens
             left -= tokens
             final = job.computed >= job.target
@@ -189,20 +185,12 @@ class StepScheduler:
 
     def _ready(self, job: Job) -> bool:
         """Whether it may decode: it is not certain to end with the steps in flight."""
-        if not job.decodes or job.settled + job.in_flight >= job.output:
-            return False
-        return self.groups == 1 or not self._flying(job)
+        return job.decodes and job.settled + job.in_flight < job.output
 
-    def _rows_at_most(self, *, arriving: bool = False) -> int:
-        """With groups an equal part of those that run, or a burst would fill one group."""
-        if self.groups == 1:
-            return self.limits.max_rows
-        running = self.limits.max_rows if arriving else len(self.running)
-        return -(-running // self.groups)
-
-    @staticmethod
-    def _flying(job: Job) -> bool:
-        return job.in_flight + job.silent > 0
+    def _passes(self, job: Job) -> None:
+        """It has had its turn, if only to sit the step out: as `RequestTable.passes`."""
+        self._turn += 1
+        job.turn = self._turn
 
     # -- memory ----------------------------------------------------------------------------
 
@@ -216,7 +204,7 @@ class StepScheduler:
 
     def _admit(self, job: Job) -> bool:
         """Room for its whole prompt and a window; nobody is preempted for it."""
-        if len(self.running) >= self.limits.max_rows or self._flying(job):
+        if len(self.running) >= self.limits.max_rows or _flying(job):
             return False
         job.target, job.resumes = job.prompt + job.settled, job.settled > 0
         job.computed = 0
@@ -255,7 +243,12 @@ class StepScheduler:
 
 
 def _view(job: Job, tokens: int, decodes: bool) -> RowView:
-    return RowView(0, job.uid, job.turn, tokens, decodes, job.running)
+    return RowView(0, job.uid, job.turn, tokens, decodes, job.running, _flying(job))
+
+
+def _flying(job: Job) -> int:
+    """Steps that carry it and are not settled."""
+    return job.in_flight + job.silent
 
 
 def _wanted(job: Job) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from random import Random
 
 import pytest
 
@@ -16,9 +17,10 @@ from stepweave.clusters.load import jobs_of, routed
 from stepweave.clusters.replica import Replica
 from stepweave.clusters.simulation import Outcomes, Simulator
 from stepweave.clusters.step_costs import StepCosts
-from stepweave.clusters.step_rows import StepScheduler
+from stepweave.clusters.step_rows import Step, StepScheduler
 from stepweave.configs.costs import load_costs
 from stepweave.policies.chosen import Policies
+from stepweave.policies.scheduling import Groups
 from stepweave.requests.limits import Limits
 from stepweave.serving.pipeline import placed
 from stepweave.timelines.simulated import simulate
@@ -86,7 +88,7 @@ def test_littles_law(layout: str) -> None:
     limits = Limits(8, 256, 16, 4000, 4096, 0, 4096)
     plan = simulator.plan(laid, costs, Work(8, 8, 8, 1600, 1600))
     jobs = jobs_of(found)
-    Replica(plan, costs, Watched(limits, Policies(), groups=laid.groups), jobs).run()
+    Replica(plan, costs, Watched(limits, simulator.policies_of(laid)), jobs).run()
     changes.sort()
     end_us, inside, area = changes[-1][0], 0, 0.0
     for (now_us, change), (next_us, _) in pairwise([*changes, (end_us, 0)]):
@@ -174,7 +176,7 @@ def test_two_stages_take_the_period_of_their_plan(groups: int) -> None:
     work = Work(2, 2, 2, 130, 130)
     plan = simulator.plan(laid, costs, work)
     jobs = [Job(uid, 0.0, 1, 40, f"{uid}") for uid in range(2 * groups)]
-    scheduler = StepScheduler(Limits(2 * groups, 64, 16, 99, 99, 0, 9), Policies(), groups=groups)
+    scheduler = StepScheduler(Limits(2 * groups, 64, 16, 99, 99, 0, 9), simulator.policies_of(laid))
     Replica(plan, costs, scheduler, jobs).run()
     times = [at_us for at_us, _ in jobs[0].arrivals]
     # each row has a token in every K-th step; its attention grows by a little
@@ -208,9 +210,31 @@ def test_little_memory_preempts_and_every_request_still_ends() -> None:
     assert scheduler.free_blocks == 20
 
 
+@pytest.mark.parametrize("groups", [1, 2, 3, 4])
+def test_rows_in_groups_with_little_memory_all_end(groups: int) -> None:
+    """The row whose turn it is may be the one that sits out: that has to count as its turn."""
+    preemptions = 0
+    for seed in range(20):
+        rnd = Random(seed)
+        limits = Limits(rnd.randrange(2, 7), 64, 4, rnd.randrange(6, 14), 99, 0, 99)
+        scheduler = StepScheduler(limits, Policies(scheduling=Groups(groups=groups)))
+        jobs = [Job(u, 0.0, rnd.randrange(1, 9), rnd.randrange(2, 14), f"{u}") for u in range(6)]
+        for job in jobs:
+            scheduler.add(job)
+        flying: list[Step] = []
+        for now in range(1000):
+            flying.append(scheduler.next_step(now))
+            assert all(row.job.in_flight + row.job.silent == 1 for row in flying[-1].rows)
+            if len(flying) >= groups and (step := flying.pop(0)).rows:
+                scheduler.settle(step, now)
+        assert [job.settled for job in jobs] == [job.output for job in jobs], seed
+        preemptions += scheduler.preemptions
+    assert preemptions
+
+
 @dataclass
 class Largest:
-    rows: int = 0
+    rows: int = 0  # that decode
     tokens: int = 0
 
 
@@ -219,9 +243,10 @@ def test_no_step_is_above_the_limits(layout: str, monkeypatch: pytest.MonkeyPatc
     largest = Largest()
     chosen = StepScheduler.next_step
 
-    def watched(self: StepScheduler, now_us: float) -> object:
+    def watched(self: StepScheduler, now_us: float) -> Step:
         step = chosen(self, now_us)
-        largest.rows = max(largest.rows, step.work.rows)
+        decoding = [row for row in step.rows if row.gives == "window"]
+        largest.rows = max(largest.rows, len(decoding))
         largest.tokens = max(largest.tokens, step.work.tokens)
         assert len(self.running) <= self.limits.max_rows
         return step

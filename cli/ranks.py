@@ -27,10 +27,12 @@ def as_ranks(config: PipelineConfig, grace_s: float | None = None) -> int | None
     """
     if config.ranks == 1:
         return None
+    from ..distributed.meeting import end_with_starter
     from ..distributed.ranks import ranks_of, started_as_rank
 
     if not started_as_rank():
         return _launched(config, grace_s)
+    end_with_starter()
     if ranks_of(config.ranks).leads:
         return None
     return _followed(config)

@@ -7,23 +7,15 @@ loads torch, which takes seconds.
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from .ranks import variables_of
-
-MEETING_PORT = "STEPWEAVE_MEETING_PORT"
-"""The variable that says at which port of this machine the ranks find each other."""
-
-MEETING_SOCKET = "STEPWEAVE_MEETING_SOCKET"
-"""The variable that says, to rank 0, under which descriptor it has the socket of that port."""
+from .meeting import Meeting
 
 GRACE_S = 30.0
 """How long rank 0 may take to end when it is told to."""
@@ -49,37 +41,23 @@ def launch(size: int, command: Sequence[str], grace_s: float = GRACE_S) -> Ended
     """Run `command` as `size` ranks on this machine, until all have ended.
 
     INT and TERM are passed on to rank 0, which ends the others; what has not ended `grace_s`
-    seconds later is killed, and so is what goes on when a rank has ended. For the main thread.
+    seconds later is killed, and so is what goes on when a rank has ended. Ranks that say
+    `end_with_starter` end with this process. For the main thread.
     """
     ranks = _Ranks()
     try:
         with _passing_signals_on(ranks, grace_s):
-            # Taken before anybody knows of it, so that nobody else can have it.
-            with socket.create_server(("127.0.0.1", 0)) as meeting:
+            with closing(Meeting(size)) as meeting:
                 for rank in range(size):
-                    ranks.processes.append(_started(rank, size, meeting, command))
+                    # Ctrl-C in a terminal comes here alone.
+                    process = meeting.start(rank, command, start_new_session=True)
+                    ranks.processes.append(process)
                     ranks.pass_on()
             while not ranks.look():
                 time.sleep(POLL_S)
     finally:
         ranks.kill()
     return ranks.ended()
-
-
-def _started(
-    rank: int, size: int, meeting: socket.socket, command: Sequence[str]
-) -> subprocess.Popen[bytes]:
-    """The process of a rank. Its variables are those of torchrun, and where the ranks meet."""
-    port = f"{meeting.getsockname()[1]}"
-    said = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, MEETING_PORT: port}
-    if rank == 0:
-        said[MEETING_SOCKET] = f"{meeting.fileno()}"
-    return subprocess.Popen(
-        command,
-        env={**os.environ, **variables_of(rank, size), **said},
-        pass_fds=[meeting.fileno()] if rank == 0 else [],
-        start_new_session=True,  # Ctrl-C in a terminal comes here alone
-    )
 
 
 @dataclass

@@ -15,8 +15,8 @@ from ..backends import device_called
 from ..backends.registry import backend_of_name
 from .errors import GroupError
 from .group import SILENCE_S, Group
-from .launch import MEETING_PORT, MEETING_SOCKET
 from .links import Door, knock
+from .meeting import HERE, MEETING_PORT, MEETING_SOCKET
 from .membership import Membership
 from .ranks import Ranks, ranks_of
 
@@ -57,13 +57,13 @@ def join(size: int, device: str, silence_s: float = SILENCE_S) -> Membership:
 
 
 def _meeting_place(ranks: Ranks) -> dict[str, Any]:
-    """Where the ranks find each other: as torchrun says, or behind the socket of our launcher."""
+    """Where the ranks find each other: as torchrun says, or behind the socket of a `Meeting`."""
     if (port := os.environ.get(MEETING_PORT)) is None:
         return {}
     listens = os.environ.get(MEETING_SOCKET)
     known: Any = dist  # it does not say that it has stores
     store = known.TCPStore(
-        "127.0.0.1",
+        HERE,
         int(port),
         ranks.size,
         is_master=ranks.leads,

@@ -1,26 +1,22 @@
 """A rank that follows, in a process of its own: `python -m stepweave.replicas.follower`.
 
-The pipeline is the first line of its standard input, which stays open for as long as the process
-lives that has started it.
+The pipeline is its standard input. It ends with the process that started it.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
-from io import FileIO
 
 
 def main() -> int:
     """Serve what rank 0 serves; 0 after an ordered end."""
     from ..configs.schema import PipelineConfig
+    from ..distributed.meeting import end_with_starter
     from ..graph.errors import StepweaveError
     from ..serving.llm import LLM
 
-    told = FileIO(0)
-    config = PipelineConfig.model_validate_json(told.readline())
-    threading.Thread(target=_end_with, args=(told,), daemon=True).start()
+    end_with_starter()  # an engine may be loading, or wait for a rank that is gone
+    config = PipelineConfig.model_validate_json(sys.stdin.read())
     try:
         with LLM(pipeline=config) as llm:
             llm.follow()
@@ -28,13 +24,6 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _end_with(told: FileIO) -> None:
-    """With whoever has its other end: an engine may be loading, or wait for a rank that is gone."""
-    while told.read(1):
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":

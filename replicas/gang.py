@@ -8,20 +8,18 @@ started with a new gang.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from ..distributed.ranks import variables_of
+from ..distributed.meeting import Meeting
 
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
     from ..distributed.group import Group
-
-HERE = "127.0.0.1"
 
 
 class Gang:
@@ -38,22 +36,19 @@ class Gang:
         program: Sequence[str] = ("-m", f"{__package__}.follower"),
     ) -> None:
         self._on_end, self._over = on_end, threading.Lock()
-        self._store = _Store(config.ranks)
-        environment = {**os.environ, **self._store.environment}
-        told = config.model_dump_json().encode() + b"\n"
-        os.environ.update(self._store.environment | variables_of(0, config.ranks))
+        self._meeting = Meeting(config.ranks)
+        command = [sys.executable, *program]
         self.followers = [
-            subprocess.Popen(
-                [sys.executable, *program],
-                stdin=subprocess.PIPE,
-                env={**environment, **variables_of(rank, config.ranks)},
-            )
+            self._meeting.start(rank, command, stdin=subprocess.PIPE)
             for rank in range(1, config.ranks)
         ]
+        os.environ.update(self._meeting.variables(0))
+        self._meeting.socket.detach()  # it is that of rank 0, which is this process
+        told = config.model_dump_json().encode() + b"\n"
         for rank, each in enumerate(self.followers, 1):
             assert each.stdin is not None, "it was asked for"
-            each.stdin.write(told)
-            each.stdin.flush()  # and it stays open: its end is that of this process
+            with suppress(BrokenPipeError), each.stdin as pipe:  # it may have ended: that is told
+                pipe.write(told)
             threading.Thread(target=self._wait, args=(rank, each), daemon=True).start()
 
     def ends_with(self, group: Group) -> None:
@@ -76,28 +71,3 @@ class Gang:
     def _kill(self) -> None:
         for each in self.followers:
             each.kill()
-            if each.stdin is not None:
-                each.stdin.close()
-
-
-class _Store:
-    """Where the ranks find each other: a store of torch's in this process, for this machine."""
-
-    def __init__(self, ranks: int) -> None:
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-        with socket.create_server((HERE, 0)) as bound:
-            port = bound.getsockname()[1]
-            self.held: Any = TCPStore(
-                HERE,
-                port,
-                ranks,
-                is_master=True,
-                wait_for_workers=False,
-                master_listen_fd=bound.detach(),
-            )
-        self.environment = {
-            "MASTER_ADDR": HERE,
-            "MASTER_PORT": f"{port}",
-            "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 starts no other
-        }

@@ -30,7 +30,7 @@ class Command:
         assert self.child.stdout is not None
         line = self.child.stdout.readline()
         assert line, f"it ended: {self._errors()}"
-        self.ranks = sorted(_children(self.child.pid), key=_rank)
+        self.ranks = sorted(children(self.child.pid), key=_rank)
         return line
 
     def signal(self, rank: int, number: signal.Signals) -> None:
@@ -77,7 +77,8 @@ def command(folder: Path, *arguments: str) -> Iterator[Command]:
         child.communicate(timeout=LIMIT_S)
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """The processes that one has started and that have not ended."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(each) for task in tasks for each in task.read_text().split()]
 

@@ -1,7 +1,10 @@
 """A command is started once for each rank, and all of them end together."""
 
 import os
+import select
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,8 @@ import pytest
 
 from stepweave.distributed import launch
 from stepweave.distributed.launch import Ended
+from stepweave.distributed.meeting import LIFELINE, MEETING_SOCKET, Meeting, end_with_starter
+from tests.distributed.commands import children
 
 LONG_S = 300.0
 """A time that does not pass in a test."""
@@ -44,7 +49,7 @@ def test_every_rank_knows_its_place_and_rank_0_has_the_socket_where_they_meet(
     tmp_path: Path,
 ) -> None:
     names = "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE"
-    has = f"[ -S /proc/self/fd/${{{launch.MEETING_SOCKET}:-none}} ] && echo socket"
+    has = f"[ -S /proc/self/fd/${{{MEETING_SOCKET}:-none}} ] && echo socket"
     script = f"cd {tmp_path}; echo {names} > $RANK; ({has}) >> $RANK; test $MASTER_PORT -gt 0"
     assert launched(script, 3) == Ended(0)
     found = [(tmp_path / f"{rank}").read_text().split() for rank in range(3)]
@@ -93,16 +98,53 @@ def test_a_signal_that_comes_while_ranks_are_started_is_not_lost(
     monkeypatch.setattr(launch, "LINGER_S", 0.1)
     ready = tmp_path / "ready"
     trap = f"trap 'exit 7' TERM; touch {ready}; while :; do sleep 0.01; done"
-    start = launch._started
+    start = Meeting.start
 
-    def pressed(rank: int, *rest: Any) -> Any:
-        process = start(rank, *rest)
+    def pressed(self: Meeting, rank: int, *given: Any, **named: Any) -> Any:
+        process = start(self, rank, *given, **named)
         while rank == 0 and not ready.exists():
             threading.Event().wait(0.01)
         if rank == 0:
             os.kill(os.getpid(), signal.SIGTERM)
         return process
 
-    monkeypatch.setattr(launch, "_started", pressed)
+    monkeypatch.setattr(Meeting, "start", pressed)
     script = f"[ $RANK = 0 ] || exec sleep 1000; {trap}"
     assert launch.launch(2, ["sh", "-c", script], grace_s=LONG_S) == Ended(7)
+
+
+WAITS = """
+import os, sys, threading
+from pathlib import Path
+from stepweave.distributed.meeting import end_with_starter
+end_with_starter()
+Path(sys.argv[1], os.environ["RANK"]).open("w").close()
+threading.Event().wait()
+"""
+
+
+def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    pipes = [tmp_path / f"{rank}" for rank in range(2)]
+    for each in pipes:
+        os.mkfifo(each)
+    rank = [sys.executable, "-c", WAITS, f"{tmp_path}"]
+    starts = f"from stepweave.distributed.launch import launch; launch(2, {rank!r})"
+    launcher = subprocess.Popen([sys.executable, "-c", starts])
+    for each in pipes:
+        each.open().close()  # the rank is at the other end
+    ranks = [os.pidfd_open(pid) for pid in children(launcher.pid)]
+    assert len(ranks) == 2
+    launcher.kill()
+    launcher.wait()
+    for descriptor in ranks:
+        assert select.select([descriptor], [], [], LONG_S)[0], "the rank has ended"
+        os.close(descriptor)
+
+
+def test_a_process_that_nobody_started_as_a_rank_ends_with_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(LIFELINE, raising=False)
+    before = threading.active_count()
+    end_with_starter()
+    assert threading.active_count() == before

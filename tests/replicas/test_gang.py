@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,12 +22,12 @@ from stepweave.replicas.gang import Gang
 
 TELLS = """
 import json, os, sys
-line = sys.stdin.readline()
+line = sys.stdin.read()
 with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as pipe:
     pipe.write(json.dumps([dict(os.environ), line]))
-sys.stdin.read()
+os.read(int(os.environ["STEPWEAVE_LIFELINE"]), 1)
 """
-WAITS = "import sys; sys.stdin.read()"
+WAITS = "import os; os.read(int(os.environ['STEPWEAVE_LIFELINE']), 1)"
 
 
 def three() -> PipelineConfig:
@@ -96,16 +95,3 @@ def test_ranks_find_each_other_on_this_machine_alone() -> None:
         socket.create_connection(("127.0.0.1", port)).close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", port))
-
-
-def test_a_follower_ends_with_whoever_started_it_whatever_it_waits_for() -> None:
-    waits = (
-        "import threading; from io import FileIO;"
-        "from stepweave.replicas.follower import _end_with;"
-        "threading.Thread(target=_end_with, args=(FileIO(0),), daemon=True).start();"
-        "threading.Event().wait()"
-    )
-    child = subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE)
-    assert child.stdin is not None
-    child.stdin.close()
-    assert child.wait() == 1

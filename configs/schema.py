@@ -25,6 +25,8 @@ from ..nodes.d2h_counts import KIND as COUNTS
 from ..nodes.draft_model import DraftModelOptions
 from ..nodes.eagle import EagleOptions
 from ..nodes.eagle3 import Eagle3Options
+from ..nodes.medusa import MedusaOptions
+from ..nodes.mtp import EMBEDDED_MODULE
 from ..nodes.node_config import Microseconds, Name, NodeConfig
 from ..nodes.options import DrafterOptions, ModelName, Options
 from ..nodes.registry import kind, known_kinds
@@ -286,9 +288,12 @@ class PoliciesConfig(Part):
         return _read_policy(str(info.field_name), chosen)
 
 
-EMBEDDED_DRAFTERS = tuple(
-    options.model_fields["model"].default
-    for options in (DraftModelOptions, EagleOptions, Eagle3Options)
+EMBEDDED_DRAFTERS = (
+    *(
+        options.model_fields["model"].default
+        for options in (DraftModelOptions, EagleOptions, Eagle3Options, MedusaOptions)
+    ),
+    EMBEDDED_MODULE,
 )
 """Names of the drafters that were made for the embedded model."""
 

@@ -1,11 +1,15 @@
-"""An EAGLE or EAGLE-3 head on a paged cache of its own: drafts from the target's hidden states.
+"""A head on a paged cache of its own: drafts from the target's hidden states.
+
+It is an EAGLE or EAGLE-3 head, or a module that predicts further tokens (`mtp_network.py`), whose
+passes are the same.
 
 The head at position t is given the target's features of token t and the *next* token, t + 1. It
 rotates by t, keeps its key and value in the slot of position t, and its logits are of token t + 2.
 The caller shifts: ids here are already those of the next positions. To draft further, the hidden
 states that a pass returned take the place of fused features in the next one.
 
-What the styles compute is in `eagle_network.py`, what files hold in `eagle_checkpoint.py`.
+What the styles compute is in `eagle_network.py` and `mtp_network.py`, what files hold in
+`eagle_checkpoint.py` and `mtp_checkpoint.py`.
 """
 
 from contextlib import nullcontext
@@ -24,12 +28,13 @@ from .causal_lm import CausalLM, DType
 from .compiled import LEAST, Compile, CompiledLayers
 from .eagle_checkpoint import build, read
 from .eagle_fused import FusedHead
-from .eagle_network import EagleNetwork, Style
+from .eagle_network import EagleNetwork
 from .errors import ModelError, NotInvariant
 from .fused_parts import allowed, apart_by
 from .heads import output_head
 from .invariant import least_tiles, make_invariant, whole_tiles
 from .merging import merge as merged
+from .mtp_network import MtpNetwork
 from .paged_cache import LayerShape, PagedCache
 from .products import lay_out
 from .sharding import whole
@@ -39,7 +44,7 @@ from .trial import TOKENS, TwoRows, first_invariant
 class EagleHead:
     """A drafter that reads the hidden states of its target.
 
-    It uses the target's embedding (if it has none of its own) and, in style "eagle", the target's
+    It uses the target's embedding (if it has none of its own) and, unless it has one, the target's
     output head, without a copy if the precision is the same. What the target's own code does to
     its logits (soft caps, scales) is not done to drafts. `network` is taken over; with
     `invariant` its linear layers are replaced in place.
@@ -50,7 +55,7 @@ class EagleHead:
 
     def __init__(
         self,
-        network: EagleNetwork,
+        network: EagleNetwork | MtpNetwork,
         target: CausalLM,
         draft_ids: Tensor | None = None,
         *,
@@ -85,7 +90,7 @@ class EagleHead:
         cos, sin = self.network.angles(self._embedding[:1], every[None])
         self._angles = torch.stack([cos[0], sin[0]], dim=1)  # [C, 2, D]
         self._output: nn.Module | None = None
-        if self.config.style == "eagle":
+        if self.config.shares_output:
             self._output = output_head(target, self.dtype)
         self.notes = tuple(f"head: {note}" for note in merged(network).notes()) if merge else ()
         self._fused: FusedHead | None = None
@@ -104,7 +109,7 @@ class EagleHead:
             first_invariant(least_tiles(*parts), self._check)
         elif self._compiled is not None:
             self._check(1)
-        elif takes(self.device, self.dtype):
+        elif self.network.fusible and takes(self.device, self.dtype):
             self._fuse()
         if self._compiled is not None:
             self.notes += (f"head: {self._compiled.note}",)
@@ -146,8 +151,8 @@ class EagleHead:
     # --- what it is
 
     @property
-    def style(self) -> Style:
-        """Which of the two papers."""
+    def style(self) -> str:
+        """Which of the papers: "eagle", "eagle3" or "mtp"."""
         return self.config.style
 
     @property
@@ -168,14 +173,12 @@ class EagleHead:
     @property
     def context_length(self) -> int:
         """Positions the head was made for."""
-        return int(self.config.llama.max_position_embeddings)
+        return self.config.context_length
 
     @property
     def layer_shapes(self) -> tuple[LayerShape, ...]:
         """Of its cache."""
-        llama, width = self.config.llama, self.config.head_dim
-        heads: Any = llama.num_key_value_heads
-        return (LayerShape(heads, width, width),) * int(llama.num_hidden_layers)
+        return self.network.layer_shapes
 
     @property
     def num_layers(self) -> int:
@@ -186,7 +189,13 @@ class EagleHead:
         """A zeroed cache of `num_blocks` blocks, scratch block 0 included."""
         # A key is made with the token after its own.
         return PagedCache(
-            self.layer_shapes, num_blocks, block_size, self.dtype, self.device, tail=1
+            self.layer_shapes,
+            num_blocks,
+            block_size,
+            self.dtype,
+            self.device,
+            tail=1,
+            first_layer=self.network.first_layer,
         )
 
     # --- what it does
@@ -252,6 +261,7 @@ class EagleHead:
 
     def _fuse(self) -> None:
         """Run by kernels from here on, if they compute what the network's own code does."""
+        assert isinstance(self.network, EagleNetwork), "only such layers are fusible"
         fused = FusedHead.of(
             self.network, self._embedding, self._angles, self.draft_ids, self.vocab_size
         )
@@ -315,8 +325,17 @@ class _Attend:
     paged: AttentionBatch | InGraph
     invariant: bool
 
-    def __call__(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def __call__(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **asked: Any
+    ) -> Tensor:
         mixed, _ = paged_attention(
-            module, query, key, value, None, paged=self.paged, paged_invariant=self.invariant
+            module,
+            query,
+            key,
+            value,
+            None,
+            paged=self.paged,
+            paged_invariant=self.invariant,
+            **asked,
         )
         return mixed

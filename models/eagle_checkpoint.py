@@ -11,31 +11,26 @@ Whatever does not fit the target is refused by name: a head of another model of 
 only draft badly, and everything else is a mistake that should not wait for the first request.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from ..graph.errors import shortly
 from .causal_lm import CausalLM
 from .eagle_network import EagleConfig, EagleNetwork, Style
-from .errors import ModelError, ModelNotFound, UnsupportedModel
-from .pretrained import named
-from .source import EMBEDDED_HEADS, ask_hub, located, require_safetensors
+from .errors import ModelError, UnsupportedModel
+from .head_files import read_files, require_names, require_numbers
+from .source import EMBEDDED_EAGLE
 
 _MODEL_TYPES = {"llama", "qwen2", "mistral", "mixtral"}  # heads published so have Llama's layers
 _MOVING_ROPE = {"dynamic", "longrope"}
 _IDS = "eagle_aux_hidden_state_layer_ids"
 _ONLY_EAGLE3 = ("midlayer.", "d2t", "t2d", "layers.0.hidden_norm.")
-_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json"]
 
 
 @dataclass(frozen=True)
@@ -58,45 +53,21 @@ def read(name_or_path: str | Path) -> Checkpoint:
     Raises `ModelNotFound`, `UnsupportedModel` if there are no safetensors, and `ModelError` if they
     cannot be read.
     """
-    folder = _folder(name_or_path)
-    name = str(name_or_path)
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise ModelNotFound(f"{name}: no readable config.json of an EAGLE head: {error}") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{name}: config.json is no object but {type(config).__name__}")
-    require_safetensors(name, folder)
-    weights: dict[str, Tensor] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        weights.update(load_file(file))
+    # Some old files store what is computed.
+    files = read_files(name_or_path, EMBEDDED_EAGLE, "an EAGLE head", _is_weight)
     renamed = {
         key.removeprefix("model.").replace("midlayer.", "layers.0.", 1): tensor
-        for key, tensor in weights.items()
-        if not key.endswith("rotary_emb.inv_freq")  # some old files store what is computed
+        for key, tensor in files.weights.items()
     }
-    if len(renamed) < sum(not key.endswith("rotary_emb.inv_freq") for key in weights):
+    if len(renamed) < len(files.weights):
         raise ModelError(
-            f"{name}: it has both midlayer.* and layers.0.*, of which a head has only one"
+            f"{files.name}: it has both midlayer.* and layers.0.*, of which a head has only one"
         )
-    return Checkpoint(name, config, renamed)
+    return Checkpoint(files.name, files.config, renamed)
 
 
-def _folder(name_or_path: str | Path) -> Path:
-    source = located(name_or_path, EMBEDDED_HEADS)
-    if Path(source).is_dir():
-        return Path(source)
-    try:
-        return Path(snapshot_download(source, allow_patterns=_FILES, local_files_only=True))
-    except (OSError, ValueError):
-        pass
-    ask_hub(source)
-    try:
-        return Path(snapshot_download(source, allow_patterns=_FILES))
-    except (OSError, ValueError) as error:
-        raise ModelNotFound(
-            f"{source!r} could not be loaded from the hub: {shortly(error)}"
-        ) from error
+def _is_weight(key: str) -> bool:
+    return not key.endswith("rotary_emb.inv_freq")
 
 
 def build(checkpoint: Checkpoint, target: CausalLM) -> tuple[EagleNetwork, Tensor | None]:
@@ -115,13 +86,7 @@ def build(checkpoint: Checkpoint, target: CausalLM) -> tuple[EagleNetwork, Tenso
     with torch.device("meta"):
         network = EagleNetwork(config)
     expected = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
-    if missing := sorted(set(expected) - set(weights)):
-        raise ModelError(f"{name}: its weights lack {named(missing)}")
-    if unexpected := sorted(set(weights) - set(expected)):
-        raise ModelError(
-            f"{name}: weights that an {config.style} head of this configuration does not have: "
-            f"{named(unexpected)}"
-        )
+    require_names(name, f"an {config.style} head of this configuration", weights, expected)
     for key, shape in expected.items():
         if tuple(weights[key].shape) != shape:
             raise ModelError(
@@ -129,11 +94,7 @@ def build(checkpoint: Checkpoint, target: CausalLM) -> tuple[EagleNetwork, Tenso
                 f"{target.name} (hidden size {target.hidden_size}, vocabulary "
                 f"{target.vocab_size}) ask for {shape}"
             )
-    for key, weight in weights.items():
-        if not weight.is_floating_point():
-            raise ModelError(f"{name}: {key} is {weight.dtype}; weights are floating-point numbers")
-        if not bool(weight.isfinite().all()):
-            raise ModelError(f"{name}: {key} holds numbers that are not finite; fetch it again")
+    require_numbers(name, weights)
     network.load_state_dict(weights, assign=True)
     network.rotary_emb = LlamaRotaryEmbedding(config.llama)  # computed, so not in the file
     return network, draft_ids

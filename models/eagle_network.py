@@ -24,11 +24,14 @@ from torch.nn import functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRotaryEmbedding
 
+from .paged_cache import LayerShape
+
 Style = Literal["eagle", "eagle3"]
 
-Attend = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
+Attend = Callable[..., Tensor]
 """From (module with `layer_idx`, query `[B, heads, T, D]`, key and value `[B, kv_heads, T, D]`) to
-`[B, T, heads, D]`. Positions are already in the query and the key."""
+`[B, T, heads, D]`. Positions are already in the query and the key. By keyword, `scaling`,
+`sliding_window` and `softcap` of layers that are not Llama's."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,16 @@ class EagleConfig:
         """Width of one attention head."""
         head_dim: Any = self.llama.head_dim
         return int(head_dim)
+
+    @property
+    def context_length(self) -> int:
+        """Positions the head was made for."""
+        return int(self.llama.max_position_embeddings)
+
+    @property
+    def shares_output(self) -> bool:
+        """Whether the target's output head reads its hidden states."""
+        return self.style == "eagle"
 
 
 class RMSNorm(nn.Module):
@@ -155,6 +168,12 @@ class EagleNetwork(nn.Module):
     they are not the head's parameters.
     """
 
+    fusible = True
+    """Kernels can run its layers (`eagle_fused.py`)."""
+
+    first_layer = 0
+    """The number of its first layer, in its cache."""
+
     def __init__(self, config: EagleConfig) -> None:
         super().__init__()
         self.config = config
@@ -172,6 +191,13 @@ class EagleNetwork(nn.Module):
             self.norm = RMSNorm(size, llama.rms_norm_eps)
             self.lm_head = nn.Linear(size, config.draft_vocab_size, bias="lm_head" in config.biased)
         self.rotary_emb = LlamaRotaryEmbedding(llama)
+
+    @property
+    def layer_shapes(self) -> tuple[LayerShape, ...]:
+        """Of its cache."""
+        llama, width = self.config.llama, self.config.head_dim
+        heads: Any = llama.num_key_value_heads
+        return (LayerShape(heads, width, width),) * int(llama.num_hidden_layers)
 
     def fuse(self, features: Tensor) -> Tensor:
         """From the target's `features[..., F]` to what `forward` takes as `hidden`.

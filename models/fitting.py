@@ -5,9 +5,10 @@ from __future__ import annotations
 from .causal_lm import CausalLM
 from .eagle import EagleHead
 from .errors import ModelError
+from .translated import TranslatedLM
 
 
-def fit_drafter(drafter: CausalLM | EagleHead, target: CausalLM) -> None:
+def fit_drafter(drafter: CausalLM | TranslatedLM | EagleHead, target: CausalLM) -> None:
     """Let the target give the hidden states that its drafter reads.
 
     Raises `ModelError` where the drafter's tokens or positions mean something else.
@@ -16,7 +17,8 @@ def fit_drafter(drafter: CausalLM | EagleHead, target: CausalLM) -> None:
     if drafter.vocab_size < target.vocab_size:
         raise ModelError(
             f"the drafter has a vocabulary of {drafter.vocab_size} tokens, the target "
-            f"one of {target.vocab_size}: they must share one vocabulary; {advice}"
+            f"one of {target.vocab_size}: they must share one vocabulary; {advice}; a draft_model "
+            "of another vocabulary can draft the tokens that both have: `vocabulary: common`"
         )
     switch = getattr(drafter, "rope_switch", None)
     if switch is not None and switch != target.rope_switch:

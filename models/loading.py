@@ -14,6 +14,8 @@ from .causal_lm import CausalLM, DType
 from .compiled import Compile
 from .eagle import EagleHead
 from .errors import CompileFailed
+from .medusa import MedusaHeads
+from .mtp_checkpoint import mtp_network
 from .stage import Stage
 from .stage_lm import StageLM
 
@@ -74,6 +76,17 @@ class Loading:
             )
 
         return self._compiled(load, target.compile)
+
+    def mtp_head(self, name: str | Path | None, target: CausalLM) -> EagleHead:
+        """A module of `target` that predicts further tokens, from a folder or a hub name, or from
+        the target's own checkpoint (None). Raises `ModelError`.
+        """
+        network = mtp_network(name, target)
+        return EagleHead(network, target, invariant=self.invariant, compile="off", merge=False)
+
+    def medusa_heads(self, name: str | Path, target: CausalLM, *, least: int) -> MedusaHeads:
+        """Heads for `target`, on its device, as many as `least` or more. Raises `ModelError`."""
+        return MedusaHeads.load(name, target, least=least)
 
     def _may_compile(self, device: torch.device) -> bool:
         if self.compile == "auto":

@@ -27,8 +27,17 @@ from .errors import ModelError, ModelNotFound, UnsupportedModel
 EMBEDDED = {"embedded": "target", "embedded-draft": "draft"}
 """Names of the models that ship with the package, and their folders in `embedded/`."""
 
-EMBEDDED_HEADS = {"embedded-eagle": "eagle", "embedded-eagle3": "eagle3"}
+EMBEDDED_EAGLE = {"embedded-eagle": "eagle", "embedded-eagle3": "eagle3"}
 """Names of the EAGLE heads that ship with the package, for the model `embedded`."""
+
+EMBEDDED_MTP = {"embedded-mtp": "mtp"}
+"""That of the module that predicts further tokens of it."""
+
+EMBEDDED_MEDUSA = {"embedded-medusa": "medusa"}
+"""That of its Medusa heads."""
+
+EMBEDDED_HEADS = EMBEDDED_EAGLE | EMBEDDED_MTP | EMBEDDED_MEDUSA
+"""All that drafts for it and is no model of its own."""
 
 CONVERT = (
     "A pickled file can run code when it is read, so it is never read; convert it once, if you "

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from ..graph.declare import op
 from ..graph.node import OpContext
-from ..graph.parameters import context, optional_update, read, update
+from ..graph.parameters import context, optional_update, read, update, wanted
 from .kind import NodeKind
-from .values import BATCH, HOST_SAMPLED, MATCHERS, REQUESTS, SETTLED
+from .values import BATCH, ENDED, HOST_SAMPLED, MATCHERS, REQUESTS, SETTLED
 
 if TYPE_CHECKING:
     from ..requests.batch import StepBatch
     from ..requests.table import RequestTable
-    from .data import HostSampled, SettledRows
+    from .data import EndedRequests, HostSampled, SettledRows
     from .ops.masks import MatcherTable
 
 
@@ -42,16 +42,16 @@ def advance(
     return settle_tokens(requests, batch, host_sampled, matchers)
 
 
-@op(phase="finish", decides="which requests end")
+@op(writes=wanted(ENDED), phase="finish", decides="which requests end")
 def finish(
     settled: SettledRows = read(SETTLED),
     requests: RequestTable = update(REQUESTS),
     ctx: OpContext = context(),
-) -> None:
+) -> EndedRequests:
     """Text, streaming, counts, and the end of what ended."""
     from .ops.settling import finish_requests
 
-    finish_requests(requests, settled, ctx.step)
+    return finish_requests(requests, settled, ctx.step)
 
 
 KIND = NodeKind(

@@ -320,3 +320,15 @@ class SettledRow:
 
 SettledRows = tuple[SettledRow, ...]
 """`settled`: one for each request that the step settled something for."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRequest:
+    """The output of a request that has ended by a stop or by its length."""
+
+    tokens: tuple[int, ...]
+    after: int  # no request with a higher number had arrived by then
+
+
+EndedRequests = tuple[EndedRequest, ...]
+"""`ended`: one for each request that ended in the step, in order."""

@@ -7,7 +7,7 @@ accepted), then the proposals one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -29,11 +29,16 @@ from .values import (
 )
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from ..models.causal_lm import CausalLM
     from ..models.loading import Loading
     from ..models.paged_cache import PagedCache
+    from ..models.translated import TranslatedLM
     from ..requests.batch import StepBatch
     from .data import Inputs, Kept, Proposal, Sampled
+
+    Vocabularies: TypeAlias = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 
 class DraftModelOptions(DrafterOptions):
@@ -42,6 +47,11 @@ class DraftModelOptions(DrafterOptions):
     model: ModelName = Field(
         default="embedded-draft",
         description="The drafter: a directory, or a hub name. Default: that of the embedded model.",
+    )
+    vocabulary: Literal["same", "common"] = Field(
+        default="same",
+        description="same: the drafter has the target's vocabulary. common: it has another, and "
+        "drafts the tokens that both have, by what they spell.",
     )
 
 
@@ -55,7 +65,37 @@ def _load(
 
 DRAFT_MODEL: Resource[CausalLM] = Resource("draft_model", _load)
 """The smaller model."""
-FITTING_MODEL = fitting(DRAFT_MODEL)
+
+
+def _vocabularies(
+    chosen: DraftModelOptions = settings(DraftModelOptions), target: CausalLM = given(TARGET)
+) -> Vocabularies | None:
+    if chosen.vocabulary == "same":
+        return None
+    from ..models.tokenizer import load_tokenizer
+
+    return load_tokenizer(chosen.model), load_tokenizer(target.hf.config.name_or_path)
+
+
+VOCABULARIES: Resource[Vocabularies | None] = Resource("vocabularies", _vocabularies)
+"""The tokenizers of the drafter and its target; None where they have one vocabulary."""
+
+
+def _speaking(
+    model: CausalLM = given(DRAFT_MODEL),
+    tokenizers: Vocabularies | None = given(VOCABULARIES),
+    target: CausalLM = given(TARGET),
+) -> CausalLM | TranslatedLM:
+    if tokenizers is None:
+        return model
+    from .ops.vocabularies import translated
+
+    return translated(model, tokenizers[0], target, tokenizers[1])
+
+
+SPEAKING_MODEL: Resource[CausalLM | TranslatedLM] = Resource("speaking_draft_model", _speaking)
+"""The same, in the target's vocabulary."""
+FITTING_MODEL = fitting(SPEAKING_MODEL)
 DRAFT_KV = cache_of(FITTING_MODEL)
 
 
@@ -64,7 +104,7 @@ def propose(
     sampled: Sampled | None = read(SAMPLED),
     draft_kv: PagedCache = update(DRAFT_KV),
     kept: Kept | None = optional(KEPT),
-    model: CausalLM = given(FITTING_MODEL),
+    model: CausalLM | TranslatedLM = given(FITTING_MODEL),
     rule: Acceptance = given(ACCEPTANCE),
     vocab_size: int = given(VOCAB_SIZE),
     limits: Limits = given(LIMITS),

@@ -88,7 +88,7 @@ class Drafter:
     `options`: the model of its options, with `tokens`, the most drafts per row and step.
     `draws`: it can draw its drafts, where the acceptance rule compares distributions, and then says
     in the proposal what it drew from. `spans`: see `Spans`; with it `propose` may read `KEPT`.
-    Raises `TypeError` for options that do not derive from `DrafterOptions`.
+    `host`: ops that prepare on the host what `propose` reads. Raises `TypeError` for options that do not derive from `DrafterOptions`.
     """
 
     name: str
@@ -97,6 +97,7 @@ class Drafter:
     options: type[DrafterOptions] = DrafterOptions
     draws: bool = False
     spans: Spans | None = None
+    host: tuple[OpFunction[..., Any], ...] = ()
 
     def __post_init__(self) -> None:
         if not issubclass(self.options, DrafterOptions):
@@ -110,7 +111,7 @@ class Drafter:
         return NodeKind(
             self.name,
             self.summary,
-            host=() if self.spans is None else (_keep(self.spans),),
+            host=self.host if self.spans is None else (*self.host, _keep(self.spans)),
             device=(_draft(self),),
             options=self.options,
         )

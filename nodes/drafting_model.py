@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from ..models.causal_lm import CausalLM
     from ..models.eagle import EagleHead
     from ..models.paged_cache import PagedCache
+    from ..models.translated import TranslatedLM
 
-M = TypeVar("M", bound="CausalLM | EagleHead")
+M = TypeVar("M", bound="CausalLM | TranslatedLM | EagleHead")
 
 
 def fitting(loaded: Resource[M]) -> Resource[M]:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from ..graph.node import State
 from ..graph.parameters import Resource, given, optional, read, settings, update
 from ..policies.acceptance import Acceptance
 from ..requests.limits import Limits
-from .drafter import Drafter, settled_spans
+from .drafter import Drafter, Propose, settled_spans
 from .drafting_model import cache_of, fitting
 from .options import DrafterOptions, ModelName
 from .values import (
@@ -70,25 +71,34 @@ FITTING_HEAD = fitting(HEAD)
 HEAD_KV = cache_of(FITTING_HEAD)
 
 
-def propose(
-    inputs: Inputs | None = read(INPUTS),
-    sampled: Sampled | None = read(SAMPLED),
-    hidden: Tensor | None = read(HIDDEN),
-    draft_kv: PagedCache = update(HEAD_KV),
-    kept: Kept | None = optional(KEPT),
-    head: EagleHead = given(FITTING_HEAD),
-    rule: Acceptance = given(ACCEPTANCE),
-    vocab_size: int = given(VOCAB_SIZE),
-    limits: Limits = given(LIMITS),
-) -> Proposal | None:
-    """Drafts that continue the sampled tokens. `hidden[T, F]` as the head wants them."""
-    from .ops import draft_eagle
+def proposing(head: Resource[EagleHead], head_kv: State[PagedCache]) -> Propose:
+    """What a drafter with such a head does, whose keys and values are in `head_kv`."""
 
-    if inputs is None or hidden is None:
-        return None
-    return draft_eagle.propose(
-        head, inputs, sampled, hidden, draft_kv, kept, rule, vocab_size, limits.context_length
-    )
+    def propose(
+        inputs: Inputs | None = read(INPUTS),
+        sampled: Sampled | None = read(SAMPLED),
+        hidden: Tensor | None = read(HIDDEN),
+        draft_kv: PagedCache = update(head_kv),
+        kept: Kept | None = optional(KEPT),
+        head: EagleHead = given(head),
+        rule: Acceptance = given(ACCEPTANCE),
+        vocab_size: int = given(VOCAB_SIZE),
+        limits: Limits = given(LIMITS),
+    ) -> Proposal | None:
+        """Drafts that continue the sampled tokens. `hidden[T, F]` as the head wants them."""
+        from .ops import draft_eagle
+
+        if inputs is None or hidden is None:
+            return None
+        return draft_eagle.propose(
+            head, inputs, sampled, hidden, draft_kv, kept, rule, vocab_size, limits.context_length
+        )
+
+    return propose
+
+
+propose = proposing(FITTING_HEAD, HEAD_KV)
+"""What `eagle` and `eagle3` do."""
 
 
 KIND = Drafter(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..requests.table import RequestTable
     from .data import (
         DraftTable,
+        EndedRequests,
         FilledMask,
         HostDrafts,
         HostSampled,
@@ -314,6 +315,10 @@ def _new_kept(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE))
     return pinned(_most_kept(sizes), device=device)
 
 
+def _nothing() -> tuple[()]:
+    return ()
+
+
 BATCH: Value[StepBatch] = Value("batch", across="same")
 """The rows of the step, as scheduled."""
 STAGING: Value[StagedStep | None, Staging] = Value(
@@ -374,5 +379,7 @@ KEPT: Value[Kept | None, Tensor] = Value(
     "kept", "pinned", "slots", size=_kept_bytes, allocate=_new_kept
 )
 """Which tokens of a drafter's first pass are real, where its batches are not padded."""
-SETTLED: Value[SettledRows] = Value("settled", across="same")
+SETTLED: Value[SettledRows] = Value("settled", across="same", first=_nothing)
 """What each request got from the step."""
+ENDED: Value[EndedRequests] = Value("ended", across="same", first=_nothing)
+"""The outputs of requests that ended in the step."""

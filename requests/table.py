@@ -105,6 +105,7 @@ class RequestTable:
         self.steps = 0  # steps with at least one row
         self.preemptions = 0
         self.finished = 0  # requests that have ended, however
+        self.newest = -1  # the highest number of a request that has arrived
         self._turn = 0
         self._step = -1
         self._rest = max(1, *slot_leases.values(), *block_leases.values())
@@ -313,6 +314,7 @@ class RequestTable:
         self._open, self._left, arrived, cancelled = self.inbox.take(self._step)
         for request in arrived:
             self._census = None
+            self.newest = max(self.newest, request.uid)
             request.arrive()
             if request.grammar is not None:
                 self.grammars.enter(request.uid, request.grammar)
@@ -446,10 +448,13 @@ class RequestTable:
         self._untold.append(request)
         self.requests.pop(request.uid, None)
 
-    def tell_ended(self) -> None:
-        """Deliver the output of each request that has ended since the last time."""
+    def tell_ended(self) -> list[Request]:
+        """Deliver the output of each request that has ended since the last time; who they are."""
+        told: list[Request] = []
         while self._untold:
-            self._untold.pop(0).tell_end()
+            told.append(self._untold.pop(0))
+            told[-1].tell_end()
+        return told
 
     def find(self, uid: int) -> Request:
         """A request that has not ended, or that a step in flight still carries.

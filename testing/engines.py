@@ -26,6 +26,8 @@ from ..models.tokenizer import StreamDecoder
 from ..nodes.draft_model import DRAFT_MODEL
 from ..nodes.eagle import HEAD
 from ..nodes.links import Links
+from ..nodes.medusa import MEDUSA
+from ..nodes.mtp import MTP
 from ..nodes.values import LINKS
 from ..policies.chosen import Policies
 from ..requests.request import Request, SamplingParams
@@ -34,9 +36,9 @@ from ..requests.table import Limits
 from ..serving.engine import Engine
 from ..serving.pipeline import compiled
 from ..structured.xgrammar_backend import XGrammarBackend
-from .models import tiny_model, tiny_tokenizer
+from .models import tiny_eagle, tiny_medusa, tiny_model, tiny_mtp, tiny_tokenizer
 
-Method = Literal["draft_model", "eagle", "eagle3", "ngram"]
+Method = Literal["draft_model", "eagle", "eagle3", "mtp", "medusa", "ngram", "suffix"]
 
 VOCAB = 320
 EOS = 0
@@ -130,10 +132,12 @@ def tiny_engine(
     drafter_context: int | None = None,
     settings: Mapping[str, Any] | None = None,
     links: Links | None = None,
+    resources: Mapping[Resource[Any], object] | None = None,
 ) -> Engine:
     """An engine of that configuration, on the same weights for every configuration.
 
-    `settings`: changes to its pipeline, as `{"nodes.draft.stream": "draft"}`. With `links` it has
+    `settings`: changes to its pipeline, as `{"nodes.draft.stream": "draft"}`. `resources` take the
+    place of its own. With `links` it has
     one stage of the model. Raises `GraphError`
     or `EngineError` for a configuration of which there is no plan.
     """
@@ -146,10 +150,14 @@ def tiny_engine(
             draft.config.max_position_embeddings = drafter_context
         brought[DRAFT_MODEL] = CausalLM.wrap(draft, invariant=config.invariant)
     elif config.draft_tokens and (config.method == "eagle" or config.method == "eagle3"):
-        from .models import tiny_eagle
-
         brought[HEAD] = tiny_eagle(
             target, config.method, invariant=config.invariant, context=drafter_context
+        )
+    elif config.draft_tokens and config.method == "mtp":
+        brought[MTP] = tiny_mtp(target, invariant=config.invariant, context=drafter_context)
+    elif config.draft_tokens and config.method == "medusa":
+        brought[MEDUSA] = tiny_medusa(
+            target, config.draft_tokens, invariant=config.invariant, seed=1
         )
     pipeline = _pipeline(config, settings) if settings else tiny_pipeline(config)
     limits = Limits(
@@ -167,7 +175,7 @@ def tiny_engine(
         if links is None
         else StageLM(target, links.stage, invariant=config.invariant),
         limits,
-        resources=brought,
+        resources={**brought, **(resources or {})},
         policies=config.policies,
         prefix_cache=config.prefix_cache,
         executor=config.executor,

@@ -31,6 +31,8 @@ from transformers import (
 from ..models.causal_lm import CausalLM
 from ..models.eagle import EagleHead
 from ..models.eagle_network import EagleConfig, EagleNetwork
+from ..models.medusa import MedusaHeads, MedusaNetwork
+from ..models.mtp_network import MtpNetwork
 
 SIZE: dict[str, Any] = {
     "vocab_size": 96,
@@ -193,6 +195,54 @@ def tiny_eagle(
         draft_ids,
         invariant=invariant,
     )
+
+
+def tiny_mtp(
+    target: PreTrainedModel,
+    *,
+    invariant: bool = False,
+    context: int | None = None,
+    seed: int = 0,
+) -> EagleHead:
+    """A module that predicts further tokens for a small model whose first layer decides most.
+
+    Untrained, as `tiny_eagle` is: it does to the next token what that layer does, and the target's
+    hidden states add little. The target may be wrapped in a `CausalLM` afterwards; weights are the
+    same for the same arguments.
+    """
+    size = int(target.config.hidden_size)
+    network = MtpNetwork(target, context=context)
+    embedding: Any = target.get_input_embeddings()
+    model: Any = target.model
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        scale = float(embedding.weight.pow(2).mean().sqrt())
+        mixed = torch.cat([scale * torch.eye(size), 0.05 * torch.randn(size, size)], dim=1)
+        network.eh_proj.weight.copy_(mixed)
+        network.layers[0].load_state_dict(model.layers[0].state_dict())
+        network.norm.load_state_dict(model.norm.state_dict())
+    return EagleHead(network, CausalLM.wrap(target, invariant=invariant, merge=None))
+
+
+def tiny_medusa(
+    target: PreTrainedModel, heads: int, *, invariant: bool = False, seed: int = 0
+) -> MedusaHeads:
+    """Untrained Medusa heads for a small model, each with an output layer of its own.
+
+    Few of their drafts are right. Weights are the same for the same arguments.
+    """
+    size, vocab = int(target.config.hidden_size), int(target.config.vocab_size)
+    network = MedusaNetwork(heads, 1, size, vocab)
+    output: Any = target.get_output_embeddings()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        for head in network:
+            assert isinstance(head, nn.Sequential)
+            for parameter in head[0].parameters():
+                parameter.normal_(std=0.02)
+            head[1].load_state_dict({"weight": output.weight})
+    wrapped = CausalLM.wrap(target, invariant=invariant)
+    return MedusaHeads(network, wrapped, own_output=True)
 
 
 def _carry_next_token(

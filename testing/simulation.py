@@ -111,7 +111,10 @@ def simulate_faults(seed: int) -> Report:
 def tiny_config(number: int) -> TinyConfig:
     """One of the engines that a seed may draw."""
     draw = Random(f"config {number}")
-    methods: Sequence[Method | None] = (None, "draft_model", "eagle", "eagle3", "ngram")
+    methods: Sequence[Method | None] = (
+        *(None, "draft_model", "eagle", "eagle3", "ngram"),
+        *("mtp", "medusa", "suffix"),
+    )
     method = methods[number % len(methods)]
     return TinyConfig(
         depth=draw.choice([1, 2, 2, 3]),

@@ -17,30 +17,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.eagle_network import EagleConfig, EagleNetwork
-from training.corpus import EXTRACTION, examples, story
-from training.evaluate import answer, encode
+from stepweave.models.mtp_network import MtpNetwork
+from training.corpus import examples
+from training.fitting import Fitted, evaluate, fit, load, parser_for
+from training.measuring import DRAFTS, Drafted
 from training.replacing import replacing
-from training.tokenizer import load_tokenizer
-from training.train import IGNORED, Batch, Encoder, batches, load_model, rate, sequences
+from training.train import IGNORED, Batch, Encoder
+from training.unrolling import embedding_of, read, unroll
 
 LAYERS = {"eagle": 2, "eagle3": 1}
 FEATURE_LAYERS = (1, 2, 4)
@@ -55,100 +54,6 @@ STATED = (
     *("rms_norm_eps", "bos_token_id", "eos_token_id", "pad_token_id"),
 )
 """What a head's `config.json` takes over from its shape."""
-
-DRAFTS = 3  # tokens of a draft that are measured
-
-
-# --- the head over whole sequences
-
-
-class Unrolled:
-    """Causal attention of a head that is fed its own outputs, for all starting points at once.
-
-    At step j, query t stands at position t + j. It sees the keys of step 0 at positions up to t,
-    and of every later step the one key of its own chain.
-    """
-
-    def __init__(self) -> None:
-        self.seen: dict[int, list[tuple[Tensor, Tensor]]] = {}
-
-    def __call__(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        layer = module.layer_idx
-        assert isinstance(layer, int)
-        steps = self.seen.setdefault(layer, [])
-        steps.append((key, value))
-        rows, heads, length, width = query.shape
-        query = query.view(rows, key.shape[1], -1, length, width) * width**-0.5
-        (first_key, first_value), *later = [
-            (k[:, :, None, :length], v[:, :, None, :length]) for k, v in steps
-        ]
-        future = torch.ones(length, length, dtype=torch.bool).triu(1)
-        scores = [(query @ first_key.transpose(-1, -2)).masked_fill(future, -torch.inf)]
-        scores += [(query * k).sum(-1, keepdim=True) for k, _ in later]
-        weights = torch.cat(scores, dim=-1).softmax(-1)
-        out = weights[..., :length] @ first_value
-        for step, (_, v) in enumerate(later):
-            out = out + weights[..., length + step, None] * v
-        return out.view(rows, heads, length, width).transpose(1, 2)
-
-
-def unroll(
-    network: EagleNetwork, embedding: Tensor, ids: Tensor, features: Tensor, steps: int
-) -> Iterator[Tensor]:
-    """Hidden states of each step: of step j, `[row, start, H]` for starts 0 … T - 2 - j.
-
-    `ids[row, T]`, `features[row, T, F]`. The state of step j at start t predicts token t + 2 + j;
-    the tokens between are those of `ids`, as if every draft before had been right.
-    """
-    hidden, attend = network.fuse(features), Unrolled()
-    for step in range(min(steps, ids.shape[1] - 1)):
-        starts = ids.shape[1] - 1 - step
-        following = functional.embedding(ids[:, 1 + step :], embedding)
-        positions = (torch.arange(starts) + step)[None]
-        angles = network.angles(hidden, positions)
-        hidden = network(following, hidden[:, :starts], angles, attend)
-        yield hidden
-
-
-# --- the target
-
-
-@contextmanager
-def streams(model: LlamaForCausalLM, layers: tuple[int, ...] | None) -> Iterator[list[Tensor]]:
-    """Collects, during a pass, what enters these layers; the last number is the final norm."""
-    taken: dict[int, Tensor] = {}
-    found: list[Tensor] = []
-    parts = [*model.model.layers, model.model.norm]
-
-    def hook(index: int) -> torch.utils.hooks.RemovableHandle:
-        def keep(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-            taken[index] = args[0]
-
-        part: nn.Module = parts[index]
-        return part.register_forward_pre_hook(keep)
-
-    handles = [hook(index) for index in layers or ()]
-    try:
-        yield found
-        found.extend(taken[index] for index in layers or ())
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@torch.no_grad()
-def read(
-    model: LlamaForCausalLM, ids: Tensor, layers: tuple[int, ...] | None
-) -> tuple[Tensor, Tensor]:
-    """What a head gets to see `[row, T, F]`, and the last hidden states `[row, T, H]`."""
-    with streams(model, layers) as found:
-        last: Tensor = model.model(input_ids=ids, use_cache=False).last_hidden_state
-    return (torch.cat(found, dim=-1) if found else last), last
-
-
-def embedding_of(target: LlamaForCausalLM) -> Tensor:
-    embedding: Tensor = target.model.embed_tokens.weight
-    return embedding
 
 
 # --- a new head
@@ -302,127 +207,21 @@ def loss_of(
 # --- measuring
 
 
-@dataclass
-class Conditional:
-    """Drafts tried and accepted per position of the draft, those before it being right."""
+def drafting(
+    network: EagleNetwork | MtpNetwork, target: LlamaForCausalLM, draft_ids: Tensor | None
+) -> Drafted:
+    """What a head drafts, to be measured."""
 
-    tried: list[int] = field(default_factory=lambda: [0] * DRAFTS)
-    right: list[int] = field(default_factory=lambda: [0] * DRAFTS)
-    steps: int = 0
-    tokens: int = 0
-
-    def replay(self, agrees: Tensor) -> None:
-        """Decode one answer. `agrees[start, draft]`: is that draft the target's own token?
-
-        A draft is only tried while all before it were right, and then it is a chain on the
-        target's own tokens: so agreement along those says what drafting would have done. Drafts
-        past the end of the answer are not counted.
-        """
-        rows: list[list[bool]] = agrees.tolist()
-        start = 0
-        while start < len(rows):
-            run = 0
-            while run < DRAFTS and start + run < len(rows):
-                self.tried[run] += 1
-                if not rows[start][run]:
-                    break
-                self.right[run] += 1
-                run += 1
-            self.steps += 1
-            self.tokens += run + 1
-            start += run + 1
-
-    def rates(self) -> list[float]:
-        return [right / max(1, tried) for right, tried in zip(self.right, self.tried, strict=True)]
-
-    def __add__(self, other: Conditional) -> Conditional:
-        return Conditional(
-            [a + b for a, b in zip(self.tried, other.tried, strict=True)],
-            [a + b for a, b in zip(self.right, other.right, strict=True)],
-            self.steps + other.steps,
-            self.tokens + other.tokens,
-        )
-
-
-@dataclass(frozen=True)
-class Continued:
-    """A held-out prompt and the target's greedy answer to it."""
-
-    kind: str  # extraction or story
-    form: str  # completion or chat
-    prompt: Tensor
-    answer: Tensor
-
-
-def continued(
-    target: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    prompts: int,
-    stories: int,
-    seed: int,
-    limit: int = 200,
-) -> list[Continued]:
-    """The target's greedy answers to prompts of held-out words, every other one as a chat."""
-    wanted = [
-        *(
-            ("extraction", each)
-            for each in islice(examples(seed, EXTRACTION, held_out=True), prompts)
-        ),
-        *(
-            ("story", each)
-            for each in islice(examples(seed + 1, {story: 1}, held_out=True), stories)
-        ),
-    ]
-    found = []
-    for number, (kind, example) in enumerate(wanted):
-        chat = number % 2 == 1
-        prompt = encode(tokenizer, example, chat)
-        form = "chat" if chat else "completion"
-        found.append(Continued(kind, form, prompt, answer(target, prompt, limit)))
-    return found
-
-
-@torch.no_grad()
-def measure(
-    network: EagleNetwork,
-    target: LlamaForCausalLM,
-    draft_ids: Tensor | None,
-    texts: list[Continued],
-) -> dict[str, Conditional]:
-    """Acceptance by kind of prompt and by form, and of all."""
-    found = {name: Conditional() for name in ("extraction", "story", "completion", "chat", "all")}
-    for text in texts:
-        ids = torch.cat((text.prompt, text.answer))[None]
+    def drafted(ids: Tensor) -> Iterator[Tensor]:
         features, _ = read(target, ids, network.config.feature_layers)
-        # The first draft is of the second answer token: the first is what the target just said.
-        begin, starts = len(text.prompt) - 1, len(text.answer) - 1
-        agrees = torch.zeros(starts, DRAFTS, dtype=torch.bool)
-        states = unroll(network, embedding_of(target), ids, features, DRAFTS)
-        for draft, hidden in enumerate(states):
-            if network.config.style == "eagle3":
-                drafted = network.read_out(hidden).argmax(-1)
-                drafted = drafted if draft_ids is None else draft_ids[drafted]
+        for hidden in unroll(network, embedding_of(target), ids, features, DRAFTS):
+            if network.config.shares_output:
+                yield functional.linear(hidden, target.lm_head.weight).argmax(-1)
             else:
-                drafted = functional.linear(hidden, target.lm_head.weight).argmax(-1)
-            said = ids[0, begin + 2 + draft :]
-            agrees[: len(said), draft] = drafted[0, begin : begin + len(said)] == said
-        result = Conditional()
-        result.replay(agrees)
-        for name in (text.kind, text.form, "all"):
-            found[name] += result
-    return found
+                tokens = network.read_out(hidden).argmax(-1)
+                yield tokens if draft_ids is None else draft_ids[tokens]
 
-
-def table(found: dict[str, Conditional]) -> str:
-    """Markdown: a row per kind of prompt."""
-    lines = [
-        "| prompts | 1st | 2nd | 3rd | tokens per step |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
-    for name, each in found.items():
-        rates = " | ".join(f"{rate:.1%}".replace("%", " %") for rate in each.rates())
-        lines.append(f"| {name} | {rates} | {each.tokens / max(1, each.steps):.2f} |")
-    return "\n".join(lines)
+    return drafted
 
 
 # --- files
@@ -460,15 +259,10 @@ def export(network: EagleNetwork, draft_ids: Tensor | None, out: Path) -> None:
 
 
 def train(args: argparse.Namespace) -> None:
-    torch.manual_seed(args.seed)
-    torch.set_num_threads(1)
-    tokenizer = load_tokenizer(args.target)
-    encoder = Encoder(tokenizer)
-    target = load_model(args.target)
-    target.requires_grad_(False)
+    target, tokenizer = load(args)
     draft_ids = None
     if args.style == "eagle3":
-        draft_ids = draft_vocabulary(encoder, args.seed, args.draft_vocab)
+        draft_ids = draft_vocabulary(Encoder(tokenizer), args.seed, args.draft_vocab)
     network = new_head(target, draft_ids)
     recipe = Recipe(
         args.style,
@@ -476,82 +270,38 @@ def train(args: argparse.Namespace) -> None:
         NOISE[args.style] if args.noise is None else args.noise,
         args.cross_entropy,
     )
-    texts = continued(target, tokenizer, args.probe, args.probe // 4, seed=2026)
-    decayed = [p for p in network.parameters() if p.ndim > 1]
-    plain = [p for p in network.parameters() if p.ndim < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}],
-        lr=args.lr,
-        betas=(0.9, 0.98),
-        fused=True,
-    )
-    rng = random.Random(args.seed)
-    stream = batches(
-        sequences(encoder, examples(args.seed + 3), rng, args.long), rng, args.batch, 1024
-    )
-    seen, step, losses = 0, 0, [0.0]
-    began = reported = time.monotonic()
-    print(f"parameters {sum(p.numel() for p in network.parameters()):,}", flush=True)
-    while seen < args.tokens:
-        batch = next(stream)
-        for group in optimizer.param_groups:
-            group["lr"] = rate(seen / args.tokens, seen / args.warm_up, args.lr)
-        loss = loss_of(network, target, batch, draft_ids, recipe)
-        torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-        seen, step = seen + batch.ids.numel(), step + 1
-        now = time.monotonic()
-        if now - reported > args.report_s or seen >= args.tokens:
-            rates = measure(network, target, draft_ids, texts)["all"].rates()
-            print(
-                f"step {step} tokens {seen:,} seconds {now - began:.0f} "
-                f"loss {sum(losses[-50:]) / len(losses[-50:]):.4f} "
-                f"accepted {' '.join(f'{rate:.3f}' for rate in rates)}",
-                flush=True,
-            )
-            export(network, draft_ids, args.out)
-            reported = time.monotonic()
+
+    def loss(batch: Batch) -> Tensor:
+        return loss_of(network, target, batch, draft_ids, recipe)
+
+    drafted = drafting(network, target, draft_ids)
+    fitted = Fitted(network, loss, drafted, lambda: export(network, draft_ids, args.out))
+    fit(args, target, tokenizer, fitted)
 
 
-def evaluate(args: argparse.Namespace) -> None:
-    """Print the table of a written head, on seeds that training did not report."""
-    torch.set_num_threads(1)
-    tokenizer, target = load_tokenizer(args.target), load_model(args.target)
-    head = EagleHead.load(args.out, CausalLM.load(args.target, invariant=False))
-    texts = continued(target, tokenizer, args.prompts, args.stories, args.eval_seed)
-    print(table(measure(head.network, target, head.draft_ids, texts)))
+def written(args: argparse.Namespace) -> Callable[[LlamaForCausalLM], Drafted]:
+    """What the head that was written drafts."""
+
+    def drafted_by(target: LlamaForCausalLM) -> Drafted:
+        head = EagleHead.load(args.out, CausalLM.load(args.target, invariant=False))
+        return drafting(head.network, target, head.draft_ids)
+
+    return drafted_by
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Train an EAGLE head for a target; with --evaluate, only measure one.",
-        epilog="example: python -m training.eagle --style eagle3 --out models/embedded/eagle3",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    example = "python -m training.eagle --style eagle3 --out models/embedded/eagle3"
+    parser = parser_for("an EAGLE head", example)
     parser.add_argument("--style", choices=tuple(STEPS), default="eagle3")
-    parser.add_argument("--target", type=Path, default=Path("models/embedded/target"))
-    parser.add_argument("--out", type=Path, required=True, help="head folder to write or measure")
-    parser.add_argument("--tokens", type=int, default=1_000_000, help="tokens to train on")
-    parser.add_argument("--batch", type=int, default=1024, help="tokens per optimizer step")
-    parser.add_argument("--long", type=float, default=0.05, help="share of chats of many turns")
-    parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--warm-up", type=int, default=20_000, help="tokens until the peak rate")
     parser.add_argument("--steps", type=int, help="steps unrolled; by default 3, or 1 for eagle")
     parser.add_argument("--noise", type=float, help="uniform; by default 0, or 0.1 for eagle")
     parser.add_argument("--cross-entropy", type=float, default=1.0, help="its weight, for eagle")
     parser.add_argument("--draft-vocab", type=int, default=704, help="its size, for eagle3")
-    parser.add_argument("--probe", type=int, default=24, help="held-out prompts per report")
-    parser.add_argument("--report-s", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--evaluate", action="store_true", help="train nothing; print a table")
-    parser.add_argument("--prompts", type=int, default=200, help="extractions to evaluate on")
-    parser.add_argument("--stories", type=int, default=50, help="stories to evaluate on")
-    parser.add_argument("--eval-seed", type=int, default=4052)
     args = parser.parse_args()
-    (evaluate if args.evaluate else train)(args)
+    if args.evaluate:
+        evaluate(args, written(args))
+    else:
+        train(args)
 
 
 if __name__ == "__main__":

@@ -38,8 +38,9 @@ to make one in [Write a node kind](../how-to/write-a-node-kind.md).
 FEATURES = {
     "bitmask": "`bitmask`",
     "draft": "a drafter",
-    "head": "`eagle` or `eagle3`",
-    "draws": "`acceptance: rejection` (except `ngram`)",
+    "suffix": "`suffix`",
+    "head": "a drafter that reads hidden states",
+    "draws": "`acceptance: rejection` (except `ngram` and `suffix`)",
     "d2h_counts": "`d2h_counts`",
     "swap": "`swap`",
     "cached": "a drafter with a model",
@@ -61,16 +62,17 @@ def variants() -> Mapping[Settings, StepGraph]:
     """The decode step with every combination of settings that changes what nodes declare."""
     found: dict[Settings, StepGraph] = {}
     choices = [("none", "coupled", False)]
-    choices += product(
-        ("draft_model", "eagle", "eagle3", "ngram"), ("coupled", "rejection"), (False, True)
-    )
+    heads, looking = ("eagle", "eagle3", "mtp", "medusa"), ("ngram", "suffix")
+    choices += product(("draft_model", *heads, *looking), ("coupled", "rejection"), (False, True))
     for swaps, masks, (drafter, acceptance, counts) in product(
         (False, True), (False, True), choices
     ):
         if swaps and (acceptance, counts) != ("coupled", False):
             continue  # it copies the caches, whoever writes them
-        if drafter == "ngram" and (acceptance, counts) != ("coupled", False):
+        if drafter in looking and (acceptance, counts) != ("coupled", False):
             continue  # it draws nothing, and computes no batches that could be padded
+        if drafter == "medusa" and counts:
+            continue  # it computes no such batches
         changed = {"policies.acceptance": acceptance}
         has = set()
         if swaps:
@@ -82,8 +84,8 @@ def variants() -> Mapping[Settings, StepGraph]:
         if drafter != "none":
             changed["nodes.draft"] = f"{{kind: {drafter}, before: d2h_copy}}"
             has |= {"draft", drafter}
-            has |= {"cached"} if drafter != "ngram" else set()
-            has |= {"head"} if drafter.startswith("eagle") else set()
+            has |= {"cached"} if drafter not in (*looking, "medusa") else set()
+            has |= {"head"} if drafter in heads else set()
             has |= {"draws"} if acceptance == "rejection" else set()
         if counts:
             changed["nodes.d2h_counts.after"] = "sample"

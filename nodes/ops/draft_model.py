@@ -8,13 +8,14 @@ from torch import Tensor
 from ...models.attention import AttentionBatch
 from ...models.causal_lm import CausalLM
 from ...models.paged_cache import PagedCache
+from ...models.translated import TranslatedLM
 from ...policies.acceptance import Acceptance
 from ..data import Inputs, Kept, Proposal, Sampled
 from .places import cache_slots_of
 from .proposal import FirstPass, chain
 
 
-def follow_prompts(drafter: CausalLM, inputs: Inputs, cache: PagedCache) -> None:
+def follow_prompts(drafter: CausalLM | TranslatedLM, inputs: Inputs, cache: PagedCache) -> None:
     """Give the drafter the prompt chunks of this step."""
     lens = inputs.query_lens[inputs.decodes :]
     if not lens:
@@ -34,7 +35,7 @@ def follow_prompts(drafter: CausalLM, inputs: Inputs, cache: PagedCache) -> None
 
 
 def propose(
-    drafter: CausalLM,
+    drafter: CausalLM | TranslatedLM,
     inputs: Inputs,
     sampled: Sampled,
     cache: PagedCache,

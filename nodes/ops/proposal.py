@@ -6,7 +6,7 @@ A row that cannot be drafted for gets −1, an explicit none; a skipped step cha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -191,6 +191,30 @@ def chain(
             log_probs.append(drawn_from)
     return Proposal(
         torch.stack(tokens, dim=1), valid, torch.stack(log_probs, dim=1) if log_probs else None
+    )
+
+
+def at_once(
+    rule: Acceptance,
+    vocab_size: int,
+    sample: SampleRows,
+    logits: Sequence[Tensor],
+    positions: Tensor,
+) -> Proposal:
+    """Drafts that do not depend on each other, each of the next of the `logits[S, V]`.
+
+    The first are of the token that is two behind the hidden states at `positions[S]`, since the
+    next was sampled from these. Tokens are chosen as by `chain`. Raises nothing of its own.
+    """
+    chosen = [
+        _choose(rule, sample, each[:, :vocab_size], positions, ahead)
+        for ahead, each in enumerate(logits, start=2)
+    ]
+    drawn_from = [each for _, each in chosen if each is not None]
+    return Proposal(
+        torch.stack([token for token, _ in chosen], dim=1),
+        None,
+        torch.stack(drawn_from, dim=1) if drawn_from else None,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...requests.batch import StepBatch
 from ...requests.request import Request
 from ...requests.table import RequestTable
-from ..data import HostSampled, SettledRow, SettledRows
+from ..data import EndedRequest, EndedRequests, HostSampled, SettledRow, SettledRows
 from .host_copies import logprob_of
 from .masks import MatcherTable
 from .transfer import packed
@@ -94,8 +94,8 @@ def _prompt_logprobs(table: RequestTable, batch: StepBatch, sampled: HostSampled
             predicted += 1
 
 
-def finish(table: RequestTable, settled: SettledRows) -> None:
-    """Text, streaming, counts, and the end of what ended."""
+def finish(table: RequestTable, settled: SettledRows) -> EndedRequests:
+    """Text, streaming, counts, and the end of what ended: the outputs of those that came to it."""
     for each in settled:
         request = table.find(each.uid)
         try:
@@ -104,7 +104,13 @@ def finish(table: RequestTable, settled: SettledRows) -> None:
             table.finish(request, "error", f"{type(failure).__name__}: {failure}")
         else:
             request.tell(text, tokens)
-    table.tell_ended()  # here, since a request cancelled meanwhile has all its text only now
+    newest = table.newest  # before anybody is told, who may then ask for more
+    # Here, since a request cancelled meanwhile has all its text only now.
+    return tuple(
+        EndedRequest(tuple(request.output_ids), newest)
+        for request in table.tell_ended()
+        if request.finish_reason in ("stop", "length")
+    )
 
 
 def _take_in(table: RequestTable, request: Request, each: SettledRow) -> tuple[str, int]:
@@ -124,24 +130,26 @@ def _take_in(table: RequestTable, request: Request, each: SettledRow) -> tuple[s
     return text, kept
 
 
-def finish_requests(table: RequestTable, settled: SettledRows, step: int) -> None:
+def finish_requests(table: RequestTable, settled: SettledRows, step: int) -> EndedRequests:
     """`finish`, and what it came to for whoever compares it or looks on."""
     found = [table.find(each.uid) for each in settled] if table.witness is not None else []
-    _finish_and_count(table, settled, step)
+    ended = _finish_and_count(table, settled, step)
     if table.witness is not None and found:
         said = tuple((r.uid, r.finish_reason, r.error, len(r.output_ids)) for r in found)
         table.witness.noted(step, "finish of commit", said)
+    return ended
 
 
-def _finish_and_count(table: RequestTable, settled: SettledRows, step: int) -> None:
+def _finish_and_count(table: RequestTable, settled: SettledRows, step: int) -> EndedRequests:
     if table.counts is None:
         return finish(table, settled)
     totals = table.totals
     tokens, drafted, accepted = totals.tokens, totals.drafted, totals.accepted
-    finish(table, settled)
+    ended = finish(table, settled)
     table.counts.settled(
         step,
         tokens=totals.tokens - tokens,
         drafted=totals.drafted - drafted,
         accepted=totals.accepted - accepted,
     )
+    return ended

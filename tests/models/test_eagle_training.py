@@ -12,8 +12,10 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.eagle_network import EagleConfig, EagleNetwork
 from stepweave.testing.models import tiny_model
-from training.eagle import Conditional, export, new_head, read, table, unroll
+from training.eagle import export, new_head
+from training.measuring import Conditional, table
 from training.train import load_model
+from training.unrolling import read, unroll
 
 TARGET = Path(__file__).parents[2] / "models" / "embedded" / "target"
 

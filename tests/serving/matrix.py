@@ -24,7 +24,10 @@ from stepweave.testing.engines import (
 )
 from tests.serving.reference import Expected, expected
 
-METHODS: tuple[Method | None, ...] = (None, "draft_model", "eagle", "eagle3", "ngram")
+METHODS: tuple[Method | None, ...] = (
+    *(None, "draft_model", "eagle", "eagle3", "mtp"),
+    *("medusa", "ngram", "suffix"),
+)
 DEPTHS = (1, 2, 3)
 
 SCHEMA = GrammarSpec.from_request(

@@ -35,8 +35,8 @@ from stepweave.testing.engines import (
 )
 from tests.shares import one_in
 
-WITH_WEIGHTS: list[Method] = ["draft_model", "eagle", "eagle3"]
-METHODS: list[Method] = [*WITH_WEIGHTS, "ngram"]
+WITH_WEIGHTS: list[Method] = ["draft_model", "eagle", "eagle3", "mtp", "medusa"]
+METHODS: list[Method] = [*WITH_WEIGHTS, "ngram", "suffix"]
 BASE = TinyConfig(draft_tokens=3)
 ASKED = [
     SamplingParams(max_tokens=20),
@@ -65,7 +65,7 @@ def test_drafters_with_weights_get_some_drafts_accepted_and_not_all(method: Meth
     assert engine.totals.steps < sum(map(len, tokens))
 
 
-@pytest.mark.parametrize("method", ["draft_model", "eagle", "eagle3"])
+@pytest.mark.parametrize("method", ["draft_model", "eagle", "eagle3", "mtp"])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_leaving_refused_tokens_out_of_the_batch_changes_no_draft(
     method: Method, depth: int

@@ -24,6 +24,7 @@ DRAFTERS = {
     "eagle": TinyConfig(draft_tokens=2, method="eagle"),
     "model": TinyConfig(draft_tokens=3, method="draft_model"),
     "ngram": TinyConfig(draft_tokens=3, method="ngram"),
+    "suffix": TinyConfig(draft_tokens=3, method="suffix"),
 }
 RUNS = ((1, "serial"), (2, "threads"), (3, "threads"))
 ROOM: dict[str, Any] = {"num_blocks": 10, "max_rows": 3}  # of 4 tokens; three rows need more

@@ -1,4 +1,4 @@
-"""medusa: a drafter with weights of its own, small heads on the target's last hidden state.
+"""leap: a drafter with weights of its own, small heads on the target's last hidden state.
 
 The hidden state from which the target reads token t + 1 also says something of the tokens after it
 (Cai et al. 2024, arXiv:2401.10774). Head i is a linear layer that turns this state into a guess of
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from stepweave.nodes import CausalLM, Inputs, Proposal, Sampled
 
 
-class MedusaOptions(DrafterOptions):
+class LeapOptions(DrafterOptions):
     """What a pipeline file may say of the drafter."""
 
-    weights: str = Field(description="The heads: a safetensors file, see `medusa_training.py`.")
+    weights: str = Field(description="The heads: a safetensors file, see `leap_training.py`.")
 
 
 def load(
-    chosen: MedusaOptions = settings(MedusaOptions), target: CausalLM = given(TARGET)
+    chosen: LeapOptions = settings(LeapOptions), target: CausalLM = given(TARGET)
 ) -> nn.ModuleList:
     """The heads, each from `[N, H]` to logits `[N, V]`. Raises `ValueError` for a wrong file."""
     from safetensors import SafetensorError
@@ -73,7 +73,7 @@ def load(
     return fitted(heads, target)
 
 
-HEADS: Resource[nn.ModuleList] = Resource("medusa_heads", load)
+HEADS: Resource[nn.ModuleList] = Resource("leap_heads", load)
 """A head for each draft of a row."""
 
 
@@ -99,8 +99,8 @@ def propose(
 
 
 DRAFTER = Drafter(
-    "medusa",
+    "leap",
     "propose k tokens per row with k heads on the target's last hidden state",
     propose,
-    options=MedusaOptions,
+    options=LeapOptions,
 )

@@ -1,6 +1,6 @@
-"""Fit the heads of `medusa` to a model, on texts that it writes itself, by least squares.
+"""Fit the heads of `leap` to a model, on texts that it writes itself, by least squares.
 
-    python -m medusa_training heads.safetensors --heads 4
+    python -m leap_training heads.safetensors --heads 4
 
 The model is read through transformers; half a minute for the model that Stepweave ships.
 """
@@ -70,7 +70,7 @@ def train(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Fit the heads of medusa to a model.")
+    parser = argparse.ArgumentParser(description="Fit the heads of leap to a model.")
     parser.add_argument("path")
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--heads", type=int, default=4)

@@ -28,7 +28,7 @@ from stepweave.serving.pipeline import step_graph
 from tests.installed import ROOT, installed
 from tests.policies import test_contracts as contracts
 
-MEDUSA = ROOT / "examples" / "medusa"
+PACKAGE = ROOT / "examples" / "leap"
 PIPELINES = [name for name in shipped() if isinstance(load_config(name), PipelineConfig)]
 RUNS = [
     each
@@ -47,7 +47,7 @@ check: {check}
 policies:
   acceptance: {{kind: among_best, best: 2}}
 nodes:
-  draft: {{kind: medusa, after: sample, weights: {weights}, tokens: 3}}
+  draft: {{kind: leap, after: sample, weights: {weights}, tokens: 3}}
   damp: {{kind: damp_repeats, after: forward, strength: 0.4}}
   sample: {{reads: {{logits: damped}}}}
 """
@@ -64,16 +64,16 @@ Said = list[tuple[tuple[int, ...], int, int]]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _medusa(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with installed(MEDUSA, tmp_path_factory.mktemp("site")):
+def _leap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with installed(PACKAGE, tmp_path_factory.mktemp("site")):
         yield
 
 
 @pytest.fixture(scope="module")
-def heads(tmp_path_factory: pytest.TempPathFactory, _medusa: None) -> Path:
+def heads(tmp_path_factory: pytest.TempPathFactory, _leap: None) -> Path:
     """What the package's own script writes, from little text."""
     path = tmp_path_factory.mktemp("heads") / "heads.safetensors"
-    importlib.import_module("medusa_training").train(path, heads=3, count=6, length=48)
+    importlib.import_module("leap_training").train(path, heads=3, count=6, length=48)
     return path
 
 
@@ -192,7 +192,7 @@ def test_damping_acts_and_is_the_same_with_drafts_and_without(tmp_path: Path, he
 
 
 def test_a_window_position_is_damped_as_if_the_drafts_before_it_were_accepted() -> None:
-    damping = importlib.import_module("medusa_damping")
+    damping = importlib.import_module("leap_damping")
     history = SimpleNamespace(tokens=torch.tensor([[9, 9, 9, 9], [1, 2, 2, 0]], dtype=torch.int32))
     counted = damping.Counts(
         counts=torch.full((2, 4), 7.0), end=torch.tensor([0, 9]), generation=torch.tensor([0, 3])

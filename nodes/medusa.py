@@ -1,0 +1,76 @@
+"""medusa: propose tokens with Medusa heads, each of which guesses one token further ahead.
+
+All read the hidden state from which the newest token was sampled, so they draft in parallel: a
+draft does not depend on those before it. See `models/medusa.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ..graph.parameters import Resource, given, read, settings
+from ..policies.acceptance import Acceptance
+from .drafter import Drafter
+from .eagle import HeadOptions
+from .options import ModelName
+from .values import ACCEPTANCE, HIDDEN, INPUTS, LOADING, SAMPLED, TARGET, VOCAB_SIZE
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..models.causal_lm import CausalLM
+    from ..models.loading import Loading
+    from ..models.medusa import MedusaHeads
+    from .data import Inputs, Proposal, Sampled
+
+
+class MedusaOptions(HeadOptions):
+    """Options of Medusa heads."""
+
+    model: ModelName = Field(
+        default="embedded-medusa",
+        description="The heads: a directory, or a hub name. Default: those of the embedded model.",
+    )
+
+
+def _load(
+    chosen: MedusaOptions = settings(MedusaOptions),
+    target: CausalLM = given(TARGET),
+    loading: Loading = given(LOADING),
+) -> MedusaHeads:
+    return loading.medusa_heads(chosen.model, target, least=chosen.tokens)
+
+
+MEDUSA: Resource[MedusaHeads] = Resource("medusa_heads", _load)
+"""A head for each draft of a row."""
+
+
+def propose(
+    inputs: Inputs | None = read(INPUTS),
+    sampled: Sampled | None = read(SAMPLED),
+    hidden: Tensor | None = read(HIDDEN),
+    heads: MedusaHeads = given(MEDUSA),
+    rule: Acceptance = given(ACCEPTANCE),
+    vocab_size: int = given(VOCAB_SIZE),
+) -> Proposal | None:
+    """A draft from each head, for the places after the token that was just sampled."""
+    from .ops.proposal import at_once
+
+    sample = None if inputs is None else inputs.sample
+    if sample is None or sampled is None or hidden is None or sample.draft_width == 0:
+        return None
+    newest = sampled.counts - 1  # the window position whose logits gave the newest token
+    states = hidden.index_select(0, sample.logit_index.gather(1, newest[:, None])[:, 0])
+    logits = heads.guesses(states, sample.draft_width)
+    return at_once(rule, vocab_size, sample, logits, sample.window_start + newest)
+
+
+KIND = Drafter(
+    "medusa",
+    "propose k tokens per row with k Medusa heads on the target's last hidden state, in parallel",
+    propose,
+    options=MedusaOptions,
+    draws=True,
+)

@@ -1,0 +1,61 @@
+"""mtp: propose tokens with a module that was trained with the target to predict further tokens.
+
+Its input at position p is the target's last hidden state of token p and the token at p + 1, so it
+runs as an EAGLE head does (`eagle.py`): over the tokens of the step, shifted by one, then over its
+own guesses, with the one module for every draft. See `models/mtp_network.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ..graph.parameters import Resource, given, settings
+from .drafter import Drafter, settled_spans
+from .drafting_model import cache_of, fitting
+from .eagle import proposing
+from .options import DrafterOptions, ModelName
+from .values import LOADING, TARGET
+
+if TYPE_CHECKING:
+    from ..models.causal_lm import CausalLM
+    from ..models.eagle import EagleHead
+    from ..models.loading import Loading
+
+
+EMBEDDED_MODULE = "embedded-mtp"
+"""The name of the module that ships, for the embedded model."""
+
+
+class MtpOptions(DrafterOptions):
+    """Options of a module that predicts further tokens."""
+
+    model: ModelName | None = Field(
+        default=None,
+        description="The module: a directory, or a hub name. null: that in the target's own "
+        f"checkpoint. That of the embedded model is `{EMBEDDED_MODULE}`.",
+    )
+
+
+def _load(
+    chosen: MtpOptions = settings(MtpOptions),
+    target: CausalLM = given(TARGET),
+    loading: Loading = given(LOADING),
+) -> EagleHead:
+    return loading.mtp_head(chosen.model, target)
+
+
+MTP: Resource[EagleHead] = Resource("mtp_module", _load)
+"""The module."""
+FITTING_MTP = fitting(MTP)
+MTP_KV = cache_of(FITTING_MTP)
+
+KIND = Drafter(
+    "mtp",
+    "propose k tokens per row with a module that the target was trained with (MTP)",
+    proposing(FITTING_MTP, MTP_KV),
+    options=MtpOptions,
+    draws=True,
+    spans=settled_spans,
+)

@@ -1,0 +1,153 @@
+"""suffix: propose what followed the row's last tokens earlier, in its text and in earlier outputs.
+
+Suffix decoding (arXiv:2411.04975) looks texts up that only the host has room for. So while the
+target runs, a host op prepares how each row's settled text may go on, in several ways; when tokens
+are sampled, a device op follows the way that begins with them. Nothing waits for the host to know
+what was sampled, and the plan shows what hides the look-up: it comes after the commit of the step
+before, and before the drafter of its own step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ..graph.declare import op
+from ..graph.node import State, Value
+from ..graph.parameters import buffer, given, read, settings, update
+from .drafter import Drafter
+from .options import DrafterOptions
+from .sizes import Sizes
+from .values import BATCH, DEVICE, ENDED, INPUTS, SAMPLED, SETTLED, SIZES
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from ..requests.batch import StepBatch
+    from ..sampling.suffixes import Outputs, Search
+    from .data import EndedRequest, Inputs, Proposal, Sampled, SettledRows
+    from .ops.look_up import RowTexts
+
+WAYS = 4
+"""Ways in which a row's text may go on that are prepared, each of another next token."""
+
+
+class SuffixOptions(DrafterOptions):
+    """Options of a drafter that looks the end of the text up, in it and in earlier outputs."""
+
+    shortest: int = Field(
+        default=2, ge=1, le=16, description="Tokens of the shortest suffix that is looked up."
+    )
+    longest: int = Field(
+        default=32,
+        ge=1,
+        le=256,
+        description="Tokens of a suffix that are compared: longer ones count as equally long.",
+    )
+    places: int = Field(
+        default=16,
+        ge=1,
+        le=256,
+        description="Newest places at which a suffix has stood that are looked at, of the text "
+        "and of earlier outputs each.",
+    )
+    remembered: int = Field(
+        default=200_000,
+        ge=0,
+        le=1 << 28,
+        description="Tokens of earlier outputs that are kept, the newest. 0: none.",
+    )
+
+
+def _length(sizes: Sizes) -> int:
+    """Tokens of a way: those that a step may sample, and the drafts behind them."""
+    return sizes.window + sizes.draft_tokens
+
+
+def _search(sizes: Sizes, chosen: SuffixOptions) -> Search:
+    from ..sampling.suffixes import Search
+
+    return Search(chosen.longest, chosen.places, WAYS, _length(sizes))
+
+
+def _new_texts(chosen: SuffixOptions = settings(SuffixOptions)) -> RowTexts:
+    from .ops.look_up import RowTexts
+
+    return RowTexts(chosen.shortest)
+
+
+def _new_outputs(chosen: SuffixOptions = settings(SuffixOptions)) -> Outputs:
+    from ..sampling.suffixes import Outputs
+
+    return Outputs(chosen.remembered, chosen.shortest)
+
+
+def _ways_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 4 * sizes.max_rows * WAYS * _length(sizes)
+
+
+def _new_ways(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)) -> Tensor:
+    import torch
+
+    from .ops.transfer import pinned
+
+    shape = (sizes.max_rows, WAYS, _length(sizes))
+    return pinned(*shape, dtype=torch.int32, fill=-1, device=device)
+
+
+TEXTS: State[RowTexts] = State("row_texts", make=_new_texts, per_run=True)
+"""The settled text of every live row, on the host."""
+OUTPUTS: State[Outputs] = State("earlier_outputs", make=_new_outputs)
+"""Outputs of requests that have ended, as many as there is room for."""
+WAYS_ON: Value[Tensor | None, Tensor] = Value(
+    "ways_on", "pinned", "slots", size=_ways_bytes, allocate=_new_ways
+)
+"""`[S, C, M]` int32: how the text of each sampling row may go on after the step before."""
+
+
+@op(writes=WAYS_ON)
+def look_up(
+    batch: StepBatch = read(BATCH),
+    settled: SettledRows = read(SETTLED, 1),
+    ended: tuple[EndedRequest, ...] = read(ENDED, 1),
+    texts: RowTexts = update(TEXTS),
+    outputs: Outputs = update(OUTPUTS),
+    ways_on: Tensor = buffer(WAYS_ON),
+    sizes: Sizes = given(SIZES),
+    chosen: SuffixOptions = settings(SuffixOptions),
+) -> Tensor | None:
+    """Prepare the ways in `ways_on[max_rows, C, M]`; it returns `[S, C, M]`."""
+    from .ops.look_up import prepare_ways, remember
+
+    texts.settle(settled)
+    remember(outputs, ended)
+    return prepare_ways(batch, texts, outputs, ways_on, _search(sizes, chosen))
+
+
+def propose(
+    inputs: Inputs | None = read(INPUTS),
+    sampled: Sampled | None = read(SAMPLED),
+    ways_on: Tensor | None = read(WAYS_ON),
+) -> Proposal | None:
+    """Drafts that follow the sampled tokens on one of the ways `ways_on[S, C, M]`."""
+    from ..sampling.following import follow
+    from .data import Proposal
+    from .ops.transfer import upload
+
+    sample = None if inputs is None else inputs.sample
+    if sample is None or sampled is None or ways_on is None or sample.draft_width == 0:
+        return None
+    ways = upload(ways_on, sampled.tokens.device)
+    tokens, valid = follow(ways, sampled.tokens, sampled.counts, sample.draft_width)
+    return Proposal(tokens, valid)
+
+
+KIND = Drafter(
+    "suffix",
+    "propose what followed the row's last tokens earlier, in its text and in earlier outputs",
+    propose,
+    options=SuffixOptions,
+    host=(look_up,),
+)

@@ -1,0 +1,323 @@
+"""Modules that predict further tokens say what a plain reading of the papers says."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from stepweave.models.attention import AttentionBatch
+from stepweave.models.causal_lm import CausalLM
+from stepweave.models.eagle import EagleHead
+from stepweave.models.errors import ModelError
+from stepweave.models.loading import Loading
+from stepweave.models.mtp_checkpoint import merged_experts, mtp_network
+from stepweave.testing.models import save_tiny, tiny_model
+from tests.models.families import built, tiny_config
+
+FAMILIES = ("llama", "deepseek_v3", "glm4_moe", "qwen3")
+LAYOUTS = {"llama": "deepseek", "deepseek_v3": "deepseek", "glm4_moe": "deepseek", "qwen3": "qwen"}
+QWEN = {
+    "enorm.weight": "mtp.pre_fc_norm_embedding.weight",
+    "hnorm.weight": "mtp.pre_fc_norm_hidden.weight",
+    "eh_proj.weight": "mtp.fc.weight",
+    "shared_head.norm.weight": "mtp.norm.weight",
+}
+Weights = dict[str, Tensor]
+
+
+def with_one_more(family: str) -> PreTrainedModel:
+    """A tiny model of `family` whose last layer will be that of the module."""
+    config = copy.deepcopy(tiny_config(family))
+    assert config is not None
+    config.num_hidden_layers = 3
+    if getattr(config, "layer_types", None) is not None:
+        config.layer_types = ["full_attention"] * 3
+    return built(config, torch.float64)
+
+
+def module_weights(larger: PreTrainedModel, layout: str) -> Weights:
+    """The module as files have it: the larger model's last layer, and random weights beside it."""
+    size = int(larger.config.hidden_size)
+    draw = torch.Generator().manual_seed(3)
+
+    def norm() -> Tensor:
+        return 0.5 + torch.rand(size, generator=draw, dtype=torch.float64)
+
+    found: Weights = {
+        "enorm.weight": norm(),
+        "hnorm.weight": norm(),
+        "shared_head.norm.weight": norm(),
+        "eh_proj.weight": torch.randn(size, 2 * size, generator=draw, dtype=torch.float64) / 8,
+    }
+    layer: Any = larger.get_decoder().layers[-1]
+    for name, weight in layer.state_dict().items():
+        if name == "mlp.experts.gate_up_proj":
+            for expert, both in enumerate(weight):
+                gate, up = both.chunk(2)
+                found[f"mlp.experts.{expert}.gate_proj.weight"] = gate
+                found[f"mlp.experts.{expert}.up_proj.weight"] = up
+        elif name == "mlp.experts.down_proj":
+            found |= {f"mlp.experts.{e}.down_proj.weight": w for e, w in enumerate(weight)}
+        else:
+            found[name] = weight
+    if layout == "qwen":
+        return {QWEN.get(name, f"mtp.layers.0.{name}"): each for name, each in found.items()}
+    return {f"model.layers.2.{name}": each for name, each in found.items()}
+
+
+def smaller(larger: PreTrainedModel) -> PreTrainedModel:
+    """The same model without its last layer."""
+    config = copy.deepcopy(larger.config)
+    config.num_hidden_layers = 2
+    if getattr(config, "layer_types", None) is not None:
+        config.layer_types = ["full_attention"] * 2
+    model = built(config, torch.float64)
+    kept = {name: each for name, each in larger.state_dict().items() if ".layers.2." not in name}
+    model.load_state_dict(kept)
+    return model
+
+
+def write(folder: Path, weights: Weights, config: dict[str, Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    whole = {name: each.contiguous().clone() for name, each in weights.items()}
+    save_file(whole, folder / "module.safetensors")
+    return folder
+
+
+class Reference:
+    """The module over a whole sequence: by the family's own layer, in its own attention."""
+
+    def __init__(self, larger: PreTrainedModel, weights: Weights, epsilon: float) -> None:
+        names = {ours: name for name, ours in QWEN.items()}
+        self.parts = {
+            names.get(name, name.removeprefix("model.layers.2.")): each
+            for name, each in weights.items()
+        }
+        self.larger, self.epsilon = larger, epsilon
+
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        mean = x.pow(2).mean(-1, keepdim=True)
+        return x / (mean + self.epsilon).sqrt() * self.parts[f"{name}.weight"]
+
+    def __call__(self, following: list[int], hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and states of each position, of the tokens after them and `hidden[T, H]`."""
+        larger: Any = self.larger
+        decoder = larger.get_decoder()
+        ids = torch.tensor(following)
+        joined = [self.norm("enorm", decoder.embed_tokens(ids)), self.norm("hnorm", hidden)]
+        x = (torch.cat(joined, dim=-1) @ self.parts["eh_proj.weight"].T)[None]
+        count = len(following)
+        future = torch.full((count, count), -torch.inf, dtype=x.dtype).triu(1)[None, None]
+        angles = decoder.rotary_emb(x, torch.arange(count)[None])
+        out = decoder.layers[-1](
+            x, attention_mask=future, position_ids=torch.arange(count)[None],
+            position_embeddings=angles, past_key_values=None,
+        )  # fmt: skip
+        states = self.norm("shared_head.norm", out[0] if isinstance(out, tuple) else out)[0]
+        return larger.lm_head(states), states
+
+
+def place(start: int, stop: int, cache: Any) -> AttentionBatch:
+    """Tokens of one row, whose blocks of four are out of order."""
+    slots = torch.tensor([8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15])
+    where = torch.arange(start, stop)
+    return AttentionBatch(
+        (stop - start,), torch.tensor([[2, 1, 3]]), where, slots[where], cache
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_module_computes_what_its_layout_says(family: str, tmp_path: Path) -> None:
+    larger = with_one_more(family)
+    weights = module_weights(larger, LAYOUTS[family])
+    target = CausalLM.wrap(smaller(larger), invariant=False)
+    folder = write(tmp_path / "module", weights, {"vocab_size": 96})
+    head = Loading(invariant=False).mtp_head(folder, target)
+    assert (head.style, head.feature_layers) == ("mtp", None)
+    reference = Reference(larger, weights, float(target.config.rms_norm_eps))
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(1)
+        hidden = torch.randn(8, head.hidden_size, dtype=torch.float64)
+    ids = [5, 9, 40, 7, 33, 21, 60, 11]
+    cache = head.new_cache(4, 4)
+    with torch.no_grad():
+        wanted, states = reference(ids[:5], hidden[:5])
+    first, mine = head.forward(torch.tensor(ids[:3]), hidden[:3], place(0, 3, cache))
+    logits, last = head.forward(torch.tensor(ids[3:5]), hidden[3:5], place(3, 5, cache))
+    torch.testing.assert_close(torch.cat([first, logits]), wanted, rtol=0, atol=1e-8)
+    torch.testing.assert_close(torch.cat([mine, last]), states, rtol=0, atol=1e-8)
+    # Then it goes on with what it guessed itself.
+    with torch.no_grad():
+        again, _ = reference(ids[:6], torch.cat([hidden[:5], states[-1:]]))
+    logits, _ = head.forward(torch.tensor(ids[5:6]), last[-1:], place(5, 6, cache))
+    torch.testing.assert_close(logits, again[-1:], rtol=0, atol=1e-8)
+
+
+@contextmanager
+def leaving_out(model: PreTrainedModel, pattern: str) -> Iterator[None]:
+    """transformers leaves out the module's layer by its number in the published checkpoints."""
+    kind: Any = type(model)
+    before = kind._keys_to_ignore_on_load_unexpected
+    kind._keys_to_ignore_on_load_unexpected = [pattern]
+    try:
+        yield
+    finally:
+        kind._keys_to_ignore_on_load_unexpected = before
+
+
+def test_the_module_is_found_in_the_targets_own_checkpoint(tmp_path: Path) -> None:
+    larger = with_one_more("deepseek_v3")
+    model = smaller(larger)
+    model.save_pretrained(tmp_path / "whole")
+    copies = {
+        "model.layers.2.embed_tokens.weight": model.get_input_embeddings().weight,
+        "model.layers.2.shared_head.head.weight": model.get_output_embeddings().weight,
+    }
+    weights = module_weights(larger, "deepseek") | copies
+    save_file(
+        {name: each.contiguous().clone() for name, each in weights.items()},
+        tmp_path / "whole" / "model-00002.safetensors",
+    )
+    with leaving_out(model, r"model\.layers\.2.*"):
+        _indexed(tmp_path / "whole")
+        target = CausalLM.load(tmp_path / "whole", invariant=False)
+    network = mtp_network(None, target)
+    assert not network.config.own_embedding
+    assert network.config.shares_output
+    for name, each in network.state_dict().items():
+        assert each.dtype == torch.float64, name
+    head = EagleHead(network, target, merge=False)
+    reference = Reference(larger, weights, float(target.config.rms_norm_eps))
+    hidden = torch.linspace(-1, 1, 3 * head.hidden_size, dtype=torch.float64).view(3, -1)
+    with torch.no_grad():
+        wanted, _ = reference([4, 8, 15], hidden)
+    found, _ = head.forward(torch.tensor([4, 8, 15]), hidden, place(0, 3, head.new_cache(4, 4)))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-8)
+
+
+def _indexed(folder: Path) -> None:
+    """An index over both files, as a checkpoint of several has."""
+    (folder / "model.safetensors").rename(folder / "model-00001.safetensors")
+    where = {
+        key: file.name for file in sorted(folder.glob("*.safetensors")) for key in load_file(file)
+    }
+    index = {"metadata": {"total_size": 1}, "weight_map": where}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def test_copies_that_differ_from_the_targets_are_used(tmp_path: Path) -> None:
+    larger = with_one_more("llama")
+    target = CausalLM.wrap(smaller(larger), invariant=False)
+    weights = module_weights(larger, "deepseek")
+    output: Any = larger.get_output_embeddings()
+    weights["model.layers.2.shared_head.head.weight"] = 2 * output.weight.detach()
+    network = mtp_network(write(tmp_path / "own", weights, {}), target)
+    assert network.config.own_output
+    assert not network.config.own_embedding
+    hidden = torch.ones(1, int(target.config.hidden_size), dtype=torch.float64)
+    head = EagleHead(network, target, merge=False)
+    logits, states = head.forward(torch.tensor([3]), hidden, place(0, 1, head.new_cache(4, 4)))
+    torch.testing.assert_close(logits, states @ (2 * output.weight.detach()).T)
+
+
+def without(name: str) -> Callable[[Weights], None]:
+    return lambda weights: weights.pop(f"model.layers.2.{name}") and None
+
+
+def changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Weights], None]:
+    def apply(weights: Weights) -> None:
+        weights[f"model.layers.2.{name}"] = change(weights[f"model.layers.2.{name}"])
+
+    return apply
+
+
+def second(weights: Weights) -> None:
+    weights |= {name.replace(".2.", ".3."): each.clone() for name, each in weights.items()}
+
+
+FAULTS: dict[str, tuple[Callable[[Weights], None], dict[str, Any], str]] = {
+    "nothing": (lambda weights: weights.clear(), {}, "no module that predicts further tokens"),
+    "a norm is missing": (without("enorm.weight"), {}, "lack enorm.weight"),
+    "the last norm is missing": (without("shared_head.norm.weight"), {}, "lack norm.weight"),
+    "a layer's weight is missing": (
+        without("self_attn.q_proj.weight"),
+        {},
+        "lack layers.0.self_attn.q_proj.weight",
+    ),
+    "one too many": (
+        lambda weights: weights.update({"model.layers.2.gate.weight": torch.ones(2)}),
+        {},
+        "does not have: layers.0.gate.weight",
+    ),
+    "another shape": (
+        changed("eh_proj.weight", lambda each: each[:, :-1]),
+        {},
+        r"eh_proj.weight is \(64, 127\)",
+    ),
+    "integers": (changed("enorm.weight", lambda each: each.to(torch.int8)), {}, "int8"),
+    "not finite": (changed("hnorm.weight", lambda each: each * torch.nan), {}, "not finite"),
+    "another model's": (lambda weights: None, {"hidden_size": 32}, "hidden_size is 32"),
+    "several": (second, {}, "at layers 2, 3; one is known"),
+    "both layouts": (
+        lambda weights: weights.update({"mtp.fc.weight": torch.ones(2)}),
+        {},
+        "both `mtp",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_does_not_fit_is_refused_by_name(fault: str, tmp_path: Path) -> None:
+    larger = with_one_more("llama")
+    change, config, said = FAULTS[fault]
+    weights = module_weights(larger, "deepseek")
+    change(weights)
+    target = CausalLM.wrap(smaller(larger), invariant=False)
+    with pytest.raises(ModelError, match=said):
+        mtp_network(write(tmp_path / "module", weights, config), target)
+
+
+def test_an_expert_that_is_missing_is_named() -> None:
+    parts = {
+        f"mlp.experts.{expert}.{part}_proj.weight": torch.ones(2, 2)
+        for expert in range(3)
+        for part in ("gate", "up", "down")
+    }
+    merged = merged_experts("it", parts)
+    assert {name: tuple(each.shape) for name, each in merged.items()} == {
+        "mlp.experts.gate_up_proj": (3, 4, 2),
+        "mlp.experts.down_proj": (3, 2, 2),
+    }
+    del parts["mlp.experts.1.up_proj.weight"]
+    with pytest.raises(ModelError, match=r"lack mlp\.experts\.1\.up_proj\.weight"):
+        merged_experts("it", parts)
+
+
+def test_a_target_without_a_module_or_a_checkpoint_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="was not loaded from a checkpoint"):
+        mtp_network(None, CausalLM.wrap(tiny_model(), invariant=False))
+    target = CausalLM.load(save_tiny(tmp_path / "plain"), invariant=False)
+    with pytest.raises(ModelError, match=r"neither `mtp\.\*` nor `model\.layers\.3"):
+        mtp_network(None, target)
+    shutil.rmtree(tmp_path / "plain")
+
+
+def test_a_module_in_invariant_arithmetic_drafts_alike_in_every_batch() -> None:
+    """Loading tries it: a token alone, and beside others."""
+    from stepweave.testing.models import tiny_mtp
+
+    head = tiny_mtp(tiny_model("llama", 4, torch.float32), invariant=True)
+    assert head.invariant
+    assert isinstance(head.network.layers[0], nn.Module)

@@ -206,6 +206,17 @@ class CausalLM:
         return int(self.config.vocab_size)
 
     @property
+    def checkpoint(self) -> str:
+        """The folder or hub name that it was loaded from. Raises `ModelError` if it was not."""
+        found = self.hf.config.name_or_path
+        if not found:
+            raise ModelError(
+                f"{self.name} was not loaded from a checkpoint, so it has no files beside its "
+                "weights; load it from a folder or the hub"
+            )
+        return str(found)
+
+    @property
     def context_length(self) -> int:
         """Positions the model was made for: prompt and output of a request together."""
         return int(self.config.max_position_embeddings)

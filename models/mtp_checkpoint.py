@@ -62,12 +62,7 @@ def mtp_network(name_or_path: str | Path | None, target: CausalLM) -> MtpNetwork
     """
     hf: PreTrainedModel = target.hf
     layers = int(target.config.num_hidden_layers)
-    source = str(hf.config.name_or_path or "") if name_or_path is None else name_or_path
-    if not source:
-        raise ModelError(
-            f"{target.name} was not loaded from a checkpoint, so it has no module there that "
-            "predicts further tokens; set nodes.draft.model to a folder that has one"
-        )
+    source = target.checkpoint if name_or_path is None else name_or_path
     names = EMBEDDED if name_or_path is None else EMBEDDED_MTP
 
     def wanted(key: str) -> bool:
@@ -139,7 +134,7 @@ def _renamed(files: HeadFiles, target: CausalLM, layers: int) -> dict[str, Tenso
 
 
 def _own(weights: dict[str, Tensor], target: CausalLM) -> dict[str, bool]:
-    """Whether embedding and output head are others than the target's; copies of those are dropped."""
+    """Whether embedding and output head are others than the target's; copies are dropped."""
     hf: Any = target.hf
     parts = (hf.get_input_embeddings(), hf.get_output_embeddings())
     found: dict[str, bool] = {}

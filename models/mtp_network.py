@@ -129,9 +129,13 @@ class MtpNetwork(nn.Module):
         """Of its cache, learned from one token."""
         found: list[LayerShape] = []
 
-        def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **_: Any) -> Tensor:
+        def attend(
+            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **_: Any
+        ) -> Tensor:
             found.append(LayerShape(key.shape[1], key.shape[-1], value.shape[-1]))
-            return query.new_zeros(*query.shape[:1], query.shape[2], query.shape[1], value.shape[-1])
+            return query.new_zeros(
+                *query.shape[:1], query.shape[2], query.shape[1], value.shape[-1]
+            )
 
         weight = self.eh_proj.weight
         token = weight.new_zeros(1, 1, self.config.hidden_size)

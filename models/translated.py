@@ -102,5 +102,7 @@ def _read(spelled: Hashable, place: Mapping[Hashable, int]) -> int:
     """The own token for one of the other vocabulary: the same, or else the longest of its ends."""
     if spelled in place:
         return place[spelled]
-    ends = (spelled[start:] for start in range(1, len(spelled))) if isinstance(spelled, bytes) else ()
+    ends = (
+        (spelled[start:] for start in range(1, len(spelled))) if isinstance(spelled, bytes) else ()
+    )
     return next((place[end] for end in ends if end in place), 0)

@@ -74,7 +74,7 @@ def _vocabularies(
         return None
     from ..models.tokenizer import load_tokenizer
 
-    return load_tokenizer(chosen.model), load_tokenizer(target.hf.config.name_or_path)
+    return load_tokenizer(chosen.model), load_tokenizer(target.checkpoint)
 
 
 VOCABULARIES: Resource[Vocabularies | None] = Resource("vocabularies", _vocabularies)

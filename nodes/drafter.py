@@ -32,6 +32,7 @@ from .values import (
     BATCH,
     DRAFT_PROBS,
     DRAFTS,
+    FORCED,
     HOST_COUNTS,
     INPUTS,
     KEPT,
@@ -88,7 +89,8 @@ class Drafter:
     `options`: the model of its options, with `tokens`, the most drafts per row and step.
     `draws`: it can draw its drafts, where the acceptance rule compares distributions, and then says
     in the proposal what it drew from. `spans`: see `Spans`; with it `propose` may read `KEPT`.
-    `host`: ops that prepare on the host what `propose` reads. Raises `TypeError` for options that do not derive from `DrafterOptions`.
+    `host`: ops that prepare on the host what `propose` reads.
+    Raises `TypeError` for options that do not derive from `DrafterOptions`.
     """
 
     name: str
@@ -123,6 +125,7 @@ def _draft(drafter: Drafter) -> OpFunction[..., Any]:
         sampled: Sampled | None = read(SAMPLED),
         drafts: DraftTable = read(DRAFTS, 1),
         draft_probs: Tensor | None = optional_update(DRAFT_PROBS),
+        forced: Tensor | None = optional(FORCED),
         agree: Agreement | None = given(AGREED),
         meetings: Membership | None = optional_update(MEETINGS, when=divided),
         **theirs: Any,
@@ -138,7 +141,7 @@ def _draft(drafter: Drafter) -> OpFunction[..., Any]:
 
         if inputs is None:
             return drafts
-        return published(inputs, drafts, draft_probs, propose, agree)
+        return published(inputs, drafts, draft_probs, propose, agree, forced, sampled)
 
     asked = parameters(drafter.propose)
     mine = [

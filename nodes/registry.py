@@ -25,6 +25,7 @@ _BUILT_IN = (
     "prepare_inputs",
     "forward",
     "bitmask",
+    "jump_forward",
     "sample",
     "draft_model",
     "eagle",

@@ -16,6 +16,7 @@ from .sizes import Sizes
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
 
     from ..distributed.agreement import Agreement
     from ..distributed.membership import Membership
@@ -113,6 +114,16 @@ DEVICE: Resource[torch.device] = Resource("device", _device)
 """Where device ops find their data."""
 VOCAB_SIZE: Resource[int] = Resource("vocab_size", _vocab_size)
 """Tokens of the target's output layer."""
+
+
+def _tokenizer(target: CausalLM = given(TARGET)) -> PreTrainedTokenizerBase:
+    from ..models.tokenizer import load_tokenizer
+
+    return load_tokenizer(target.checkpoint)
+
+
+TOKENIZER: Resource[PreTrainedTokenizerBase] = Resource("tokenizer", _tokenizer)
+"""The target's tokenizer."""
 
 REQUEST_SLOTS = "request_slots"
 """The pool of request slots, as `keys` of a state that has a part for each."""
@@ -242,6 +253,19 @@ def _new_mask_buffer(
     return MaskBuffer(sizes.max_rows, sizes.window, vocab_size, device)
 
 
+def _forced_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 4 * sizes.max_rows * sizes.window * sizes.window
+
+
+def _new_forced(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)) -> Tensor:
+    import torch
+
+    from .ops.transfer import pinned
+
+    shape = (sizes.max_rows, sizes.window, sizes.window)
+    return pinned(*shape, dtype=torch.int32, fill=-1, device=device)
+
+
 def _sampled_bytes(sizes: Sizes = given(SIZES)) -> int:
     return 8 * sizes.max_rows * (sizes.draft_tokens + 3)
 
@@ -348,6 +372,10 @@ MASK_HOST: Value[FilledMask | None, MaskBuffer] = Value(
 """Grammar masks of the sampling rows, on the host."""
 MASK: Value[Mask | None] = Value("mask", "device", "slots", size=_mask_bytes)
 """The same on the device."""
+FORCED: Value[Tensor | None, Tensor] = Value(
+    "forced", "pinned", "slots", size=_forced_bytes, allocate=_new_forced
+)
+"""`[S, W, L]` int32: the tokens that a grammar forces after each window position, −1 behind."""
 SAMPLED: Value[Sampled | None] = Value("sampled", "device", "slots", size=_sampled_bytes)
 """The tokens of the step, and how many of each row were accepted."""
 PROGRESS: Value[Progress] = Value(

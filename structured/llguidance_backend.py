@@ -153,6 +153,9 @@ class LLGuidanceMatcher(LibraryMatcher):
         row[-1] &= self._shape.last_word
         return not self._inner.is_error() and allows_any(row)
 
+    def _forced(self) -> bytes:
+        return bytes(self._inner.compute_ff_bytes())
+
     def _dead_end(self) -> str:
         return self._error() if self._inner.is_error() else DEAD_END
 

@@ -82,6 +82,10 @@ class LibraryMatcher(ABC):
     def _write(self, row: Words) -> bool:
         """Write the mask `[W]` of the current state; False if nothing is allowed."""
 
+    @abstractmethod
+    def _forced(self) -> bytes:
+        """The bytes that must come next, of a grammar that has not ended."""
+
     @property
     def terminated(self) -> bool:
         return self._terminated
@@ -139,6 +143,11 @@ class LibraryMatcher(ABC):
                 self._rollback(self._depth - start)
             rows[valid + 1 :] = self.closed_row
             return valid
+
+    def forced_text(self) -> bytes:
+        """See `ForcingMatcher`."""
+        with self._boundary():
+            return b"" if self._terminated else self._forced()
 
     def fail(self, failure: MatcherFailure) -> MatcherFailure:
         """Remember a failure: every further call raises."""

@@ -180,6 +180,12 @@ class ReasoningMatcher:
         filler, rest = opened
         return filler, rest._replace(settled=rest.settled + free)
 
+    def forced_text(self) -> bytes:
+        """See `ForcingMatcher`: nothing inside the reasoning."""
+        self._check()
+        asked = None if self.reasoning else getattr(self._inner, "forced_text", None)
+        return b"" if asked is None else asked()
+
     def _check(self) -> None:
         if self._failure is not None:
             raise MatcherFailure(f"the matcher failed before: {self._failure}") from self._failure

@@ -153,6 +153,9 @@ class XGrammarMatcher(LibraryMatcher):
         self.narrow(row)
         return allows_any(row)
 
+    def _forced(self) -> bytes:
+        return str(self._inner.find_jump_forward_string()).encode()
+
     def restore(self) -> None:
         """Bring the library's matcher back to where this one stands, from wherever it is."""
         try:

@@ -156,9 +156,7 @@ def tiny_engine(
     elif config.draft_tokens and config.method == "mtp":
         brought[MTP] = tiny_mtp(target, invariant=config.invariant, context=drafter_context)
     elif config.draft_tokens and config.method == "medusa":
-        brought[MEDUSA] = tiny_medusa(
-            target, config.draft_tokens, invariant=config.invariant, seed=1
-        )
+        brought[MEDUSA] = tiny_medusa(target, config.draft_tokens, invariant=config.invariant)
     pipeline = _pipeline(config, settings) if settings else tiny_pipeline(config)
     limits = Limits(
         max_rows=config.max_rows,

@@ -224,25 +224,50 @@ def tiny_mtp(
     return EagleHead(network, CausalLM.wrap(target, invariant=invariant, merge=None))
 
 
-def tiny_medusa(
-    target: PreTrainedModel, heads: int, *, invariant: bool = False, seed: int = 0
-) -> MedusaHeads:
-    """Untrained Medusa heads for a small model, each with an output layer of its own.
+def tiny_medusa(target: PreTrainedModel, heads: int, *, invariant: bool = False) -> MedusaHeads:
+    """Medusa heads for a small model, each with an output layer of its own, fitted to a few texts.
 
-    Few of their drafts are right. Weights are the same for the same arguments.
+    Some of their drafts are right. The target may be wrapped in a `CausalLM` afterwards; weights
+    are the same for the same arguments.
     """
     size, vocab = int(target.config.hidden_size), int(target.config.vocab_size)
     network = MedusaNetwork(heads, 1, size, vocab)
-    output: Any = target.get_output_embeddings()
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
-        for head in network:
-            assert isinstance(head, nn.Sequential)
-            for parameter in head[0].parameters():
-                parameter.normal_(std=0.02)
-            head[1].load_state_dict({"weight": output.weight})
-    wrapped = CausalLM.wrap(target, invariant=invariant)
-    return MedusaHeads(network, wrapped, own_output=True)
+    hf: Any = target
+    output = hf.get_output_embeddings()
+    key = (heads, output.weight.dtype, float(output.weight.detach().double().sum()))
+    if key not in _FITTED:
+        _FITTED[key] = _fitted_heads(target, network)
+    network.load_state_dict(_FITTED[key])
+    return MedusaHeads(network, CausalLM.wrap(target, invariant=invariant), own_output=True)
+
+
+_FITTED: dict[tuple[int, torch.dtype, float], dict[str, torch.Tensor]] = {}
+
+
+@torch.no_grad()
+def _fitted_heads(target: PreTrainedModel, network: MedusaNetwork) -> dict[str, torch.Tensor]:
+    """Blocks that change little, and output layers by least squares: from a state to what the
+    target says as many tokens later, over texts that it writes itself.
+    """
+    target.set_attn_implementation("eager")
+    hf: Any = target
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        for name, parameter in network.named_parameters():
+            parameter.normal_(std=0.02 if "linear" in name else 0.0)
+        prompts = torch.randint(3, int(target.config.vocab_size), (24, 4), device=target.device)
+    texts = hf.generate(prompts, max_new_tokens=36, do_sample=False, eos_token_id=None)
+    read = hf(texts, output_hidden_states=True, use_cache=False)
+    states, said = (each.double().cpu() for each in (read.hidden_states[-1], read.logits))
+    network.double()
+    for ahead, head in enumerate(network, start=1):
+        assert isinstance(head, nn.Sequential)
+        seen = head[0](states[:, :-ahead]).flatten(0, 1)
+        gram = seen.T @ seen
+        gram += 1e-3 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
+        fit = torch.linalg.solve(gram, seen.T @ said[:, ahead:].flatten(0, 1))
+        head[1].load_state_dict({"weight": fit.T})
+    return {name: each.clone() for name, each in network.float().state_dict().items()}
 
 
 def _carry_next_token(

@@ -14,6 +14,7 @@ from transformers import LlamaForCausalLM
 from stepweave.models.eagle_network import EagleNetwork
 from stepweave.models.mtp_network import MtpNetwork
 
+
 class Unrolled:
     """Causal attention of a head that is fed its own outputs, for all starting points at once.
 

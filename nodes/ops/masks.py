@@ -75,7 +75,7 @@ class MaskBuffer:
                 valid[sample_index] = 0
                 continue
             if matcher is not None:
-                items.append((matcher, self._drafts_of(row, table, drafts), sample_index))
+                items.append((matcher, drafts_of(row, table, drafts), sample_index))
         counts, failures = fill_batch(items, bits)
         for (_, _, index), count in zip(items, counts, strict=True):
             valid[index] = count
@@ -83,18 +83,19 @@ class MaskBuffer:
             table.failures[rows[index].request.uid] = str(failure)
         return FilledMask(used, self.valid[: batch.samples])
 
-    @staticmethod
-    def _drafts_of(row: ScheduledRow, table: MatcherTable, drafts: HostDrafts | None) -> list[int]:
-        if drafts is None or not row.decodes:
-            return []
-        if int(drafts.tags[row.request_slot, GENERATION]) != row.generation:
-            table.failures[row.request.uid] = (
-                f"request slot {row.request_slot} holds drafts of generation "
-                f"{int(drafts.tags[row.request_slot, GENERATION])}, not {row.generation}"
-            )
-            return []
-        found: list[int] = drafts.tokens[row.request_slot, : row.window - 1].tolist()
-        return found
+
+def drafts_of(row: ScheduledRow, table: MatcherTable, drafts: HostDrafts | None) -> list[int]:
+    """The pending drafts of a row; none, and its request has failed, where they are another's."""
+    if drafts is None or not row.decodes:
+        return []
+    if int(drafts.tags[row.request_slot, GENERATION]) != row.generation:
+        table.failures[row.request.uid] = (
+            f"request slot {row.request_slot} holds drafts of generation "
+            f"{int(drafts.tags[row.request_slot, GENERATION])}, not {row.generation}"
+        )
+        return []
+    found: list[int] = drafts.tokens[row.request_slot, : row.window - 1].tolist()
+    return found
 
 
 @torch.inference_mode()

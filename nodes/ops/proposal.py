@@ -20,7 +20,8 @@ from ...policies.acceptance import Acceptance
 from ...sampling.draw import draw, filtered_log_probs
 from ...sampling.noise import Purpose, of_window
 from ...sampling.xtc import thresholds
-from ..data import DraftTable, Inputs, Kept, Proposal, SampleRows
+from ..data import DraftTable, Inputs, Kept, Proposal, Sampled, SampleRows
+from .forcing import with_forced
 from .places import ahead
 from .results import WrongResult, check_integers
 from .transfer import upload
@@ -36,17 +37,23 @@ def published(
     draft_probs: Tensor | None,
     propose: Propose,
     agree: Agree | None = None,
+    forced: Tensor | None = None,
+    sampled: Sampled | None = None,
 ) -> DraftTable:
     """The drafts of every row after `propose`; rows that it is not asked for keep theirs.
 
-    What drafts were drawn from goes to `draft_probs[R, k, V]`, where somebody compares; the drafts
-    go through `agree`, if it is given. Raises `WrongResult` for a proposal of another shape.
+    What grammars force, `forced[S, W, L]` after the positions that were `sampled`, takes the place
+    of other drafts. What drafts were drawn from goes to `draft_probs[R, k, V]`, where somebody
+    compares; the drafts go through `agree`, if it is given. Raises `WrongResult` for a proposal of
+    another shape.
     """
     proposal, sample = propose(), inputs.sample
     if sample is None:
         return before
     if proposal is not None:
         _check(proposal, len(sample.request_slot), before.tokens.shape[1])
+    if forced is not None and sampled is not None and sample.draft_width:
+        proposal = with_forced(proposal, forced, sampled, sample.draft_width)
     if proposal is not None and proposal.log_probs is not None and draft_probs is not None:
         n = proposal.tokens.shape[1]
         draft_probs[:, :n].index_copy_(0, sample.request_slot, proposal.log_probs)

@@ -35,7 +35,7 @@ def translated(
     target: CausalLM,
     theirs: PreTrainedTokenizerBase,
 ) -> TranslatedLM:
-    """The drafter, in the vocabulary of `target`. Raises `ModelError` if hardly a token is common."""
+    """The drafter, in the target's vocabulary. Raises `ModelError` if hardly a token is common."""
     return TranslatedLM.of(
         drafter,
         spelled(own, drafter.vocab_size, drafter.eos_token_ids),

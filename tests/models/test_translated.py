@@ -68,7 +68,9 @@ def outcome(engine: Engine) -> tuple[list[list[int]], list[tuple[int, int]]]:
 
 
 def shuffled() -> list[int]:
-    return [int(token) for token in torch.randperm(VOCAB, generator=torch.Generator().manual_seed(1))]
+    return [
+        int(token) for token in torch.randperm(VOCAB, generator=torch.Generator().manual_seed(1))
+    ]
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
@@ -105,7 +107,9 @@ def logits_of(model: TranslatedLM, ids: list[int]) -> Tensor:
 def test_logits_are_those_of_the_common_tokens_and_minus_infinity_elsewhere() -> None:
     kept = [5, 9, 4, 300]
     own = in_other_words(kept)
-    model = TranslatedLM.of(own, [b"five", b"nine", b"mine", b"\xff"], [*NAMES[:-2], b"nine", b"five"])
+    model = TranslatedLM.of(
+        own, [b"five", b"nine", b"mine", b"\xff"], [*NAMES[:-2], b"nine", b"five"]
+    )
     assert model.vocab_size == VOCAB
     found = logits_of(model, [VOCAB - 1, VOCAB - 2])
     alone = own.forward(torch.tensor([0, 1]), rows(2, model))[0]

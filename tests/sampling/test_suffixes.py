@@ -34,8 +34,9 @@ def searched(
                 text[end - 1 - length] == tokens[-1 - length]
             ):
                 length += 1
-            if length >= min(shortest, search.longest) and text[:end][-shortest:] == (
-                tokens[-shortest:]
+            if (
+                length >= min(shortest, search.longest)
+                and text[:end][-shortest:] == (tokens[-shortest:])
             ):
                 found.append((length, text, end, own))
     found.sort(key=lambda each: -each[0])

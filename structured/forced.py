@@ -1,0 +1,82 @@
+"""The text that a grammar leaves no choice about, as the tokens that a model would write it in.
+
+A grammar forces text, not tokens: between `{"name": "` and its end there is one text, but as many
+ways to cut it into tokens as the vocabulary allows. The model is used to one of them, that of its
+tokenizer. So the text is tokenized as any text is, and offered as drafts: where the model would cut
+it otherwise, the target says so, and nothing is lost but the drafts.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from .backend import Matcher
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+KEPT = 4096
+"""Texts whose tokens are remembered: the same keys come in every output."""
+
+
+@runtime_checkable
+class ForcingMatcher(Protocol):
+    """A matcher that knows what its grammar forces."""
+
+    def forced_text(self) -> bytes:
+        """The bytes that must come next; none where there is a choice, or the grammar has ended.
+
+        Raises:
+            MatcherFailure: the library failed.
+        """
+        ...
+
+
+class ForcedTokens:
+    """The tokens of forced texts, by a tokenizer."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._kept: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def of(self, matcher: Matcher) -> tuple[int, ...]:
+        """The tokens of what must come next. Raises `MatcherFailure`."""
+        asked = getattr(matcher, "forced_text", None)
+        text: bytes = b"" if asked is None else asked()
+        if not text:
+            return ()
+        if text in self._kept:
+            self._kept.move_to_end(text)
+        else:
+            self._kept[text] = self._encoded(text)
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return self._kept[text]
+
+    def _encoded(self, text: bytes) -> tuple[int, ...]:
+        try:
+            return tuple(self._tokenizer.encode(text.decode(), add_special_tokens=False))
+        except UnicodeDecodeError:  # in the middle of a character
+            return ()
+
+    def in_window(self, matcher: Matcher, drafts: Sequence[int]) -> list[tuple[int, ...]]:
+        """What must come next, and what after each of the drafts that the grammar allows.
+
+        The matcher stands where it stood when this returns or raises. Raises `MatcherFailure`.
+        """
+        found, taken = [self.of(matcher)], 0
+        try:
+            for draft in drafts:
+                if matcher.terminated or not matcher.accept(draft):
+                    break
+                taken += 1
+                found.append(self.of(matcher))
+        finally:
+            if not matcher.failed:
+                matcher.rollback(taken)
+        return found

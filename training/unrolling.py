@@ -26,7 +26,7 @@ class Unrolled:
         self.seen: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
     def __call__(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **_: Any
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **asked: Any
     ) -> Tensor:
         layer = module.layer_idx
         assert isinstance(layer, int)

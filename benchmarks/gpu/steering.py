@@ -33,6 +33,7 @@ from stepweave.graph.node import Value
 from stepweave.graph.parameters import Resource, given, read, settings, update
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.paged_cache import PagedCache
+from stepweave.models.translated import TranslatedLM
 from stepweave.nodes import draft_model
 from stepweave.nodes.data import Inputs, Proposal, Sampled, SampleRows
 from stepweave.nodes.draft_model import DRAFT_KV, FITTING_MODEL
@@ -134,7 +135,7 @@ def propose(
     inputs: Inputs | None = read(INPUTS),
     sampled: Sampled | None = read(SAMPLED),
     draft_kv: PagedCache = update(DRAFT_KV),
-    model: CausalLM = given(FITTING_MODEL),
+    model: CausalLM | TranslatedLM = given(FITTING_MODEL),
     rule: Acceptance = given(ACCEPTANCE),
     vocab_size: int = given(VOCAB_SIZE),
     limits: Limits = given(LIMITS),

@@ -38,6 +38,7 @@ to make one in [Write a node kind](../how-to/write-a-node-kind.md).
 FEATURES = {
     "bitmask": "`bitmask`",
     "draft": "a drafter",
+    "jump_forward": "`jump_forward`",
     "suffix": "`suffix`",
     "head": "a drafter that reads hidden states",
     "draws": "`acceptance: rejection` (except `ngram` and `suffix`)",
@@ -64,10 +65,11 @@ def variants() -> Mapping[Settings, StepGraph]:
     choices = [("none", "coupled", False)]
     heads, looking = ("eagle", "eagle3", "mtp", "medusa"), ("ngram", "suffix")
     choices += product(("draft_model", *heads, *looking), ("coupled", "rejection"), (False, True))
-    for swaps, masks, (drafter, acceptance, counts) in product(
-        (False, True), (False, True), choices
+    masked = ((False, False), (True, False), (True, True))
+    for swaps, (masks, jumps), (drafter, acceptance, counts) in product(
+        (False, True), masked, choices
     ):
-        if swaps and (acceptance, counts) != ("coupled", False):
+        if swaps and (jumps or (acceptance, counts) != ("coupled", False)):
             continue  # it copies the caches, whoever writes them
         if drafter in looking and (acceptance, counts) != ("coupled", False):
             continue  # it draws nothing, and computes no batches that could be padded
@@ -81,6 +83,9 @@ def variants() -> Mapping[Settings, StepGraph]:
         if masks:
             changed["nodes.bitmask.after"] = "forward"
             has |= {"bitmask"}
+        if jumps:
+            changed["nodes.jump_forward.after"] = "bitmask"
+            has |= {"jump_forward"}
         if drafter != "none":
             changed["nodes.draft"] = f"{{kind: {drafter}, before: d2h_copy}}"
             has |= {"draft", drafter}

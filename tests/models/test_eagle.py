@@ -443,7 +443,8 @@ def test_another_precision_than_the_targets(folders: dict[str, Path]) -> None:
     wanted, _ = Fed(exact, 1)((0, 0, [1, 2, 3, 4], exact.fuse(features)))
     found, states = Fed(half, 1)((0, 0, [1, 2, 3, 4], half.fuse(features)))
     assert states.dtype == torch.bfloat16
-    speeds = [head.network.rotary_emb.inv_freq for head in (exact, half)]
+    networks: list[Any] = [exact.network, half.network]
+    speeds = [each.rotary_emb.inv_freq for each in networks]
     assert torch.equal(*speeds), "positions must not be rounded with the weights"
     assert found.dtype == torch.bfloat16, "whoever draws from them widens them"
     allowed = wanted.isfinite()

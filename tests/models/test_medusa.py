@@ -66,7 +66,8 @@ def test_each_head_guesses_from_one_state(own: bool, prefix: str, tmp_path: Path
     states = torch.randn(5, SIZE, generator=torch.Generator().manual_seed(1))
     found = heads.guesses(states, 2)
     assert len(found) == 2
-    output: Any = lm.hf.get_output_embeddings()
+    hf: Any = lm.hf
+    output = hf.get_output_embeddings()
     for head, logits in enumerate(found):
         for row, state in enumerate(states):
             wanted = plainly(weights, head, 2, state, None if own else output.weight)

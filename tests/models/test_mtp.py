@@ -65,7 +65,8 @@ def module_weights(larger: PreTrainedModel, layout: str) -> Weights:
         "shared_head.norm.weight": norm(),
         "eh_proj.weight": torch.randn(size, 2 * size, generator=draw, dtype=torch.float64) / 8,
     }
-    layer: Any = larger.get_decoder().layers[-1]
+    model: Any = larger
+    layer: Any = model.get_decoder().layers[-1]
     for name, weight in layer.state_dict().items():
         if name == "mlp.experts.gate_up_proj":
             for expert, both in enumerate(weight):
@@ -182,7 +183,7 @@ def leaving_out(model: PreTrainedModel, pattern: str) -> Iterator[None]:
 
 def test_the_module_is_found_in_the_targets_own_checkpoint(tmp_path: Path) -> None:
     larger = with_one_more("deepseek_v3")
-    model = smaller(larger)
+    model: Any = smaller(larger)
     model.save_pretrained(tmp_path / "whole")
     copies = {
         "model.layers.2.embed_tokens.weight": model.get_input_embeddings().weight,
@@ -224,7 +225,8 @@ def test_copies_that_differ_from_the_targets_are_used(tmp_path: Path) -> None:
     larger = with_one_more("llama")
     target = CausalLM.wrap(smaller(larger), invariant=False)
     weights = module_weights(larger, "deepseek")
-    output: Any = larger.get_output_embeddings()
+    model: Any = larger
+    output = model.get_output_embeddings()
     weights["model.layers.2.shared_head.head.weight"] = 2 * output.weight.detach()
     network = mtp_network(write(tmp_path / "own", weights, {}), target)
     assert network.config.own_output

@@ -142,4 +142,4 @@ def test_what_tokens_spell_is_read_off_the_tokenizer() -> None:
     assert found[1] == "<pad>"
     assert found[-3:] == [b"", b"", b""], "tokens that the tokenizer does not have"
     word = tokenizer(" the")["input_ids"]
-    assert b"".join(bytes(found[token]) for token in word) == b" the"  # type: ignore[arg-type]
+    assert b"".join(bytes(found[token]) for token in word) == b" the"

@@ -1,0 +1,138 @@
+"""Tokens that a grammar forces are drafted: tokens unchanged, counts equal at each depth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from stepweave.graph.verifier.verify import verify
+from stepweave.nodes.data import Proposal, Sampled
+from stepweave.nodes.ops.forcing import with_forced
+from stepweave.nodes.values import TOKENIZER
+from stepweave.policies.acceptance import Rejection
+from stepweave.policies.chosen import Policies
+from stepweave.requests.params import SamplingParams
+from stepweave.serving.engine import Engine
+from stepweave.testing.engines import (
+    VOCAB,
+    Method,
+    TinyConfig,
+    serve,
+    tiny_engine,
+    tiny_requests,
+)
+from stepweave.testing.models import tiny_tokenizer
+from tests.serving.matrix import GRAMMARS
+from tests.shares import one_in
+
+BASE = TinyConfig(draft_tokens=3, structured=True)
+JUMP: dict[str, Any] = {"nodes.jump_forward.after": "bitmask"}
+RUNS = ((1, "serial"), (2, "threads"), (3, "threads"))
+SETS = {
+    "greedy": {},
+    "seeded": {"temperature": 0.9, "seed": 4},
+    "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.4},
+}
+RULES = {"coupled": Policies(), "rejection": Policies(acceptance=Rejection())}
+
+
+def engine_of(config: TinyConfig, jump: bool) -> Engine:
+    resources = {TOKENIZER: tiny_tokenizer(VOCAB)}
+    return tiny_engine(config, settings=JUMP if jump else None, resources=resources)
+
+
+def outcome(
+    config: TinyConfig, sampling: str, grammars: str, jump: bool
+) -> tuple[list[list[int]], list[tuple[int, int]]]:
+    params = [
+        SamplingParams(max_tokens=24, structured_outputs=grammar, **SETS[sampling])  # type: ignore[arg-type]
+        for grammar in (GRAMMARS[grammars] * 4)[:4]
+    ]
+    requests = tiny_requests(params)
+    tokens = serve(engine_of(config, jump), requests)
+    assert [request.error for request in requests] == [None] * len(requests)
+    return tokens, [(request.drafted, request.accepted) for request in requests]
+
+
+@cache
+def plain(sampling: str, grammars: str) -> list[list[int]]:
+    return outcome(TinyConfig(structured=True), sampling, grammars, False)[0]
+
+
+@cache
+def at_depth_1(
+    method: Method, sampling: str, grammars: str, rule: str
+) -> tuple[list[list[int]], list[tuple[int, int]]]:
+    config = replace(BASE, method=method, policies=RULES[rule], check="strict")
+    return outcome(config, sampling, grammars, True)
+
+
+DRAFTERS: list[Method] = ["draft_model", "eagle3", "ngram", "suffix"]
+
+
+@pytest.mark.parametrize(
+    ("run", "method", "sampling", "grammars", "rule"),
+    one_in(12, RUNS[1:], DRAFTERS, SETS, ("schema", "structural tag", "mixed"), RULES),
+)
+def test_tokens_are_those_without_and_counts_equal_at_every_depth(
+    run: tuple[int, str], method: Method, sampling: str, grammars: str, rule: str
+) -> None:
+    depth, executor = run
+    config = replace(BASE, method=method, depth=depth, executor=executor, policies=RULES[rule])
+    found = outcome(config, sampling, grammars, True)
+    assert found == at_depth_1(method, sampling, grammars, rule)
+    if rule == "coupled" or sampling == "greedy":
+        assert found[0] == plain(sampling, grammars)
+
+
+def test_forced_tokens_are_accepted_where_the_drafter_had_none() -> None:
+    config = replace(BASE, method="ngram")
+    tokens, counts = outcome(config, "greedy", "schema", True)
+    again, without = outcome(config, "greedy", "schema", False)
+    assert tokens == again == plain("greedy", "schema")
+    assert sum(accepted for _, accepted in counts) > sum(accepted for _, accepted in without)
+
+
+def test_the_look_at_what_is_forced_brings_no_wait_for_the_device() -> None:
+    with_it = engine_of(replace(BASE, method="ngram", depth=2, executor="threads"), True).plan
+    without = engine_of(replace(BASE, method="ngram", depth=2, executor="threads"), False).plan
+    assert [(w.source, w.target) for w in with_it.waits] == [
+        (w.source, w.target) for w in without.waits
+    ]
+    verify(with_it)
+
+
+def sampled_of(tokens: list[list[int]]) -> Sampled:
+    counts = torch.tensor([len(each) for each in tokens])
+    width = int(counts.max())
+    rows = [each + [-1] * (width - len(each)) for each in tokens]
+    return Sampled(torch.tensor(rows), counts, counts - 1)
+
+
+def test_forced_tokens_take_the_place_of_others_and_keep_those_that_agree() -> None:
+    forced = torch.full((4, 2, 3), -1, dtype=torch.int32)
+    forced[0, 0] = torch.tensor([5, 6, 7])  # after the first position, which gave the newest token
+    forced[1, 1] = torch.tensor([5, 6, -1])
+    forced[2, 0] = torch.tensor([5, 6, -1])  # but 8 was sampled: no such text was forced
+    forced[3, 0] = torch.tensor([5, 6, -1])
+    sampled = sampled_of([[5], [4, 5], [8], [5]])
+    theirs = torch.tensor([[6, 9, 9], [9, 9, 9], [1, 2, 3], [6, 2, 3]])
+    log_probs = torch.full((4, 3, 10), 0.1).log()
+    found = with_forced(Proposal(theirs, torch.tensor([3, 3, 2, 3]), log_probs), forced, sampled, 3)
+    assert found.tokens.tolist() == [[6, 7, 9], [6, 9, 9], [1, 2, 3], [6, 2, 3]]
+    assert found.valid is not None
+    assert found.valid.tolist() == [2, 1, 2, 3]
+    assert found.log_probs is not None
+    sure = found.log_probs.exp().argmax(-1)
+    assert sure[0, :2].tolist() == [6, 7]
+    assert float(found.log_probs[0, 0, 6]) == 0
+    assert float(found.log_probs[0, 0].exp().sum()) == 1
+    assert torch.equal(found.log_probs[2], log_probs[2])
+    alone = with_forced(None, forced, sampled, 3)
+    assert alone.tokens.tolist() == [[6, 7, -1], [6, -1, -1], [-1, -1, -1], [6, -1, -1]]
+    assert alone.valid is not None
+    assert alone.valid.tolist() == [2, 1, 0, 1]

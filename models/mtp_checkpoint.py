@@ -153,7 +153,7 @@ def _own(weights: dict[str, Tensor], target: CausalLM) -> dict[str, bool]:
 
 
 def merged_experts(name: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights `[...]` of experts, which files have one by one, as one parameter of all of them.
+    """Weights `[...]` of experts, which `weights[...]` have one by one, as one parameter of all.
 
     Raises `ModelError` where one is missing among them, or they differ in shape.
     """

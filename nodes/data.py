@@ -331,4 +331,4 @@ class EndedRequest:
 
 
 EndedRequests = tuple[EndedRequest, ...]
-"""`ended`: one for each request that ended in the step, in order."""
+"""`ended_requests`: one for each request that ended in the step, in order."""

@@ -31,7 +31,7 @@ def _forced_tokens(tokenizer: PreTrainedTokenizerBase = given(TOKENIZER)) -> For
     return ForcedTokens(tokenizer)
 
 
-FORCED_TOKENS: Resource[ForcedTokens] = Resource("forced_tokens", _forced_tokens)
+FORCED_TOKENS: Resource[ForcedTokens] = Resource("forced_tokenizer", _forced_tokens)
 """How forced texts are cut into tokens."""
 
 
@@ -43,7 +43,7 @@ def find(
     forced: Tensor = buffer(FORCED),
     tokens: ForcedTokens = given(FORCED_TOKENS),
 ) -> Tensor | None:
-    """What must come after each window position, in `forced[max_rows, W, L]`: `[S, W, L]`."""
+    """What must come after each window position, in `forced[max_rows, L, L]`: `[S, W, L]`."""
     from .ops.forcing import find_forced
 
     return find_forced(batch, matchers, host_drafts, forced, tokens)

@@ -55,7 +55,9 @@ def propose(
     rule: Acceptance = given(ACCEPTANCE),
     vocab_size: int = given(VOCAB_SIZE),
 ) -> Proposal | None:
-    """A draft from each head, for the places after the token that was just sampled."""
+    """A draft from each head, for the places after the token that was just sampled, by the
+    states `hidden[T, F]`.
+    """
     from .ops.proposal import at_once
 
     sample = None if inputs is None else inputs.sample

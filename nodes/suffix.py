@@ -14,24 +14,30 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ..graph.declare import op
-from ..graph.node import State, Value
+from ..graph.node import State
 from ..graph.parameters import buffer, given, read, settings, update
 from .drafter import Drafter
 from .options import DrafterOptions
 from .sizes import Sizes
-from .values import BATCH, DEVICE, ENDED, INPUTS, SAMPLED, SETTLED, SIZES
+from .values import (
+    BATCH,
+    ENDED,
+    INPUTS,
+    SAMPLED,
+    SETTLED,
+    SIZES,
+    WAYS,
+    WAYS_ON,
+    way_length,
+)
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from ..requests.batch import StepBatch
     from ..sampling.suffixes import Outputs, Search
     from .data import EndedRequest, Inputs, Proposal, Sampled, SettledRows
     from .ops.look_up import RowTexts
-
-WAYS = 4
-"""Ways in which a row's text may go on that are prepared, each of another next token."""
 
 
 class SuffixOptions(DrafterOptions):
@@ -61,15 +67,10 @@ class SuffixOptions(DrafterOptions):
     )
 
 
-def _length(sizes: Sizes) -> int:
-    """Tokens of a way: those that a step may sample, and the drafts behind them."""
-    return sizes.window + sizes.draft_tokens
-
-
 def _search(sizes: Sizes, chosen: SuffixOptions) -> Search:
     from ..sampling.suffixes import Search
 
-    return Search(chosen.longest, chosen.places, WAYS, _length(sizes))
+    return Search(chosen.longest, chosen.places, WAYS, way_length(sizes))
 
 
 def _new_texts(chosen: SuffixOptions = settings(SuffixOptions)) -> RowTexts:
@@ -84,27 +85,10 @@ def _new_outputs(chosen: SuffixOptions = settings(SuffixOptions)) -> Outputs:
     return Outputs(chosen.remembered, chosen.shortest)
 
 
-def _ways_bytes(sizes: Sizes = given(SIZES)) -> int:
-    return 4 * sizes.max_rows * WAYS * _length(sizes)
-
-
-def _new_ways(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)) -> Tensor:
-    import torch
-
-    from .ops.transfer import pinned
-
-    shape = (sizes.max_rows, WAYS, _length(sizes))
-    return pinned(*shape, dtype=torch.int32, fill=-1, device=device)
-
-
 TEXTS: State[RowTexts] = State("row_texts", make=_new_texts, per_run=True)
 """The settled text of every live row, on the host."""
 OUTPUTS: State[Outputs] = State("earlier_outputs", make=_new_outputs)
 """Outputs of requests that have ended, as many as there is room for."""
-WAYS_ON: Value[Tensor | None, Tensor] = Value(
-    "ways_on", "pinned", "slots", size=_ways_bytes, allocate=_new_ways
-)
-"""`[S, C, M]` int32: how the text of each sampling row may go on after the step before."""
 
 
 @op(writes=WAYS_ON)

@@ -266,6 +266,28 @@ def _new_forced(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE
     return pinned(*shape, dtype=torch.int32, fill=-1, device=device)
 
 
+WAYS = 4
+"""Ways in which a row's text may go on that are prepared, each of another next token."""
+
+
+def way_length(sizes: Sizes) -> int:
+    """Tokens of a way: those that a step may sample, and the drafts behind them. Raises nothing."""
+    return sizes.window + sizes.draft_tokens
+
+
+def _ways_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 4 * sizes.max_rows * WAYS * way_length(sizes)
+
+
+def _new_ways(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)) -> Tensor:
+    import torch
+
+    from .ops.transfer import pinned
+
+    shape = (sizes.max_rows, WAYS, way_length(sizes))
+    return pinned(*shape, dtype=torch.int32, fill=-1, device=device)
+
+
 def _sampled_bytes(sizes: Sizes = given(SIZES)) -> int:
     return 8 * sizes.max_rows * (sizes.draft_tokens + 3)
 
@@ -373,9 +395,13 @@ MASK_HOST: Value[FilledMask | None, MaskBuffer] = Value(
 MASK: Value[Mask | None] = Value("mask", "device", "slots", size=_mask_bytes)
 """The same on the device."""
 FORCED: Value[Tensor | None, Tensor] = Value(
-    "forced", "pinned", "slots", size=_forced_bytes, allocate=_new_forced
+    "forced_tokens", "pinned", "slots", size=_forced_bytes, allocate=_new_forced
 )
 """`[S, W, L]` int32: the tokens that a grammar forces after each window position, −1 behind."""
+WAYS_ON: Value[Tensor | None, Tensor] = Value(
+    "ways_on", "pinned", "slots", size=_ways_bytes, allocate=_new_ways
+)
+"""`[S, C, M]` int32: how the text of each sampling row may go on after the step before."""
 SAMPLED: Value[Sampled | None] = Value("sampled", "device", "slots", size=_sampled_bytes)
 """The tokens of the step, and how many of each row were accepted."""
 PROGRESS: Value[Progress] = Value(
@@ -409,5 +435,5 @@ KEPT: Value[Kept | None, Tensor] = Value(
 """Which tokens of a drafter's first pass are real, where its batches are not padded."""
 SETTLED: Value[SettledRows] = Value("settled", across="same", first=_nothing)
 """What each request got from the step."""
-ENDED: Value[EndedRequests] = Value("ended", across="same", first=_nothing)
+ENDED: Value[EndedRequests] = Value("ended_requests", across="same", first=_nothing)
 """The outputs of requests that ended in the step."""

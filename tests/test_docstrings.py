@@ -16,10 +16,12 @@ from torch import Tensor
 from stepweave.models.kernels import reference
 from stepweave.models.stage import Stage
 from stepweave.nodes.send import send
+from stepweave.nodes.values import TOKENIZER
 from stepweave.policies.acceptance import Block, Rejection, Synthetic, Typical
 from stepweave.policies.chosen import Policies
 from stepweave.requests.params import SamplingParams
 from stepweave.testing.engines import TinyConfig, serve, tiny_engine, tiny_request, tiny_requests
+from stepweave.testing.models import tiny_tokenizer
 from tests.docstrings import (
     Function,
     agrees,
@@ -210,6 +212,8 @@ CONFIGS = (
     TinyConfig(draft_tokens=2, method="draft_model", policies=Policies(acceptance=Rejection())),
     TinyConfig(draft_tokens=2, method="draft_model", policies=Policies(acceptance=Block())),
     TinyConfig(draft_tokens=2, method="eagle", policies=Policies(acceptance=Typical())),
+    TinyConfig(draft_tokens=2, method="medusa"),
+    TinyConfig(draft_tokens=2, method="suffix", structured=True),
 )
 
 
@@ -219,7 +223,9 @@ def test_the_shapes_that_docstrings_say_are_those_of_a_run() -> None:
         asked = list(ASKED)
         if config.structured:
             asked[1] = replace(asked[1], structured_outputs={"json": SCHEMA})
-        engine = tiny_engine(config)
+        jumps = {"nodes.jump_forward.after": "bitmask"} if config.method == "suffix" else None
+        tokenizer = {TOKENIZER: tiny_tokenizer()}
+        engine = tiny_engine(config, settings=jumps, resources=tokenizer)
         requests = tiny_requests(asked, longest=20)
         requests.append(tiny_request(9, [5, 6, 7], asked[0], bad_words=[[8, 9], [10]]))
         with observed.watching():

@@ -23,7 +23,7 @@ def find_forced(
     buffer: Tensor,
     tokens: ForcedTokens,
 ) -> Tensor | None:
-    """What must come after each position of each window, `[S, W, L]` in `buffer[max_rows, W, L]`.
+    """What must come after each position of each window, `[S, W, L]` in `buffer[max_rows, L, L]`.
 
     None where no row has a grammar, or none may be offered drafts.
     """

@@ -214,8 +214,8 @@ def at_once(
     next was sampled from these. Tokens are chosen as by `chain`. Raises nothing of its own.
     """
     chosen = [
-        _choose(rule, sample, each[:, :vocab_size], positions, ahead)
-        for ahead, each in enumerate(logits, start=2)
+        _choose(rule, sample, each[:, :vocab_size], positions, place + 2, place)
+        for place, each in enumerate(logits)
     ]
     drawn_from = [each for _, each in chosen if each is not None]
     return Proposal(

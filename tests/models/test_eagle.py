@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stepweave.models import eagle, eagle_checkpoint, source
+from stepweave.models import eagle, head_files, source
 from stepweave.models.attention import AttentionBatch, paged_attention
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
@@ -722,8 +722,8 @@ def test_a_hub_name_is_looked_up_locally_first(
             raise OSError("not there")
         return str(folders["eagle"])
 
-    monkeypatch.setattr(eagle_checkpoint, "snapshot_download", snapshot)
-    monkeypatch.setattr(eagle_checkpoint, "ask_hub", lambda name: None)
+    monkeypatch.setattr(head_files, "snapshot_download", snapshot)
+    monkeypatch.setattr(head_files, "ask_hub", lambda name: None)
     assert EagleHead.load("somebody/head", target_of()).style == "eagle"
     assert asked == [True, False]
     with pytest.raises(ModelNotFound, match=r"somebody/offline.*from the hub: OSError: not there"):
@@ -823,7 +823,7 @@ def test_most_first_drafts_of_the_shipped_heads_are_right(name: str, style: str)
     assert sum(first) >= 0.7 * len(first)
     chains = [each[1:] for each in right if each[0]]
     assert sum(map(all, chains)) >= 0.6 * len(chains)
-    folder = Path(eagle_checkpoint.__file__).parent / "embedded" / style
+    folder = Path(eagle.__file__).parent / "embedded" / style
     assert sum(file.stat().st_size for file in folder.iterdir()) < 1_500_000
 
 

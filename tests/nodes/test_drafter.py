@@ -48,6 +48,7 @@ def step(batch: StepBatch = BATCH) -> dict[str, Any]:
         "inputs": inputs_of(batch, progress, BEFORE),
         "sampled": sampled_of([[7]] * len(batch.sampling)),
         "drafts": BEFORE,
+        "forced": None,
         "agree": None,
     }
 
@@ -172,6 +173,7 @@ def test_what_a_drafter_asks_for_is_asked_for_by_its_node_and_passed_on() -> Non
         "inputs": "read",
         "sampled": "read",
         "drafts": "read",
+        "forced": "read",
         "agree": "resource",
         "meetings": "update",
         "own": "update",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
@@ -56,7 +57,7 @@ def test_what_was_said_before_is_drafted_again_and_counts_are_equal_at_every_dep
 def test_outputs_are_kept_as_far_as_there_is_room() -> None:
     engine = tiny_engine(BASE, settings={"nodes.draft.remembered": 60})
     rounds(engine, 3)
-    kept = engine._states[OUTPUTS.name]
+    kept: Any = engine._states[OUTPUTS.name]
     assert 0 < kept.tokens <= 60
     assert len(kept) == 2, "of 24 tokens each"
     none = tiny_engine(BASE, settings={"nodes.draft.remembered": 0})

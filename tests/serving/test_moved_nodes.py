@@ -25,8 +25,12 @@ ONCE = {
     "async_eagle": "draft",
     "async_eagle3_grammar": "bitmask",
     "async_grammar": "commit",
+    "async_jump_forward": "jump_forward",
+    "async_medusa": "forward",
+    "async_mtp": "commit",
     "async_ngram": "sample",
     "async_speculation": "prepare_inputs",
+    "async_suffix": "draft",
     "async_swap": "swap",
     "base": "forward",
     "drafter_stream": "draft",
@@ -98,7 +102,7 @@ def copied_back() -> Iterator[list[int]]:
 def check(pipeline: str, node: str, seed: int, executor: str | Interleaved | None = None) -> None:
     expected, _ = serially(pipeline)
     overrides = {
-        "actors": ["driver", "grammar", "own"],
+        "actors": ["driver", "grammar", "suffix", "own"],
         f"nodes.{node}.actor": "own",
         "check": "strict",
         "executor": "serial",

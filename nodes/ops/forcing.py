@@ -35,7 +35,7 @@ def find_forced(
     lines[:] = -1
     for sample_index, row in enumerate(batch.sampling):
         uid = row.request.uid
-        if not row.yields or row.request.window < 2 or uid in table.failures:
+        if not (row.yields and row.drafts) or uid in table.failures:
             continue
         try:
             matcher = table.of(row)

@@ -78,7 +78,7 @@ def prepare_ways(
         lines = found.numpy()
         lines[:] = -1
         for sample_index, row in enumerate(batch.sampling):
-            text = texts.of(row) if row.request.window > 1 else None
+            text = texts.of(row) if row.drafts else None
             if text is None:
                 continue
             for way, tokens in enumerate(ways_on(text, outputs, row.request.uid, search)):

@@ -116,7 +116,7 @@ class MtpNetwork(nn.Module):
         self._rotary = (_rotary_of(target),)  # in a tuple: it is the target's, and no part of this
 
     def fuse(self, features: Tensor) -> Tensor:
-        """`[..., H]`, which `forward` takes as hidden: the target's `features[..., H]` themselves."""
+        """`[..., H]` for `forward`: the target's `features[..., H]` themselves."""
         return features
 
     def angles(self, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -131,6 +131,8 @@ def _asked(plan: Plan, certain: _Certain) -> Iterator[tuple[Need, Known]]:
     ops = plan.graph.vertices
     for need in feeds_of(plan):
         yield need, {}
+    for edge in plan.launch_order:  # what the plan states of launches holds in all modes
+        yield Need("LAUNCH", "", 0, edge.source, edge.target, edge.distance), {}
     for u, v, d in program_arcs(plan):
         if (first := ops[u].launch) is not None and (then := ops[v].launch) is not None:
             yield Need("LAUNCH", "", 0, first, then, d), {}

@@ -54,7 +54,8 @@ class Captures:
         self.buffers: dict[str, list[Any]] = {}  # of the slots: they must lie where they lay
         self.where = Places()
         self.pools = Pools()
-        self.segments = segments(plan)
+        # Firings of one node fill slots in turn, which signatures do not know: they run as usual.
+        self.segments = segments(plan) if plan.graph.declared is None else ()
         self.counts = {segment: Counts() for segment in self.segments}
         self._runs = {
             segment: SegmentRun(plan, segment, self.where, self.pools, self.counts[segment], usual)

@@ -9,6 +9,8 @@ from random import Random
 
 import pytest
 
+from stepweave.cli.planned import planned as planned_config
+from stepweave.executors.capture import Captures
 from stepweave.executors.run import Executor, run
 from stepweave.graph.answers.folding import folded, rate_words
 from stepweave.graph.answers.leases import leases_in_words
@@ -18,6 +20,7 @@ from stepweave.graph.node import Node, Op, Read, State, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.leases import pool_leases
+from stepweave.graph.planner.segments import segments
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import violations
 from stepweave.testing.checking.mode import Strict
@@ -179,6 +182,12 @@ def test_every_executor_gives_what_the_plain_loop_gives() -> None:
 @pytest.mark.timeout(3600)
 def test_every_executor_gives_what_the_plain_loop_gives_on_many_graphs() -> None:
     assert sum(runs_alike(seed) for seed in range(NIGHTLY)) >= NIGHTLY // 3
+
+
+def test_segments_of_graphs_with_rates_are_not_captured() -> None:
+    plan = planned_config("draft_passes")
+    assert segments(plan)
+    assert Captures(plan).segments == ()
 
 
 def passes() -> StepGraph:

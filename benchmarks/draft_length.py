@@ -49,11 +49,12 @@ def lines(count: int) -> list[dict[str, Any]]:
 
 def profiled(drafts: int, rows: Sequence[int], folder: Path) -> Path:
     """The costs file of a pipeline with so many drafts, measured now."""
-    path = folder / f"drafts_{drafts}.yaml"
+    path, prompts = folder / f"drafts_{drafts}.yaml", folder / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines(8)))
     subprocess.run(
         [
             *(sys.executable, "-m", "stepweave", "profile", PIPELINE, "--rounds", "1"),
-            *("--rows", ",".join(map(str, rows)), "-o", str(path)),
+            *("--rows", ",".join(map(str, rows)), "-o", str(path), "--prompts", str(prompts)),
             *("--set", f"nodes.draft.tokens={drafts}", "--set", "torch_threads=1"),
         ],
         check=True,

@@ -13,6 +13,7 @@ from ..backends import backend_of
 from ..backends.executor_names import streams_behind
 from ..executors.blocking import executor_on
 from ..executors.capture import Captures
+from ..executors.course import Course, Goal, Turned
 from ..executors.errors import NodeFailure, UndeclaredAccess
 from ..executors.recorder import Recorder
 from ..executors.report import RunReport
@@ -21,8 +22,6 @@ from ..graph.errors import GraphError, StepweaveError, shortly
 from ..graph.node import State
 from ..graph.parameters import Resource, Resources
 from ..graph.plan import Plan
-from ..graph.planner.leases import pool_leases
-from ..graph.verifier.verified import verified
 from ..models.causal_lm import CausalLM
 from ..models.loading import Loading
 from ..nodes.decode_step import handed_on_after, may_be_delayed
@@ -48,8 +47,12 @@ from ..requests.table import Limits, RequestTable
 from ..requests.totals import Totals
 from ..requests.witness import Witness
 from ..testing.checking.mode import Strict
+from .plans import Plans, Steer
 
 T = TypeVar("T")
+
+USUAL = "usual"
+"""The plan of `compile`, among the others that an engine has."""
 
 FUTILE_RETRIES = 3
 """How often in a row the engine goes on after failures between which nobody got anywhere."""
@@ -65,11 +68,13 @@ class EngineError(StepweaveError):
 class Engine:
     """One target model and the plan that runs it.
 
-    `compile` gets the resources of the graph and returns its plan; it is called once. `resources`
-    are brought beside the target, as a drafter that is loaded already. An executor that is no name
-    must know itself how to run where the model lies. Raises `EngineError` where the executor does
-    not fit the target, `UnsoundPlan` for a plan that the verifier refuses, and whatever the loading
-    of weights raises.
+    `compile` gets the resources of the graph and returns its plan; it is called once. `others` do
+    so for other plans, to which a run goes over between two steps where `steer` says so; then no
+    steps are captured, and in checking mode a run stays with its plan. `resources` are brought
+    beside the target, as a drafter that is loaded already. An executor that is no name must know
+    itself how to run where the model lies. Raises `EngineError` where the executor does not fit the
+    target, `UnsoundPlan` for a plan that the verifier refuses, and whatever the loading of weights
+    raises.
     """
 
     compile: Callable[[Resources], Plan]
@@ -86,8 +91,13 @@ class Engine:
     torch_threads: int | None = None
     check: Literal["off", "strict"] = "off"
     watchdog_s: float | None = 600.0  # a long prompt on a slow machine is slow, not stuck
+    others: Mapping[str, Callable[[Resources], Plan]] = field(default_factory=dict)
+    steer: Steer = lambda course, step: Goal(course.at)
+    turned: list[Turned] = field(init=False, default_factory=list)  # each switch, of all runs
     plan: Plan = field(init=False)
     buckets: tuple[int, ...] = field(init=False)
+    _plans: Plans = field(init=False)
+    _at: str = field(init=False, default=USUAL)
     _by_name: tuple[str, Executor] | None = field(init=False, default=None)
     totals: Totals = field(init=False, default_factory=Totals)
     _found: Resources = field(init=False)
@@ -99,6 +109,7 @@ class Engine:
         # Whoever wants other hidden states than the last says so when it is made.
         self.model.record_features(None)
         sizes = every_size if backend_of(self.model.device).on_host else powers_of_two
+        self.graphs = self.graphs and not self.others
         self.buckets = sizes(self.limits.max_rows) if self.graphs else ()
         brought: dict[Resource[Any], object] = {
             TARGET: self.model,
@@ -108,7 +119,9 @@ class Engine:
             ACCEPTANCE: self.policies.acceptance,
         }
         self._found = Resources({**brought, **self.resources})
-        self.plan = verified(self.compile(self._found))
+        compiled = {USUAL: self.compile, **self.others}
+        self._plans = Plans.of({name: each(self._found) for name, each in compiled.items()})
+        self.plan = self._plans.by_name[USUAL]
         if (links := self._found.get(LINKS)) is not None:
             watch_alike(links, self.model)
         self.reset()
@@ -120,21 +133,22 @@ class Engine:
         known = [window for window in windows if window is not None]
         # Where a delay would not come off a wait it would only make steps longer.
         policies = self.policies
-        if not isinstance(policies.admission, Eager) and not may_be_delayed(self.plan):
+        plans = self._plans.by_name.values()
+        if not isinstance(policies.admission, Eager) and not all(map(may_be_delayed, plans)):
             policies = replace(policies, admission=Eager())
         hosts: list[Any] = [
             self._states[state.name] for state in self._lasting if state.keys == HOST_BLOCKS
         ]
         return RequestTable(
             self.limits,
-            slot_leases=pool_leases(self.plan, REQUEST_SLOTS),
-            block_leases=pool_leases(self.plan, BLOCKS),
+            slot_leases=self._plans.leases(REQUEST_SLOTS),
+            block_leases=self._plans.leases(BLOCKS),
             prefix_cache=self.prefix_cache,
             cache_tail=max((getattr(cache, "tail", 0) for cache in caches), default=0),
             sliding_window=max(known) if caches and len(known) == len(windows) else None,
             host_blocks=min((host.num_blocks for host in hosts), default=0),
-            host_leases=pool_leases(self.plan, HOST_BLOCKS),
-            apart=handed_on_after(self.plan),
+            host_leases=self._plans.leases(HOST_BLOCKS),
+            apart=max(map(handed_on_after, plans)),
             policies=policies,
             totals=self.totals,
             inbox=self.inbox(self.limits.max_queue),
@@ -147,7 +161,7 @@ class Engine:
 
     @property
     def _lasting(self) -> list[State]:
-        return [state for state in self.plan.graph.states.values() if not state.per_run]
+        return [state for state in self._plans.states.values() if not state.per_run]
 
     def _made(self, state: State) -> object:
         if state.make is None:
@@ -214,6 +228,16 @@ class Engine:
             )
         return self._by_name[1]
 
+    def _course(self) -> Course | None:
+        """Between which plans the next run may go, from the one that the last was at."""
+        if not self.others or self.check == "strict":
+            return None
+        return self._plans.course(self._at, self.steer, self._turn)
+
+    def _turn(self, turned: Turned) -> None:
+        self._at = turned.after
+        self.turned.append(turned)
+
     def _refuse_other_devices(self) -> None:
         device = self.model.device
         streams = streams_behind(self.executor) if isinstance(self.executor, str) else None
@@ -230,16 +254,18 @@ class Engine:
         runner = self.runner()
         while True:
             self._found.bring(TABLE, table)
-            of_run = [each for each in self.plan.graph.states.values() if each.per_run]
+            of_run = [each for each in self._plans.states.values() if each.per_run]
             states = {**self._states, **{each.name: self._made(each) for each in of_run}}
             steps = table.steps
             try:
+                course = self._course()
                 return run(
-                    self.plan,
+                    self.plan if course is None else course.plan,
                     executor=Strict(runner) if self.check == "strict" else runner,
                     states=states,
                     trace=trace,
                     watchdog_s=self.watchdog_s,
+                    course=course,
                 )
             except NodeFailure as failure:
                 if not _ends_its_step_only(failure):

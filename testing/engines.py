@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
@@ -35,6 +35,7 @@ from ..requests.stopping import StopChecker
 from ..requests.table import Limits
 from ..serving.engine import Engine
 from ..serving.pipeline import compiled
+from ..serving.plans import Steer
 from ..structured.xgrammar_backend import XGrammarBackend
 from .models import tiny_eagle, tiny_medusa, tiny_model, tiny_mtp, tiny_tokenizer
 
@@ -133,11 +134,14 @@ def tiny_engine(
     settings: Mapping[str, Any] | None = None,
     links: Links | None = None,
     resources: Mapping[Resource[Any], object] | None = None,
+    others: Mapping[str, Mapping[str, Any]] | None = None,
+    steer: Steer | None = None,
 ) -> Engine:
     """An engine of that configuration, on the same weights for every configuration.
 
-    `settings`: changes to its pipeline, as `{"nodes.draft.stream": "draft"}`. `resources` take the
-    place of its own. With `links` it has
+    `settings`: changes to its pipeline, as `{"nodes.draft.stream": "draft"}`; `others`: those of
+    other plans by name, to which it goes over as `steer` says. `resources` take the place of its
+    own. With `links` it has
     one stage of the model. Raises `GraphError`
     or `EngineError` for a configuration of which there is no plan.
     """
@@ -179,6 +183,11 @@ def tiny_engine(
         executor=config.executor,
         check=config.check,
         watchdog_s=30.0,
+        others={
+            name: partial(compiled, _pipeline(config, {**(settings or {}), **other}))
+            for name, other in (others or {}).items()
+        },
+        **({} if steer is None else {"steer": steer}),
     )
 
 

@@ -226,10 +226,9 @@ def test_a_node_goes_to_a_thread_of_its_own() -> None:
 
 def test_versions_that_the_plan_before_does_not_keep_refuse_the_switch() -> None:
     def of(carry: int, slots: int) -> Plan:
-        reads = Op(reads=(Read("v", carry),), writes=("v",))
-        return compile_plan(
-            StepGraph.build([Node("n", (reads,))], [Value("v", storage="slots", slots=slots)])
-        )
+        reads = Op(reads=(Read("v", carry),), writes=("v", "s"))
+        value = Value("v", storage="slots", slots=slots)
+        return compile_plan(StepGraph.build([Node("n", (reads,))], [value], ["s"]))
 
     with pytest.raises(GraphError, match="Pin 3 slots of 'v'") as error:
         switch_plans(of(1, 2), of(3, 4))

@@ -17,7 +17,8 @@ from ..graph.plan import Edge, Plan
 from ..views.mode_words import mode_words
 from ..views.words import a_step
 from .changed import Changed, changed
-from .planned import costs_named, planned_with
+from .forms import in_words, periods
+from .planned import Planned, costs_named, planned_with
 from .reporting import say, short, status_of, told
 from .settings import in_stages
 from .wrapping import columns, paragraph, table, whole_items
@@ -41,9 +42,10 @@ def check(asked: CheckOptions) -> int:
                 print()
             change = changed(found, times, asked.rows)
             if asked.json:
-                print(json.dumps(success(found.plan, change)), flush=True)
+                print(json.dumps({**success(found.plan, change), **forms_json(found)}), flush=True)
             else:
-                print(_plan_text(name, found.plan, change, asked.proof), flush=True)
+                more = [("plans", in_words(forms))] if (forms := periods(found)) else []
+                print(_plan_text(name, found.plan, change, asked.proof, more), flush=True)
     return status
 
 
@@ -62,6 +64,12 @@ def success(plan: Plan, change: Changed | None = None) -> dict[str, Any]:
         **({"costs": costs} if costs else {}),
         **({"changed": change.to_json()} if change else {}),
     }
+
+
+def forms_json(found: Planned) -> dict[str, Any]:
+    """The other plans of a pipeline that has some, with what is predicted of each."""
+    forms = periods(found)
+    return {"plans": forms} if forms else {}
 
 
 def failure(error: StepweaveError) -> dict[str, Any]:
@@ -109,7 +117,13 @@ def tell_failure(name: str, error: StepweaveError, found: Mapping[str, Any] | No
         say(f"  {line}")
 
 
-def _plan_text(name: str, plan: Plan, change: Changed | None, proof: bool) -> str:
+def _plan_text(
+    name: str,
+    plan: Plan,
+    change: Changed | None,
+    proof: bool,
+    said: Sequence[tuple[str, str]] = (),
+) -> str:
     width = columns()
     devices = sorted({vertex.actor for vertex in plan.graph.vertices.values() if vertex.launch})
     streams = f" (streams: {', '.join(devices)})" if devices else ""
@@ -122,8 +136,9 @@ def _plan_text(name: str, plan: Plan, change: Changed | None, proof: bool) -> st
         ("costs", plan.costs_from),
         ("critical cycle", _cycle(plan)),
         ("slots", _slots(plan)),
-        *([("keys", "; ".join(said))] if (said := leases_in_words(plan)) else []),
-        *(("modes", said) for said in _modes(plan)),
+        *([("keys", "; ".join(keys))] if (keys := leases_in_words(plan)) else []),
+        *(("modes", modes) for modes in _modes(plan)),
+        *said,
         *(("note", note) for note in plan.notes),
     ]
     lines = [f"{name}: sound"]

@@ -20,6 +20,7 @@ from ..policies.registry import DECISIONS, default
 from .errors import ConfigError, Problem
 from .node_keys import reading_model
 from .place import Line
+from .plain import located
 from .policies import by_kind
 from .retired import without_retired
 from .schema import PipelineConfig, PolicyConfig, policy_model
@@ -39,6 +40,7 @@ def read_pipeline(source: Located) -> PipelineConfig:
     rest = dict(_entries(source))
     if listed:
         del rest["nodes"]
+    rest |= _depth_by_itself(rest)
     if by_name:
         others = {key: part for key, part in policies.items() if key not in by_name}
         rest["policies"] = Located(others, rest["policies"].mark, rest["policies"].key)
@@ -51,6 +53,19 @@ def read_pipeline(source: Located) -> PipelineConfig:
     if found := problems or list(_across(config, source)):
         raise ConfigError(*_by_line(found))
     return config
+
+
+def _depth_by_itself(given: Mapping[str, Located]) -> dict[str, Located]:
+    """What `depth: auto` stands for: depth 2 to begin with, and plans of depth 1 and 3."""
+    if "depth" not in given or given["depth"].value != "auto":
+        return {}
+    said = given["depth"]
+    plans = given.get("plans", Located({}, said.mark, said.mark))
+    if not isinstance(plans.value, dict):
+        return {"depth": Located(2, said.mark, said.key)}
+    own = {f"depth_{depth}": located({"depth": depth}, said.mark) for depth in (1, 3)}
+    both = Located({**own, **plans.value}, plans.mark, plans.key)
+    return {"depth": Located(2, said.mark, said.key), "plans": both}
 
 
 def _entries(part: Located, *keys: str) -> dict[str, Located]:
@@ -145,8 +160,26 @@ def _across(config: PipelineConfig, source: Located) -> Iterator[Problem]:
     if (wrong := clash(drafting, acceptance)) is not None:
         named = f"policies.drafting {config.policies.drafting.kind!r}"
         yield Problem(source.at(("policies", "drafting")).mark, f"{named}: {wrong}")
+    yield from _wrong_plans(config, source)
     if (foreign := config.foreign_drafter) is not None:
         yield Problem(source.at(("model", "name")).mark, foreign)
+
+
+def _wrong_plans(config: PipelineConfig, source: Located) -> Iterator[Problem]:
+    """Other forms of the step that name what there is not."""
+    if config.plans and config.ranks > 1:
+        said = "`plans` are for one rank: leave them out, or model.parallel"
+        yield Problem(source.at(("plans",)).mark, said)
+    for name, plan in config.plans.items():
+        for node, actor in plan.actors.items():
+            for what, said, known in (
+                ("node", node, config.nodes),
+                ("actor", actor, config.actors),
+            ):
+                if said not in known:
+                    mark = source.at(("plans", name, "actors", node)).mark
+                    near = did_you_mean(said, known)
+                    yield Problem(mark, f"unknown {what} {said!r}{near}", "SW-UNKNOWN-ACTOR")
 
 
 def _unknown_names(config: PipelineConfig, source: Located) -> Iterator[Problem]:

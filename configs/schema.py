@@ -288,6 +288,19 @@ class PoliciesConfig(Part):
         return _read_policy(str(info.field_name), chosen)
 
 
+class PlanConfig(Part):
+    """Another form of the step: what of its plan is different."""
+
+    depth: int | None = Field(
+        default=None, ge=1, le=8, description="Its `depth`. null: that of the pipeline."
+    )
+    actors: dict[Name, Name] = Field(
+        default_factory=dict,
+        max_length=MAX_NODES,
+        description="By node: the host thread that runs it there, in place of its `actor`.",
+    )
+
+
 EMBEDDED_DRAFTERS = (
     *(
         options.model_fields["model"].default
@@ -298,6 +311,12 @@ EMBEDDED_DRAFTERS = (
 """Names of the drafters that were made for the embedded model."""
 
 
+def _or_auto(schema: dict[str, Any]) -> None:
+    """A number that may also be said to follow by itself."""
+    number = {key: schema.pop(key) for key in ("type", "minimum", "maximum")}
+    schema["anyOf"] = [number, {"const": "auto", "type": "string"}]
+
+
 class PipelineConfig(Part):
     """A decode pipeline: model, features, placement."""
 
@@ -306,7 +325,19 @@ class PipelineConfig(Part):
     scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig)
     policies: PoliciesConfig = Field(default_factory=PoliciesConfig)
     depth: int = Field(
-        default=2, ge=1, le=8, description="Steps in flight at the same time; 1 is synchronous."
+        default=2,
+        ge=1,
+        le=8,
+        description="Steps in flight at the same time; 1 is synchronous. auto: 2 to begin with, "
+        "and `plans` of depth 1 and 3 beside those that the file has.",
+        json_schema_extra=_or_auto,
+    )
+    plans: dict[Name, PlanConfig] = Field(
+        default_factory=dict,
+        max_length=8,
+        description="Other forms of the step by name, on one rank. The engine goes over to one of "
+        "them between two steps, without draining, where steps take less time then, as predicted "
+        "and then as measured. Device ops are not captured.",
     )
     executor: Executor = Field(
         default="threads",
@@ -400,6 +431,21 @@ class PipelineConfig(Part):
         return self
 
     @property
+    def forms(self) -> dict[str, PipelineConfig]:
+        """The pipeline as each of its other plans has it."""
+        return {name: self._as(plan) for name, plan in self.plans.items()}
+
+    def _as(self, plan: PlanConfig) -> PipelineConfig:
+        nodes = {
+            name: node.model_copy(update={"actor": plan.actors[name]})
+            if name in plan.actors
+            else node
+            for name, node in self.nodes.items()
+        }
+        depth = self.depth if plan.depth is None else plan.depth
+        return self.model_copy(update={"depth": depth, "nodes": nodes, "plans": {}})
+
+    @property
     def captured(self) -> bool:
         """Whether streams capture segments of device ops, which a plan hands over as one."""
         streams = streams_behind(self.executor)
@@ -419,7 +465,7 @@ class PipelineConfig(Part):
     def _repeats(self) -> bool:
         """Whether steps come again as they were: not where sizes depend on what was accepted."""
         static = all(node.kind != COUNTS.name for node in self.nodes.values())
-        return self.graphs and static and self.ranks == 1
+        return self.graphs and static and self.ranks == 1 and not self.plans
 
     @property
     def ranks(self) -> int:

@@ -226,8 +226,8 @@ class ConcurrentRun:
         wanted = course.wanted(step)
         if wanted is None:
             return
-        switch, earliest = wanted
-        at = max(step + switch.lead, earliest)
+        switch, goal = wanted
+        at = max(step + switch.lead, goal.step)
         if since is not None:
             at = max(at, frontier.first + since.enters - 1 - switch.leaves)
         if at > frontier.last:
@@ -241,7 +241,7 @@ class ConcurrentRun:
         self._once += turn.tokens
         for actor in after.program.hosts:
             self.statuses[actor].ended = False
-        course.turn(switch, at)
+        course.turn(goal, at)
         frontier.give_over(at, at + switch.leaves, turn)
         self._tell()
 

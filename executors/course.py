@@ -24,6 +24,7 @@ class Turned(NamedTuple):
     step: int
     before: str
     after: str
+    reason: str = ""
 
 
 class Goal(NamedTuple):
@@ -31,6 +32,7 @@ class Goal(NamedTuple):
 
     plan: str
     step: int = 0
+    reason: str = ""
 
 
 @dataclass
@@ -48,8 +50,8 @@ class Course:
     tell: Callable[[Turned], None] = lambda turned: None
     turned: list[Turned] = field(default_factory=list)
 
-    def wanted(self, step: int) -> tuple[Switch, int] | None:
-        """The switch that is wanted now, and the step before which it is not; None: stay.
+    def wanted(self, step: int) -> tuple[Switch, Goal] | None:
+        """The switch that is wanted now, and what for; None: stay.
 
         Raises `StepweaveError` for a plan that there is not.
         """
@@ -59,13 +61,12 @@ class Course:
         if goal.plan not in self.plans:
             known = did_you_mean(goal.plan, self.plans)
             raise StepweaveError(f"there is no plan {goal.plan!r} to switch to{known}")
-        return self.switches[self.at, goal.plan], goal.step
+        return self.switches[self.at, goal.plan], goal
 
-    def turn(self, switch: Switch, step: int) -> None:
+    def turn(self, goal: Goal, step: int) -> None:
         """Note that the run goes over."""
-        name = next(name for name, plan in self.plans.items() if plan is switch.after)
-        turned = Turned(step, self.at, name)
-        self.at = name
+        turned = Turned(step, self.at, goal.plan, goal.reason)
+        self.at = goal.plan
         self.turned.append(turned)
         self.tell(turned)
 

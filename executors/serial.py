@@ -93,10 +93,10 @@ class SerialLeg:
         wanted = None if course is None else course.wanted(step)
         if course is None or wanted is None:
             return
-        switch, earliest = wanted
+        switch, goal = wanted
         following = SerialProgram.of(switch.after.graph).order()
         turn = SerialTurn.of(switch, self.order, following)
-        at = max(step + turn.lead, self.entered - 1 - turn.leaves, earliest)
+        at = max(step + turn.lead, self.entered - 1 - turn.leaves, goal.step)
         if at > frontier.last:
             return
         leg = SerialLeg.of(switch.after, self.given, self, at, at + turn.enters)
@@ -104,7 +104,7 @@ class SerialLeg:
         leg.run.frontier.end = frontier.last + leg.run.frontier.tail
         legs = (self, leg)
         script = [(legs[ran.part].run.performs[ran.op], at + ran.step) for ran in turn.ops]
-        course.turn(switch, at)
+        course.turn(goal, at)
         frontier.give_over(at, at + turn.leaves, SerialScript(leg, at + turn.enters, script))
 
 

@@ -13,7 +13,7 @@ from ..backends import backend_of
 from ..backends.executor_names import streams_behind
 from ..executors.blocking import executor_on
 from ..executors.capture import Captures
-from ..executors.course import Course, Goal, Turned
+from ..executors.course import Course, Turned
 from ..executors.errors import NodeFailure, UndeclaredAccess
 from ..executors.recorder import Recorder
 from ..executors.report import RunReport
@@ -47,12 +47,9 @@ from ..requests.table import Limits, RequestTable
 from ..requests.totals import Totals
 from ..requests.witness import Witness
 from ..testing.checking.mode import Strict
-from .plans import Plans, Steer
+from .plans import USUAL, Plans, Steer, stay
 
 T = TypeVar("T")
-
-USUAL = "usual"
-"""The plan of `compile`, among the others that an engine has."""
 
 FUTILE_RETRIES = 3
 """How often in a row the engine goes on after failures between which nobody got anywhere."""
@@ -92,7 +89,7 @@ class Engine:
     check: Literal["off", "strict"] = "off"
     watchdog_s: float | None = 600.0  # a long prompt on a slow machine is slow, not stuck
     others: Mapping[str, Callable[[Resources], Plan]] = field(default_factory=dict)
-    steer: Steer = lambda course, step: Goal(course.at)
+    steer: Steer = stay
     turned: list[Turned] = field(init=False, default_factory=list)  # each switch, of all runs
     plan: Plan = field(init=False)
     buckets: tuple[int, ...] = field(init=False)

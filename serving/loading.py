@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,7 @@ from ..requests.limits import Limits
 from .cache_size import blocks_of
 from .engine import Engine, EngineError
 from .pipeline import compiled, policies_of, proved_digests
+from .steering import Fastest
 
 if TYPE_CHECKING:
     from ..distributed.membership import Membership
@@ -142,6 +144,8 @@ def _built(
         nvtx=config.nvtx,
         check=config.check,
         torch_threads=threads,
+        others={name: partial(compiled, form) for name, form in config.forms.items()},
+        steer=Fastest(),
     )
 
 

@@ -18,8 +18,16 @@ from ..graph.planner.switching import switch_plans
 from ..graph.switch import Switch
 from ..graph.verifier.verified import verified, verified_switch
 
+USUAL = "usual"
+"""The plan with which an engine begins, among the others that it has."""
+
 Steer = Callable[[Course, int], Goal]
 """Says at the begin of a step with which plan to go on: it gets the course and the step."""
+
+
+def stay(course: Course, step: int) -> Goal:
+    """Go on with the plan that is on."""
+    return Goal(course.at)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from ..requests.stopping import StopChecker
 from ..requests.table import Limits
 from ..serving.engine import Engine
 from ..serving.pipeline import compiled
-from ..serving.plans import Steer
+from ..serving.plans import Steer, stay
 from ..structured.xgrammar_backend import XGrammarBackend
 from .models import tiny_eagle, tiny_medusa, tiny_model, tiny_mtp, tiny_tokenizer
 
@@ -135,7 +135,7 @@ def tiny_engine(
     links: Links | None = None,
     resources: Mapping[Resource[Any], object] | None = None,
     others: Mapping[str, Mapping[str, Any]] | None = None,
-    steer: Steer | None = None,
+    steer: Steer = stay,
 ) -> Engine:
     """An engine of that configuration, on the same weights for every configuration.
 
@@ -187,7 +187,7 @@ def tiny_engine(
             name: partial(compiled, _pipeline(config, {**(settings or {}), **other}))
             for name, other in (others or {}).items()
         },
-        **({} if steer is None else {"steer": steer}),
+        steer=steer,
     )
 
 

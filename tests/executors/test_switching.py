@@ -58,7 +58,7 @@ def follow(
         states=states,
         keep=kept,
         course=course,
-        watchdog_s=2,
+        watchdog_s=120,
     )
     return report, course.turned, {name: state.digest for name, state in states.items()}  # type: ignore[attr-defined]
 

@@ -21,6 +21,7 @@ from stepweave.requests.swap import Swaps
 from stepweave.testing import Interleaved
 
 ONCE = {
+    "adaptive": "d2h_copy",
     "async": "d2h_copy",
     "async_eagle": "draft",
     "async_eagle3_grammar": "bitmask",

@@ -44,7 +44,11 @@ class SuffixOptions(DrafterOptions):
     """Options of a drafter that looks the end of the text up, in it and in earlier outputs."""
 
     shortest: int = Field(
-        default=2, ge=1, le=16, description="Tokens of the shortest suffix that is looked up."
+        default=1,
+        ge=1,
+        le=16,
+        description="Tokens of the shortest suffix that is looked up. 1 is ambiguous, but a wrong "
+        "draft costs little.",
     )
     longest: int = Field(
         default=32,

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -186,8 +186,14 @@ async def figure(session: aiohttp.ClientSession, name: str) -> float:
     return float(line.split()[-1])
 
 
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    while not await true():
+async def whole_without(
+    lost: int, service: Process, session: aiohttp.ClientSession, count: int = 2
+) -> None:
+    """Wait until there are as many replicas as there were, and the one that was lost is none."""
+    while True:
+        there = replicas(service)
+        if await figure(session, "stepweave:replicas") == len(there) == count and lost not in there:
+            return
         await asyncio.sleep(0.2)
 
 

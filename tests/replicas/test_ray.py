@@ -16,7 +16,7 @@ from tests.replicas.clients import (
     replicated,
     session_of,
     together,
-    until,
+    whole_without,
 )
 from tests.server.in_process import Process
 
@@ -43,13 +43,7 @@ def test_a_replica_is_lost_under_load_and_no_stream_can_tell(
             found = await together(session, 150, lambda: os.kill(lost, number))
             assert await figure(session, "stepweave:moved_requests_total") > moved
             equal(found, expected)
-
-            async def whole_again() -> bool:
-                there = replicas(service)
-                figured = await figure(session, "stepweave:replicas")
-                return figured == len(there) == 2 and lost not in there
-
-            await until(whole_again)
+            await whole_without(lost, service, session)
             equal(await together(session, 150), expected)
 
     asyncio.run(check())

@@ -18,7 +18,7 @@ from tests.replicas.clients import (
     replicated,
     session_of,
     together,
-    until,
+    whole_without,
 )
 from tests.server.in_process import Process
 
@@ -55,13 +55,7 @@ def test_a_rank_is_lost_and_its_gang_ends_and_comes_back_as_one(
             found = await together(session, 80, lambda: os.kill(hit, number))
             assert await figure(session, "stepweave:moved_requests_total") > moved
             equal(found, expected)
-
-            async def whole_again() -> bool:
-                there = replicas(service)
-                figured = await figure(session, "stepweave:replicas")
-                return figured == len(there) == 2 and leader not in there
-
-            await until(whole_again)
+            await whole_without(leader, service, session)
             assert not lives(follower)
             assert [len(followers(each)) for each in replicas(service)] == [1, 1]
             equal(await together(session, 80), expected)

@@ -188,7 +188,7 @@ class StepScheduler:
         return job.decodes and job.settled + job.in_flight < job.output
 
     def _passes(self, job: Job) -> None:
-        """It has had its turn, if only to sit the step out: as `RequestTable.passes`."""
+        """It has had its turn, if only to sit the step out: as `RequestTable.has_turn`."""
         self._turn += 1
         job.turn = self._turn
 

@@ -17,12 +17,14 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from .group import Group
+
 
 class Agreement:
     """One place at which ranks agree. `made` counts how often they have."""
 
-    def __init__(self, communicator: ProcessGroup | None, source: int = 0) -> None:
-        self._communicator, self._source = communicator, source
+    def __init__(self, group: Group, communicator: ProcessGroup) -> None:
+        self._group, self._communicator = group, communicator
         self.made = 0
 
     def __call__(self, *own: Tensor) -> tuple[Tensor, ...]:
@@ -31,7 +33,8 @@ class Agreement:
         Every rank has to call it, in the same order as its other agreements on this place.
         """
         flat = torch.cat([each.reshape(-1) for each in own])
-        dist.broadcast(flat, src=self._source, group=self._communicator)
+        with self._group.meeting("agreeing with the other ranks"):
+            dist.broadcast(flat, src=0, group=self._communicator)
         self.made += 1
         agreed, at = [], 0
         for each in own:

@@ -11,8 +11,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from socket import socket
 from threading import Thread
 from time import monotonic
@@ -61,6 +61,7 @@ class Group:
         self.ranks = ranks
         self.failure: GroupEnded | None = None
         self.step: int | None = None  # at which this rank is, for whoever is told of its end
+        self._waits: list[str] = []  # what this rank does that another has to do with it
         self._abandon = abandon
         self._processes = dict(processes or {})
         self._hanging: list[Neighbour] = []
@@ -141,6 +142,17 @@ class Group:
         if self.failure is not None:
             raise self.failure
 
+    @contextmanager
+    def meeting(self, what: str) -> Iterator[None]:
+        """In the block this rank does what another has to do with it: whoever is told of an end
+        that comes meanwhile is told that, too. By any thread.
+        """
+        self._waits.append(what)
+        try:
+            yield
+        finally:
+            self._waits.remove(what)
+
     def _receive(self, rank: int, message: Message) -> None:
         receiver = self._receivers.get(message["kind"])
         if receiver is None:
@@ -201,7 +213,8 @@ class Group:
         if silent and rank in self._processes:
             self._hanging.append(Neighbour(self._processes[rank]))
         at = "" if self.step is None else f"; rank {self.rank} was at step {self.step}"
-        self.end(f"rank {rank} is gone: {why}{at}", gone=rank)
+        waits = "".join(f", {what}" for what in dict.fromkeys(self._waits)) if at else ""
+        self.end(f"rank {rank} is gone: {why}{at}{waits}", gone=rank)
 
     def _deaf(self, why: str) -> None:
         self.end(f"rank {self.rank} cannot listen any more: {why}")

@@ -83,7 +83,7 @@ class Membership:
 
         from .agreement import Agreement
 
-        made = Agreement(dist.new_group())
+        made = Agreement(self.group, dist.new_group())
         self._agreements.append(made)
         return made
 

@@ -105,7 +105,8 @@ class StageLinks:
         """What a library says of a message that fails says neither rank nor step."""
         self._group.check()
         try:
-            yield
+            with self._group.meeting(doing):
+                yield
         except RuntimeError as error:
             self._group.check()
             raise MessageFailed(

@@ -258,7 +258,8 @@ def _join_or_start_cluster(cpus: int | None) -> None:
     """The cluster of RAY_ADDRESS, or one of this machine alone, with so many CPUs by its account:
     the replicas that are asked for have room, on however few cores.
 
-    Raises `RayUnavailable` where there has to be a cluster, and none is named or none answers.
+    Raises `RayUnavailable` where there has to be a cluster, and none is named or none answers, and
+    where none can be started.
     """
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
@@ -274,7 +275,13 @@ def _join_or_start_cluster(cpus: int | None) -> None:
         raise RayUnavailable("RAY_ADDRESS has to name the cluster whose replicas are meant")
     else:
         own = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "num_cpus": cpus}
-        ray.init(address="local", **own, **quiet)
+        try:
+            ray.init(address="local", **own, **quiet)
+        except Exception as error:  # a bare one, where its processes do not come up in time
+            raise RayUnavailable(
+                f"Ray cannot start on this machine ({shortly(error)}): try again when it has less "
+                "to do, or name a cluster that runs with RAY_ADDRESS"
+            ) from error
 
 
 def _autoscaling(scale: Scale, rows: int) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class StepRows:
             if self._now - request.last_step < self._table.apart:
                 self._decisions.too_soon(view, self._table.apart)
             if not self._reserve_window(request, promised, chosen):
-                self._table.passes(request)
+                self._table.has_turn(request, runs=False)
                 self._decisions.no_memory()
                 continue
             self._row(request)
@@ -201,7 +201,7 @@ class StepRows:
             request.withheld = self._withheld(request, decodes=start < 0)
         if request.moments.scheduled_s is None:
             request.moments.scheduled_s = perf_counter()
-        self._table.scheduled(request)
+        self._table.has_turn(request)
         most = request.upper_bound() + request.window if start < 0 else start + len(tokens) + 1
         blocks, known, passed = self._blocks.next_table(request)
         row = ScheduledRow(

@@ -333,18 +333,15 @@ class RequestTable:
             self._census = Census.of(self.requests.values())
         return self._census
 
-    def scheduled(self, request: Request) -> None:
-        """A request is in this step's batch: those after it in a turn go first. Raises nothing."""
-        if self.log is not None:
-            self.log.scheduled(request, self._step)
-        self.passes(request)
+    def has_turn(self, request: Request, *, runs: bool = True) -> None:
+        """A request is in this step's batch, or sits the step out: others go first. Raises nothing.
 
-    def passes(self, request: Request) -> None:
-        """A request has had its turn, if only to sit the step out: others go first. Raises nothing.
-
-        A policy that offers only some rows a step would else offer one for ever for which there is
-        no memory, and never those whose turn would take it from that one.
+        To sit out is a turn, too: a policy that offers only some rows a step would else offer one
+        for ever for which there is no memory, and never those whose turn would take it from that
+        one.
         """
+        if runs and self.log is not None:
+            self.log.scheduled(request, self._step)
         self._turn += 1
         request.turn = self._turn
 

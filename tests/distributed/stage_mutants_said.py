@@ -12,6 +12,8 @@ SAID: Mapping[str, str] = {
     r"failed in step \d+: .* the next stage expects \[\d+, \d+\] numbers, not ",
     "first_killed": r"rank 0 is gone: its connection .*; rank 1 was at step \d+",
     "last_killed": r"rank 1 is gone: its connection .*; rank 0 was at step \d+",
-    "first_stopped": r"rank 0 is gone: it said nothing for \d\.\d s; rank 1 was at step \d+",
-    "last_stopped": r"rank 1 is gone: it said nothing for \d\.\d s; rank 0 was at step \d+",
+    "first_stopped": r"rank 0 is gone: it said nothing for \d\.\d s; rank 1 was at step \d+, "
+    "receiving from rank 0",
+    "last_stopped": r"rank 1 is gone: it said nothing for \d\.\d s; rank 0 was at step \d+, "
+    "(hearing from|sending to) rank 1",
 }

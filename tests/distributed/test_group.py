@@ -112,6 +112,14 @@ def test_a_rank_whose_connection_ends_is_named() -> None:
         assert ended(made[2]) == ended(made[0])
 
 
+def test_what_this_rank_did_with_others_when_one_was_lost_is_told() -> None:
+    with groups(2) as made:
+        made[0].step = 7
+        with made[0].meeting("receiving from rank 1"):
+            made[1]._links.cut()
+            assert ended(made[0]).endswith("; rank 0 was at step 7, receiving from rank 1")
+
+
 def test_a_rank_that_says_nothing_is_named_and_its_process_ends_with_this_one() -> None:
     ours = socket.create_server(("127.0.0.1", 0))
     theirs = socket.create_connection(ours.getsockname())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,7 +49,8 @@ class Library:
 @pytest.fixture
 def links(monkeypatch: pytest.MonkeyPatch) -> list[StageLinks]:
     monkeypatch.setattr(stage_links, "dist", Library())
-    groups: list[Any] = [SimpleNamespace(rank=r, size=2, check=lambda: None) for r in (0, 1)]
+    alike = {"size": 2, "check": lambda: None, "meeting": nullcontext}
+    groups: list[Any] = [SimpleNamespace(rank=rank, **alike) for rank in (0, 1)]
     return [StageLinks(group) for group in groups]
 
 

@@ -13,6 +13,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of Ray's own modules, while they are imported
     pytest.importorskip("ray.serve")
 
+from stepweave.replicas import on_ray
+from stepweave.replicas.errors import RayUnavailable
 from stepweave.replicas.live import ROUTERS
 from stepweave.replicas.prefix_router import ATTEMPT, PrefixRouter
 from stepweave.replicas.work import Work
@@ -88,3 +90,15 @@ def test_calls_that_are_no_work_are_routed_and_never_lost(router: Any) -> None:
     assert chosen(router, request) == ["a", "b"]
     router.lost("1")
     assert router.live == 2
+
+
+def test_a_cluster_that_does_not_come_up_is_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def too_slow(**given: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray.init", too_slow)
+    with pytest.raises(RayUnavailable, match=r"cannot start on this machine .*timed out during"):
+        on_ray._join_or_start_cluster(1)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.draft_length import against_best, measure, policies, predicted
 from stepweave.policies.drafting import Fastest
 
+COSTS = """\
+version: 1
+basis: assumed
+describes: a forward pass that takes longer the more tokens it computes
+ops: {forward.device: {tokens: {1: 5000, 100: 30000}}}
+"""
 
-def test_periods_are_those_of_plans_with_given_costs_and_policies_take_them() -> None:
-    table = predicted({1: "embedded", 2: "embedded"}, (1, 8))
+
+def test_periods_are_those_of_plans_with_given_costs_and_policies_take_them(
+    tmp_path: Path,
+) -> None:
+    costs = tmp_path / "costs.yaml"
+    costs.write_text(COSTS)
+    table = predicted({1: costs, 2: costs}, (1, 8))
     assert list(table) == [1, 8]
     assert all(len(each) == 2 for each in table.values())
     assert table[8][1] > table[8][0] > table[1][0] > 0, "more rows and wider windows take longer"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.draft_length import against_best, measure, policies, predicted
+from benchmarks import draft_length
+from benchmarks.draft_length import against_best, policies, predicted
 from stepweave.policies.drafting import Fastest
 
 COSTS = """\
@@ -32,9 +33,14 @@ def test_periods_are_those_of_plans_with_given_costs_and_policies_take_them(
     assert Fastest(**options).rows == (1, 8)
 
 
-def test_all_sides_decode_the_same_and_policies_are_compared_with_the_best_length() -> None:
-    found = measure(2, 2, count=2, rounds=1, table={1: [1.0, 1.1], 2: [1.0, 5.0]})
-    assert found["2 drafts"]["tokens_per_step"] > found["1 drafts"]["tokens_per_step"]
+@pytest.mark.parametrize("longest", [1, pytest.param(3, marks=pytest.mark.nightly)])
+def test_all_sides_decode_the_same_and_policies_are_compared_with_the_best_length(
+    longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draft_length, "LIMIT", 6 * longest)
+    periods = [1.0 + 0.1 * drafts for drafts in range(longest)]
+    found = draft_length.measure(2, longest, 2, 1, {1: periods, 2: periods})
+    assert all(each["tokens_per_step"] > 1 for each in found.values())
     assert set(against_best(found)) == {"fastest", "by_rows", "by_acceptance"}
 
 

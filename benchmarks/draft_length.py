@@ -114,7 +114,7 @@ def measure(
     tokens: dict[str, list[tuple[int, ...]]] = {}
     for name, llm in engines.items():
         tokens[name] = [output.token_ids for output in llm.generate(asked)]  # and warms up
-        llm.engine.totals = type(llm.engine.totals)()
+        llm.engine.totals.restore(type(llm.engine.totals)())
     first = next(iter(tokens.values()))
     if wrong := [name for name, each in tokens.items() if each != first]:
         raise RuntimeError(f"{', '.join(wrong)}: tokens differ")

@@ -157,7 +157,7 @@ def main() -> None:
     for side in sides.values():
         side.tokens = side.run()  # warms up, and is what must be equal
         if side.llm is not None:
-            side.llm.engine.totals = type(side.llm.engine.totals)()
+            side.llm.engine.totals.restore(type(side.llm.engine.totals)())
     for turn in range(given.rounds):
         names = list(sides) if turn % 2 == 0 else list(reversed(sides))
         for name in names:

@@ -144,11 +144,11 @@ def test_switches_are_sound_need_each_wait_and_every_fault_in_one_is_found() -> 
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("start", range(0, 4800, 400))
+@pytest.mark.parametrize("start", range(0, 8400, 400))
 def test_many_switches_are_sound_need_each_wait_and_every_fault_in_one_is_found(start: int) -> None:
     counts = judge(range(10_000 + start, 10_400 + start))
-    assert counts["switches"] >= 250
-    assert counts["waits"] >= 50
+    assert counts["switches"] >= 100
+    assert counts["waits"] >= 20
     assert counts["leases"] >= 5
 
 

@@ -188,7 +188,7 @@ def _bare(text: str) -> list[str]:
 @pytest.fixture(scope="module", autouse=True)
 def _examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with ExitStack() as stack:
-        for name in ("steer", "decisions", "leap"):
+        for name in ("steer", "decisions", "leap", "processors"):
             site = tmp_path_factory.mktemp("site")
             stack.enter_context(installed(ROOT / "examples" / name, site))
         yield

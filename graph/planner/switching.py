@@ -140,7 +140,10 @@ class _Trial:
         order = sorted_by_time(window.instances, [*free, *_arcs(window, needed)], times)
         if order is None:
             return None
-        needed += _bounds(window, Ancestors(order, [*free, *_arcs(window, needed)]))
+        bounds = _bounds(window, Ancestors(order, [*free, *_arcs(window, needed)]))
+        if bounds is None:
+            return None
+        needed += bounds
         kept = _kept(window, order, free, needed)
         if kept is None:
             return None
@@ -231,21 +234,27 @@ def _launcher(window: Window, at: Instance, vertex: Vertex) -> str:
     return window.pair.graphs[at.part].vertices[vertex.launch or ""].actor
 
 
-def _bounds(window: Window, known: Ancestors) -> list[Crossing]:
-    """What else keeps the plan after from running ahead of the end of the plan before."""
+def _bounds(window: Window, known: Ancestors) -> list[Crossing] | None:
+    """What else keeps the plan after from running ahead of the end of the plan before.
+
+    None where it would be further ahead than the window reaches.
+    """
     graph = window.pair.after.graph
     first = next(name for name, vertex in graph.vertices.items() if vertex.side == "host")
     ends = max(known.number[Instance(0, op, -1)] for op in window.pair.before.graph.vertices)
     later = (Instance(1, first, step) for step in range(window.last + 1))
-    target = next(at for at in later if known.number[at] > ends)
-    return [
-        bound(window.pair, Instance(0, op, -1), target)
+    target = next((at for at in later if known.number[at] > ends), None)
+    loose = [
+        Instance(0, op, -1)
         for op in window.pair.before.graph.vertices
         if not any(
             known.ordered(Instance(0, op, -1), Instance(1, each, window.last))
             for each in graph.vertices
         )
     ]
+    if loose and target is None:
+        return None
+    return [bound(window.pair, at, target) for at in loose if target is not None]
 
 
 def _kept(

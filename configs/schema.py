@@ -313,7 +313,7 @@ EMBEDDED_DRAFTERS = (
 
 def _or_auto(schema: dict[str, Any]) -> None:
     """A number that may also be said to follow by itself."""
-    number = {key: schema.pop(key) for key in ("type", "minimum", "maximum")}
+    number = {key: schema.pop(key) for key in ("type", "minimum", "maximum") if key in schema}
     schema["anyOf"] = [number, {"const": "auto", "type": "string"}]
 
 

@@ -71,6 +71,11 @@ def _entry(key: str, value: Any, description: str | None, indent: str) -> Iterat
         yield from _commented(f"{indent}{key}:", description, indent)
         yield from _items(value, f"{indent}  ")
         return
+    if isinstance(value, Mapping) and any(isinstance(each, BaseModel) for each in value.values()):
+        yield from _commented(f"{indent}{key}:", description, indent)
+        for name, each in value.items():
+            yield from _entry(name, each, None, f"{indent}  ")
+        return
     yield from _commented(f"{indent}{key}: {_flow(value)}", _of_value(description, value), indent)
 
 

@@ -46,7 +46,7 @@ def test_everything_that_can_be_named_is_listed_with_a_line() -> None:
         [decision, name] for decision in DECISIONS for name in known(decision)
     ]
     assert "policies.admission=eager|just_in_time" in found["choices"]
-    assert "policies.acceptance=coupled|rejection" in found["choices"]
+    assert "policies.acceptance=coupled|rejection|block|typical" in found["choices"]
     assert "nodes.bitmask.backend=auto|xgrammar|llguidance" in found["choices"]
     for section in found.values():
         assert all(line.strip() and "\n" not in line for line in section.values())
@@ -148,4 +148,4 @@ def test_a_package_that_is_broken_does_not_hide_the_others(tmp_path: Path) -> No
         assert os.linesep not in broken
     assert kinds["forward"].startswith("run the target model")
     assert policies["acceptance: coupled"].startswith("With the same seed")
-    assert "policies.acceptance=coupled|rejection" in choices
+    assert "policies.acceptance=coupled|rejection|block|typical" in choices

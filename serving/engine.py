@@ -30,6 +30,7 @@ from ..nodes.values import (
     ACCEPTANCE,
     BLOCKS,
     BUCKETS,
+    GROUP,
     HOST_BLOCKS,
     LIMITS,
     LINKS,
@@ -98,6 +99,8 @@ class Engine:
     _by_name: tuple[str, Executor] | None = field(init=False, default=None)
     totals: Totals = field(init=False, default_factory=Totals)
     _found: Resources = field(init=False)
+    _tail: int = field(init=False, default=0)
+    _window: int = field(init=False, default=0)
     _states: dict[str, object] = field(init=False)
     _began: float | None = field(init=False, default=None)  # when the run began that is on
 
@@ -122,12 +125,10 @@ class Engine:
         if (links := self._found.get(LINKS)) is not None:
             watch_alike(links, self.model)
         self.reset()
+        self._tail, self._window = self._kept()
 
     def new_table(self) -> RequestTable:
         """An empty request table whose pools obey this plan."""
-        caches = [self._states[state.name] for state in self._lasting if state.keys == BLOCKS]
-        windows = [getattr(cache, "lookback", None) for cache in caches]
-        known = [window for window in windows if window is not None]
         # Where a delay would not come off a wait it would only make steps longer.
         policies = self.policies
         plans = self._plans.by_name.values()
@@ -141,8 +142,8 @@ class Engine:
             slot_leases=self._plans.leases(REQUEST_SLOTS),
             block_leases=self._plans.leases(BLOCKS),
             prefix_cache=self.prefix_cache,
-            cache_tail=max((getattr(cache, "tail", 0) for cache in caches), default=0),
-            sliding_window=max(known) if caches and len(known) == len(windows) else None,
+            cache_tail=self._tail,
+            sliding_window=self._window or None,
             host_blocks=min((host.num_blocks for host in hosts), default=0),
             host_leases=self._plans.leases(HOST_BLOCKS),
             apart=max(map(handed_on_after, plans)),
@@ -151,6 +152,19 @@ class Engine:
             inbox=self.inbox(self.limits.max_queue),
             witness=self.witness,
         )
+
+    def _kept(self) -> tuple[int, int]:
+        """Of all caches of all ranks: how many tokens after a block its contents depend on, and how
+        many are looked back at; 0: any number. A stage of a model has some of the caches only, but
+        every rank has to reuse and free the same blocks.
+        """
+        caches = [self._states[state.name] for state in self._lasting if state.keys == BLOCKS]
+        tails = [getattr(cache, "tail", 0) for cache in caches] or [0]
+        windows = [getattr(cache, "lookback", None) or 0 for cache in caches] or [0]
+        if (group := self._found.get(GROUP)) is not None:
+            tails = group.gathered(max(tails))
+            windows = group.gathered(max(windows) if all(windows) else 0)
+        return max(tails), max(windows) if all(windows) else 0
 
     def reset(self) -> None:
         """Make what lasts from run to run new; a table of before belongs to what it held."""

@@ -15,7 +15,11 @@ from tests.distributed.families import DIVIDED, REFUSED
 from tests.distributed.launched import environment, ranks, started, written
 
 SAMPLE = list(drawn(5, seed=1))
-STAGES = list(drawn(5, seed=2, divided="pipeline"))
+STAGES = [
+    *drawn(5, seed=2, divided="pipeline"),
+    # What a drafter's cache asks of the prefixes that are reused, only the last stage has.
+    Case("eagle3", "none", "prefixes", 2, "threads", 6, "pipeline"),
+]
 FAMILIES = [*random.Random(1).sample(DIVIDED, 2), "gpt_oss"]
 
 

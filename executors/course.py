@@ -7,6 +7,7 @@ again before the plan before has ended for certain.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,9 @@ from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph
 from ..graph.switch import Switch
+
+REMEMBERED = 1024
+"""Switches that are remembered, the latest: a service may switch for ever."""
 
 
 class Turned(NamedTuple):
@@ -48,7 +52,7 @@ class Course:
     at: str
     decide: Callable[[int], Goal]
     tell: Callable[[Turned], None] = lambda turned: None
-    turned: list[Turned] = field(default_factory=list)
+    turned: deque[Turned] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def wanted(self, step: int) -> tuple[Switch, Goal] | None:
         """The switch that is wanted now, and what for; None: stay.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -13,7 +14,7 @@ from ..backends import backend_of
 from ..backends.executor_names import streams_behind
 from ..executors.blocking import executor_on
 from ..executors.capture import Captures
-from ..executors.course import Course, Turned
+from ..executors.course import REMEMBERED, Course, Turned
 from ..executors.errors import NodeFailure, UndeclaredAccess
 from ..executors.recorder import Recorder
 from ..executors.report import RunReport
@@ -91,7 +92,7 @@ class Engine:
     watchdog_s: float | None = 600.0  # a long prompt on a slow machine is slow, not stuck
     others: Mapping[str, Callable[[Resources], Plan]] = field(default_factory=dict)
     steer: Steer = stay
-    turned: list[Turned] = field(init=False, default_factory=list)  # each switch, of all runs
+    turned: deque[Turned] = field(init=False)  # the latest switches, of all runs
     plan: Plan = field(init=False)
     buckets: tuple[int, ...] = field(init=False)
     _plans: Plans = field(init=False)
@@ -108,6 +109,7 @@ class Engine:
         self._refuse_other_devices()
         # Whoever wants other hidden states than the last says so when it is made.
         self.model.record_features(None)
+        self.turned = deque(maxlen=REMEMBERED)
         sizes = every_size if backend_of(self.model.device).on_host else powers_of_two
         self.graphs = self.graphs and not self.others
         self.buckets = sizes(self.limits.max_rows) if self.graphs else ()

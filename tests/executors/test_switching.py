@@ -61,7 +61,8 @@ def follow(
         course=course,
         watchdog_s=120,
     )
-    return report, course.turned, {name: state.digest for name, state in states.items()}  # type: ignore[attr-defined]
+    digests = {name: state.digest for name, state in states.items()}  # type: ignore[attr-defined]
+    return report, [*course.turned], digests
 
 
 def now_and_then(seed: int) -> Callable[[Course, int], Goal]:

@@ -7,13 +7,13 @@ family's own attention, and drafts as on one rank; or it is *refused* when it is
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import PreTrainedModel
 
 from stepweave import LLM
 from stepweave.models.causal_lm import CausalLM
@@ -42,19 +42,13 @@ OVERRIDES: Mapping[str, Any] = {
 }
 
 
-def saved(family: str, folder: Path) -> PreTrainedModel:
-    """A tiny model, in a folder of this rank's own, as on a machine of its own."""
+def alone(family: str, folder: Path) -> dict[str, Any] | None:
+    """Save a tiny model; its own greedy tokens, and what one rank serves of one that is served."""
     config = tiny_config(family)
     assert config is not None, f"{family}: no small model can be built"
     model = built(config, torch.float64)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder)  # which does nothing on another rank than 0
     tiny_tokenizer().save_pretrained(folder)
-    return model
-
-
-def alone(family: str, folder: Path) -> dict[str, Any] | None:
-    """Its own greedy tokens, and what one rank serves of one that is served."""
-    model = saved(family, folder)
     if family in REFUSED:
         return None
     plain_experts(model)  # those that are grouped know no float64
@@ -85,12 +79,13 @@ def served(folder: Path, ranks: int) -> list[Any]:
 
 def found(out: str, families: Sequence[str]) -> dict[str, Any]:
     """What each family comes to on one rank, by rank 0 alone, and on two."""
-    rank = os.environ["RANK"]
-    folders = {family: Path(out) / f"models of {rank}" / family for family in families}
-    first: dict[str, Any] | None = None
-    if rank == "0":
-        first = {family: alone(family, each) for family, each in folders.items()}
-    else:
-        for family, each in folders.items():
-            saved(family, each)
+    leads, models = os.environ["RANK"] == "0", Path(out) / "models"
+    first = {family: alone(family, models / family) for family in families} if leads else None
+    if families:
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
+        dist.barrier()  # the models are there
+        if not leads:  # as on a machine where they have another path
+            models = shutil.copytree(models, Path(out) / "the same models")
+    folders = {family: models / family for family in families}
     return {"alone": first, "together": {each: together(path) for each, path in folders.items()}}

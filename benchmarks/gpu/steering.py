@@ -36,10 +36,10 @@ from stepweave.models.paged_cache import PagedCache
 from stepweave.models.translated import TranslatedLM
 from stepweave.nodes import draft_model
 from stepweave.nodes.data import Inputs, Proposal, Sampled, SampleRows
-from stepweave.nodes.draft_model import DRAFT_KV, FITTING_MODEL
+from stepweave.nodes.draft_model import DRAFT_KV, FITTING_MODEL, DraftModelOptions
 from stepweave.nodes.drafter import Drafter
 from stepweave.nodes.kind import NodeKind
-from stepweave.nodes.options import DrafterOptions, Options
+from stepweave.nodes.options import Options
 from stepweave.nodes.registry import kind as known
 from stepweave.nodes.sizes import Sizes
 from stepweave.nodes.values import (
@@ -65,7 +65,7 @@ class TraceOptions(Options):
     bias: float = Field(default=BIAS, description="Added to the logit of the trace's token.")
 
 
-class DraftTraceOptions(DrafterOptions):
+class DraftTraceOptions(DraftModelOptions):
     """What `draft_trace` is told."""
 
     traces: str = Field(description="The safetensors file with the traces.")

@@ -64,7 +64,7 @@ def together(folder: Path) -> dict[str, Any]:
         # First without an engine: a refusal in one ends its group.
         CausalLM.load(folder, dtype="float64", invariant=False, shards=2)
     except ModelError as error:
-        return {"refused": f"{error}"}
+        return {"refused": f"{error}".replace(f"{folder}", "")}
     return {"served": served(folder, 2)}
 
 

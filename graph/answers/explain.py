@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -136,9 +136,13 @@ def explain_wait(plan: Plan, wait: Wait) -> WaitExplanation:
     arguments.a("explain_wait", "plan", plan, Plan, arguments.A_PLAN)
     number = plan.waits.index(wait)
     present, absent = Orderings(plan), Orderings(plan, without=wait)
-    needed = (*plan.edges, *plan.launch_order)
+    needed = (*plan.edges, *plan.launch_order, *_bounds_of_its_own(plan, wait))
+    # Bounds hold in every mode, so waits that depend on it do not count for them.
+    always = absent if wait.modes is not None else Orderings(plan.always, without=wait)
     through = [edge for edge in needed if present.through(wait, edge)]
-    broken = [edge for edge in needed if not absent.meets(edge)]
+    broken = [
+        edge for edge in needed if not (always if edge.hazard == "BOUND" else absent).meets(edge)
+    ]
     broken.sort(key=lambda edge: (edge.source, edge.target) != (wait.source, wait.target))
     ends = (wait.source, wait.target, wait.distance)
     rest = [event for event in plan_edges(plan) if event != (*ends, "wait")]
@@ -147,11 +151,32 @@ def explain_wait(plan: Plan, wait: Wait) -> WaitExplanation:
         number=number,
         realized=_realized(plan, wait),
         protects=tuple(reason_of(plan, edge, present.told(edge.witness)) for edge in broken),
-        also=tuple(reason_of(plan, e, absent.proof(e)) for e in through if absent.meets(e)),
+        also=tuple(reason_of(plan, e, absent.proof(e)) for e in through if e not in broken),
         period_us=plan.period_us,
         period_without_us=period(plan.graph, rest, plan.costs).us,
         critical=is_critical(plan, wait),
     )
+
+
+def _bounds_of_its_own(plan: Plan, wait: Wait) -> Iterator[Edge]:
+    """Bounds that only the wait states: the plan has them where others depend on the mode."""
+    stated = {(each.hazard, each.source, each.target) for each in plan.edges}
+    vertices = plan.graph.vertices
+    for each in wait.protects:
+        if each.hazard == "BOUND" and (each.hazard, each.before, each.after) not in stated:
+            yield Edge(
+                each.before,
+                each.after,
+                value="",
+                carry=0,
+                distance=wait.distance,
+                hazard="BOUND",
+                from_stream=vertices[each.before].actor,
+                to_stream=vertices[each.after].actor,
+                by="wait",
+                event=each.before,
+                witness=((each.before, 0), (each.after, wait.distance)),
+            )
 
 
 def reason_of(plan: Plan, edge: Edge, hops: Sequence[Hop]) -> Reason:

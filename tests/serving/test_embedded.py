@@ -99,6 +99,13 @@ def test_all_three_features_at_other_depths(depth: str, expected: list[tuple[int
 
 def test_the_embedded_models_are_small() -> None:
     folder = Path(resolve("embedded")).parent
-    assert {path.name for path in folder.iterdir()} == {"target", "draft", "eagle", "eagle3"}
+    assert {path.name for path in folder.iterdir()} == {
+        "target",
+        "draft",
+        "eagle",
+        "eagle3",
+        "medusa",
+        "mtp",
+    }
     size = sum(path.stat().st_size for path in folder.rglob("*"))
     assert size <= 16 * 2**20

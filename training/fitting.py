@@ -16,7 +16,16 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from training.corpus import examples
 from training.measuring import Drafted, continued, measure, table
 from training.tokenizer import load_tokenizer
-from training.train import Batch, Encoder, batches, load_model, rate, sequences
+from training.train import (
+    Batch,
+    Encoder,
+    batches,
+    descend,
+    load_model,
+    optimizer_of,
+    rate,
+    sequences,
+)
 
 
 @dataclass(frozen=True)
@@ -47,14 +56,7 @@ def fit(
     """Train on so many tokens; report and write now and then, and at the end."""
     network = fitted.network
     texts = continued(target, tokenizer, args.probe, args.probe // 4, seed=2026)
-    decayed = [p for p in network.parameters() if p.ndim > 1]
-    plain = [p for p in network.parameters() if p.ndim < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}],
-        lr=args.lr,
-        betas=(0.9, 0.98),
-        fused=True,
-    )
+    optimizer = optimizer_of(network, args.lr)
     rng = random.Random(args.seed)
     pool = sequences(Encoder(tokenizer), examples(args.seed + 3), rng, args.long)
     stream = batches(pool, rng, args.batch, 1024)
@@ -63,13 +65,9 @@ def fit(
     print(f"parameters {sum(p.numel() for p in network.parameters()):,}", flush=True)
     while seen < args.tokens:
         batch = next(stream)
-        for group in optimizer.param_groups:
-            group["lr"] = rate(seen / args.tokens, seen / args.warm_up, args.lr)
         loss = fitted.loss(batch)
-        torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        lr = rate(seen / args.tokens, seen / args.warm_up, args.lr)
+        descend(optimizer, network, loss, lr)
         losses.append(loss.item())
         seen, step = seen + batch.ids.numel(), step + 1
         now = time.monotonic()

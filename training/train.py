@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -279,6 +279,28 @@ def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Pat
         tokenizer.save_pretrained(fresh, save_jinja_files=False)
 
 
+def optimizer_of(network: nn.Module, lr: float) -> torch.optim.Optimizer:
+    """What fits a network: weights decay, norms and biases do not."""
+    decayed = [p for p in network.parameters() if p.ndim > 1]
+    plain = [p for p in network.parameters() if p.ndim < 2]
+    return torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}],
+        lr=lr,
+        betas=(0.9, 0.98),
+        fused=True,
+    )
+
+
+def descend(optimizer: torch.optim.Optimizer, network: nn.Module, loss: Tensor, lr: float) -> None:
+    """One step down the scalar `loss[]` at this rate, with gradients of norm 1 at most."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    torch.autograd.backward(loss)
+    torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def train(args: argparse.Namespace) -> None:
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)
@@ -288,15 +310,7 @@ def train(args: argparse.Namespace) -> None:
     if args.init:  # layers the other lacks start silent, so a grown model begins as its equal
         model.load_state_dict(load_model(args.init).state_dict(), strict=False)
     teacher = load_model(args.teacher) if args.teacher else None
-    decayed = [p for p in model.parameters() if p.ndim > 1]
-    plain = [p for p in model.parameters() if p.ndim < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}],
-        lr=args.lr,
-        betas=(0.9, 0.98),
-        fused=True,
-    )
-
+    optimizer = optimizer_of(model, args.lr)
     rng = random.Random(args.seed)
     warm_up = batches(
         sequences(encoder, examples(args.seed + 1, WARM_UP_MIX), rng, 0.0), rng, args.batch, 256
@@ -310,13 +324,8 @@ def train(args: argparse.Namespace) -> None:
     done = 0.0
     while done < 1:
         batch = next(warm_up if seen < args.copy_tokens else main)
-        for group in optimizer.param_groups:
-            group["lr"] = rate(done, seen / args.warm_up, args.lr)
         loss = loss_of(model, batch, teacher)
-        torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        descend(optimizer, model, loss, rate(done, seen / args.warm_up, args.lr))
         losses.append(loss.item())
         seen, step = seen + batch.ids.numel(), step + 1
         now = time.monotonic()

@@ -12,6 +12,7 @@ from typing import Any
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.ui import WebDriverWait
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -59,6 +60,14 @@ def chromium(profile: Path) -> Iterator[webdriver.Chrome]:
         yield driver
     finally:
         driver.quit()
+
+
+def until(driver: Any, script: str) -> None:
+    """Wait until this is true in the page: a page handles input and media when its frame comes."""
+    asked = f"return Boolean({script})"
+    WebDriverWait(driver, 90, poll_frequency=0.05).until(
+        lambda _: driver.execute_script(asked), script
+    )
 
 
 def complaints(driver: Any) -> list[str]:

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from selenium.webdriver.support.ui import WebDriverWait
 
 from stepweave.server.settings import Settings
-from tests.browser.driver import complaints, outside_requests
+from tests.browser.driver import complaints, outside_requests, until
 from tests.server.in_thread import Running, running
 
 STORY = {"prompt": "Once upon a time", "max_tokens": 64, "ignore_eos": True, "temperature": 0}
@@ -64,11 +63,6 @@ def ask(page: Any, script: str) -> Any:
 
 def text(page: Any, selector: str) -> str:
     return str(ask(page, f"document.querySelector('{selector}').innerText"))
-
-
-def until(page: Any, script: str) -> None:
-    """Until this is true in the page."""
-    WebDriverWait(page, 90, poll_frequency=0.05).until(lambda _: ask(page, script), script)
 
 
 def shown(page: Any) -> None:
@@ -170,8 +164,8 @@ def test_it_fits_light_and_dark(visit: Visit, service: Running, width: int) -> N
     page.refresh()
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
     shown(page)
-    assert ask(page, ground) == "rgb(15, 19, 24)"
-    assert ask(page, "document.getElementById('theme').getAttribute('aria-pressed')") == "true"
+    until(page, f"{ground} === 'rgb(15, 19, 24)'")
+    until(page, "document.getElementById('theme').getAttribute('aria-pressed') === 'true'")
 
 
 def test_it_can_be_held_and_goes_on(visit: Visit, service: Running) -> None:

@@ -11,6 +11,7 @@ import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 from stepweave.cli.planned import planned
 from stepweave.graph.node import Node, Op, Read, Value
@@ -18,6 +19,7 @@ from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.views.page import plan_page
+from tests.browser.driver import until
 from tests.browser.geometry import outside, overlapping
 
 PIPELINES = [
@@ -132,7 +134,7 @@ def test_the_wheel_zooms_about_the_pointer_and_keys_zoom_about_the_middle(
     x, y = before["x"] + before["width"] / 2, before["y"] + before["height"] / 2
     wheel = {"type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": -300}
     driver.execute_cdp_cmd("Input.dispatchMouseEvent", wheel)
-    assert scale(driver) > 1.3 * start
+    WebDriverWait(driver, 90, poll_frequency=0.05).until(lambda _: scale(driver) > 1.3 * start)
     after = op.rect
     assert after["x"] + after["width"] / 2 == pytest.approx(x, abs=3)
     assert after["y"] + after["height"] / 2 == pytest.approx(y, abs=3)
@@ -350,7 +352,7 @@ def test_a_click_on_the_label_of_data_selects_its_requirements(at: Callable[...,
     assert "requirement=" in place(driver)
 
 
-HIDDEN = "return document.getElementById('tip').hidden"
+HIDDEN = "document.getElementById('tip').hidden"
 
 
 @pytest.mark.parametrize("then", ["2", "wheel", Keys.ENTER, "scroll", "t"])
@@ -358,7 +360,7 @@ def test_a_tooltip_does_not_outlast_what_it_is_about(at: Callable[..., Any], the
     driver = at()
     op = driver.find_element(By.CSS_SELECTOR, "#sheet-dag g.op[data-op='forward.device']")
     pointer(driver).move_to_element(op).perform()
-    assert not driver.execute_script(HIDDEN)
+    until(driver, f"!{HIDDEN}")
     box = op.rect
     if then == "wheel":
         x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
@@ -369,7 +371,7 @@ def test_a_tooltip_does_not_outlast_what_it_is_about(at: Callable[..., Any], the
         driver.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0]))")
     else:
         press(driver, then)
-    assert driver.execute_script(HIDDEN)
+    until(driver, HIDDEN)
 
 
 @pytest.mark.parametrize(
@@ -386,6 +388,7 @@ def test_hovering_reads_without_a_click(at: Callable[..., Any], css: str, said: 
     tip = driver.find_element(By.ID, "tip")
     assert not tip.is_displayed()
     pointer(driver).move_to_element(driver.find_element(By.CSS_SELECTOR, css)).perform()
+    until(driver, f"!{HIDDEN}")
     assert said in tip.text
     assert driver.execute_script(
         "const b = arguments[0].getBoundingClientRect();"
@@ -633,7 +636,13 @@ def test_colours_follow_the_system_and_the_switch(at: Callable[..., Any]) -> Non
     click(driver, "#theme")
     assert ground() == light
     driver.execute_script("delete document.documentElement.dataset.theme")
+    until(
+        driver, "getComputedStyle(document.documentElement).backgroundColor === 'rgb(15, 19, 24)'"
+    )
     assert ground() == dark
+    for scheme, pressed in [("light", "false"), ("dark", "true")]:
+        system(scheme)
+        until(driver, f"document.getElementById('theme').ariaPressed === '{pressed}'")
 
 
 # --- paper, phones, no scripts --------------------------------------------------------------------
@@ -644,6 +653,7 @@ def test_paper_has_all_drawings_and_the_waits_on_white(at: Callable[..., Any], w
     driver = at("view=lanes&op=forward.device&focus=up", width=width)
     press(driver, "t", "+")
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    until(driver, "matchMedia('print').matches")
     seen = driver.execute_script(
         "return [...document.querySelectorAll('svg.view, .controls, #panel, .table')]"
         ".filter(e => e.checkVisibility({visibilityProperty: true}))"

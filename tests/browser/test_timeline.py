@@ -10,6 +10,7 @@ from stepweave.requests.spans import RequestSpan
 from stepweave.requests.step_counts import StepCount
 from stepweave.views.timeline_page import timeline_page
 from stepweave.views.traced import Trace
+from tests.browser.driver import until
 from tests.views.test_timeline_page import as_if_run, plan
 
 
@@ -195,9 +196,9 @@ def test_what_is_drawn_can_be_chosen_and_follows_the_colours_asked_for(page: Any
     assert third != second
     features = [{"name": "prefers-color-scheme", "value": "dark"}]
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
+    until(page, "getComputedStyle(document.body).backgroundColor === 'rgb(15, 19, 24)'")
+    until(page, "document.getElementById('theme').getAttribute('aria-pressed') === 'true'")
     assert painted(page) != third
-    dark = ask(page, "getComputedStyle(document.body).backgroundColor")
-    assert dark == "rgb(15, 19, 24)"
 
 
 def test_without_scripts_the_numbers_are_still_there(open_page: Any, trace: Trace) -> None:
@@ -380,7 +381,7 @@ def test_the_theme_and_the_keys_are_switched_as_on_the_page_of_a_plan(page: Any)
 def test_a_tooltip_goes_when_what_is_under_the_pointer_changes(page: Any, then: str) -> None:
     place = spot(page, 1, "forward.device", 14)
     point(page, (place["from"] + place["to"]) / 2, place["y"])
-    assert not ask(page, "document.getElementById('tip').hidden")
+    until(page, "!document.getElementById('tip').hidden")
     if then == "wheel":
         page.execute_script(
             "document.getElementById('lanes').dispatchEvent(new WheelEvent('wheel', "
@@ -388,4 +389,4 @@ def test_a_tooltip_goes_when_what_is_under_the_pointer_changes(page: Any, then: 
         )
     else:
         press_lanes(page, then)
-    assert ask(page, "document.getElementById('tip').hidden")
+    until(page, "document.getElementById('tip').hidden")

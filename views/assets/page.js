@@ -159,13 +159,13 @@ function setGhosts(on) {
   $("toggle-ghosts").setAttribute("aria-pressed", on);
 }
 
-const isDark = () =>
-  (root.dataset.theme ??
-    (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+const SYSTEM_DARK = matchMedia("(prefers-color-scheme: dark)");
+const isDark = () => (root.dataset.theme ?? (SYSTEM_DARK.matches ? "dark" : "light")) === "dark";
+const themed = () => $("theme").setAttribute("aria-pressed", isDark());
 
 function setDark(dark) {
   root.dataset.theme = dark ? "dark" : "light";
-  $("theme").setAttribute("aria-pressed", dark);
+  themed();
 }
 
 const KEYS = {
@@ -291,5 +291,6 @@ root.classList.add("js");
 prepare();
 panning();
 listen();
-$("theme").setAttribute("aria-pressed", isDark());
+themed();
+SYSTEM_DARK.addEventListener("change", themed);
 show(parsed(location.hash, "dag"));

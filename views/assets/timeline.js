@@ -109,7 +109,6 @@ const isDark = () => (document.documentElement.dataset.theme ??
   (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 const setDark = (dark) => {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
-  document.getElementById("theme").setAttribute("aria-pressed", dark);
   repaint();
 };
 
@@ -234,13 +233,16 @@ document.getElementById("measure").onclick = () => setMeasuring(!measuring);
 document.getElementById("help-open").onclick = () => help.showModal();
 document.getElementById("theme").onclick = () => setDark(!isDark());
 for (const event of ["scroll", "blur"]) window.addEventListener(event, () => { tip.hidden = true; });
-const repaint = () => { hatch = null; read(); paint(); };
+const repaint = () => {
+  document.getElementById("theme").setAttribute("aria-pressed", isDark());
+  hatch = null;
+  read();
+  paint();
+};
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
 window.addEventListener("beforeprint", repaint);
 new ResizeObserver(draw).observe(canvas.parentElement);
-document.getElementById("theme").setAttribute("aria-pressed", isDark());
-read();
-paint();
+repaint();
 steadyView();
 // For tests and for those who script the page: where things are, in pixels of the canvas.
 window.timeline = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -103,4 +103,22 @@ class StepGraph:
                         position=len(found),
                         launch=launch if device else None,
                     )
+        return found
+
+    @cached_property
+    def writers(self) -> Mapping[str, str]:
+        """The first op that writes each value and state that any writes."""
+        found: dict[str, str] = {}
+        for vertex in self.vertices.values():
+            for name in vertex.op.writes:
+                found.setdefault(name, vertex.name)
+        return found
+
+    @cached_property
+    def reads(self) -> Mapping[str, Sequence[tuple[str, int]]]:
+        """(op, carry) of each read of a value or state that any op reads, in reference order."""
+        found: dict[str, list[tuple[str, int]]] = {}
+        for vertex in self.vertices.values():
+            for read in vertex.op.reads:
+                found.setdefault(read.name, []).append((vertex.name, read.carry))
         return found

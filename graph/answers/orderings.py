@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..plan import Edge, Plan, Wait
 from ..planner.events import Kind, plan_edges
-from ..planner.paths import FAR, HOP, adjacency, closure, shortest, with_empty, within
+from ..planner.paths import FAR, HOP, ShortestPaths, adjacency, closure, within
 from ..planner.requirements import Gate, Requirement, gate
 
 
@@ -55,7 +55,7 @@ class Orderings:
         edges = [(self._index[u], self._index[v], d) for (u, v), (d, _) in self._kinds.items()]
         self._weights = adjacency(len(self._names), edges)
         self._paths = closure(self._weights)
-        self._reach = with_empty(self._paths)
+        self._shortest = ShortestPaths(self._weights, self._paths)
 
     def distance(self, source: str, target: str) -> int | None:
         """The least d such that source(i) is before target(i + d); None: never ordered."""
@@ -67,7 +67,7 @@ class Orderings:
         if self.distance(source, target) is None:
             return ()
         ends = self._index[source], self._index[target]
-        ops = [self._names[n] for n in shortest(self._weights, self._reach, *ends)]
+        ops = [self._names[n] for n in self._shortest.between(*ends)]
         hops: list[Hop] = []
         total = 0
         for u, v in pairwise(ops):

@@ -18,11 +18,11 @@ class Budget:
     nodes: int = 1 << 62
     cells: int = 1 << 62
 
-    def take(self) -> None:
-        """One node. Raises `Spent` where none is left."""
+    def take(self, nodes: int = 1) -> None:
+        """Some nodes. Raises `Spent` where none are left."""
         if self.nodes <= 0:
             raise Spent
-        self.nodes -= 1
+        self.nodes -= nodes
 
     def compute(self, cells: int) -> None:
         """Some cells. Raises `Spent` where none are left."""

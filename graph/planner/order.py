@@ -28,13 +28,13 @@ from .order_insertion import inserted
 from .order_search import Ints, Search, Stop, latency
 from .order_space import OrderSpace, demands, start, structure
 from .paths import adjacency, closure, ordered
-from .period import Scaled, delays, slowest_cycle
+from .period import Scaled, delays, largest_ratio
 from .requirements import Gate, Requirement, gate
 from .waits import Frame, Needs
 
 NODES = 1200  # of the search tree, for each criterion
 CELLS = 120_000_000  # of matrices, for each criterion: half a second
-MOVES = 2_500_000  # of start times, for all insertions of a graph: a second
+MOVES = 1_000_000  # of start times, for all insertions of a graph: a second
 ORDERS = 40  # of equal period and latency, whose waits are counted
 _TRIED = ((0, 0), (1 / 4, 0), (0, 1 / 8), (1 / 16, 0), (1 / 2, 0), (1 / 8, 0), (0, 1 / 4))
 """What insertion tries: the share of the way from the least period to a known one; its slack."""
@@ -93,6 +93,7 @@ class _Chooser:
         self._demands = [gate(space.graph, r) for r in demands(space.graph, needed)]
         self._notes: list[str] = []
         self._spent = self._unproved = False
+        self._periods: dict[bytes, Fraction] = {}
 
     def choose(self) -> OrderChoice:
         if self._cells_of_a_dive() > CELLS:
@@ -322,10 +323,16 @@ class _Chooser:
 
     def _period(self, order: Ints) -> Fraction:
         """The period of an order (scaled)."""
+        known = self._periods.get(order.tobytes())
+        if known is None:
+            known = self._periods[order.tobytes()] = self._found_period(order)
+        return known
+
+    def _found_period(self, order: Ints) -> Fraction:
         actors = with_streams(self._graph, self._space.programs(order.tolist()))
         events = free_edges(self._graph, actors)
         events += [Precedence(u, v, d, "wait") for u, v, d in self._demands]
         found = delays(self._graph, events, self._costs)
         scaled = Scaled.of(self._index, found)
-        ratio = slowest_cycle(scaled).ratio
+        ratio = largest_ratio(scaled)
         return max(ratio, Fraction(0)) * self._space.scale / scaled.scale

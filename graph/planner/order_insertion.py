@@ -9,9 +9,10 @@ fail where there is an order. Effort is counted in times looked at, not in secon
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from dataclasses import dataclass, field
 from fractions import Fraction
+from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
@@ -55,10 +56,6 @@ class _Insertion:
         self._after: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (target, least delay)
         self._before: dict[int, list[tuple[int, int]]] = defaultdict(list)  # with slack
         self._added: list[int] = []  # the sources of all edges, to take the last ones back
-        number = {unit.name: number for number, unit in enumerate(space.units)}
-        self._pair = {
-            (number[u.name], number[v.name]): pair for pair, (u, v) in enumerate(space.pairs)
-        }
         index = {name: number for number, name in enumerate(space.graph.vertices)}
         self._first = [index[unit.ops("host")[0]] for unit in space.units]
         self._device = [index[ops[0]] if (ops := u.ops("device")) else None for u in space.units]
@@ -86,9 +83,9 @@ class _Insertion:
         for source, target, away, duration in zip(*(c.tolist() for c in columns), strict=True):
             delay = duration * self._unit + 1 - away * self._period
             self._after[source].append((target, delay))
+            self._raise(target, self._start[source] + delay)
             if self._slack and (source, target) in self._space.one_way:
                 self._before[target].append((source, delay + self._slack))
-        self._push(deque(range(self._space.size)))
 
     def _time(self, unit: int) -> int:
         return self._start[self._first[unit]]
@@ -127,11 +124,6 @@ class _Insertion:
             needed = sum(self._duration[op] * self._unit + 1 for op in range(launch, device))
             self._raise(launch, self._start[device] - needed)
 
-    def _raise(self, op: int, time: int) -> None:
-        if time > self._start[op]:
-            self._start[op] = time
-            self._push(deque([op]))
-
     def _placed(self, line: _Line, place: int, unit: int, turn: int) -> bool:
         """Put a unit after the one at `place`, if the period allows; else leave all as it was."""
         before, following = line.units[place], (place + 1) % len(line.units)
@@ -151,10 +143,8 @@ class _Insertion:
         """u of step i before v of step i + distance; False, and no edge, if that cannot be."""
         if u == v:
             return True
-        forward = (u, v) in self._pair
-        pair = self._pair[(u, v) if forward else (v, u)]
-        edges = self._space.forward if forward else self._space.backward
-        return self._add_all(edges, pair, distance)
+        edges = self._space.forward if u < v else self._space.backward
+        return self._add_all(edges, int(self._space.pair_of[u, v]), distance)
 
     def _decide(self, pair: int, m: int) -> bool:
         return self._add_all(self._space.forward, pair, m) and self._add_all(
@@ -172,41 +162,42 @@ class _Insertion:
         delay = int(edges.duration[row]) * self._unit + 1 - away * self._period
         if source == target:
             return delay <= 0
-        if self._start[source] + delay > self._start[target]:
-            self._start[target] = self._start[source] + delay
-            if not self._push(deque([target]), source):
-                return False
+        if not self._raise(target, self._start[source] + delay, never=source):
+            return False
         self._after[source].append((target, delay))
         self._added.append(source)
         return True
 
-    def _push(self, moved: deque[int], never: int = -1) -> bool:
-        """Move what follows some ops to later; False if that would move `never`, the cause."""
-        waiting = set(moved)
+    def _raise(self, op: int, time: int, never: int = -1) -> bool:
+        """Start an op at `time` at the earliest, and what follows it accordingly; False if that
+        would move `never`, the cause.
+
+        What moves farthest comes first: then each op is moved once, as in Dijkstra's search.
+        """
+        start = self._start
+        if time <= start[op]:
+            return True
+        count, moved = 0, [(start[op] - time, time, op)]
         while moved:
-            here = moved.popleft()
-            waiting.discard(here)
-            self._budget.take()
-            at = self._start[here]
+            _, at, here = heappop(moved)
+            if at <= start[here]:
+                continue
+            start[here] = at
+            count += 1
             for target, delay in self._after[here]:
-                if at + delay > self._start[target]:
+                if (then := at + delay) > start[target]:
                     if target == never:
+                        self._budget.take(count)
                         return False
-                    self._start[target] = at + delay
-                    if target not in waiting:
-                        waiting.add(target)
-                        moved.append(target)
+                    heappush(moved, (start[target] - then, then, target))
+        self._budget.take(count)
         return True
 
     def _decisions(self, lines: dict[str, _Line]) -> Ints:
         """The m of every pair of units of a thread."""
-        place = {
-            unit: (rank, turn)
-            for line in lines.values()
-            for rank, (unit, turn) in enumerate(zip(line.units, line.turns, strict=True))
-        }
-        chosen = self._space.listed.copy()
-        for (u, v), pair in self._pair.items():
-            (rank, turn), (later, onward) = place[u], place[v]
-            chosen[pair] = onward - turn + int(rank > later)
+        rank, turn = np.zeros((2, len(self._space.units)), dtype=np.int64)
+        for line in lines.values():
+            rank[line.units], turn[line.units] = np.arange(len(line.units)), line.turns
+        u, v = self._space.pairs.T
+        chosen: Ints = turn[v] - turn[u] + (rank[u] > rank[v])
         return chosen

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, cmp_to_key
-from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +31,7 @@ from .events import (
     with_streams,
 )
 from .paths import FAR, adjacency, closure
-from .period import Delay, Scaled, delays, slowest_cycle
+from .period import Scaled, delays, largest_ratio
 from .requirements import Requirement, gate, launch_order, reference_distance
 from .units import Unit, units
 
@@ -53,7 +52,10 @@ class Edges:
 
 @dataclass(frozen=True)
 class OrderSpace:
-    """All orders of one step graph: what is given, and what each decision adds."""
+    """All orders of one step graph: what is given, and what each decision adds.
+
+    Units and ops are numbers: places in `units`, and in the reference order.
+    """
 
     graph: StepGraph
     size: int
@@ -61,7 +63,8 @@ class OrderSpace:
     forward: Edges  # at distance m
     backward: Edges  # at distance 1 - m
     units: tuple[Unit, ...]
-    pairs: tuple[tuple[Unit, Unit], ...]
+    pairs: Ints  # [pairs, 2]: two units of a thread, as listed
+    pair_of: Ints  # [units, units]: the pair of two units, in either order; -1 for none
     listed: Ints  # the m of the listing
     fixed: npt.NDArray[np.bool_]  # pairs that must stay as listed: they share their stream
     durations: Ints
@@ -74,36 +77,38 @@ class OrderSpace:
     ) -> OrderSpace:
         """The space of orders within `needed`; `needed` must be orderable without any thread."""
         index = {name: number for number, name in enumerate(graph.vertices)}
-        shared = shared_streams(graph)
-        parts = units(graph)
-        pairs = tuple((u, v) for u, v in combinations(parts, 2) if u.actor == v.actor)
         nearest: dict[tuple[str, str], int] = {}
         for source, target, distance in (gate(graph, r) for r in demands(graph, needed)):
             pair = (source, target)
             nearest[pair] = min(distance, nearest.get(pair, distance))
         waits = [Precedence(u, v, d, "wait") for (u, v), d in nearest.items()]
-        given = delays(graph, [*structure(graph), *waits], costs)
-        forward = [delays(graph, _ordered(u, v, shared), costs) for u, v in pairs]
-        backward = [delays(graph, _ordered(v, u, shared), costs) for u, v in pairs]
-        scaled = Scaled.of(index, given)
+        scaled = Scaled.of(index, delays(graph, [*structure(graph), *waits], costs))
+        durations = np.array(
+            [round(Fraction(costs[name]) * scaled.scale) for name in index], dtype=np.int64
+        )
+        parts, shared = units(graph), shared_streams(graph)
+        pairs, pair_of = _paired(parts)
+        lines = _lines(graph, parts, costs)
+        first = [graph.vertices[unit.ops("host")[0]] for unit in parts]
+        listed = [reference_distance(first[u], first[v]) for u, v in pairs.tolist()]
+        on_shared = np.array(
+            [not shared.isdisjoint(unit.streams) for unit in parts], dtype=np.bool_
+        )
+        none = np.full(len(scaled.source), -1, dtype=np.int64)
         return OrderSpace(
             graph=graph,
             size=len(index),
-            given=_edges(index, [given], scaled.scale, first=-1),
-            forward=_edges(index, forward, scaled.scale),
-            backward=_edges(index, backward, scaled.scale),
+            given=Edges(none, scaled.source, scaled.target, scaled.distance, scaled.duration),
+            forward=_ordered(lines, pair_of, durations),
+            backward=_ordered(lines, pair_of, durations, turned=True),
             units=parts,
             pairs=pairs,
-            listed=np.array([listed_distance(graph, u, v) for u, v in pairs], dtype=np.int64),
-            fixed=np.array(
-                [bool(shared & {*u.streams} and shared & {*v.streams}) for u, v in pairs],
-                dtype=np.bool_,
-            ),
-            durations=np.array(
-                [round(Fraction(costs[name]) * scaled.scale) for name in index], dtype=np.int64
-            ),
+            pair_of=pair_of,
+            listed=np.array(listed, dtype=np.int64),
+            fixed=on_shared[pairs[:, 0]] & on_shared[pairs[:, 1]],
+            durations=durations,
             scale=scaled.scale,
-            bound=max(slowest_cycle(scaled).ratio, *_loads(graph, costs, scaled.scale)),
+            bound=max(largest_ratio(scaled), *_loads(graph, costs, scaled.scale)),
         )
 
     @cached_property
@@ -124,28 +129,28 @@ class OrderSpace:
         An iteration starts with the thread's first listed unit (of a stream that threads share,
         if it launches on one), at its declared offset; so the listing describes itself.
         """
-        before = {}
-        for (u, v), m in zip(self.pairs, chosen, strict=True):
-            before[u.name, v.name], before[v.name, u.name] = int(m), 1 - int(m)
-        threads: dict[str, list[Unit]] = {}
-        for unit in self.units:
-            threads.setdefault(unit.actor, []).append(unit)
+        m = np.zeros((len(self.units), len(self.units)), dtype=np.int64)
+        m[self.pairs[:, 0], self.pairs[:, 1]] = chosen
+        m[self.pairs[:, 1], self.pairs[:, 0]] = 1 - np.asarray(chosen, dtype=np.int64)
+        before = m.tolist()
+        threads: dict[str, list[int]] = {}
+        for number, unit in enumerate(self.units):
+            threads.setdefault(unit.actor, []).append(number)
         shared = shared_streams(self.graph)
         programs: dict[str, tuple[Placed, ...]] = {}
         for thread, own in threads.items():
-            anchor = next((unit for unit in own if shared & {*unit.streams}), own[0])
-            offset = {
-                unit.name: anchor.offset - before.get((anchor.name, unit.name), 0) for unit in own
-            }
+            anchors = (unit for unit in own if not shared.isdisjoint(self.units[unit].streams))
+            anchor = next(anchors, own[0])
+            start = self.units[anchor].offset
+            offset = {unit: start - before[anchor][unit] for unit in own}
 
-            def compare(u: Unit, v: Unit, offset: Mapping[str, int] = offset) -> int:
-                first = before[u.name, v.name] <= offset[u.name] - offset[v.name]
-                return -1 if first else 1
+            def compare(u: int, v: int, offset: Mapping[int, int] = offset) -> int:
+                return -1 if before[u][v] <= offset[u] - offset[v] else 1
 
             programs[thread] = tuple(
-                (op, offset[unit.name])
+                (op, offset[unit])
                 for unit in sorted(own, key=cmp_to_key(compare))
-                for op in unit.ops("host")
+                for op in self.units[unit].ops("host")
             )
         return programs
 
@@ -187,32 +192,59 @@ def _shared_programs(graph: StepGraph) -> dict[str, tuple[Placed, ...]]:
     return {stream: actors[stream] for stream in actors if stream in shared}
 
 
-def listed_distance(graph: StepGraph, u: Unit, v: Unit) -> int:
-    """The m of two units in the listing."""
-    first, then = graph.vertices[u.ops("host")[0]], graph.vertices[v.ops("host")[0]]
-    return reference_distance(first, then)
+def _paired(parts: Sequence[Unit]) -> tuple[Ints, Ints]:
+    """All pairs of units of one thread, [pairs, 2], as listed; their numbers, [units, units]."""
+    number = {actor: place for place, actor in enumerate({unit.actor: None for unit in parts})}
+    threads = np.array([number[unit.actor] for unit in parts], dtype=np.int64)
+    u, v = np.nonzero(np.triu(threads[:, None] == threads, 1))
+    found = np.full((len(parts), len(parts)), -1, dtype=np.int64)
+    found[u, v] = found[v, u] = np.arange(len(u))
+    return np.stack([u, v], axis=1).astype(np.int64), found
 
 
-def _ordered(u: Unit, v: Unit, shared: frozenset[str]) -> list[Precedence]:
-    """u before v, at a distance yet to be decided."""
-    events = [Precedence(u.ops("host")[-1], v.ops("host")[0], 0, "order")]
-    for stream in u.streams:
-        if stream in v.streams and stream not in shared:
-            events.append(Precedence(u.ops_on(stream)[-1], v.ops_on(stream)[0], 0, "order"))
-    return events
+@dataclass(frozen=True)
+class _Line:
+    """Units that run ops in turn, on a thread or on a stream, and what follows from that."""
+
+    units: Ints
+    first: Ints  # op of each unit there
+    place: Ints  # of the line among those of each unit
+    causes: tuple[Ints, ...]  # ops of each unit that delay whoever comes next there; -1 for none
 
 
-def _edges(
-    index: Mapping[str, int], groups: Sequence[Sequence[Delay]], scale: int, first: int = 0
+def _lines(graph: StepGraph, parts: Sequence[Unit], costs: Mapping[str, float]) -> list[_Line]:
+    """The threads, and each stream on which a single thread launches."""
+    index = {name: number for number, name in enumerate(graph.vertices)}
+    shared = shared_streams(graph)
+    rows: dict[tuple[str, str], list[tuple[int, ...]]] = {}
+    for number, unit in enumerate(parts):
+        own = [(("host", unit.actor), unit.ops("host"))]
+        own += [(("device", s), unit.ops_on(s)) for s in unit.streams if s not in shared]
+        for place, (line, ops) in enumerate(own):
+            onward = [Precedence(ops[-1], ops[-1], 0, "order")]
+            causes = [index[delay.source] for delay in delays(graph, onward, costs)]
+            row = (number, index[ops[0]], place, *causes, *[-1] * (2 - len(causes)))
+            rows.setdefault(line, []).append(row)
+    found = [np.array(each, dtype=np.int64).T for each in rows.values() if len(each) > 1]
+    return [_Line(each[0], each[1], each[2], (each[3], each[4])) for each in found]
+
+
+def _ordered(
+    lines: Sequence[_Line], pair_of: Ints, durations: Ints, *, turned: bool = False
 ) -> Edges:
-    whole = {us: round(Fraction(us) * scale) for us in {d.delay_us for g in groups for d in g}}
-    rows = [
-        (number, index[d.source], index[d.target], d.distance, whole[d.delay_us])
-        for number, group in enumerate(groups, start=first)
-        for d in group
-    ]
-    table = np.array(rows, dtype=np.int64).reshape(len(rows), 5).T
-    return Edges(table[0], table[1], table[2], table[3], table[4])
+    """The first unit of each pair before the second, or `turned`, at distances yet to be chosen."""
+    columns = [np.zeros((5, 0), dtype=np.int64)]
+    for line in lines:
+        u, v = np.triu_indices(len(line.units), 1)
+        pair = pair_of[line.units[u], line.units[v]]
+        if turned:
+            u, v = v, u
+        for rank, causes in enumerate(line.causes):
+            rows = np.stack([pair, line.place[u], pair * 0 + rank, causes[u], line.first[v]])
+            columns.append(rows[:, rows[3] >= 0])
+    rows = np.concatenate(columns, axis=1)
+    pair, _, _, source, target = rows[:, np.lexsort(rows[2::-1])]
+    return Edges(pair, source, target, np.zeros_like(pair), durations[source])
 
 
 def _loads(graph: StepGraph, costs: Mapping[str, float], scale: int) -> list[Fraction]:

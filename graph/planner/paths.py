@@ -2,7 +2,7 @@
 
 u(i) is ordered before v(i + d) exactly if there is a path u ⇝ v of total distance ≤ d. With some
 twenty ops a dense Floyd–Warshall in numpy takes a fraction of a millisecond, and takes whole
-batches of candidate graphs at once (leading axes). Large graphs go edge by edge
+batches of candidate graphs at once (leading axes). Large graphs go vertex by vertex
 (`sparse_paths.py`).
 
 A weight is `distance · HOP + 1`, so the low digits count the hops: of equally near paths
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .sparse_paths import sparse_closure
+from .sparse_paths import dense_closure, sparse_closure
 
 DENSE = 160  # vertices up to which n³ steps at once are faster than a step for each edge
 HOP = 1 << 16  # more than the hops of any simple path
@@ -51,14 +51,9 @@ def closure(weights: Weights) -> Weights:
     if weights.shape[-1] > DENSE:
         if weights.ndim > 2:
             return np.stack([closure(one) for one in weights])
-        found = sparse_closure(weights, FAR, HOP)
+        found = sparse_closure(weights, FAR)
         return np.full_like(weights, -FAR) if found is None else found
-    paths = weights.copy()
-    for k in range(weights.shape[-1]):
-        through = paths[..., :, k, None] + paths[..., None, k, :]
-        np.minimum(paths, through, out=paths)
-        np.maximum(paths, -FAR, out=paths)  # a negative cycle doubles at each turn
-    return paths
+    return dense_closure(weights, FAR)
 
 
 def closure_cells(weights: Weights) -> int:
@@ -92,20 +87,29 @@ def within(paths: Weights, source: int, target: int, distance: int) -> bool:
     return bool(paths[source, target] < (distance + 1) * HOP)
 
 
-def shortest(weights: Weights, reach: Weights, source: int, target: int) -> list[int]:
-    """The vertices of the shortest path (of at least one edge), ties by vertex number.
+class ShortestPaths:
+    """The vertices of shortest paths, ties by vertex number."""
 
-    `reach` is the closure of `weights` with the empty path from each vertex to itself.
-    """
-    found, here = [source], source
-    left = int((weights[source] + reach[:, target]).min())
-    while True:
-        onward = weights[here] + reach[:, target]
-        here = int((onward == left).argmax())
-        left = left - int(weights[found[-1], here])
-        found.append(here)
-        if here == target and left == 0:
-            return found
+    def __init__(self, weights: Weights, paths: Weights) -> None:
+        """`paths` is the closure of `weights`."""
+        self._paths = paths
+        source, target = np.nonzero(reachable(weights))
+        self._after: dict[int, list[tuple[int, int]]] = {}  # a vertex -> (next vertex, weight)
+        edges = zip(source.tolist(), target.tolist(), weights[source, target].tolist(), strict=True)
+        for u, v, step in edges:
+            self._after.setdefault(u, []).append((v, step))
+
+    def between(self, source: int, target: int) -> list[int]:
+        """That of at least one edge from `source` to `target`, which there must be."""
+        onward = self._paths[:, target].tolist()
+        left, onward[target] = onward[source], 0
+        found = [source]
+        while True:
+            here, step = next((v, w) for v, w in self._after[found[-1]] if w + onward[v] == left)
+            left -= step
+            found.append(here)
+            if here == target and left == 0:
+                return found
 
 
 def tightest_cycle(weights: Weights) -> list[int] | None:

@@ -32,6 +32,7 @@ DEVICE_US = 100.0
 
 _LARGEST = 1 << 36  # of a scaled duration: leaves room for sums of ratios in 64 bits
 _TURNS = 12  # of Newton's iteration, before policy iteration is asked
+_LARGE = 100  # vertices from which on it is asked first, where only the ratio matters
 
 
 def op_costs(graph: StepGraph, costs: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -101,6 +102,10 @@ class Scaled:
         table = np.array(columns, dtype=np.int64).reshape(len(columns), 4).T
         return Scaled(len(index), table[0], table[1], table[2], table[3], scale)
 
+    @property
+    def arcs(self) -> Arcs:
+        return Arcs(self.size, self.source, self.target, self.distance, self.duration)
+
     def gain(self, ratio: Fraction) -> npt.NDArray[np.int64]:
         """duration − ratio · distance of each edge, times the denominator."""
         return self.duration * ratio.denominator - self.distance * ratio.numerator
@@ -129,8 +134,7 @@ def slowest_cycle(scaled: Scaled, first: Sequence[Sequence[int]] = ()) -> Cycle:
         best = max(best, _cycle(scaled, edges), key=lambda cycle: cycle.ratio)
     for turn in count():
         if turn == _TURNS:
-            arcs = Arcs(scaled.size, scaled.source, scaled.target, scaled.distance, scaled.duration)
-            jump = _cycle(scaled, policy_cycle(arcs) or best.edges)
+            jump = _cycle(scaled, policy_cycle(scaled.arcs) or best.edges)
             best = max(best, jump, key=lambda cycle: cycle.ratio)
         vertices = _gaining(scaled, scaled.gain(best.ratio))
         if vertices is None:
@@ -139,6 +143,12 @@ def slowest_cycle(scaled: Scaled, first: Sequence[Sequence[int]] = ()) -> Cycle:
         assert better.ratio > best.ratio, "a cycle of positive gain has a larger ratio"
         best = better
     return best
+
+
+def largest_ratio(scaled: Scaled) -> Fraction:
+    """That of the slowest cycle, whichever it is; below 0 where there is none."""
+    known = policy_cycle(scaled.arcs) if scaled.size > _LARGE else None
+    return slowest_cycle(scaled, [known] if known else []).ratio
 
 
 def _cycle(scaled: Scaled, edges: Sequence[int]) -> Cycle:
@@ -164,9 +174,9 @@ def _gaining(scaled: Scaled, gain: npt.NDArray[np.int64]) -> list[int] | None:
         risen = best > height[heads]
         if not risen.any():
             return None
-        attains = np.flatnonzero(reach == best[run])
-        first = attains[np.unique(run[attains], return_index=True)[1]]  # of the earliest op
-        before[heads[risen]] = source[first[risen]]
+        attains = np.flatnonzero((reach == best[run]) & risen[run])
+        first = attains[np.diff(run[attains], prepend=-1) > 0]  # of the earliest op
+        before[heads[risen]] = source[first]
         height[heads[risen]] = best[risen]
     here = int(heads[np.flatnonzero(risen)].min())
     for _ in range(size):

@@ -11,14 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .paths import FAR, HOP, Weights, weight, with_empty
+from .paths import FAR, HOP, Weights, reachable, with_empty
 
 Edge = tuple[int, int, int]  # source, target, distance
 Ints = npt.NDArray[np.int64]
+Distances = npt.NDArray[np.signedinteger[Any]]
+_NEAR = 1000
+"""Distances below this are added in 16 bits: with eight times that for what is not there, the sum
+of three numbers fits, and no sum of it and of paths back in time is taken for a distance."""
 _CHUNK = 2048  # gates whose paths are followed at once
 
 
@@ -39,7 +44,7 @@ def broken_without(
     suspects: list[list[int]] = [[] for _ in waits]
     for gate, wait in ask.followed():
         suspects[wait].append(gate)
-    for wait, joined in _without_each(ask.between, waits, range(len(waits))):
+    for wait, joined in ask.without_each(ask.between, range(len(waits))):
         for gate in ask.broken(wait, np.array(suspects[wait], dtype=np.int64), joined):
             found[wait] += members[int(open_gates[gate])]
     return [sorted(numbers) for numbers in found]
@@ -52,32 +57,48 @@ def _members(kind: Ints, kinds: int) -> list[list[int]]:
     return members
 
 
+def _distances(paths: Weights, far: int, dtype: npt.DTypeLike) -> Distances:
+    """Of paths, without their hops; `far` where there is none."""
+    found: Distances = np.where(reachable(paths), paths // HOP, far).astype(dtype)
+    return found
+
+
 @dataclass(frozen=True)
 class _Detours:
-    """The ways from gates to waits, between waits, and on; free edges only, unless it says so."""
+    """The ways from gates to waits, between waits, and on; free edges only, unless it says so.
 
+    Of every way the distance alone, in numbers as narrow as they may be: most of the time goes into
+    reading them.
+    """
+
+    far: int
     source: Ints  # of each gate
-    limit: Weights  # a path of at least this weight is too far
-    steps: Weights  # the weight of each wait
-    to: Weights  # (gate, wait): to the end of the wait, which comes first
-    onward: Weights  # (gate, wait): from the end of the wait, which comes last
-    between: Weights  # (wait, wait): from the end of one to the beginning of another
-    rest: Weights  # (gate, wait): from the end of the wait, over all edges
+    most: Distances  # a path of more than this distance is too far
+    steps: Distances  # the distance of each wait
+    to: Distances  # (gate, wait): to the end of the wait, which comes first
+    onward: Distances  # (gate, wait): from the end of the wait, which comes last
+    between: Distances  # (wait, wait): from the end of one to the beginning of another
+    rest: Distances  # (gate, wait): from the end of the wait, over all edges
 
     @staticmethod
     def of(free: Weights, paths: Weights, waits: Sequence[Edge], gates: Ints) -> _Detours:
         begins, ends, distance = np.array(waits, dtype=np.int64).T
         source, target, most = gates.T
-        reach, whole = with_empty(free), with_empty(paths)
-        steps = distance * HOP + 1
+        known = np.concatenate([free[reachable(free)] // HOP, paths[reachable(paths)] // HOP])
+        longest = np.abs(np.concatenate([known, distance, most])).max()
+        far, dtype = (_NEAR * 8, np.int16) if longest < _NEAR else (FAR, np.int64)
+        reach = _distances(with_empty(free), far, dtype)
+        whole = _distances(with_empty(paths), far, dtype)
+        steps = distance.astype(dtype)
         return _Detours(
+            far=far,
             source=source,
-            limit=(most + 1) * HOP,
+            most=most.astype(dtype),
             steps=steps,
             to=reach[source][:, begins] + steps,
-            onward=reach[ends][:, target].T,
+            onward=reach[ends][:, target].T.copy(),
             between=reach[ends][:, begins],
-            rest=whole[ends][:, target].T,
+            rest=whole[ends][:, target].T.copy(),
         )
 
     def followed(self) -> Iterator[tuple[int, int]]:
@@ -92,35 +113,32 @@ class _Detours:
                 ways = self.between[reached] + self.steps + self.rest[gates]
                 reached = ways.argmin(axis=1)
 
-    def broken(self, wait: int, gates: Ints, joined: Weights) -> Iterator[int]:
+    def broken(self, wait: int, gates: Ints, joined: Distances) -> Iterator[int]:
         """Those of some gates that nothing orders without a wait; `joined` knows the others."""
-        if not len(gates):
-            return
-        others = np.arange(len(self.steps)) != wait
-        near = self.to[gates][:, others] + self.onward[gates][:, others]
-        gates = gates[(near >= self.limit[gates, None]).all(axis=1)]
-        between = joined[others][:, others] + self.steps[others]
-        known: dict[int, Weights] = {}  # gates of one source share the ways to the waits
-        for gate in gates.tolist():
+        to, onward = self.to[gates], self.onward[gates]
+        to[:, wait] = onward[:, wait] = self.far
+        near = (to + onward).min(axis=1, initial=self.far) <= self.most[gates]
+        known: dict[int, Distances] = {}  # gates of one source share the ways to the waits
+        for place in np.flatnonzero(~near).tolist():
+            gate = int(gates[place])
             source = int(self.source[gate])
             if source not in known:
-                first = self.to[gate, others, None]
-                known[source] = (first + between).min(axis=0, initial=FAR)
-            if (known[source] + self.onward[gate, others] >= self.limit[gate]).all():
+                known[source] = (to[place, :, None] + joined).min(axis=0) + self.steps
+            if (known[source] + onward[place]).min() > self.most[gate]:
                 yield gate
 
-
-def _without_each(
-    joined: Weights, waits: Sequence[Edge], left: Sequence[int]
-) -> Iterator[tuple[int, Weights]]:
-    """Each wait of `left` with the paths between waits over all others of them."""
-    if len(left) == 1:
-        yield left[0], joined
-        return
-    middle = len(left) // 2
-    for part, others in ((left[:middle], left[middle:]), (left[middle:], left[:middle])):
-        paths = joined.copy()
-        for wait in others:
-            over = paths[:, wait, None] + (paths[wait] + weight(waits[wait][2]))
-            np.minimum(paths, over, out=paths)
-        yield from _without_each(paths, waits, part)
+    def without_each(
+        self, joined: Distances, left: Sequence[int]
+    ) -> Iterator[tuple[int, Distances]]:
+        """Each wait of `left` with the paths between waits over all others of them."""
+        if len(left) == 1:
+            yield left[0], joined
+            return
+        middle = len(left) // 2
+        for part, others in ((left[:middle], left[middle:]), (left[middle:], left[:middle])):
+            paths = joined.copy()
+            over = np.empty_like(paths)
+            for wait in others:
+                np.add(paths[:, wait, None], paths[wait] + self.steps[wait], out=over)
+                np.minimum(paths, over, out=paths)
+            yield from self.without_each(paths, part)

@@ -58,15 +58,10 @@ def requirements(graph: StepGraph, slots: Mapping[str, int | None]) -> list[Requ
 
 def value_requirements(graph: StepGraph, value: str, slots: int | None) -> list[Requirement]:
     """RAW for each read; WAR for each read and WAW, where the value lives in `slots` copies."""
-    writer = next((v.name for v in graph.vertices.values() if value in v.op.writes), None)
+    writer = graph.writers.get(value)
     if writer is None:
         return []
-    reads = [
-        (vertex.name, read.carry)
-        for vertex in graph.vertices.values()
-        for read in vertex.op.reads
-        if read.name == value
-    ]
+    reads = graph.reads.get(value, ())
     found = [Requirement(writer, reader, c, "RAW", value, c) for reader, c in reads]
     if slots is not None:
         turn = graph.values[value].turn
@@ -80,7 +75,7 @@ def _next_in_slot(graph: StepGraph, turn: Turn, slots: int) -> tuple[str, int]:
     """Who writes next to the slot of a version, and how many cycles later."""
     later, index = divmod(turn.index + slots, turn.of)
     name = turn.name(index)
-    return next(v.name for v in graph.vertices.values() if name in v.op.writes), later
+    return graph.writers[name], later
 
 
 def state_requirements(graph: StepGraph, state: str) -> list[Requirement]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from .budget import CALL
 from .events import Precedence
 from .paths import FAR, HOP, Weights, closure, closure_cells, ordered, reachable, weight, with_empty
-from .period import Scaled, delays, slowest_cycle
+from .period import Scaled, delays, largest_ratio
 from .waits import Frame
 
 Ints = npt.NDArray[np.int64]
@@ -65,7 +65,7 @@ class Trials:
         events = [Precedence(names[u], names[v], d, "wait") for u, v, d in fixed if u != v]
         found = delays(frame.graph, [*frame.free, *events], costs)
         scaled = Scaled.of(frame.index, found)
-        ratio = max(slowest_cycle(scaled).ratio, Fraction(0))
+        ratio = max(largest_ratio(scaled), Fraction(0))
         needed = [
             [Precedence(names[u], names[v], d, "wait") for u, v, d in group] for group in gates
         ]

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..plan import By, Edge
 from ..step_graph import StepGraph
-from .paths import FAR, HOP, shortest, with_empty
+from .paths import FAR, HOP, ShortestPaths
 from .requirements import Gate, Requirement, gate
 from .waits import Frame, Synchronization
 
@@ -30,7 +30,7 @@ class Prover:
     def __init__(self, frame: Frame, found: Synchronization) -> None:
         self._frame = frame
         self._found = found
-        self._reach = np.asfortranarray(with_empty(found.paths))  # read by column
+        self._shortest = ShortestPaths(found.weights, np.asfortranarray(found.paths))
         self._names = list(frame.index)
         self._waits = {(wait.source, wait.target): wait for wait in found.waits}
         self._free = {(u, v): d for u, v, d, _ in reversed(frame.free)}
@@ -91,7 +91,7 @@ class Prover:
             return known
         index, found = self._frame.index, self._found
         source, target = index[at.source], index[at.target]
-        path = shortest(found.weights, self._reach, source, target)
+        path = self._shortest.between(source, target)
         steps, total = [(at.source, 0)], 0
         for u, v in pairwise(path):
             total += int(found.weights[u, v]) // HOP

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from stepweave.graph.planner.events import listing_programs, plan_edges, with_st
 from stepweave.graph.planner.order_insertion import inserted
 from stepweave.graph.planner.order_space import OrderSpace
 from stepweave.graph.planner.paths import FAR, HOP, adjacency, closure
-from stepweave.graph.planner.policy_iteration import Arcs, policy_cycle
+from stepweave.graph.planner.policy_iteration import policy_cycle
 from stepweave.graph.planner.protection import broken_without
 from stepweave.graph.planner.requirements import Requirement, gate, requirements
 from stepweave.graph.planner.trials import Trials
@@ -44,9 +45,9 @@ def spent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     found: Counter[str] = Counter()
     take, compute = Budget.take, Budget.compute
 
-    def counted_take(self: Budget) -> None:
-        found["nodes"] += 1
-        take(self)
+    def counted_take(self: Budget, nodes: int = 1) -> None:
+        found["nodes"] += nodes
+        take(self, nodes)
 
     def counted_compute(self: Budget, cells: int) -> None:
         found["cells"] += cells
@@ -99,16 +100,29 @@ def test_closing_edge_by_edge_finds_the_same_paths(monkeypatch: pytest.MonkeyPat
         edges = [(index[u], index[v], d) for u, v, d, _ in plan_edges(plan)]
         weights = adjacency(len(index), edges)
         dense = closure(weights)
-        sparse = sparse_paths.sparse_closure(weights, FAR, HOP)
+        sparse = sparse_paths.sparse_closure(weights, FAR)
         assert sparse is not None
         reached = dense < FAR // 2
         assert (reached == (sparse < FAR // 2)).all()
         assert (dense[reached] == sparse[reached]).all()
 
 
-def test_closing_edge_by_edge_notices_a_negative_cycle() -> None:
-    weights = adjacency(3, [(0, 1, 1), (1, 2, -2), (2, 0, 0)])
-    assert sparse_paths.sparse_closure(weights, FAR, HOP) is None
+def test_taking_vertices_out_finds_the_paths_of_any_graph_or_its_negative_cycle() -> None:
+    random, negative, whole = np.random.default_rng(0), 0, 0
+    for edges_each, size in product((1, 2, 3, 5, 9), (1, 2, 7, 40)):
+        for least in (-1, 0, 0):
+            weights = paths.unreached(size)
+            u, v = random.integers(0, size, (2, edges_each * size))
+            weights[u, v] = random.integers(least, 4, edges_each * size) * HOP + 1
+            dense, sparse = closure(weights), sparse_paths.sparse_closure(weights, FAR)
+            assert (sparse is None) == bool((np.diagonal(dense) < 0).any())
+            if sparse is None:
+                negative += 1
+            else:
+                whole += 1
+                assert (sparse == np.where(dense < FAR // 2, dense, FAR)).all()
+    assert negative > 5
+    assert whole > 20
 
 
 def test_a_large_graph_without_an_order_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,18 +137,17 @@ def test_a_large_graph_without_an_order_says_so(monkeypatch: pytest.MonkeyPatch)
     assert refused > 5
 
 
-def test_policy_iteration_finds_the_largest_ratio() -> None:
+def test_policy_iteration_finds_the_largest_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(period, "_LARGE", 0)
     for seed, plan in plans(60):
         index = {name: number for number, name in enumerate(plan.graph.vertices)}
         costs = {op: float((seed + 7 * number) % 50) for op, number in index.items()}
         scaled = period.Scaled.of(index, period.delays(plan.graph, plan_edges(plan), costs))
         best = period.slowest_cycle(scaled)
-        cycle = policy_cycle(
-            Arcs(scaled.size, scaled.source, scaled.target, scaled.distance, scaled.duration)
-        )
+        cycle = policy_cycle(scaled.arcs)
         assert cycle is not None
         total, steps = scaled.duration[cycle].sum(), scaled.distance[cycle].sum()
-        assert Fraction(int(total), int(steps)) == best.ratio
+        assert Fraction(int(total), int(steps)) == best.ratio == period.largest_ratio(scaled)
 
 
 def test_the_period_of_a_long_chain_takes_a_few_cycles(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,9 +179,10 @@ def test_memory_does_not_grow_from_run_to_run(graphs: bool) -> None:
     gc.disable()
     try:
         found = []
-        for _ in range(8):
+        for turn in range(8):
             run(plan, executor=device, steps=STEPS, states={"memory": memory})
-            found.append(held())
+            if turn in (0, 6, 7):  # looking at all objects of the process takes long
+                found.append(held())
     finally:
         gc.enable()
     assert max(found) - found[0] < 1000, [n - found[0] for n in found]

@@ -57,7 +57,10 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("invariant", "merge"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("invariant", "merge"),
+    [pytest.param(False, False, marks=pytest.mark.nightly), (True, False), (False, True)],
+)
 def test_weights_are_in_memory_once(invariant: bool, merge: bool, saved: Path, before: int) -> None:
     model = CausalLM.load(saved, invariant=invariant, merge=merge)
     size = sum(each.nbytes for each in model.hf.parameters())

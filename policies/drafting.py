@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from operator import mul
+from statistics import median
+from types import MappingProxyType
 from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import Field, model_validator
@@ -25,6 +30,9 @@ class DraftView(NamedTuple):
     rows: int  # requests that run, this one included
     own: Sequence[Window]  # its windows, the newest last, without its last few: see `Drafting`
     settled: Sequence[Window]  # the last windows of all requests, as they were settled
+    took_us: Mapping[int, float] = MappingProxyType({})
+    """How long steps with as many rows took in this engine, by the drafts of their widest window,
+    where such steps came up often. Nothing with several ranks, which must decide alike."""
 
 
 @runtime_checkable
@@ -125,8 +133,11 @@ class ByAcceptance(Policy):
 
     def drafts(self, row: DraftView) -> int:
         periods = [1 + self.cost * count for count in range(1, row.most + 1)]
-        return best_length(chance(row.own), periods)
+        return best_length(chances(row.own, row.most), periods)
 
+
+GUESSED = 0.1
+"""What a draft adds to the time of a step where nobody says anything about it, as a share."""
 
 Periods = Annotated[
     tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...],
@@ -137,21 +148,26 @@ Periods = Annotated[
 class Fastest(Policy):
     """As many drafts as give most tokens per second, by the periods that a plan predicts.
 
-    The period of a step is given for numbers of rows and of drafts; how many drafts are kept is
-    what the last windows of all requests came to.
+    How many drafts are kept is what the last windows of all requests came to. The period of a step
+    is predicted for numbers of rows and of drafts; what steps of this engine took counts in place
+    of it as soon as there is enough of that, and corrects the predictions that are left. Numbers
+    beside the best one are offered until they are measured too, so wrong predictions are found out.
     """
 
     rows: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(1,),
         min_length=1,
         max_length=64,
         description="Numbers of rows that periods are given for, the least first. Between two of "
         "them periods are interpolated.",
     )
     periods_us: tuple[Periods, ...] = Field(
+        default=(tuple(1 + GUESSED * drafts for drafts in range(1, 17)),),
         min_length=1,
         max_length=64,
         description="For each number of rows the periods of a step with 1, 2, … drafts, as `check` "
-        "says for costs that were measured with so many.",
+        "says for costs that were measured with so many. Only their ratios count once steps are "
+        "measured. Default: a tenth more for each draft.",
     )
     windows: int = Field(
         default=64, ge=1, le=4096, description="Of so many of the last windows it makes the guess."
@@ -179,7 +195,13 @@ class Fastest(Policy):
         return self.windows
 
     def drafts(self, row: DraftView) -> int:
-        return best_length(chance(row.settled), self._periods(row.rows)[: row.most])
+        periods = corrected(self._periods(row.rows)[: row.most], row.took_us)
+        best = best_length(chances(row.settled, row.most), periods)
+        if best in row.took_us:
+            for beside in (best - 1, best + 1):
+                if 1 <= beside <= row.most and beside not in row.took_us:
+                    return beside
+        return best
 
     def _periods(self, rows: int) -> Sequence[float]:
         """Those of so many rows; outside of what is given, those of the nearest number."""
@@ -192,30 +214,52 @@ class Fastest(Policy):
         return [less + share * (more - less) for less, more in pairs]
 
 
-PRIOR = Window(judged=2, kept=1)
-"""What is believed of drafts before any was judged: a window of two, of which one was kept."""
+PRIOR = 0.5
+"""What is believed of the first draft before any was judged; of a later one, that of the one before
+it. It counts as much as one draft that was judged."""
 
 
-def chance(windows: Sequence[Window]) -> float:
-    """How often a draft is kept, those before it being kept, after these windows.
+def chances(windows: Sequence[Window], most: int) -> list[float]:
+    """For each of `most` places of a window: how often a draft is kept if those before it are.
 
-    A draft behind the first that is refused says nothing. Raises nothing of its own.
+    Drafts far ahead are kept less often than the first, so each place is counted by itself; one
+    behind the first that is refused says nothing. Raises nothing of its own.
     """
-    kept = sum(each.kept for each in windows) + PRIOR.kept
-    refused = sum(each.kept < each.judged for each in windows) + (PRIOR.kept < PRIOR.judged)
-    return kept / (kept + refused)
+    found, before = [], PRIOR
+    alike = Counter(windows)
+    for place in range(1, most + 1):
+        reached = kept = 0
+        for window, number in alike.items():
+            if window.judged >= place and window.kept >= place - 1:
+                reached += number
+                kept += number * (window.kept >= place)
+        before = (kept + before) / (reached + 1)
+        found.append(before)
+    return found
 
 
-def best_length(kept: float, periods: Sequence[float]) -> int:
+def corrected(predicted: Sequence[float], took: Mapping[int, float]) -> list[float]:
+    """The times of steps with 1, 2, … drafts: as they were measured, else as predicted.
+
+    Predictions are corrected by what measured times are to theirs. Raises nothing of its own.
+    """
+    known = {drafts: us for drafts, us in took.items() if 1 <= drafts <= len(predicted)}
+    if not known:
+        return list(predicted)
+    off = median(us / predicted[drafts - 1] for drafts, us in known.items())
+    return [known.get(drafts, off * us) for drafts, us in enumerate(predicted, start=1)]
+
+
+def best_length(kept: Sequence[float], periods: Sequence[float]) -> int:
     """The number of drafts that gives most tokens for its time; of equals the least.
 
-    `kept`: how often a draft is kept, those before it being kept; `periods`: the time of a step
-    with 1, 2, … drafts, in any unit. Raises nothing of its own.
+    `kept`: for each place, how often a draft is kept, those before it being kept; `periods`: the
+    time of a step with 1, 2, … drafts, in any unit. Raises nothing of its own.
     """
-    best, most, tokens, chance_of_all = 1, 0.0, 1.0, 1.0
-    for drafts, period in enumerate(periods, start=1):
-        chance_of_all *= kept
-        tokens += chance_of_all
+    best, most, tokens = 1, 0.0, 1.0
+    of_all = accumulate(kept, mul)
+    for drafts, (chance, period) in enumerate(zip(of_all, periods, strict=False), start=1):
+        tokens += chance
         if tokens / period > most:
             best, most = drafts, tokens / period
     return best

@@ -6,7 +6,7 @@ is kept, and another policy may go on from it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from ..policies.chosen import Policies
@@ -26,6 +26,7 @@ class Decisions:
         self.keeps = policies.resumption.keeps
         self._drafting = policies.drafting
         self.past_windows = policies.drafting.past  # that the drafting policy wants to see
+        self.timed = not policies.drafting.own  # it may go by how long steps took
         self.offer = policies.scheduling.tokens  # whose answers `checked` checks
         self._asked = self._short = False  # in this step: for anybody; of memory
 
@@ -104,14 +105,20 @@ class Decisions:
         return uid
 
     def withheld(
-        self, most: int, rows: int, own: Sequence[Window], settled: Sequence[Window]
+        self,
+        most: int,
+        rows: int,
+        own: Sequence[Window],
+        settled: Sequence[Window],
+        took_us: Mapping[int, float],
     ) -> int:
         """How many of the `most` drafts a row is not offered for its next window.
 
-        `rows`: requests that run; `own` and `settled`: windows of the request, and of all.
+        `rows`: requests that run; `own` and `settled`: windows of the request, and of all;
+        `took_us`: of steps with so many rows, by drafts.
         """
         past = self.past_windows
-        view = DraftView(most, rows, own[-past:] if past else (), settled)
+        view = DraftView(most, rows, own[-past:] if past else (), settled, took_us)
         drafts = self._drafting.drafts(view)
         if not 1 <= drafts <= most:
             raise PolicyError(

@@ -235,6 +235,7 @@ class StepRows:
             len(self._table.phases.running),
             request.windows[: max(0, number - UNSEEN)],
             self._table.windows,
+            self._table.step_times.of(len(self._table.phases.running)),
         )
 
     def _reserve_window(self, request: Request, promised: int | None, chosen: set[int]) -> bool:

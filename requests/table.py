@@ -26,6 +26,7 @@ from .request import FinishReason, Request
 from .spans import RequestLog
 from .step_counts import StepCount, StepCounts, step_mode
 from .step_rows import StepRows
+from .step_times import StepTimes
 from .totals import Totals
 from .witness import Witness
 
@@ -81,6 +82,7 @@ class RequestTable:
         self.pacer = Pacer(policies.admission)
         self.decisions = Decisions(policies)
         self.windows: deque[Window] = deque(maxlen=self.decisions.past_windows)
+        self.step_times = StepTimes()  # stays empty where times have no say
         self._uncommitted: deque[int] = deque()  # query tokens of each step in flight
         self.inbox = Inbox(limits.max_queue) if inbox is None else inbox
         self.witness = witness
@@ -250,6 +252,8 @@ class RequestTable:
             request.in_flight.steps for request in self.requests.values()
         ) and not self.blocks.swap.any_awaited(self._past + step):
             self.decisions.nobody_runs()
+        if self.decisions.timed and self.witness is None:  # ranks must decide alike
+            self.step_times.scheduled(rows)
         self._uncommitted.append(sum(row.queries for row in rows))
         self._batches.append((step, tuple([row.request.uid for row in rows])))
         if self.counts is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import Counter, deque
 from collections.abc import Sequence
 from functools import cache
+from math import prod
 from typing import Any
 
 import pytest
@@ -21,13 +23,16 @@ from stepweave.policies.drafting import (
     Full,
     Window,
     best_length,
-    chance,
+    chances,
+    corrected,
 )
 from stepweave.policies.errors import PolicyError
 from stepweave.policies.policy import Policy
+from stepweave.requests.batch import RequestSpec, ScheduledRow
 from stepweave.requests.decisions import Decisions
 from stepweave.requests.params import SamplingParams
 from stepweave.requests.request import Request
+from stepweave.requests.step_times import RENEWED, STEADY, StepTimes
 from stepweave.testing.engines import TinyConfig, serve, tiny_engine, tiny_requests
 from tests.policies.samples import sample
 
@@ -49,25 +54,91 @@ def test_by_rows_divides_the_tokens_of_a_step() -> None:
     assert offered == [4, 4, 3, 2, 1, 1, 1]
 
 
-def test_the_chance_is_that_of_a_draft_that_is_reached() -> None:
-    assert chance([]) == 0.5
-    assert chance([Window(4, 4)] * 5) == 21 / 22
-    assert chance([Window(4, 0)] * 9) == 1 / 11
-    assert chance([Window(4, 2), Window(0, 0)]) == 3 / 5, "no draft, nothing learned"
+def test_chances_are_those_of_drafts_that_are_reached_place_by_place() -> None:
+    assert chances([], 3) == [0.5, 0.5, 0.5]
+    assert chances([Window(4, 4)] * 5, 1) == [5.5 / 6]
+    assert chances([Window(4, 0)] * 9, 2) == [0.05, 0.05], "the second was never reached"
+    assert chances([Window(2, 2)] * 99, 3)[2] == pytest.approx(1, abs=1e-2), "as the one before"
+    assert chances([Window(4, 2), Window(0, 0)], 1) == [0.75], "no draft, nothing learned"
+    falling = chances([Window(4, kept) for kept in (4, 2, 2, 2, 2, 1)] * 50, 4)
+    assert falling == pytest.approx([1, 5 / 6, 1 / 5, 1], abs=0.02)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_best_length_is_that_of_trying_all_lengths(seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(50):
-        kept = draw.random()
+        kept = [draw.random() for _ in range(5)]
         periods = [draw.uniform(1, 3) for _ in range(draw.randrange(1, 6))]
 
-        def rate(drafts: int, kept: float = kept, periods: list[float] = periods) -> float:
-            return sum(kept**place for place in range(drafts + 1)) / periods[drafts - 1]
+        def rate(drafts: int, kept: list[float] = kept, periods: list[float] = periods) -> float:
+            return sum(prod(kept[:place]) for place in range(drafts + 1)) / periods[drafts - 1]
 
         best = best_length(kept, periods)
         assert rate(best) == pytest.approx(max(map(rate, range(1, len(periods) + 1))))
+
+
+def test_what_was_measured_counts_and_corrects_what_was_predicted() -> None:
+    assert corrected([100.0, 200.0], {}) == [100.0, 200.0]
+    assert corrected([100.0, 200.0], {2: 300.0}) == [150.0, 300.0]
+    assert corrected([100.0, 200.0, 400.0], {1: 50.0, 2: 300.0}) == [50.0, 300.0, 400.0]
+    assert corrected([100.0], {5: 7.0}) == [100.0], "more drafts than it may be offered"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_fastest_finds_the_best_length_though_predictions_are_wrong(seed: int) -> None:
+    """Steps of a machine whose times and drafts are known here, and to the policy by use only."""
+    draw = random.Random(seed)
+    kept = sorted((draw.uniform(0.3, 0.98) for _ in range(5)), reverse=True)
+    takes = [1.0]
+    while len(takes) < 5:
+        takes.append(takes[-1] * draw.uniform(1.0, 1.4))
+    policy = Fastest(rows=(1,), periods_us=((1.0, 1.01, 1.02, 1.03, 1.04),))
+    now, windows, offered, spent, gained = 0.0, deque[Window](maxlen=policy.past), [5], 0.0, 0
+    times = StepTimes(clock=lambda: now)
+    for step in range(3000):
+        drafts = offered[-1]
+        times.scheduled([window_of(drafts)])
+        now += takes[drafts - 1] * draw.uniform(0.9, 1.1)
+        got = next((place for place in range(drafts) if draw.random() > kept[place]), drafts)
+        windows.append(Window(drafts, got))
+        offered.append(policy.drafts(DraftView(5, 1, (), windows, times.of(1))))
+        if step >= 500:
+            spent, gained = spent + takes[drafts - 1], gained + got + 1
+    rates = [
+        sum(prod(kept[:place]) for place in range(drafts + 1)) / takes[drafts - 1]
+        for drafts in range(1, 6)
+    ]
+    assert gained / spent > 0.95 * max(rates), (rates, Counter(offered))
+
+
+def window_of(drafts: int, uid: int = 0) -> ScheduledRow:
+    """A row that decodes a window with so many drafts."""
+    spec = RequestSpec(uid, str(uid), ASKED[0], prompt_tokens=1, window=drafts + 1)
+    return ScheduledRow(spec, uid, 0, ())
+
+
+def test_steps_are_timed_by_kind_once_those_before_are_through() -> None:
+    now = 0.0
+    times = StepTimes(clock=lambda: now)
+
+    def steps(rows: list[ScheduledRow], number: int, seconds: float) -> None:
+        nonlocal now
+        for _ in range(number):
+            times.scheduled(rows)
+            now += seconds
+
+    steps([window_of(2)], STEADY + RENEWED - 1, 0.5)
+    assert times.of(1) == {}, "the first of them tell nothing"
+    steps([window_of(2)], 1, 0.5)
+    assert times.of(1) == {2: pytest.approx(0.5e6)}
+    steps([window_of(1), window_of(3, 1)], STEADY + RENEWED, 0.25)
+    assert times.of(2) == {3: pytest.approx(0.25e6)}, "by the widest window"
+    prompt = window_of(2)._replace(start=0, tokens=(1, 2))
+    steps([window_of(2), prompt], 99, 9.0)
+    steps([], 99, 9.0)
+    assert times.of(1) == {2: pytest.approx(0.5e6)}, "no prompts, no idle steps"
+    assert times.of(2) == {3: pytest.approx(0.25e6)}
 
 
 def test_by_acceptance_offers_more_where_more_was_kept() -> None:
@@ -207,4 +278,4 @@ class Greedy(Policy):
 def test_a_policy_that_offers_more_than_there_are_is_named() -> None:
     decisions = Decisions(Policies(drafting=Greedy()))
     with pytest.raises(PolicyError, match=r"'Greedy': it offers a row 3 drafts; .* from 1 to 2"):
-        decisions.withheld(2, 1, (), ())
+        decisions.withheld(2, 1, (), (), {})

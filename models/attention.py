@@ -32,6 +32,7 @@ from .kernels import operators, packed
 from .kernels.forms import Angles, Norm
 from .kernels.reference import How, attend_gathered, pack, packed_mask, unpack
 from .paged_cache import SCRATCH_BLOCK, LayerShape, PagedCache
+from .tree_rows import TreeRows, along_paths
 
 _T = TypeVar("_T")
 
@@ -60,6 +61,7 @@ class AttentionBatch:
     cache: PagedCache
     long: Tensor | None = None  # [T]; tokens of rows longer than `CausalLM.rope_switch`; None: none
     masked: bool = True  # whether the host cannot rule out that some token is masked
+    tree: TreeRows | None = None  # rows whose tokens do not see all that lies before them
     calls: list[int] = field(default_factory=list, init=False, compare=False)  # layers so far
     _shared: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     _of_rows: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -72,8 +74,9 @@ class AttentionBatch:
             ("block_tables", (rows, self.block_tables.shape[-1])),
             ("positions", (tokens,)),
             ("slots", (tokens,)),
+            *((("starts", (tokens,)), ("bits", (tokens,))) if self.tree else ()),
         ):
-            tensor: Tensor = getattr(self, name)
+            tensor: Tensor = getattr(self.tree if name in ("starts", "bits") else self, name)
             if tuple(tensor.shape) != wanted or tensor.dtype != torch.int64:
                 raise ValueError(
                     f"{name} is {tensor.dtype} {tuple(tensor.shape)}; query_lens "
@@ -152,6 +155,7 @@ class _Group:
     query_lens: tuple[int, ...]
     rows: tuple[slice, ...]
     tokens: tuple[slice, ...]
+    tree: bool = False  # its rows are draft trees
 
     @property
     def query_len(self) -> int:
@@ -251,22 +255,26 @@ def attend_layer(
     shape = cache.layers[layer]
     heads, padded = query.shape[1], query.shape[2]
     together = by_operators and _prompts_together(paged, by_token, cache.values[layer], how)
-    groups = paged.once(("groups", together), partial(_groups, paged.query_lens, together))
+    trees = 0 if paged.tree is None else paged.tree.rows
+    groups = paged.once(("groups", together), partial(_groups, paged.query_lens, together, trees))
     results: list[Tensor] = []
     for group in groups:
         q = group.take(by_token, group.tokens)
         if by_operators:
             results.append(_attend_by_operators(paged, layer, group, q, how, together))
             continue
-        k, v = cache.gather_heads(layer, _rows(paged, layer, group))
-        packed_query, shared = pack(q, group.query_len, shape.kv_heads), heads // shape.kv_heads
+        length, shared = group.query_len, heads // shape.kv_heads
+        if by_path := invariant and group.tree:
+            length = 1  # each token is a row of its own
+        k, v = cache.gather_heads(layer, _rows(paged, layer, group, by_path))
+        packed_query = pack(q, length, shape.kv_heads)
         if invariant:
             denied = partial(_denied, paged, group, how.window, shared)
             result = _attend_in_tiles(packed_query, k, v, denied, how)
         else:
             allowed = _allowed(paged, group, how.window, shared)
             result = attend_gathered(packed_query, k, v, allowed, how)
-        results.append(unpack(result, group.query_len))
+        results.append(unpack(result, length))
     if len(groups) == 1 and padded == tokens:
         return results[0].contiguous()  # the one group is the whole batch
     out = query.new_zeros(padded, heads, shape.value_dim)
@@ -297,7 +305,7 @@ def _attend_by_operators(
     keys, values = cache.keys[layer], cache.values[layer]
     tables = group.take(paged.block_tables, group.rows)
     positions = group.take(paged.positions, group.tokens)
-    if together and length > operators.LONG:
+    if together and length > operators.LONG and not group.tree:
         rows = paged.once(
             "sequences",
             partial(
@@ -322,18 +330,34 @@ def _attend_by_operators(
         how.window,
         how.softcap,
         how.sinks,
+        *_of_tree(paged, group),
     )
     return out
+
+
+def _of_tree(paged: AttentionBatch, group: "_Group") -> tuple[Tensor | None, Tensor | None, int]:
+    """Starts, bits and width of a group's trees."""
+    if paged.tree is None or not group.tree:
+        return None, None, 0
+    take, tree = partial(group.take, where=group.tokens), paged.tree
+    return take(tree.starts), take(tree.bits), tree.width
 
 
 # --- the batch, from host integers only
 
 
-def _groups(query_lens: tuple[int, ...], together: bool) -> list[_Group]:
-    """Rows by their number of query tokens; with `together` all prompts are one group."""
-    runs: dict[int, tuple[list[slice], list[slice]]] = {}
+def _groups(query_lens: tuple[int, ...], together: bool, trees: int) -> list[_Group]:
+    """Rows by their number of query tokens; with `together` all prompts are one group.
+
+    The first `trees` rows are draft trees, and none of them is a prompt.
+    """
+    runs: dict[tuple[bool, int], tuple[list[slice], list[slice]]] = {}
     row = token = 0
-    kinds = (min(length, operators.LONG + 1) if together else length for length in query_lens)
+    most = operators.LONG + 1 if together else max(query_lens, default=0)
+    kinds = (
+        (row < trees, length if row < trees else min(length, most))
+        for row, length in enumerate(query_lens)
+    )
     for kind, run in groupby(kinds):
         end = row + len(list(run))
         rows, tokens = runs.setdefault(kind, ([], []))
@@ -341,13 +365,16 @@ def _groups(query_lens: tuple[int, ...], together: bool) -> list[_Group]:
         tokens.append(slice(token, token + sum(query_lens[row:end])))
         token, row = tokens[-1].stop, end
     return [
-        _Group(sum((query_lens[run] for run in rows), ()), tuple(rows), tuple(tokens))
-        for rows, tokens in runs.values()
+        _Group(sum((query_lens[run] for run in rows), ()), tuple(rows), tuple(tokens), tree)
+        for (tree, _), (rows, tokens) in runs.items()
     ]
 
 
-def _rows(paged: AttentionBatch, layer: int, group: _Group) -> Tensor:
-    """Index `[R', h, C]` of the group's keys, where C is a whole number of key tiles."""
+def _rows(paged: AttentionBatch, layer: int, group: _Group, by_path: bool) -> Tensor:
+    """Index `[R', h, C]` of the group's keys, where C is a whole number of key tiles.
+
+    `by_path`: of the keys of each token of its trees.
+    """
 
     def compute() -> Tensor:
         tables = group.take(paged.block_tables, group.rows)
@@ -355,20 +382,47 @@ def _rows(paged: AttentionBatch, layer: int, group: _Group) -> Tensor:
         tables = F.pad(tables, (0, -tables.shape[1] % unit), value=SCRATCH_BLOCK)
         return paged.cache.head_rows(layer, tables)
 
-    return paged.once(("rows", group.query_len, paged.cache.layers[layer].kv_heads), compute)
+    heads, length = paged.cache.layers[layer].kv_heads, group.query_len
+    rows = paged.once(("rows", length, group.tree, heads), compute)
+    if not by_path:
+        return rows
+    starts, bits, width = _of_tree(paged, group)
+    assert starts is not None and bits is not None, "the group is of trees"
+
+    def of_tokens() -> Tensor:
+        return along_paths(rows.repeat_interleave(length, dim=0), starts, bits, width)
+
+    return paged.once(("paths", length, heads), of_tokens)
 
 
-def _allowed(paged: AttentionBatch, group: _Group, window: int | None, shared: int) -> Tensor:
-    """Mask `[R', 1, q · g, C]`: which key each packed query row may attend to."""
+def _allowed(
+    paged: AttentionBatch,
+    group: _Group,
+    window: int | None,
+    shared: int,
+    by_path: bool = False,
+) -> Tensor:
+    """Mask `[R', 1, q · g, C]`: which key each packed query row may attend to. `by_path`: see
+    `_rows`."""
 
     def compute() -> Tensor:
         size = paged.cache.block_size
         unit = math.lcm(KEY_TILE, size)
         keys = -(-paged.block_tables.shape[1] * size // unit) * unit
         positions = group.take(paged.positions, group.tokens)
-        return packed_mask(positions, keys, query_len=group.query_len, shared=shared, window=window)
+        tree = (None, None, 0) if by_path else _of_tree(paged, group)
+        return packed_mask(
+            positions,
+            keys,
+            query_len=1 if by_path else group.query_len,
+            shared=shared,
+            window=window,
+            starts=tree[0],
+            bits=tree[1],
+            width=tree[2],
+        )
 
-    return paged.once(("allowed", group.query_len, window, shared), compute)
+    return paged.once(("allowed", group.query_len, by_path, group.tree, window, shared), compute)
 
 
 def _denied(
@@ -378,10 +432,10 @@ def _denied(
     to bring the rows to `count` may attend to all."""
 
     def compute() -> Tensor:
-        denied = ~_allowed(paged, group, window, shared)
+        denied = ~_allowed(paged, group, window, shared, by_path=group.tree)
         return F.pad(denied, (0, 0, 0, count - denied.shape[2]))
 
-    return paged.once(("denied", group.query_len, window, shared, count), compute)
+    return paged.once(("denied", group.query_len, group.tree, window, shared, count), compute)
 
 
 # --- the arithmetic whose bits do not depend on the batch. query [R', h, M, D], k [R', h, C, D],

@@ -108,6 +108,15 @@ class PagedCache:
         self.keys[layer].index_copy_(0, slots, _finite(k.to(self.dtype)))
         self.values[layer].index_copy_(0, slots, _finite(v.to(self.dtype)))
 
+    def move(self, source: Tensor, to: Tensor) -> None:
+        """Copy the keys and values of tokens at slots `source[M]` to slots `to[M]`, in all layers.
+
+        All are read before any is written. Several may name one scratch slot.
+        """
+        for stores in (self.keys, self.values):
+            for store in stores:
+                store.index_copy_(0, to, store.index_select(0, source))
+
     def gather(self, layer: int, block_tables: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of `block_tables[R, B]`, as `[R, B · block_size, kv_heads, dim]`."""
         rows = self.head_rows(layer, block_tables)

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..models.tree_rows import TreeRows
+from ..sampling.windows import BITS
+
 if TYPE_CHECKING:
     from ..sampling.logprobs import Logprobs
     from .ops.staging import Staging
@@ -87,6 +90,11 @@ class Edits:
         return any(each is not None for each in kinds)
 
     @property
+    def reads_text(self) -> bool:
+        """Whether they depend on what was written before."""
+        return any(each is not None for each in (self.penalties, self.words, self.repeats))
+
+    @property
     def bans_any(self) -> bool:
         """Whether tokens may be banned, which gives way where nothing else is left."""
         return any(each is not None for each in (self.bans, self.words, self.repeats))
@@ -104,6 +112,7 @@ class SampleRows:
     window_start: Tensor  # [S] position in the text of the window's first token
     first: Tensor  # [S] that token
     drafts: Tensor  # [S, W − 1], −1 where there is none
+    branches: Tensor | None  # [S, 3, W] as in `DraftTable`; None: each draft follows the last
     valid: Tensor  # [S] how many of them may be considered
     forced: Tensor | None  # [S] a known next token, or −1; None if no row has one
     draft_limit: Tensor  # [S] drafts that the row may be offered for its next window
@@ -164,6 +173,23 @@ class PromptTargets:
 
 
 @dataclass(frozen=True, slots=True)
+class TreePlaces:
+    """Where the tokens of a step stand whose draft windows are trees.
+
+    Of the places of a window, the first is its last token's; a draft's parent is at a place before
+    its own. A tensor of *branches* says of each place its parent, its depth, and as the bits of
+    one number which places are its ancestors or itself. A token's position is its depth behind
+    the window's start, while its key is kept by its place.
+    """
+
+    places: Tensor  # [T], −1 for a masked token
+    starts: Tensor  # [T] its window's first place; of a prompt's token its own
+    bits: Tensor  # [T] which of the places from there on it sees
+    width: int  # places of the widest window
+    rows: int  # rows with a window; they lie first
+
+
+@dataclass(frozen=True, slots=True)
 class Inputs:
     """`inputs`: what the models compute on; tokens in the order of the batch's rows.
 
@@ -181,6 +207,19 @@ class Inputs:
     sample: SampleRows | None  # None: no row samples
     prompt: PromptTargets | None  # None: nobody asks for log-probabilities of a prompt
     long: Tensor | None = None  # [T] bool: rows beyond the model's original context, if it has one
+    tree: TreePlaces | None = None  # where tokens of draft trees stand; None: there are none
+
+    @property
+    def places(self) -> Tensor:
+        """`[T]`: which of its row's keys is each token's; its position, but in a draft tree."""
+        return self.positions if self.tree is None else self.tree.places
+
+    @property
+    def tree_rows(self) -> TreeRows | None:
+        """The same for attention."""
+        if self.tree is None:
+            return None
+        return TreeRows(self.tree.rows, self.tree.starts, self.tree.bits, self.tree.width)
 
     @property
     def blocks_of_samples(self) -> Tensor:
@@ -222,6 +261,7 @@ class Sampled:
     drafted: Tensor  # [S] drafts considered
     logprobs: Logprobs | None = None  # of all S · W positions, in order; None: nobody wants any
     prompt: Logprobs | None = None  # of the P prompt tokens
+    paths: Tensor | None = None  # [S, W] of trees: the window place before each of the tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,12 +292,19 @@ class DraftTable:
 
     tokens: Tensor  # [R, k], −1 where there is none
     tags: Tensor  # [R, 2]: generation, step
+    branches: Tensor | None = None  # [R, 3, k + 1] of window places: `TreePlaces` says what
 
     @staticmethod
-    def empty(rows: int, k: int, device: torch.device | str = "cpu") -> DraftTable:
+    def empty(
+        rows: int, k: int, device: torch.device | str = "cpu", *, tree: bool = False
+    ) -> DraftTable:
+        branches = torch.zeros(rows, 3, k + 1, dtype=torch.int64, device=device) if tree else None
+        if branches is not None:
+            branches[:, BITS, 0] = 1
         return DraftTable(
             tokens=torch.full((rows, k), -1, dtype=torch.int64, device=device),
             tags=torch.full((rows, 2), -1, dtype=torch.int64, device=device),
+            branches=branches,
         )
 
 
@@ -268,6 +315,7 @@ class Proposal:
     tokens: Tensor  # [S, n] drafts, n ≤ k
     valid: Tensor | None  # [S] how many of them are meant; None: all
     log_probs: Tensor | None = None  # [S, n, V] what they were drawn from; None: they were not
+    branches: Tensor | None = None  # [S, 3, n + 1] of a tree, as in `DraftTable`; None: no tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +353,7 @@ class HostDrafts:
 
     tokens: Tensor  # [R, k]
     tags: Tensor  # [R, 2]
+    branches: Tensor | None = None  # [R, 3, k + 1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ from .options import DrafterOptions
 from .registry import kind, known_kinds
 from .request_settings import RequestSetting, joined
 from .sizes import Sizes
+from .tree import TreeOptions
+from .trees import check_trees
 from .values import (
     ACCEPTANCE,
     BATCH,
@@ -33,6 +35,7 @@ from .values import (
     DIVIDED,
     HOST_BLOCKS,
     HOST_SAMPLED,
+    LINKS,
     REQUEST_SETTINGS,
     REQUEST_SLOTS,
     REQUESTS,
@@ -85,10 +88,16 @@ def decode_step(
     settings = [kinds[name].settings(name, node) for name, node in nodes.items()]
     drafts = [each.tokens for each in settings if isinstance(each, DrafterOptions)]
     most = max([*drafts, draft_tokens])
+    trees = [each.tree_depth for each in settings if isinstance(each, TreeOptions)]
     found = Resources() if resources is None else resources
     found.bring(
         SIZES,
-        Sizes(max_rows=max_rows, token_budget=token_budget, draft_tokens=most),
+        Sizes(
+            max_rows=max_rows,
+            token_budget=token_budget,
+            draft_tokens=most,
+            tree_depth=max(trees, default=0),
+        ),
     )
     found.bring(ACCEPTANCE, acceptance)
     found.bring(DIVIDED, divided)
@@ -112,6 +121,8 @@ def decode_step(
         raise
     _check_that_requests_end(graph)
     _check_states(graph)
+    if any(trees):
+        check_trees(graph, acceptance, in_stages=found.get(LINKS) is not None)
     return graph
 
 

@@ -19,7 +19,9 @@ from ..policies.acceptance import Acceptance
 from ..requests.limits import Limits
 from .drafter import Drafter, Propose, settled_spans
 from .drafting_model import cache_of, fitting
-from .options import DrafterOptions, ModelName
+from .options import ModelName
+from .sizes import Sizes
+from .tree import DRAFT_TREE, GROWTH, DraftTree, Growth, TreeOptions
 from .values import (
     ACCEPTANCE,
     HIDDEN,
@@ -28,6 +30,7 @@ from .values import (
     LIMITS,
     LOADING,
     SAMPLED,
+    SIZES,
     TARGET,
     VOCAB_SIZE,
 )
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
     from .data import Inputs, Kept, Proposal, Sampled
 
 
-class HeadOptions(DrafterOptions):
+class HeadOptions(TreeOptions):
     """Options of a drafter that is a head on the target's hidden states."""
 
     model: ModelName = Field(description="The head: a directory, or a hub name.")
@@ -84,6 +87,9 @@ def proposing(head: Resource[EagleHead], head_kv: State[PagedCache]) -> Propose:
         rule: Acceptance = given(ACCEPTANCE),
         vocab_size: int = given(VOCAB_SIZE),
         limits: Limits = given(LIMITS),
+        tree: DraftTree | None = given(DRAFT_TREE),
+        growth: Growth | None = given(GROWTH),
+        sizes: Sizes = given(SIZES),
     ) -> Proposal | None:
         """Drafts that continue the sampled tokens. `hidden[T, F]` as the head wants them."""
         from .ops import draft_eagle
@@ -91,7 +97,18 @@ def proposing(head: Resource[EagleHead], head_kv: State[PagedCache]) -> Propose:
         if inputs is None or hidden is None:
             return None
         return draft_eagle.propose(
-            head, inputs, sampled, hidden, draft_kv, kept, rule, vocab_size, limits.context_length
+            head,
+            inputs,
+            sampled,
+            hidden,
+            draft_kv,
+            kept,
+            rule,
+            vocab_size,
+            limits.context_length,
+            tree,
+            growth,
+            sizes.draft_tokens,
         )
 
     return propose

@@ -15,6 +15,7 @@ from ..policies.acceptance import Acceptance
 from .drafter import Drafter
 from .eagle import HeadOptions
 from .options import ModelName
+from .tree import DRAFT_TREE, DraftTree
 from .values import ACCEPTANCE, HIDDEN, INPUTS, LOADING, SAMPLED, TARGET, VOCAB_SIZE
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _load(
     target: CausalLM = given(TARGET),
     loading: Loading = given(LOADING),
 ) -> MedusaHeads:
-    return loading.medusa_heads(chosen.model, target, least=chosen.tokens)
+    return loading.medusa_heads(chosen.model, target, least=chosen.tree_depth or chosen.tokens)
 
 
 MEDUSA: Resource[MedusaHeads] = Resource("medusa_heads", _load)
@@ -54,19 +55,27 @@ def propose(
     heads: MedusaHeads = given(MEDUSA),
     rule: Acceptance = given(ACCEPTANCE),
     vocab_size: int = given(VOCAB_SIZE),
+    tree: DraftTree | None = given(DRAFT_TREE),
 ) -> Proposal | None:
     """A draft from each head, for the places after the token that was just sampled, by the
     states `hidden[T, F]`.
     """
-    from .ops.proposal import at_once
+    from .ops import grow, proposal
 
     sample = None if inputs is None else inputs.sample
     if sample is None or sampled is None or hidden is None or sample.draft_width == 0:
         return None
-    newest = sampled.counts - 1  # the window position whose logits gave the newest token
-    states = hidden.index_select(0, sample.logit_index.gather(1, newest[:, None])[:, 0])
-    logits = heads.guesses(states, sample.draft_width)
-    return at_once(rule, vocab_size, sample, logits, sample.window_start + newest)
+    newest = last = (sampled.counts - 1)[:, None]
+    if sampled.paths is not None:
+        last = sampled.paths.gather(1, newest)
+    # The window position whose logits gave the newest token.
+    states = hidden.index_select(0, sample.logit_index.gather(1, last)[:, 0])
+    at = sample.window_start + newest[:, 0]
+    if tree is None:
+        guesses = heads.guesses(states, sample.draft_width)
+        return proposal.at_once(rule, vocab_size, sample, guesses, at)
+    guesses = heads.guesses(states, tree.shape.first(sample.draft_width).depth)
+    return grow.at_once(rule, vocab_size, sample, guesses, at, tree)
 
 
 KIND = Drafter(

@@ -15,7 +15,8 @@ from ..graph.parameters import Resource, given, settings
 from .drafter import Drafter, settled_spans
 from .drafting_model import cache_of, fitting
 from .eagle import proposing
-from .options import DrafterOptions, ModelName
+from .options import ModelName
+from .tree import TreeOptions
 from .values import LOADING, TARGET
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ EMBEDDED_MODULE = "embedded-mtp"
 """The name of the module that ships, for the embedded model."""
 
 
-class MtpOptions(DrafterOptions):
+class MtpOptions(TreeOptions):
     """Options of a module that predicts further tokens."""
 
     model: ModelName | None = Field(

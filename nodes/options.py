@@ -25,9 +25,13 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
+MOST_DRAFTS = 16
+"""Drafts of a row and step, at most, where each comes after the one before."""
+
+
 class DrafterOptions(Options):
     """What every drafter can be told."""
 
     tokens: int = Field(
-        default=3, ge=1, le=16, description="Tokens drafted per step and row, at most."
+        default=3, ge=1, le=MOST_DRAFTS, description="Tokens drafted per step and row, at most."
     )

@@ -27,6 +27,7 @@ _BUILT_IN = (
     "bitmask",
     "jump_forward",
     "sample",
+    "keep_path",
     "draft_model",
     "eagle",
     "eagle3",

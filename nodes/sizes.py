@@ -12,6 +12,7 @@ class Sizes:
     max_rows: int = 16  # requests in one step, at most
     token_budget: int = 256  # tokens in one step, at most
     draft_tokens: int = 0  # k, drafts per row and step, at most; 0 without a drafter
+    tree_depth: int = 0  # drafts on the longest path of a draft tree; 0: drafts are no tree
 
     @property
     def window(self) -> int:

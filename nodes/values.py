@@ -302,14 +302,19 @@ def _first_progress(sizes: Sizes = given(SIZES), device: torch.device = given(DE
     return Progress.empty(sizes.request_slots, device)
 
 
+def _of_branches(sizes: Sizes) -> int:
+    return 3 * sizes.window if sizes.tree_depth else 0
+
+
 def _drafts_bytes(sizes: Sizes = given(SIZES)) -> int:
-    return 8 * sizes.request_slots * (sizes.draft_tokens + 2)
+    return 8 * sizes.request_slots * (sizes.draft_tokens + 2 + _of_branches(sizes))
 
 
 def _no_drafts(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)) -> DraftTable:
     from .data import DraftTable
 
-    return DraftTable.empty(sizes.request_slots, sizes.draft_tokens, device)
+    tree = sizes.tree_depth > 0
+    return DraftTable.empty(sizes.request_slots, sizes.draft_tokens, device, tree=tree)
 
 
 def _host_sampled_bytes(sizes: Sizes = given(SIZES)) -> int:
@@ -326,7 +331,7 @@ def _new_host_sampled(
 
 
 def _host_drafts_bytes(sizes: Sizes = given(SIZES)) -> int:
-    return 8 * sizes.max_rows * (sizes.draft_tokens + 2)
+    return 8 * sizes.max_rows * (sizes.draft_tokens + 2 + _of_branches(sizes))
 
 
 def _new_host_drafts(

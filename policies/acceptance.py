@@ -68,6 +68,7 @@ class Coupled(Policy):
     Drafter-invariant coupling (Daliri, Musco, Suresh 2024): see `sampling.verification.coupled`.
     """
 
+    trees: ClassVar[bool] = True
     exact: ClassVar[bool] = True
     compares: ClassVar[bool] = False
     couples: ClassVar[bool] = True
@@ -85,6 +86,7 @@ class Rejection(Policy):
     `sampling.verification.rejection`.
     """
 
+    trees: ClassVar[bool] = True
     exact: ClassVar[bool] = False
     compares: ClassVar[bool] = True
     couples: ClassVar[bool] = False
@@ -118,6 +120,7 @@ class Typical(Policy):
     temperature 0 the tokens are those without drafts.
     """
 
+    trees: ClassVar[bool] = True
     exact: ClassVar[bool] = False
     compares: ClassVar[bool] = False
     couples: ClassVar[bool] = False

@@ -60,6 +60,13 @@ def of_window(purpose: Purpose, place: Place) -> Place:
     return (place + 1) * _PURPOSES + int(purpose)
 
 
+def among(purpose: Purpose, rank: Tensor) -> Tensor:
+    """`[...]`: the purpose of what is drawn for the `rank[...]`-th of several at a position, from 0
+    on; that of the first is `purpose` itself. Raises nothing of its own.
+    """
+    return rank * _PURPOSES + int(purpose)
+
+
 _LOW = 0xFFFFFFFF
 _MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 _KEY_STEP_0, _KEY_STEP_1 = 0x9E3779B9, 0xBB67AE85

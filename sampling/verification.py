@@ -10,11 +10,14 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..backends.kernels import runs_on
 from .draw import draw
 from .noise import Purpose, uniform
-from .windows import Verified, Windows
+from .tree_rejection import multi_round
+from .trees import along, deepest, depth_of, keep_chosen, real, rooted, up_to
+from .windows import PARENT, Verified, Windows
 
 
 def coupled(windows: Windows) -> Verified:
@@ -33,7 +36,7 @@ def coupled(windows: Windows) -> Verified:
     target, greedy = windows.target, windows.greedy
     seeds, positions = windows.seeds, windows.positions
     rows, width, vocab = target.shape
-    if runs_on(target):
+    if runs_on(target) and windows.branches is None:
         from .kernels import verify
 
         return Verified(
@@ -48,16 +51,17 @@ def coupled(windows: Windows) -> Verified:
             )
         )
     if windows.any_random:
-        offsets = torch.arange(width, device=target.device)
         chosen = draw(
             target.reshape(rows * width, vocab),
             seeds.repeat_interleave(width, output_size=rows * width),
-            (positions[:, None] + offsets).reshape(-1),
+            windows.every_position.reshape(-1),
             greedy.repeat_interleave(width, output_size=rows * width),
             Purpose.TARGET,
         ).view(rows, width)
     else:
         chosen = target.argmax(dim=-1)
+    if windows.branches is not None:
+        return keep_chosen(windows, chosen)
     return keep_equal(chosen, windows.drafts, windows.valid, vocab)
 
 
@@ -74,8 +78,11 @@ def rejection(windows: Windows) -> Verified:
     depend on what was drawn: one that a grammar refuses counts as `valid`, and its probability of 0
     refuses it; leaving it out would draw from p where max(0, p - q) is due. Draws are keyed by
     (seed, output position, purpose); drafts must be independent of them (`Purpose.DRAFT`). Greedy
-    rows keep the drafts that equal the best token. One row of noise per request is computed.
+    rows keep the drafts that equal the best token. One row of noise per request is computed. Trees
+    are judged by `multi_round`.
     """
+    if windows.branches is not None:
+        return multi_round(windows)
     target, drafts, greedy = windows.target, windows.drafts, windows.greedy
     rows, width, vocab = target.shape
     k = width - 1
@@ -128,14 +135,19 @@ def typical(windows: Windows, epsilon: float, delta: float) -> Verified:
     """
     target, drafts = windows.target, windows.drafts
     vocab, k = target.shape[-1], drafts.shape[1]
-    chances = target[:, :k].softmax(dim=-1)
+    chances = target.softmax(dim=-1)
     entropy = torch.special.entr(chances).sum(dim=-1)
     least = (delta * torch.exp(-entropy)).clamp(max=epsilon)
-    index = drafts.clamp(0, vocab - 1)[..., None]  # a placeholder is never an index
-    likely = chances.gather(-1, index)[..., 0] > least
-    best = drafts == target[:, :k].argmax(dim=-1)
-    passes = torch.where(windows.greedy[:, None], best, likely)
-    return then_drawn(windows, prefix(usable(drafts, windows.valid, vocab) & passes))
+    best, index = target.argmax(dim=-1), drafts.clamp(0, vocab - 1)  # a placeholder is no index
+    if windows.branches is None:
+        parents = torch.arange(k, device=drafts.device).expand_as(drafts)
+    else:
+        parents = windows.branches[:, PARENT, 1:]
+    likely = chances.flatten(1).gather(1, parents * vocab + index) > least.gather(1, parents)
+    passes = torch.where(windows.greedy[:, None], drafts == best.gather(1, parents), likely)
+    if windows.branches is None:
+        return then_drawn(windows, prefix(usable(drafts, windows.valid, vocab) & passes))
+    return then_drawn_along(windows, passes)
 
 
 def synthetic(windows: Windows, rates: Sequence[float]) -> Verified:
@@ -176,6 +188,25 @@ def then_drawn(windows: Windows, kept: Tensor) -> Verified:
     return followed_by(token, windows.drafts, kept)
 
 
+def then_drawn_along(windows: Windows, passes: Tensor) -> Verified:
+    """The longest path of drafts that pass, by `passes[R, k]`, and after it a draw from the target,
+    as of `then_drawn`. Raises nothing of its own.
+    """
+    branches = windows.branches
+    assert branches is not None, "the windows are trees"
+    every = real(windows.drafts, windows.target.shape[-1]) & F.pad(passes, (1, 0), value=True)
+    place = deepest(rooted(every, branches), branches)
+    token = draw(
+        at(windows.target, place),
+        windows.seeds,
+        windows.positions + depth_of(place, branches),
+        windows.greedy,
+        Purpose.TARGET,
+        any_random=windows.any_random,
+    )
+    return along(windows, place, token)
+
+
 def _residual(
     target: Tensor, window_position: Tensor, index: Tensor, draft_log_probs: Tensor | None
 ) -> Tensor:
@@ -211,7 +242,7 @@ def at(rows: Tensor, window_position: Tensor) -> Tensor:
 def followed_by(token: Tensor, drafts: Tensor, kept: Tensor) -> Verified:
     """The first `kept [R]` of `drafts [R, k]`, and `token [R]` after them."""
     tokens = torch.cat([drafts, drafts.new_zeros(len(drafts), 1)], dim=-1)
-    return up_to(tokens.scatter(-1, kept[:, None], token[:, None]), kept)
+    return Verified(up_to(tokens.scatter(-1, kept[:, None], token[:, None]), kept), kept + 1)
 
 
 def keep_equal(chosen: Tensor, drafts: Tensor, valid: Tensor, vocab: int) -> Verified:
@@ -221,7 +252,7 @@ def keep_equal(chosen: Tensor, drafts: Tensor, valid: Tensor, vocab: int) -> Ver
     """
     kept = prefix(usable(drafts, valid, vocab) & (drafts == chosen[:, :-1]))
     # Up to the first difference the drafts are the chosen tokens, so no draft has to be copied.
-    return up_to(chosen, kept)
+    return Verified(up_to(chosen, kept), kept + 1)
 
 
 def usable(drafts: Tensor, valid: Tensor, vocab: int) -> Tensor:
@@ -240,9 +271,3 @@ def prefix(passes: Tensor) -> Tensor:
     Raises nothing of its own.
     """
     return passes.cumprod(dim=-1).sum(dim=-1)
-
-
-def up_to(tokens: Tensor, kept: Tensor) -> Verified:
-    """The first `kept [R] + 1` of `tokens [R, k + 1]`, then -1."""
-    window_positions = torch.arange(tokens.shape[1], device=tokens.device)
-    return Verified(tokens.masked_fill(window_positions > kept[:, None], -1), kept + 1)

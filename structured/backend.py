@@ -10,7 +10,8 @@ A library that fills many masks in one call may do so: its matchers say who fill
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from .bitmask import Words
 from .grammar import GrammarSpec, MatcherFailure
 from .refusal import is_library_error
+from .trees import fill_tree
 
 
 @runtime_checkable
@@ -46,6 +48,14 @@ class Matcher(Protocol):
         """Advance by one token if the grammar allows it; False and no change if not.
 
         Any integer may be asked about: -1 and ids beyond the vocabulary are simply not allowed.
+
+        Raises:
+            MatcherFailure: the library failed.
+        """
+        ...
+
+    def fill_here(self, row: Words) -> bool:
+        """Write the mask `[W]` of the current state; False, and `closed_row`, in a dead end.
 
         Raises:
             MatcherFailure: the library failed.
@@ -215,7 +225,9 @@ class BatchedMatcher(Protocol):
 
 
 def fill_batch(
-    items: Sequence[tuple[Matcher, Sequence[int], int]], bitmask: Words
+    items: Sequence[tuple[Matcher, Sequence[int], int]],
+    bitmask: Words,
+    trees: Mapping[int, Sequence[int]] = MappingProxyType({}),
 ) -> tuple[list[int], dict[int, MatcherFailure]]:
     """Fill the windows of all structured rows of a batch; failures stay with their rows.
 
@@ -225,6 +237,7 @@ def fill_batch(
     Args:
         items: (matcher, drafts, row index) per structured request.
         bitmask: int32 `[R, k + 1, W]`, C-contiguous.
+        trees: by row index, the window position before each of its drafts; of others it is the last.
 
     Returns:
         The valid drafts per item, in order, and the failures by row index. A failed row counts no
@@ -259,7 +272,10 @@ def fill_batch(
     def one(index: int) -> None:
         matcher, drafts, row = items[index]
         try:
-            counts[index] = matcher.fill_window(drafts, bitmask[row])
+            if row in trees:
+                counts[index] = fill_tree(matcher, drafts, trees[row], bitmask[row])
+            else:
+                counts[index] = matcher.fill_window(drafts, bitmask[row])
         except BaseException as error:  # the boundary: it concerns this row only
             if not is_library_error(error):
                 raise
@@ -268,7 +284,7 @@ def fill_batch(
     for index, (matcher, drafts, row) in enumerate(items):
         # Asked by name: to ask whether it is a `BatchedMatcher` takes longer than to fill a mask.
         open_window = getattr(matcher, "open_window", None)
-        if open_window is None or len(items) == 1:
+        if open_window is None or len(items) == 1 or row in trees:
             one(index)
             continue
         try:

@@ -144,6 +144,14 @@ class LibraryMatcher(ABC):
             rows[valid + 1 :] = self.closed_row
             return valid
 
+    def fill_here(self, row: Words) -> bool:
+        """See `Matcher`."""
+        with self._boundary():
+            filled = self._fill(row)
+            if not filled:
+                row[:] = self.closed_row
+            return filled
+
     def forced_text(self) -> bytes:
         """See `ForcingMatcher`."""
         with self._boundary():

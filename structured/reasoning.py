@@ -161,6 +161,14 @@ class ReasoningMatcher:
             return free
         return free + self._inner.fill_window(drafts[free:], rows[free:])
 
+    def fill_here(self, row: Words) -> bool:
+        """See `Matcher`."""
+        self._check()
+        if self._states[-1] < self._marker.end:
+            row[:] = ALL_ALLOWED
+            return True
+        return self._inner.fill_here(row)
+
     def open_window(self, window: Window, flat: Words) -> int | tuple[WindowFiller, Window]:
         """See `BatchedMatcher`: the rows behind the marker go to the grammar's library."""
         self._check()

@@ -89,6 +89,7 @@ class TinyConfig:
     invariant: bool = False
     order: Literal["keep", "search"] = "search"
     check: Literal["off", "strict"] = "off"
+    tree: tuple[tuple[int, ...], ...] | None = None  # of `draft_tokens` drafts; None: no tree
     swap: int = 0  # host blocks of requests that give way; 0: they are computed again
 
 
@@ -110,6 +111,9 @@ def _pipeline(config: TinyConfig, settings: Mapping[str, Any]) -> PipelineConfig
             "after": "sample" if config.padded else "d2h_counts",
             "tokens": config.draft_tokens,
         }
+        if config.tree is not None:
+            nodes["draft"]["tree"] = [list(path) for path in config.tree]
+            nodes["keep_path"] = {"after": "sample"}
         if not config.padded:
             nodes["d2h_counts"] = {"after": "sample"}
     found = load_config(
@@ -160,7 +164,8 @@ def tiny_engine(
     elif config.draft_tokens and config.method == "mtp":
         brought[MTP] = tiny_mtp(target, invariant=config.invariant, context=drafter_context)
     elif config.draft_tokens and config.method == "medusa":
-        brought[MEDUSA] = tiny_medusa(target, config.draft_tokens, invariant=config.invariant)
+        heads = config.draft_tokens if config.tree is None else max(map(len, config.tree))
+        brought[MEDUSA] = tiny_medusa(target, heads, invariant=config.invariant)
     pipeline = _pipeline(config, settings) if settings else tiny_pipeline(config)
     limits = Limits(
         max_rows=config.max_rows,

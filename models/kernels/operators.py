@@ -16,7 +16,8 @@ from . import reference
 from .forms import Angles, Norm
 
 LONG = 8
-"""Query tokens of a row beyond which it counts as a prompt rather than as a window of drafts."""
+"""Query tokens of a row beyond which it counts as a prompt rather than as a window of drafts,
+unless these are a tree."""
 
 
 def write_now(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
@@ -76,12 +77,16 @@ def attend_now(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    starts: Tensor | None = None,
+    bits: Tensor | None = None,
+    width: int = 0,
 ) -> Tensor:
     """Attention `[R · q, H, D']` of `query[R · q, H, D]` over the paged keys and values.
 
     `keys[N, h, D]`, `values[N, h, D']`, `block_tables[R, B]`, `positions[R · q]`, `sinks[H]`. A
     token sees the keys of its row at positions up to its own, of these the last `window`; a token
-    at a negative position gets something finite. The cache holds finite numbers only.
+    at a negative position gets something finite. With `starts[R · q]`, `bits[R · q]` and `width`
+    the rows are draft trees, as `TreeRows` says. The cache holds finite numbers only.
     """
     if not takes(query.device, query.dtype):
         how = reference.How(scaling, window, softcap, sinks)
@@ -94,6 +99,9 @@ def attend_now(
             query_len=query_len,
             block_size=block_size,
             how=how,
+            starts=starts,
+            bits=bits,
+            width=width,
         ).contiguous()
     from . import split_kv
 
@@ -103,7 +111,7 @@ def attend_now(
         max(keys.shape[2], values.shape[2]),
         query.dtype,
         processors(query.device),
-        long=query_len > LONG,
+        long=query_len > LONG and starts is None,
     )
     with current(query.device):
         return split_kv.attend(
@@ -118,6 +126,9 @@ def attend_now(
             window=window,
             softcap=softcap,
             sinks=sinks,
+            starts=starts,
+            bits=bits,
+            width=width,
             launch=launch,
         )
 
@@ -138,5 +149,8 @@ def _(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    starts: Tensor | None = None,
+    bits: Tensor | None = None,
+    width: int = 0,
 ) -> Tensor:
     return query.new_empty(query.shape[0], query.shape[1], values.shape[2])

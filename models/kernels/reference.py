@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..invariant import elementwise
+from ..tree_rows import seen
 
 
 @dataclass(frozen=True)
@@ -54,20 +55,36 @@ def unpack(packed: Tensor, query_len: int) -> Tensor:
 
 
 def packed_mask(
-    positions: Tensor, keys: int, *, query_len: int, shared: int, window: int | None
+    positions: Tensor,
+    keys: int,
+    *,
+    query_len: int,
+    shared: int,
+    window: int | None,
+    starts: Tensor | None = None,
+    bits: Tensor | None = None,
+    width: int = 0,
 ) -> Tensor:
     """Mask `[R, 1, q · g, keys]` for `positions[R · q]`: what each packed query row attends to.
 
-    A masked token is let attend to position 0 of its row, so that no row of scores is empty:
-    an empty softmax is NaN, and the token's hidden state goes on through the model.
+    Of draft trees, which are no deeper than a window, `starts[R · q]`, `bits[R · q]` and `width`
+    say it, as in `TreeRows`. A masked token is let attend to the first key of its row, so that no
+    row of scores is empty: an empty softmax is NaN, and the token's hidden state goes on through
+    the model.
     """
     key = torch.arange(keys, device=positions.device)
-    by_row = positions.clamp(min=0).view(-1, query_len, 1).expand(-1, -1, shared)
-    position = by_row.reshape(-1, query_len * shared, 1)
-    allowed = key <= position
+    position = positions.clamp(min=0)[:, None]
+    if starts is None or bits is None:
+        allowed, before = key <= position, key
+    else:
+        allowed = seen(starts.clamp(min=0), bits, keys, width)
+        allowed = torch.where(positions[:, None] < 0, key == 0, allowed)
+        before = torch.maximum(key, position) if window is not None else key
+        before = torch.where(key < starts[:, None], key, before)
     if window is not None:
-        allowed &= key > position - window
-    return allowed[:, None]
+        allowed = allowed & (before > position - window)
+    by_row = allowed.view(-1, query_len, 1, keys).expand(-1, -1, shared, -1)
+    return by_row.reshape(-1, 1, query_len * shared, keys)
 
 
 def attend_gathered(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: How) -> Tensor:
@@ -96,11 +113,15 @@ def attend(
     query_len: int,
     block_size: int,
     how: How,
+    starts: Tensor | None = None,
+    bits: Tensor | None = None,
+    width: int = 0,
 ) -> Tensor:
     """`[R · q, H, D']`: as `split_kv.attend`, except that the cache must hold finite numbers.
 
     `query[R · q, H, D]`, `keys[N, h, D]`, `values[N, h, D']`, `block_tables[R, B]`,
-    `positions[R · q]`. What a masked token gets is finite, not zero.
+    `positions[R · q]`, `starts[R · q]`, `bits[R · q]`. What a masked token gets is finite, not
+    zero.
     """
     heads, kv_heads = query.shape[1], keys.shape[1]
     offsets = torch.arange(block_size, device=keys.device)
@@ -112,6 +133,9 @@ def attend(
         query_len=query_len,
         shared=heads // kv_heads,
         window=how.window,
+        starts=starts,
+        bits=bits,
+        width=width,
     )
     packed = pack(query, query_len, kv_heads)
     return unpack(attend_gathered(packed, k, v, allowed, how), query_len)

@@ -87,14 +87,18 @@ def attend(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    starts: Tensor | None = None,
+    bits: Tensor | None = None,
+    width: int = 0,
     launch: Launch,
 ) -> Tensor:
     """Attention `[R · q, H, D']` of `query[R · q, H, D]` over the paged keys and values.
 
     `keys[slots, h, D]`, `values[slots, h, D']`, `block_tables[R, B]`, `positions[R · q]`,
     `sinks[H]`: they may lie in memory in any way. A token sees the keys of its row at positions up
-    to its own, of these the last `window`. A token at a negative position gets zeros. Memory that
-    no token of the row may see is not read, nor is a block table's entry for it; an entry that
+    to its own, of these the last `window`. With `starts[R · q]`, `bits[R · q]` and `width` the rows
+    are draft trees, no deeper than the window: `TreeRows` says what their tokens see. A token at a
+    negative position gets zeros. Memory that no token of the row may see is not read, nor is a block table's entry for it; an entry that
     names no block is as if its keys were masked. float16, bfloat16 or float32, summed in float32.
 
     Raises:
@@ -125,6 +129,7 @@ def attend(
         partial = query.new_empty(splits, tokens, heads, value_dim, dtype=torch.float32)
         maxima, sums = query.new_empty(2, splits, tokens, heads, dtype=torch.float32)
     sinks = sinks if sinks is None else sinks.contiguous()
+    tree = starts is not None and bits is not None
     _attend_split[(rows * kv_heads, splits, triton.cdiv(packed, block_m))](
         query,
         keys,
@@ -136,11 +141,14 @@ def attend(
         sums,
         out,
         out if sinks is None else sinks,
+        positions if starts is None else starts.contiguous(),
+        positions if bits is None else bits.contiguous(),
         tokens,
         splits,
         query_len,
         columns,
         keys.shape[0] // block_size,
+        width,
         scaling,
         0.0 if softcap is None else softcap,
         0 if window is None else window,
@@ -162,6 +170,7 @@ def attend(
         HAS_CAP=softcap is not None,
         HAS_WINDOW=window is not None,
         HAS_SINKS=direct and sinks is not None,
+        HAS_TREE=tree,
         WIDEN=triton.knobs.runtime.interpret and query.dtype == torch.bfloat16,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
@@ -194,12 +203,13 @@ def attend(
         "query_len",
         "columns",
         "blocks",
+        "width",
         "window",
         "table_row_stride",
         "table_stride",
         "position_stride",
     ],
-    do_not_specialize_on_alignment=["tables", "positions"],
+    do_not_specialize_on_alignment=["tables", "positions", "starts", "bits"],
 )
 def _attend_split(
     query,
@@ -212,11 +222,14 @@ def _attend_split(
     sums,  # [S, T, H]
     out,  # [T, H, D']
     sinks,
+    starts,  # [T]; `bits` too, and neither but with HAS_TREE
+    bits,
     tokens,
     splits,
     query_len,
     columns,
     blocks,
+    width,
     scaling,
     softcap,
     window,
@@ -245,6 +258,7 @@ def _attend_split(
     HAS_CAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    HAS_TREE: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
     """Program (row and key head, split, part of the packed rows)."""
@@ -257,7 +271,12 @@ def _attend_split(
     head = kv_head * GROUP + m % GROUP
     inside = m < query_len * GROUP
     position = tl.load(positions + token * position_stride, mask=inside, other=-1).to(tl.int32)
-    end = tl.minimum(tl.max(position, 0) + 1, columns * BLOCK_SIZE)
+    end = tl.max(position, 0) + 1
+    if HAS_TREE:
+        tree = tl.load(starts + token, mask=inside, other=0).to(tl.int32)
+        member = tl.load(bits + token, mask=inside, other=0)
+        end = tl.max(tl.where(position < 0, 0, tree + width), 0)
+    end = tl.minimum(end, columns * BLOCK_SIZE)
     start = 0
     if HAS_WINDOW:
         earliest = tl.min(tl.where(position < 0, columns * BLOCK_SIZE, position), 0)
@@ -279,6 +298,14 @@ def _attend_split(
     for tile in range(first, tl.cdiv(end, TILE), splits):
         key = tile * TILE + tl.arange(0, TILE)
         live = (key >= start) & (key < end)
+        if HAS_TREE:
+            behind = key[None, :] - tree[:, None]
+            bit = member[:, None] >> tl.minimum(tl.maximum(behind, 0), width - 1).to(tl.int64)
+            seen = (behind < 0) | ((behind < width) & ((bit & 1) == 1))
+            seen = seen & (position >= 0)[:, None]
+            if HAS_WINDOW:
+                seen = seen & ((behind >= 0) | (key[None, :] > oldest[:, None]))
+            live = live & (tl.max(seen.to(tl.int32), 0) > 0)
         entry = tables + row * table_row_stride + key // BLOCK_SIZE * table_stride
         block = tl.load(entry, mask=live, other=-1)
         live = live & (block >= 0) & (block < blocks)
@@ -304,9 +331,12 @@ def _attend_split(
         if HAS_CAP:
             # tanh(x) = 2 sigmoid(2x) - 1
             scores = 2.0 * softcap * tl.sigmoid(scores * (2.0 / softcap)) - softcap
-        allowed = live[None, :] & (key[None, :] <= position[:, None])
-        if HAS_WINDOW:
-            allowed = allowed & (key[None, :] > oldest[:, None])
+        if HAS_TREE:
+            allowed = live[None, :] & seen
+        else:
+            allowed = live[None, :] & (key[None, :] <= position[:, None])
+            if HAS_WINDOW:
+                allowed = allowed & (key[None, :] > oldest[:, None])
         scores = tl.where(allowed, scores * _LOG2_E, float("-inf"))
         new_most = tl.maximum(most, tl.max(scores, 1))
         # While a token has seen no key its maximum is -inf, and -inf - -inf would be NaN.

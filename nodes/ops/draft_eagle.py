@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ...models.attention import AttentionBatch
 from ...models.eagle import EagleHead
 from ...models.paged_cache import SCRATCH_SLOT, PagedCache
 from ...policies.acceptance import Acceptance
 from ..data import Inputs, Kept, Proposal, Sampled
+from ..tree import DraftTree, Growth
+from .expand import expand
+from .grow import grow
+from .places import cache_slots_of
 from .proposal import FirstPass, chain
 
 
@@ -25,6 +30,32 @@ def shifted(inputs: Inputs, sampled: Sampled | None) -> Tensor:
     return known.index_select(0, inputs.next_index)
 
 
+def along_path(
+    inputs: Inputs, sampled: Sampled | None, features: Tensor, block_size: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the first pass reads, where windows were trees: `features[T, F]`, positions, slots `[T]`.
+
+    Of a window these are of the path that was kept, token by token; what is behind it stays as it
+    was, and is masked, since no token is known after it.
+    """
+    tree, sample = inputs.tree, inputs.sample
+    assert tree is not None, "the step has trees"
+    if sample is None or sampled is None or sampled.paths is None:
+        return features, tree.places, inputs.cache_slots
+    count, paths = len(inputs.ids), sampled.paths
+    behind = torch.arange(paths.shape[1], device=paths.device)
+    kept = behind < sampled.counts[:, None]
+    places = torch.where(kept, sample.window_start[:, None] + behind, -1)
+    slots = cache_slots_of(inputs.blocks_of_samples, places, block_size)
+    to = sample.logit_index.masked_fill(~kept, count).flatten()  # the last is nobody's
+
+    def put(what: Tensor, values: Tensor) -> Tensor:
+        return F.pad(what, (0, 1)).scatter(0, to, values.flatten())[:count]
+
+    index = put(torch.arange(count, device=paths.device), sample.logit_index.gather(1, paths))
+    return features.index_select(0, index), put(tree.places, places), put(inputs.cache_slots, slots)
+
+
 def propose(
     head: EagleHead,
     inputs: Inputs,
@@ -35,10 +66,15 @@ def propose(
     rule: Acceptance,
     vocab_size: int,
     context_length: int,
+    tree: DraftTree | None,
+    growth: Growth | None,
+    most: int,
 ) -> Proposal | None:
     """Drafts that continue the sampled tokens. `features[T, F]` as the head wants them."""
     sample = inputs.sample
-    ids, positions = shifted(inputs, sampled), inputs.positions
+    ids, positions, slots = shifted(inputs, sampled), inputs.positions, inputs.cache_slots
+    if inputs.tree is not None:
+        features, positions, slots = along_path(inputs, sampled, features, cache.block_size)
     unknown = ids < 0
     if head.context_length < context_length:
         unknown.logical_or_(positions >= head.context_length)
@@ -49,7 +85,7 @@ def propose(
     first = FirstPass(
         ids,
         positions.masked_fill(unknown, -1),
-        inputs.cache_slots.masked_fill(unknown, SCRATCH_SLOT),
+        slots.masked_fill(unknown, SCRATCH_SLOT),
         inputs.query_lens,
         last,
     )
@@ -62,6 +98,14 @@ def propose(
     if sample is None or sampled is None or sample.draft_width == 0:
         return None
 
+    at, reach = sample.window_start + ends, min(context_length, head.context_length)
+    ahead: dict[str, int] = {"input_is_ahead": 1, "context_length": context_length}
+    begun = (rule, vocab_size, inputs, (logits, state), at, reach, cache, head.forward)
+    if tree is not None:
+        return grow(*begun, tree, **ahead)
+    if growth is not None:
+        return expand(*begun, growth, most, **ahead)
+
     def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:
         nonlocal state
         logits, state = head.forward(tokens, state, batch)
@@ -72,10 +116,9 @@ def propose(
         vocab_size,
         inputs,
         logits,
-        sample.window_start + ends,
-        min(context_length, head.context_length),
+        at,
+        reach,
         cache,
         following,
-        input_is_ahead=1,
-        context_length=context_length,
+        **ahead,
     )

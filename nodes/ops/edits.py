@@ -15,8 +15,10 @@ from ...sampling.bad_words import ban_bad_words
 from ...sampling.bias import apply_bias, ban_until, give_way
 from ...sampling.penalties import apply_penalties
 from ...sampling.repeats import Matches, apply_dry, ban_ngrams, find_matches
+from ...sampling.trees import with_ancestors
+from ...sampling.windows import DEPTH
 from ...structured.bitmask import apply_bitmask
-from ..data import Edits, StagedStep
+from ..data import Edits, SampleRows, StagedStep
 from .history import History
 from .sections import (
     B_MINIMUM,
@@ -33,6 +35,61 @@ from .sections import (
     WORD_TOKENS,
     Uploaded,
 )
+
+
+def edited(
+    rows: SampleRows, logits: Tensor, history: History, mask: Tensor | None
+) -> Tensor:
+    """`[S, W, V]`: `logits[S, W, V]` as the requests of `rows` want them, and the grammars.
+
+    `mask[S, W, V / 32]`: None where no row has a grammar. Each place of a draft tree is edited like
+    a window of its own, whose text takes in the drafts before it.
+    """
+    edits, longest = rows.edits, rows.longest
+    past = history.of(rows.request_slot, longest) if edits.reads_text else None
+    if rows.branches is None or not edits.wanted:
+        start, prompt = rows.window_start, rows.prompt
+        return apply_edits(edits, logits, rows.drafts, past, start, prompt, mask)
+    count, width, vocab = logits.shape
+    if past is not None:
+        past = with_ancestors(past, rows.drafts, rows.branches, rows.window_start).flatten(0, 1)
+    start = rows.window_start[:, None] + rows.branches[:, DEPTH]
+    return apply_edits(
+        _of_places(edits, width),
+        logits.reshape(count * width, 1, vocab),
+        rows.drafts.new_empty(count * width, 0),
+        past,
+        start.flatten(),
+        rows.prompt.repeat_interleave(width, output_size=count * width),
+        None if mask is None else mask.reshape(count * width, 1, -1),
+    ).view(count, width, vocab)
+
+
+def _of_places(edits: Edits, width: int) -> Edits:
+    """The same of windows whose `width` places are each a row."""
+
+    def named(entries: Tensor | None) -> Tensor | None:
+        """Sparse entries, for each place of the row that is in their first column."""
+        if entries is None:
+            return None
+        place = torch.arange(width, device=entries.device)
+        row = torch.where(entries[:, :1] >= 0, entries[:, :1] * width + place, -1)
+        rest = entries[:, None, 1:].expand(-1, width, -1)
+        return torch.cat([row[..., None], rest], dim=2).flatten(0, 1)
+
+    def each(lines: Tensor | None, dim: int = 0) -> Tensor | None:
+        return None if lines is None else lines.repeat_interleave(width, dim=dim)
+
+    return Edits(
+        penalties=each(edits.penalties),
+        biases=named(edits.biases),
+        bias_values=each(edits.bias_values),
+        bans=named(edits.bans),
+        words=named(edits.words),
+        repeats=each(edits.repeats),
+        dry=each(edits.dry, 1),
+        longest_match=edits.longest_match,
+    )
 
 
 def edits_of(staged: StagedStep, parts: Uploaded) -> Edits:
@@ -53,29 +110,26 @@ def apply_edits(
     edits: Edits,
     logits: Tensor,
     drafts: Tensor,
-    history: History,
-    request_slot: Tensor,
-    longest: int,
+    past: Tensor | None,
     window_start: Tensor,
     prompt: Tensor,
     mask: Tensor | None,
 ) -> Tensor:
     """`[S, W, V]`: `logits[S, W, V]` as the requests and their grammars want them.
 
-    `drafts[S, W − 1]`; `history` at `request_slot[S]`, no more than `longest` tokens of each, right
-    up to `window_start[S]`, `prompt[S]` its part that is prompt; `mask[S, W, V / 32]` from the
-    grammars, None where no row has one.
+    `drafts[S, W − 1]`; `past[S, C]` the text, right up to `window_start[S]`, where edits read it,
+    `prompt[S]` its part that is prompt; `mask[S, W, V / 32]` from the grammars, None where no row has one.
     """
     if edits.wanted:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if edits.biases is not None and edits.bias_values is not None:
         logits = apply_bias(logits, edits.biases[:, 0], edits.biases[:, 1], edits.bias_values)
-    if edits.penalties is not None:
+    if edits.penalties is not None and past is not None:
         repetition, presence, frequency = edits.penalties.unbind(dim=1)
         logits = apply_penalties(
             logits,
             drafts,
-            history.of(request_slot, longest),
+            past,
             window_start,
             prompt,
             repetition,
@@ -83,8 +137,7 @@ def apply_edits(
             frequency,
         )
     matches: Matches | None = None
-    if edits.repeats is not None:
-        past = history.of(request_slot, longest)
+    if edits.repeats is not None and past is not None:
         vocab = logits.shape[2]
         matches = find_matches(drafts, past, window_start, vocab, edits.longest_match)
         if edits.dry is not None:
@@ -94,11 +147,11 @@ def apply_edits(
         masked = apply_bitmask(logits.reshape(rows * width, vocab), mask.reshape(rows * width, -1))
         logits = masked.view(rows, width, vocab)
     banned = logits
-    if edits.words is not None:
+    if edits.words is not None and past is not None:
         banned = ban_bad_words(
             banned,
             drafts,
-            history.of(request_slot, longest),
+            past,
             window_start,
             edits.words[:, WORD_SAMPLE_INDEX],
             edits.words[:, WORD_LENGTH],

@@ -39,6 +39,7 @@ def new_drafts(sizes: Sizes, device: torch.device = CPU) -> HostDrafts:
     return HostDrafts(
         pinned(sizes.request_slots, sizes.draft_tokens, fill=-1, device=device),
         pinned(sizes.request_slots, 2, fill=-1, device=device),
+        pinned(sizes.request_slots, 3, sizes.window, device=device) if sizes.tree_depth else None,
     )
 
 
@@ -67,6 +68,8 @@ def copy_drafts(drafts: DraftTable, host: HostDrafts) -> None:
     """Fill `host` when the stream comes to it."""
     download(drafts.tokens, host.tokens)
     download(drafts.tags, host.tags)
+    if drafts.branches is not None and host.branches is not None:
+        download(drafts.branches, host.branches)
 
 
 @torch.inference_mode()

@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 
 from ...requests.limits import Limits
-from ..data import DraftTable, Inputs, Progress, PromptTargets, SampleRows, StagedStep
+from ...sampling.windows import BITS, DEPTH
+from ..data import (
+    DraftTable,
+    Inputs,
+    Progress,
+    PromptTargets,
+    SampleRows,
+    StagedStep,
+    TreePlaces,
+)
 from .block_tables import BlockTables
 from .edits import edits_of
 from .history import History
@@ -55,19 +64,45 @@ def prepare(
     if staged.known:
         history.add(parts["history_at"], parts["history_ids"])
     found = looked_up(staged, parts, progress, drafts, vocab_size)
+    positions, tree = found.positions, None
+    if drafts is not None and drafts.branches is not None and staged.width > 1:
+        positions, tree = _in_trees(staged, found.positions, slots, parts, drafts.branches)
+    branches = None if tree is None or drafts is None else drafts.branches
     return Inputs(
         ids=found.ids,
-        positions=found.positions,
+        positions=positions,
         cache_slots=tables.cache_slots(slots, found.positions, limits.block_size),
         blocks=tables.of(parts["request_slots"], staged.blocks),
         following=parts["following"],
         next_index=next_index,
         query_lens=staged.query_lens,
         decodes=staged.decodes,
-        sample=_sample_rows(staged, parts, found) if staged.samples else None,
+        sample=_sample_rows(staged, parts, found, branches) if staged.samples else None,
         prompt=prompt,
         long=parts["long"] if staged.long else None,
+        tree=tree,
     )
+
+
+def _in_trees(
+    staged: StagedStep, places: Tensor, slots: Tensor, parts: Uploaded, branches: Tensor
+) -> tuple[Tensor, TreePlaces]:
+    """Positions of the tokens at `places[T]` of request `slots[T]`, and where they stand.
+
+    `branches[R, 3, k + 1]` of the pending drafts.
+    """
+    at = parts["offsets"][: staged.tokens]
+    masked = places < 0
+    line = slots * branches.stride(0) + at
+    depth, bits = (
+        branches.view(-1).index_select(0, line + field * branches.stride(1))
+        for field in (DEPTH, BITS)
+    )
+    starts = (places - at).clamp(min=0)
+    tree = TreePlaces(
+        places, starts, bits.masked_fill(masked, 1), width=staged.width, rows=staged.decodes
+    )
+    return (starts + depth).masked_fill(masked, -1), tree
 
 
 class Found(NamedTuple):
@@ -119,7 +154,9 @@ def looked_up(
     )
 
 
-def _sample_rows(staged: StagedStep, parts: Uploaded, found: Found) -> SampleRows:
+def _sample_rows(
+    staged: StagedStep, parts: Uploaded, found: Found, branches: Tensor | None
+) -> SampleRows:
     samples = parts["samples"]
     batch_index, request_slot, forced, seeds, prompt, top_k, limit, *_ = samples.unbind()
     warp = parts["warp"]
@@ -129,6 +166,9 @@ def _sample_rows(staged: StagedStep, parts: Uploaded, found: Found) -> SampleRow
         window_start=found.window_start,
         first=found.first,
         drafts=found.drafts,
+        branches=None
+        if branches is None
+        else branches.index_select(0, request_slot)[:, :, : staged.width],
         valid=found.valid,
         forced=forced if staged.forced else None,
         draft_limit=limit,

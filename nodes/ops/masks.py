@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ...requests.batch import ScheduledRow, StepBatch
+from ...sampling.windows import PARENT
 from ...structured.backend import Matcher, fill_batch
 from ...structured.bitmask import ALL_ALLOWED, words
 from ...structured.in_use import GrammarsInUse
@@ -64,6 +65,7 @@ class MaskBuffer:
         valid = self.valid.numpy()
         valid[: batch.samples] = width - 1
         items: list[tuple[Matcher, list[int], int]] = []
+        trees: dict[int, list[int]] = {}
         for sample_index, row in enumerate(rows):
             if not row.yields:
                 continue  # a resumed row's token is known; it was masked when it was sampled
@@ -76,7 +78,10 @@ class MaskBuffer:
                 continue
             if matcher is not None:
                 items.append((matcher, drafts_of(row, table, drafts), sample_index))
-        counts, failures = fill_batch(items, bits)
+                if drafts is not None and drafts.branches is not None:
+                    parents = drafts.branches[row.request_slot, PARENT, 1:]
+                    trees[sample_index] = parents.tolist()
+        counts, failures = fill_batch(items, bits, trees)
         for (_, _, index), count in zip(items, counts, strict=True):
             valid[index] = count
         for index, failure in failures.items():

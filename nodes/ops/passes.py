@@ -28,6 +28,7 @@ def target_pass(
         slots=inputs.cache_slots,
         cache=cache,
         long=inputs.long,
+        tree=inputs.tree_rows,
     )
     sample, prompt = inputs.sample, inputs.prompt
     asked = [] if sample is None else [sample.logit_index.flatten()]

@@ -58,9 +58,14 @@ def published(
         n = proposal.tokens.shape[1]
         draft_probs[:, :n].index_copy_(0, sample.request_slot, proposal.log_probs)
     if proposal is not None and agree is not None:
-        own = (proposal.tokens,) if proposal.valid is None else (proposal.tokens, proposal.valid)
-        tokens, *valid = agree(*own)
-        proposal = replace(proposal, tokens=tokens, valid=valid[0] if valid else None)
+        own: tuple[Tensor, ...] = (proposal.tokens,)
+        own += () if proposal.valid is None else (proposal.valid,)
+        own += () if proposal.branches is None else (proposal.branches,)
+        tokens, *others = agree(*own)
+        branches = None if proposal.branches is None else others.pop()
+        proposal = replace(
+            proposal, tokens=tokens, valid=others[0] if others else None, branches=branches
+        )
     return publish(before, sample, proposal)
 
 
@@ -90,9 +95,14 @@ def publish(before: DraftTable, sample: SampleRows, proposal: Proposal | None) -
             fresh = fresh.masked_fill(draft_index >= meant[:, None], -1)
         if n < k:
             fresh = F.pad(fresh, (0, k - n), value=-1)
+    branches = before.branches
+    if branches is not None and proposal is not None and proposal.branches is not None:
+        theirs = F.pad(proposal.branches, (0, branches.shape[2] - proposal.branches.shape[2]))
+        branches = branches.index_copy(0, sample.request_slot, theirs)
     return DraftTable(
         tokens=before.tokens.index_copy(0, sample.request_slot, fresh),
         tags=before.tags.index_copy(0, sample.request_slot, sample.tags),
+        branches=branches,
     )
 
 
@@ -190,7 +200,7 @@ def chain(
                 batch = batch.then(at, slot)
             logits = following(tokens[-1], batch)
         logits = logits[:, :vocab_size]
-        token, drawn_from = _choose(
+        token, drawn_from = choose(
             rule, sample, logits, every[:, draft], input_is_ahead + 1, draft
         )
         tokens.append(token)
@@ -214,7 +224,7 @@ def at_once(
     next was sampled from these. Tokens are chosen as by `chain`. Raises nothing of its own.
     """
     chosen = [
-        _choose(rule, sample, each[:, :vocab_size], positions, place + 2, place)
+        choose(rule, sample, each[:, :vocab_size], positions, place + 2, place)
         for place, each in enumerate(logits)
     ]
     drawn_from = [each for _, each in chosen if each is not None]
@@ -225,7 +235,7 @@ def at_once(
     )
 
 
-def _choose(
+def choose(
     rule: Acceptance,
     sample: SampleRows,
     logits: Tensor,

@@ -14,11 +14,12 @@ from ...policies.acceptance import Acceptance
 from ...policies.registry import called
 from ...sampling.draw import filtered_log_probs
 from ...sampling.logprobs import Logprobs, token_logprobs
-from ...sampling.windows import Verified, Windows
+from ...sampling.trees import drafted
+from ...sampling.windows import DEPTH, PARENT, Verified, Windows
 from ...sampling.xtc import thresholds
 from ..data import Inputs, Mask, Progress, PromptTargets, Sampled, SampleRows
 from ..values import LOGITS, PROMPT_LOGITS
-from .edits import apply_edits
+from .edits import edited
 from .history import History
 from .results import WrongResult, check_integers
 
@@ -57,17 +58,7 @@ def draw(
     bits = None if mask is None else mask.bits
     # Kernels mask on their way. But bans give way to a mask, so they must see what it leaves.
     kernel_masks = by_kernel and not rows.edits.bans_any
-    edited = apply_edits(
-        rows.edits,
-        logits,
-        rows.drafts,
-        history,
-        rows.request_slot,
-        rows.longest,
-        rows.window_start,
-        rows.prompt,
-        None if kernel_masks else bits,
-    )
+    scores = edited(rows, logits, history, None if kernel_masks else bits)
     bits = bits if kernel_masks else None
     judged = valid
     if draft_log_probs is not None:
@@ -76,19 +67,36 @@ def draw(
             # Where a grammar cuts depends on what was drawn. To judge that draft too, which has
             # no probability left, draws its successor from the residual, as it must be.
             judged = torch.minimum(rows.valid, mask.valid + 1)
-    if by_kernel and rule.exact and (rows.greedy or not rows.cut):
-        verified = _verified_by_kernels(rows, edited, bits, judged)
+    chain = rows.branches is None
+    if by_kernel and chain and rule.exact and (rows.greedy or not rows.cut):
+        verified = _verified_by_kernels(rows, scores, bits, judged)
     else:
         if bits is not None:
-            edited = _masked(edited, bits, in_place=edited is not logits)
-        wide = torch.promote_types(edited.dtype, torch.float32)
-        scores = edited.to(wide) if rows.greedy else _filtered(rule, rows, edited)
+            scores = _masked(scores, bits, in_place=scores is not logits)
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        scores = scores.to(wide) if rows.greedy else _filtered(rule, rows, scores)
         verified = _forced(rows, _verified(rule, rows, scores, judged, draft_log_probs))
-    tokens, counts = verified.tokens, verified.counts
+    tokens, counts, paths = verified.tokens, verified.counts, verified.paths
+    if rows.branches is not None:
+        allowed = None if mask is None else allowed_drafts(mask.bits, rows.drafts, rows.branches)
+        valid = drafted(rows.drafts, rows.branches, vocab, allowed)
     logprobs = None
     if rows.logprobs >= 0:
+        if paths is not None:
+            logits = logits.gather(1, paths[..., None].expand_as(logits))
         logprobs = token_logprobs(logits.reshape(-1, vocab), tokens.reshape(-1), rows.logprobs)
-    return Sampled(tokens, counts, valid, logprobs)
+    return Sampled(tokens, counts, valid, logprobs, paths=paths)
+
+
+def allowed_drafts(bits: Tensor, drafts: Tensor, branches: Tensor) -> Tensor:
+    """`[S, k]` bool: whether the masks `bits[S, W, V / 32]` allow `drafts[S, k]` after their parents.
+
+    `branches[S, 3, W]`. Raises nothing of its own.
+    """
+    token = drafts.clamp(min=0)
+    word = (token // 32).clamp(max=bits.shape[2] - 1)
+    at = branches[:, PARENT, 1:] * bits.shape[2] + word
+    return ((bits.flatten(1).gather(1, at) >> (token % 32)) & 1).bool()
 
 
 def _verified_by_kernels(
@@ -135,9 +143,12 @@ def _filtered(rule: Acceptance, rows: SampleRows, logits: Tensor) -> Tensor:
     xtc = None
     if rows.xtc is not None:
         positions = (rows.window_start + 1 - rows.prompt)[:, None]
+        behind = torch.arange(width, device=logits.device)
         xtc = thresholds(
             each_position(rows.seeds),
-            (positions + torch.arange(width, device=logits.device)).reshape(-1),
+            (positions + (behind if rows.branches is None else rows.branches[:, DEPTH])).reshape(
+                -1
+            ),
             *map(each_position, rows.xtc.unbind()),
         )
     return filtered_log_probs(
@@ -171,6 +182,7 @@ def _verified(
             greedy=rows.temperature == 0,
             draft_log_probs=draft_log_probs,
             any_random=not rows.greedy,
+            branches=rows.branches,
         )
     )
     name = called("acceptance", rule)
@@ -179,6 +191,8 @@ def _verified(
     count, width = scores.shape[:2]
     check_integers(f"{name}: `tokens` of what `verify` returns", verified.tokens, (count, width))
     check_integers(f"{name}: `counts` of what `verify` returns", verified.counts, (count,))
+    if rows.branches is not None:
+        check_integers(f"{name}: `paths` of what `verify` returns", verified.paths, (count, width))
     return verified
 
 
@@ -189,7 +203,9 @@ def _forced(rows: SampleRows, verified: Verified) -> Verified:
     forced, tokens = rows.forced >= 0, verified.tokens
     first = torch.where(forced, rows.forced, tokens[:, 0])
     return Verified(
-        torch.cat([first[:, None], tokens[:, 1:]], dim=1), torch.where(forced, 1, verified.counts)
+        torch.cat([first[:, None], tokens[:, 1:]], dim=1),
+        torch.where(forced, 1, verified.counts),
+        verified.paths,
     )
 
 
@@ -267,6 +283,10 @@ def sample_step(
         return Sampled(none[:, None], none, none, prompt=prompt), progress
     sampled = draw(rule, inputs.sample, logits, mask, history, draft_log_probs)
     if agree is not None:
-        tokens, counts, drafted = agree(sampled.tokens, sampled.counts, sampled.drafted)
-        sampled = replace(sampled, tokens=tokens, counts=counts, drafted=drafted)
+        own = (sampled.tokens, sampled.counts, sampled.drafted)
+        paths = () if sampled.paths is None else (sampled.paths,)
+        tokens, counts, judged, *path = agree(*own, *paths)
+        sampled = replace(
+            sampled, tokens=tokens, counts=counts, drafted=judged, paths=path[0] if path else None
+        )
     return replace(sampled, prompt=prompt), hand_on(progress, inputs.sample, sampled, history)

@@ -1,0 +1,170 @@
+"""Draft trees that grow where the drafter is sure (EAGLE-2: Li et al. 2024, arXiv:2406.16858).
+
+On each level the likeliest nodes are expanded, by the probability of the whole way to them; of all
+nodes found, the likeliest are offered. No shape depends on what is likely: a level has so many
+nodes, a tree so many, and which they are is data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...models.attention import AttentionBatch
+from ...models.paged_cache import PagedCache
+from ...models.tree_rows import TreeRows
+from ...policies.acceptance import Acceptance
+from ..data import Inputs, Proposal, SampleRows
+from ..tree import Growth
+from .grow import Following, scored
+from .places import Ahead, ahead
+
+_ROOT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """Nodes of one level of each row, n of them; a *pass place* p is p keys behind the root's."""
+
+    tokens: Tensor  # [S, n], −1 where there is none
+    sure: Tensor  # [S, n] log-probability of the way to each
+    parent: Tensor  # [S, n] which of all nodes found is its parent
+    depth: int
+
+
+def expand(
+    rule: Acceptance,
+    vocab_size: int,
+    inputs: Inputs,
+    first: tuple[Tensor, Tensor],
+    positions: Tensor,
+    reach: int,
+    cache: PagedCache,
+    following: Following,
+    growth: Growth,
+    most: int,
+    *,
+    input_is_ahead: int,
+    context_length: int,
+) -> Proposal:
+    """Draft trees of up to `most` nodes as `growth` says; all else is as of `grow.grow`.
+
+    Where the rule compares distributions, drafts are the likeliest tokens and not drawn: a tree
+    whose shape depends on what was drawn would not keep the target's distribution.
+    """
+    sample = inputs.sample
+    assert sample is not None, "tokens were sampled for these rows"
+    rows, width = len(positions), sample.draft_width
+    checked = sample.whole and width == most and reach >= context_length
+    limit = None if checked else reach
+    places = ahead(
+        inputs.blocks_of_samples, positions, most, cache.block_size, limit, sample.draft_limit
+    )
+    logits, states = first[0][:, None, :vocab_size], first[1][:, None]
+    sure = logits.new_zeros(rows, 1, dtype=torch.float32)
+    own = torch.full_like(positions[:, None], _ROOT)  # which of all nodes found each one is
+    bits = torch.ones_like(own)
+    found: list[_Nodes] = []
+    for depth in range(1, growth.depth + 1):
+        at = positions - sample.prompt + (input_is_ahead + depth)
+        tokens, likely = _likeliest(rule, sample, logits, at, growth.width)
+        level = _Nodes(
+            tokens.flatten(1),
+            (sure[..., None] + likely).flatten(1),
+            own.repeat_interleave(growth.width, dim=1),
+            depth,
+        )
+        behind = sum(nodes.tokens.shape[1] for nodes in found)
+        found.append(level)
+        if depth == growth.depth:
+            break
+        best = level.sure.sort(dim=1, descending=True, stable=True).indices[:, : growth.width]
+        by = best // growth.width  # which of the nodes expanded before is its parent
+        start = 1 + (depth - 1) * growth.width
+        here = slice(start, start + growth.width)
+        place = torch.arange(start, start + growth.width, device=bits.device)
+        bits = bits.gather(1, by) | (torch.ones_like(place) << place)
+        own, sure = best + behind, level.sure.gather(1, best)
+        batch = _batch(inputs, places, here, positions, bits, depth, cache)
+        sure = sure.masked_fill(places.masked[:, here] < 0, -torch.inf)  # it cannot be expanded
+        entering = states.gather(1, by[..., None].expand(-1, -1, states.shape[2]))
+        ids = level.tokens.gather(1, best).clamp(min=0)
+        logits, states = following(ids.flatten(), entering.flatten(0, 1), batch)
+        logits = logits[:, :vocab_size].unflatten(0, (rows, growth.width))
+        states = states.unflatten(0, (rows, growth.width))
+    return _offered(found, width, vocab_size if rule.compares else None, places.valid)
+
+
+def _likeliest(
+    rule: Acceptance, sample: SampleRows, logits: Tensor, at: Tensor, count: int
+) -> tuple[Tensor, Tensor]:
+    """`count` tokens after each node, `[S, n, count]`, and their log-probabilities."""
+    scores = scored(rule, sample, logits, at)
+    best = scores.topk(count, dim=-1)
+    likely = (best.values - scores.logsumexp(dim=-1, keepdim=True)).to(torch.float32)
+    none = best.values == -torch.inf
+    return best.indices.masked_fill(none, -1), likely.masked_fill(none, -torch.inf)
+
+
+def _batch(
+    inputs: Inputs,
+    places: Ahead,
+    here: slice,
+    positions: Tensor,
+    bits: Tensor,
+    depth: int,
+    cache: PagedCache,
+) -> AttentionBatch:
+    """A pass over the pass places `here`, at a depth behind the roots at `positions[S]`."""
+    masked, slots = places.masked[:, here], places.slots[:, here]
+    rows, n = masked.shape
+    at = (positions + depth)[:, None].masked_fill(masked < 0, -1)
+    long = inputs.long_rows
+    return AttentionBatch(
+        (n,) * rows,
+        inputs.blocks_of_samples,
+        at.flatten(),
+        slots.flatten(),
+        cache,
+        None if long is None else long.repeat_interleave(n, output_size=rows * n),
+        tree=TreeRows(
+            rows=rows,
+            starts=positions.repeat_interleave(n, output_size=rows * n),
+            bits=bits.flatten(),
+            width=here.stop,
+        ),
+    )
+
+
+def _offered(
+    found: list[_Nodes], width: int, one_of: int | None, valid: Tensor | None
+) -> Proposal:
+    """The `width` likeliest of all nodes, parents before their children.
+
+    `one_of`: the vocabulary, where it is said what they were drawn from: nothing else.
+    """
+    tokens = torch.cat([nodes.tokens for nodes in found], dim=1)
+    sure = torch.cat([nodes.sure for nodes in found], dim=1)
+    parent = torch.cat([nodes.parent for nodes in found], dim=1)
+    rows, count = tokens.shape
+    # No way is likelier than its beginning, and where both are equal the beginning is found first.
+    best = sure.sort(dim=1, descending=True, stable=True).indices[:, :width]
+    place = torch.arange(1, width + 1, device=best.device).expand(rows, -1)
+    placed = torch.zeros_like(tokens).scatter(1, best, place)
+    parents = parent.gather(1, best)
+    parents = torch.where(parents == _ROOT, 0, placed.gather(1, parents.clamp(min=0)))
+    parents = F.pad(parents, (1, 0))
+    own = torch.ones_like(parents) << torch.arange(width + 1, device=best.device)
+    bits, depths = own, torch.zeros_like(parents)
+    for _ in found:
+        bits = own | bits.gather(1, parents)
+        depths = (depths.gather(1, parents) + 1).index_fill(1, parents.new_zeros(1), 0)
+    drafts = tokens.gather(1, best)
+    sole = None
+    if one_of is not None:
+        sole = sure.new_full((rows, width, one_of), -torch.inf)
+        sole.scatter_(2, drafts.clamp(min=0)[..., None], 0.0)
+    return Proposal(drafts, valid, sole, torch.stack([parents, depths, bits], dim=1))

@@ -1,0 +1,263 @@
+"""Draft trees: passes of a drafter over one level after the other, and the choices behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ...models.attention import AttentionBatch
+from ...models.paged_cache import PagedCache
+from ...models.tree_rows import TreeRows
+from ...policies.acceptance import Acceptance
+from ...sampling.draw import filtered_log_probs
+from ...sampling.noise import Purpose, gumbel, of_window
+from ...sampling.windows import BITS
+from ...sampling.xtc import thresholds
+from ..data import Inputs, Proposal, SampleRows
+from ..tree import DraftTree, Tree
+from .places import ahead
+
+Following = Callable[[Tensor, Tensor, AttentionBatch], tuple[Tensor, Tensor]]
+"""One more pass over tokens `ids[L]`, each after hidden states `[L, H]`: logits `[L, V]`, and the
+hidden states `[L, H]` of these tokens.
+"""
+
+
+def grow(
+    rule: Acceptance,
+    vocab_size: int,
+    inputs: Inputs,
+    first: tuple[Tensor, Tensor],
+    positions: Tensor,
+    reach: int,
+    cache: PagedCache,
+    following: Following,
+    tree: DraftTree,
+    *,
+    input_is_ahead: int,
+    context_length: int,
+) -> Proposal:
+    """Draft a tree level by level, from logits `[S, V]` and hidden states `[S, H]` of a first pass.
+
+    All nodes of a level that have children are one pass. The keys of place p go p behind those of
+    the first pass, which ended at `positions[S]`; the rest is as of `chain`. Raises nothing of its
+    own.
+    """
+    sample = inputs.sample
+    assert sample is not None, "tokens were sampled for these rows"
+    width = sample.draft_width
+    shape = tree.shape.first(width)
+    checked = sample.whole and reach >= context_length  # by the host, for all rows
+    places = ahead(
+        inputs.blocks_of_samples,
+        positions,
+        width,
+        cache.block_size,
+        None if checked else reach,
+        sample.draft_limit,
+    )
+    known = dict([(0, (first[0][:, :vocab_size], first[1]))])
+    tokens: dict[int, Tensor] = {}
+    drawn: dict[int, Tensor] = {}
+    for depth in range(shape.depth):
+        level = shape.level(depth)
+        at = positions - sample.prompt + (depth + input_is_ahead + 1)
+        _offer(rule, sample, shape, level, at, known, tokens, drawn)
+        inner = shape.level(depth + 1)
+        if not inner:
+            continue
+        batch = _batch(inputs, places.masked, places.slots, positions, inner, depth + 1, cache, tree)
+        ids = torch.stack([tokens[place] for place in inner], dim=1)
+        states = torch.stack([known[shape.parents[place - 1]][1] for place in inner], dim=1)
+        logits, states = following(ids.flatten(), states.flatten(0, 1), batch)
+        by_place = zip(
+            logits[:, :vocab_size].unflatten(0, ids.shape).unbind(1),
+            states.unflatten(0, ids.shape).unbind(1),
+            strict=True,
+        )
+        known = dict(zip(inner, by_place, strict=True))
+    return Proposal(
+        _by_place(tokens),
+        places.valid,
+        _by_place(drawn) if drawn else None,
+        tree.branches[:, : width + 1].expand(len(positions), -1, -1),
+    )
+
+
+def at_once(
+    rule: Acceptance,
+    vocab_size: int,
+    sample: SampleRows,
+    guesses: Sequence[Tensor],
+    positions: Tensor,
+    tree: DraftTree,
+) -> Proposal:
+    """A tree whose nodes depend on their depth alone: the children of each are what `guesses[S, V]`
+    of the next depth say is likeliest. `positions[S]` as of `proposal.at_once`.
+    """
+    shape = tree.shape.first(sample.draft_width)
+    tokens: dict[int, Tensor] = {}
+    drawn: dict[int, Tensor] = {}
+    for depth, logits in enumerate(guesses):
+        level = shape.level(depth)
+        at = positions - sample.prompt + (depth + 2)
+        known = {place: (logits[:, :vocab_size], logits) for place in level}
+        _offer(rule, sample, shape, level, at, known, tokens, drawn)
+    return Proposal(
+        _by_place(tokens),
+        None,
+        _by_place(drawn) if drawn else None,
+        tree.branches[:, : len(shape.parents) + 1].expand(len(positions), -1, -1),
+    )
+
+
+def _by_place(of: dict[int, Tensor]) -> Tensor:
+    return torch.stack([of[place] for place in sorted(of)], dim=1)
+
+
+def _offer(
+    rule: Acceptance,
+    sample: SampleRows,
+    shape: Tree,
+    level: Sequence[int],
+    at: Tensor,
+    known: dict[int, tuple[Tensor, Tensor]],
+    tokens: dict[int, Tensor],
+    drawn: dict[int, Tensor],
+) -> None:
+    """Add the children of a level's places: tokens `[S]`, and what they were drawn from `[S, V]`.
+
+    They are the tokens of output position `at[S]`.
+    """
+    if not level:
+        return
+    most = max(len(shape.children[place]) for place in level)
+    logits = torch.stack([known[place][0] for place in level], dim=1)
+    chosen, drawn_from = several(rule, sample, logits, at, level, shape, most)
+    for index, place in enumerate(level):
+        for rank, child in enumerate(shape.children[place]):
+            tokens[child] = chosen[:, index, rank]
+            if drawn_from is not None:
+                drawn[child] = drawn_from[:, index]
+
+
+def several(
+    rule: Acceptance,
+    sample: SampleRows,
+    logits: Tensor,
+    at: Tensor,
+    level: Sequence[int],
+    shape: Tree,
+    count: int,
+) -> tuple[Tensor, Tensor | None]:
+    """`count` tokens `[S, n, count]` after each of a level's n places, and what they were drawn
+    from, `[S, n, V]`, of its `logits[S, n, V]`; −1 where no more may be drawn.
+
+    `at[S]`: their output position. As `proposal.choose` takes the best of scores, with noise or
+    without, this takes the best few: with noise they are draws without replacement, in order. A
+    greedy row's are its likeliest tokens.
+    """
+    rows, n, vocab = logits.shape
+    noise = None
+    if rule.compares:  # with noise of their own, by their parent's place in the window
+        every = torch.arange(len(shape.parents) + 1, device=logits.device)
+        parent = torch.stack([every[place] for place in level]).repeat(rows)
+        first = (at - shape.depths[level[0]]).repeat_interleave(n, output_size=rows * n)
+        seeds = sample.seeds.repeat_interleave(n, output_size=rows * n)
+        noise = gumbel(seeds, first, of_window(Purpose.DRAFT, parent), vocab).view(logits.shape)
+    log_probs = likelihoods(rule, sample, logits, at) if rule.compares else None
+    scores = scored(rule, sample, logits, at, log_probs, noise)
+    best = scores.topk(count, dim=-1)
+    if log_probs is None and sample.greedy:
+        return best.indices, None
+    return best.indices.masked_fill(best.values == -torch.inf, -1), log_probs
+
+
+def scored(
+    rule: Acceptance,
+    sample: SampleRows,
+    logits: Tensor,
+    at: Tensor,
+    log_probs: Tensor | None = None,
+    noise: Tensor | None = None,
+) -> Tensor:
+    """What tokens after each place are chosen by, `[S, n, V]`, of `logits[S, n, V]`.
+
+    The logits themselves in greedy rows, and under rules that neither couple nor compare; else
+    log-probabilities, with the target's noise at output position `at[S]` where drafts are coupled,
+    or with this `noise[S, n, V]`. `log_probs[S, n, V]`: where they are known already. Raises
+    nothing of its own.
+    """
+    if not (rule.compares or rule.couples) or (sample.greedy and not rule.compares):
+        return logits
+    rows, n, vocab = logits.shape
+    if log_probs is None:
+        log_probs = likelihoods(rule, sample, logits, at)
+    if rule.couples:
+        noise = gumbel(sample.seeds, at, Purpose.TARGET, vocab)[:, None]
+    scores = log_probs if noise is None else log_probs + noise
+    greedy = (sample.temperature <= 0)[:, None, None]
+    return torch.where(greedy, logits.to(scores.dtype), scores)
+
+
+def likelihoods(rule: Acceptance, sample: SampleRows, logits: Tensor, at: Tensor) -> Tensor:
+    """The log-probabilities `[S, n, V]` that requests ask for, of `logits[S, n, V]` at `at[S]`.
+
+    Raises nothing of its own.
+    """
+    rows, n, vocab = logits.shape
+
+    def each(setting: Tensor) -> Tensor:
+        return setting.repeat_interleave(n, output_size=rows * n)
+
+    xtc = None
+    if sample.xtc is not None:
+        xtc = thresholds(each(sample.seeds), each(at), *map(each, sample.xtc.unbind()))
+    return filtered_log_probs(
+        logits.reshape(rows * n, vocab),
+        each(sample.temperature),
+        each(sample.top_k),
+        each(sample.top_p),
+        min_p=each(sample.min_p),
+        xtc=xtc,
+        any_top_k=sample.any_top_k,
+        any_top_p=sample.any_top_p,
+        normalized=rule.compares,
+    ).view(rows, n, vocab)
+
+
+def _batch(
+    inputs: Inputs,
+    masked: Tensor,
+    slots: Tensor,
+    positions: Tensor,
+    inner: Sequence[int],
+    depth: int,
+    cache: PagedCache,
+    tree: DraftTree,
+) -> AttentionBatch:
+    """A pass over the places `inner` of a level; `masked[S, k]`, `slots[S, k]` of all places.
+
+    `positions[S]`: those of the roots.
+    """
+    rows, n = len(positions), len(inner)
+    out = torch.stack([masked[:, place] for place in inner], dim=1) < 0
+    at = (positions + depth)[:, None].expand(-1, n)
+    bits = torch.stack([tree.branches[BITS, place] for place in inner])
+    long = inputs.long_rows
+    return AttentionBatch(
+        (n,) * rows,
+        inputs.blocks_of_samples,
+        at.masked_fill(out, -1).flatten(),
+        torch.stack([slots[:, place] for place in inner], dim=1).flatten(),
+        cache,
+        None if long is None else long.repeat_interleave(n, output_size=rows * n),
+        tree=TreeRows(
+            rows=rows,
+            starts=positions.repeat_interleave(n, output_size=rows * n),
+            bits=bits.repeat(rows),
+            width=tree.branches.shape[1],
+        ),
+    )

@@ -1,0 +1,41 @@
+"""What a decode step with draft trees needs of its other nodes, and of its acceptance rule."""
+
+from __future__ import annotations
+
+from ..graph.errors import GraphError
+from ..graph.step_graph import StepGraph
+from ..policies.acceptance import Acceptance
+from ..policies.registry import called
+from .values import FORCED, KV, SAMPLED
+
+
+def check_trees(graph: StepGraph, rule: Acceptance, *, in_stages: bool) -> None:
+    """Raise `GraphError` for what would take a draft tree for a chain."""
+    if not getattr(rule, "trees", False):
+        raise _refused(
+            f"{called('acceptance', rule)} judges no draft trees: use 'coupled', 'rejection' or "
+            "'typical', or leave out `tree` of the drafter"
+        )
+    if FORCED.name in graph.values:
+        raise _refused(
+            "a draft tree has no place for the drafts that a grammar forces: leave out the node "
+            "of kind 'jump_forward', or `tree` of the drafter"
+        )
+    if in_stages:
+        raise _refused(
+            "a model in stages cannot judge draft trees, since its other stages are not told "
+            "which path is kept: leave out `tree` of the drafter, or model.parallel.pipeline"
+        )
+    moves = any(
+        SAMPLED.name in {read.name for read in vertex.op.reads} and KV.name in vertex.op.writes
+        for vertex in graph.vertices.values()
+    )
+    if not moves:
+        raise _refused(
+            "the drafter offers trees, but no node moves what is kept of them in the KV cache: "
+            "list one of kind 'keep_path' after the one that samples"
+        )
+
+
+def _refused(why: str) -> GraphError:
+    return GraphError(why, code="SW-NODE")

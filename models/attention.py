@@ -387,7 +387,8 @@ def _rows(paged: AttentionBatch, layer: int, group: _Group, by_path: bool) -> Te
     if not by_path:
         return rows
     starts, bits, width = _of_tree(paged, group)
-    assert starts is not None and bits is not None, "the group is of trees"
+    assert starts is not None, "the group is of trees"
+    assert bits is not None, "the group is of trees"
 
     def of_tokens() -> Tensor:
         return along_paths(rows.repeat_interleave(length, dim=0), starts, bits, width)

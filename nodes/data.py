@@ -112,7 +112,6 @@ class SampleRows:
     window_start: Tensor  # [S] position in the text of the window's first token
     first: Tensor  # [S] that token
     drafts: Tensor  # [S, W − 1], −1 where there is none
-    branches: Tensor | None  # [S, 3, W] as in `DraftTable`; None: each draft follows the last
     valid: Tensor  # [S] how many of them may be considered
     forced: Tensor | None  # [S] a known next token, or −1; None if no row has one
     draft_limit: Tensor  # [S] drafts that the row may be offered for its next window
@@ -136,6 +135,7 @@ class SampleRows:
     xtc: Tensor | None = None  # [2, S] float64: probability, threshold; None: nobody asks for it
     settings: Tensor | None = None  # [A, S] float64: what requests give to nodes; None: nobody does
     setting_names: tuple[str, ...] = ()  # [A]
+    branches: Tensor | None = None  # [S, 3, W] as in `DraftTable`; None: drafts are no trees
 
     def setting(self, of: RequestSetting) -> Tensor | None:
         """`[S]` float64: what each row's request gives for it; None where no row of the step gives

@@ -15,7 +15,7 @@ from ..policies.acceptance import Acceptance
 from .drafter import Drafter
 from .eagle import HeadOptions
 from .options import ModelName
-from .tree import DRAFT_TREE, DraftTree
+from .tree import DRAFT_TREE, DraftTree, Nodes
 from .values import ACCEPTANCE, HIDDEN, INPUTS, LOADING, SAMPLED, TARGET, VOCAB_SIZE
 
 if TYPE_CHECKING:
@@ -33,6 +33,11 @@ class MedusaOptions(HeadOptions):
     model: ModelName = Field(
         default="embedded-medusa",
         description="The heads: a directory, or a hub name. Default: those of the embedded model.",
+    )
+    tree: Nodes | None = Field(
+        default=None,
+        description="A draft tree by its nodes, each as its way from the root: [0] is the likeliest "
+        "next token, [0, 1] the second choice after it. null: one draft of each head.",
     )
 
 

@@ -237,7 +237,8 @@ def fill_batch(
     Args:
         items: (matcher, drafts, row index) per structured request.
         bitmask: int32 `[R, k + 1, W]`, C-contiguous.
-        trees: by row index, the window position before each of its drafts; of others it is the last.
+        trees: by row index, the window position before each of its drafts; of the drafts of other
+            rows it is the last.
 
     Returns:
         The valid drafts per item, in order, and the failures by row index. A failed row counts no

@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from .backend import Matcher
 
 
-def fill_tree(
-    matcher: Matcher, drafts: Sequence[int], parents: Sequence[int], rows: Words
-) -> int:
+def fill_tree(matcher: Matcher, drafts: Sequence[int], parents: Sequence[int], rows: Words) -> int:
     """Fill a mask row for each place of a draft tree; the number of valid drafts.
 
     Row 0 is the mask at the current state, row p that after the draft of place p and those on the
@@ -40,8 +38,8 @@ def fill_tree(
     way = [iter(children[0])]  # from the root to where the matcher stands, what is left of each
     try:
         while way:
-            place = next(way[-1], None)
-            if place is None:
+            place = next(way[-1], 0)
+            if not place:
                 way.pop()
                 if way:
                     matcher.rollback(1)

@@ -28,6 +28,7 @@ from ..nodes.eagle import HEAD
 from ..nodes.links import Links
 from ..nodes.medusa import MEDUSA
 from ..nodes.mtp import MTP
+from ..nodes.tree import Growth
 from ..nodes.values import LINKS
 from ..policies.chosen import Policies
 from ..requests.request import Request, SamplingParams
@@ -89,7 +90,7 @@ class TinyConfig:
     invariant: bool = False
     order: Literal["keep", "search"] = "search"
     check: Literal["off", "strict"] = "off"
-    tree: tuple[tuple[int, ...], ...] | None = None  # of `draft_tokens` drafts; None: no tree
+    tree: tuple[tuple[int, ...], ...] | Growth | None = None  # of `draft_tokens` nodes
     swap: int = 0  # host blocks of requests that give way; 0: they are computed again
 
 
@@ -112,7 +113,11 @@ def _pipeline(config: TinyConfig, settings: Mapping[str, Any]) -> PipelineConfig
             "tokens": config.draft_tokens,
         }
         if config.tree is not None:
-            nodes["draft"]["tree"] = [list(path) for path in config.tree]
+            nodes["draft"]["tree"] = (
+                config.tree.model_dump()
+                if isinstance(config.tree, Growth)
+                else [list(path) for path in config.tree]
+            )
             nodes["keep_path"] = {"after": "sample"}
         if not config.padded:
             nodes["d2h_counts"] = {"after": "sample"}
@@ -164,7 +169,8 @@ def tiny_engine(
     elif config.draft_tokens and config.method == "mtp":
         brought[MTP] = tiny_mtp(target, invariant=config.invariant, context=drafter_context)
     elif config.draft_tokens and config.method == "medusa":
-        heads = config.draft_tokens if config.tree is None else max(map(len, config.tree))
+        paths = config.tree if isinstance(config.tree, tuple) else ()
+        heads = max(map(len, paths), default=config.draft_tokens)
         brought[MEDUSA] = tiny_medusa(target, heads, invariant=config.invariant)
     pipeline = _pipeline(config, settings) if settings else tiny_pipeline(config)
     limits = Limits(

@@ -155,3 +155,7 @@ class _FaultyMatcher:
     def fill_window(self, drafts: Sequence[int], rows: Words) -> int:
         self.grammar.called("fill")
         return self.inner.fill_window(drafts, rows)
+
+    def fill_here(self, row: Words) -> bool:
+        self.grammar.called("fill")
+        return self.inner.fill_here(row)

@@ -44,6 +44,7 @@ FEATURES = {
     "draws": "`acceptance: rejection` (except `ngram` and `suffix`)",
     "d2h_counts": "`d2h_counts`",
     "swap": "`swap`",
+    "keep_path": "`keep_path`",
     "cached": "a drafter with a model",
 }
 Settings = frozenset[str]  # the FEATURES that a variant has
@@ -65,12 +66,16 @@ def variants() -> Mapping[Settings, StepGraph]:
     choices = [("none", "coupled", False)]
     heads, looking = ("eagle", "eagle3", "mtp", "medusa"), ("ngram", "suffix")
     choices += product(("draft_model", *heads, *looking), ("coupled", "rejection"), (False, True))
+    choices += product((f"{each} tree" for each in heads), ("coupled",), (False,))
     masked = ((False, False), (True, False), (True, True))
     for swaps, (masks, jumps), (drafter, acceptance, counts) in product(
         (False, True), masked, choices
     ):
         if swaps and (jumps or (acceptance, counts) != ("coupled", False)):
             continue  # it copies the caches, whoever writes them
+        drafter, _, tree = drafter.partition(" ")
+        if tree and (swaps or jumps):
+            continue  # it copies what the others do, and has no place for what is forced
         if drafter in looking and (acceptance, counts) != ("coupled", False):
             continue  # it draws nothing, and computes no batches that could be padded
         if drafter == "medusa" and counts:
@@ -89,6 +94,11 @@ def variants() -> Mapping[Settings, StepGraph]:
         if drafter != "none":
             changed["nodes.draft"] = f"{{kind: {drafter}, before: d2h_copy}}"
             has |= {"draft", drafter}
+        if tree:
+            changed["nodes.draft"] = f"{{kind: {drafter}, before: d2h_copy, tree: [[0], [1]]}}"
+            changed["nodes.keep_path.after"] = "sample"
+            has |= {"keep_path"}
+        if drafter != "none":
             has |= {"cached"} if drafter not in (*looking, "medusa") else set()
             has |= {"head"} if drafter in heads else set()
             has |= {"draws"} if acceptance == "rejection" else set()

@@ -98,8 +98,9 @@ def attend(
     `sinks[H]`: they may lie in memory in any way. A token sees the keys of its row at positions up
     to its own, of these the last `window`. With `starts[R · q]`, `bits[R · q]` and `width` the rows
     are draft trees, no deeper than the window: `TreeRows` says what their tokens see. A token at a
-    negative position gets zeros. Memory that no token of the row may see is not read, nor is a block table's entry for it; an entry that
-    names no block is as if its keys were masked. float16, bfloat16 or float32, summed in float32.
+    negative position gets zeros. Memory that no token of the row may see is not read, nor is a
+    block table's entry for it; an entry that names no block is as if its keys were masked. float16,
+    bfloat16 or float32, summed in float32.
 
     Raises:
         ValueError: shapes do not fit, or the launch has more than 16 splits.

@@ -13,7 +13,7 @@ from ...policies.acceptance import Acceptance
 from ..data import Inputs, Kept, Proposal, Sampled
 from ..tree import DraftTree, Growth
 from .expand import expand
-from .grow import grow
+from .grow import Begun, grow
 from .places import cache_slots_of
 from .proposal import FirstPass, chain
 
@@ -33,10 +33,10 @@ def shifted(inputs: Inputs, sampled: Sampled | None) -> Tensor:
 def along_path(
     inputs: Inputs, sampled: Sampled | None, features: Tensor, block_size: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the first pass reads, where windows were trees: `features[T, F]`, positions, slots `[T]`.
+    """What the first pass reads where windows were trees: `features[T, F]`, positions and slots.
 
     Of a window these are of the path that was kept, token by token; what is behind it stays as it
-    was, and is masked, since no token is known after it.
+    was, and is masked, since no token is known after it. Raises nothing of its own.
     """
     tree, sample = inputs.tree, inputs.sample
     assert tree is not None, "the step has trees"
@@ -100,11 +100,11 @@ def propose(
 
     at, reach = sample.window_start + ends, min(context_length, head.context_length)
     ahead: dict[str, int] = {"input_is_ahead": 1, "context_length": context_length}
-    begun = (rule, vocab_size, inputs, (logits, state), at, reach, cache, head.forward)
+    begun = Begun(rule, vocab_size, inputs, logits, state, at, reach, cache, head.forward, **ahead)
     if tree is not None:
-        return grow(*begun, tree, **ahead)
+        return grow(begun, tree)
     if growth is not None:
-        return expand(*begun, growth, most, **ahead)
+        return expand(begun, growth, most)
 
     def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:
         nonlocal state

@@ -37,9 +37,7 @@ from .sections import (
 )
 
 
-def edited(
-    rows: SampleRows, logits: Tensor, history: History, mask: Tensor | None
-) -> Tensor:
+def edited(rows: SampleRows, logits: Tensor, history: History, mask: Tensor | None) -> Tensor:
     """`[S, W, V]`: `logits[S, W, V]` as the requests of `rows` want them, and the grammars.
 
     `mask[S, W, V / 32]`: None where no row has a grammar. Each place of a draft tree is edited like
@@ -118,7 +116,8 @@ def apply_edits(
     """`[S, W, V]`: `logits[S, W, V]` as the requests and their grammars want them.
 
     `drafts[S, W − 1]`; `past[S, C]` the text, right up to `window_start[S]`, where edits read it,
-    `prompt[S]` its part that is prompt; `mask[S, W, V / 32]` from the grammars, None where no row has one.
+    `prompt[S]` its part that is prompt; `mask[S, W, V / 32]` from the grammars, None where no row
+    has one.
     """
     if edits.wanted:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

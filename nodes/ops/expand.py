@@ -13,14 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...models.attention import AttentionBatch
-from ...models.paged_cache import PagedCache
-from ...models.tree_rows import TreeRows
 from ...policies.acceptance import Acceptance
-from ..data import Inputs, Proposal, SampleRows
+from ..data import Proposal, SampleRows
 from ..tree import Growth
-from .grow import Following, scored
-from .places import Ahead, ahead
+from .grow import Begun, scored
 
 _ROOT = -1
 
@@ -35,41 +31,23 @@ class _Nodes:
     depth: int
 
 
-def expand(
-    rule: Acceptance,
-    vocab_size: int,
-    inputs: Inputs,
-    first: tuple[Tensor, Tensor],
-    positions: Tensor,
-    reach: int,
-    cache: PagedCache,
-    following: Following,
-    growth: Growth,
-    most: int,
-    *,
-    input_is_ahead: int,
-    context_length: int,
-) -> Proposal:
-    """Draft trees of up to `most` nodes as `growth` says; all else is as of `grow.grow`.
+def expand(begun: Begun, growth: Growth, most: int) -> Proposal:
+    """Draft trees of up to `most` nodes, as `growth` says.
 
     Where the rule compares distributions, drafts are the likeliest tokens and not drawn: a tree
-    whose shape depends on what was drawn would not keep the target's distribution.
+    whose shape depends on what was drawn would not keep the target's distribution. Raises nothing
+    of its own.
     """
-    sample = inputs.sample
-    assert sample is not None, "tokens were sampled for these rows"
+    rule, sample, positions = begun.rule, begun.sample, begun.positions
     rows, width = len(positions), sample.draft_width
-    checked = sample.whole and width == most and reach >= context_length
-    limit = None if checked else reach
-    places = ahead(
-        inputs.blocks_of_samples, positions, most, cache.block_size, limit, sample.draft_limit
-    )
-    logits, states = first[0][:, None, :vocab_size], first[1][:, None]
+    places = begun.places(most, whole=width == most)
+    logits, states = begun.logits[:, None, : begun.vocab_size], begun.states[:, None]
     sure = logits.new_zeros(rows, 1, dtype=torch.float32)
     own = torch.full_like(positions[:, None], _ROOT)  # which of all nodes found each one is
     bits = torch.ones_like(own)
     found: list[_Nodes] = []
     for depth in range(1, growth.depth + 1):
-        at = positions - sample.prompt + (input_is_ahead + depth)
+        at = begun.output_position(depth)
         tokens, likely = _likeliest(rule, sample, logits, at, growth.width)
         level = _Nodes(
             tokens.flatten(1),
@@ -88,14 +66,14 @@ def expand(
         place = torch.arange(start, start + growth.width, device=bits.device)
         bits = bits.gather(1, by) | (torch.ones_like(place) << place)
         own, sure = best + behind, level.sure.gather(1, best)
-        batch = _batch(inputs, places, here, positions, bits, depth, cache)
+        batch = begun.batch(places.masked[:, here], places.slots[:, here], bits, depth)
         sure = sure.masked_fill(places.masked[:, here] < 0, -torch.inf)  # it cannot be expanded
         entering = states.gather(1, by[..., None].expand(-1, -1, states.shape[2]))
         ids = level.tokens.gather(1, best).clamp(min=0)
-        logits, states = following(ids.flatten(), entering.flatten(0, 1), batch)
-        logits = logits[:, :vocab_size].unflatten(0, (rows, growth.width))
-        states = states.unflatten(0, (rows, growth.width))
-    return _offered(found, width, vocab_size if rule.compares else None, places.valid)
+        logits, states = begun.following(ids.flatten(), entering.flatten(0, 1), batch)
+        logits = logits.view(rows, growth.width, -1)[..., : begun.vocab_size]
+        states = states.view(rows, growth.width, -1)
+    return _offered(found, width, begun.vocab_size if rule.compares else None, places.valid)
 
 
 def _likeliest(
@@ -109,39 +87,7 @@ def _likeliest(
     return best.indices.masked_fill(none, -1), likely.masked_fill(none, -torch.inf)
 
 
-def _batch(
-    inputs: Inputs,
-    places: Ahead,
-    here: slice,
-    positions: Tensor,
-    bits: Tensor,
-    depth: int,
-    cache: PagedCache,
-) -> AttentionBatch:
-    """A pass over the pass places `here`, at a depth behind the roots at `positions[S]`."""
-    masked, slots = places.masked[:, here], places.slots[:, here]
-    rows, n = masked.shape
-    at = (positions + depth)[:, None].masked_fill(masked < 0, -1)
-    long = inputs.long_rows
-    return AttentionBatch(
-        (n,) * rows,
-        inputs.blocks_of_samples,
-        at.flatten(),
-        slots.flatten(),
-        cache,
-        None if long is None else long.repeat_interleave(n, output_size=rows * n),
-        tree=TreeRows(
-            rows=rows,
-            starts=positions.repeat_interleave(n, output_size=rows * n),
-            bits=bits.flatten(),
-            width=here.stop,
-        ),
-    )
-
-
-def _offered(
-    found: list[_Nodes], width: int, one_of: int | None, valid: Tensor | None
-) -> Proposal:
+def _offered(found: list[_Nodes], width: int, one_of: int | None, valid: Tensor | None) -> Proposal:
     """The `width` likeliest of all nodes, parents before their children.
 
     `one_of`: the vocabulary, where it is said what they were drawn from: nothing else.
@@ -149,7 +95,7 @@ def _offered(
     tokens = torch.cat([nodes.tokens for nodes in found], dim=1)
     sure = torch.cat([nodes.sure for nodes in found], dim=1)
     parent = torch.cat([nodes.parent for nodes in found], dim=1)
-    rows, count = tokens.shape
+    rows = len(tokens)
     # No way is likelier than its beginning, and where both are equal the beginning is found first.
     best = sure.sort(dim=1, descending=True, stable=True).indices[:, :width]
     place = torch.arange(1, width + 1, device=best.device).expand(rows, -1)
@@ -162,7 +108,8 @@ def _offered(
     for _ in found:
         bits = own | bits.gather(1, parents)
         depths = (depths.gather(1, parents) + 1).index_fill(1, parents.new_zeros(1), 0)
-    drafts = tokens.gather(1, best)
+    # What could not be expanded has children of no account.
+    drafts = tokens.gather(1, best).masked_fill(sure.gather(1, best) == -torch.inf, -1)
     sole = None
     if one_of is not None:
         sole = sure.new_full((rows, width, one_of), -torch.inf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ from ...sampling.noise import Purpose, gumbel, of_window
 from ...sampling.windows import BITS
 from ...sampling.xtc import thresholds
 from ..data import Inputs, Proposal, SampleRows
-from ..tree import DraftTree, Tree
-from .places import ahead
+from ..tree import MOST_NODES, DraftTree, Tree
+from .places import Ahead, ahead
 
 Following = Callable[[Tensor, Tensor, AttentionBatch], tuple[Tensor, Tensor]]
 """One more pass over tokens `ids[L]`, each after hidden states `[L, H]`: logits `[L, V]`, and the
@@ -25,56 +26,104 @@ hidden states `[L, H]` of these tokens.
 """
 
 
-def grow(
-    rule: Acceptance,
-    vocab_size: int,
-    inputs: Inputs,
-    first: tuple[Tensor, Tensor],
-    positions: Tensor,
-    reach: int,
-    cache: PagedCache,
-    following: Following,
-    tree: DraftTree,
-    *,
-    input_is_ahead: int,
-    context_length: int,
-) -> Proposal:
-    """Draft a tree level by level, from logits `[S, V]` and hidden states `[S, H]` of a first pass.
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a tree grows from: a drafter's first pass over the step's tokens, and how it goes on.
 
-    All nodes of a level that have children are one pass. The keys of place p go p behind those of
-    the first pass, which ended at `positions[S]`; the rest is as of `chain`. Raises nothing of its
-    own.
+    `rule`, `reach`, `input_is_ahead` and `context_length` are as of `chain`.
     """
-    sample = inputs.sample
-    assert sample is not None, "tokens were sampled for these rows"
+
+    rule: Acceptance
+    vocab_size: int
+    inputs: Inputs
+    logits: Tensor  # [S, V] of the root
+    states: Tensor  # [S, H]
+    positions: Tensor  # [S] where the first pass ended; the keys of place p go p behind
+    reach: int
+    cache: PagedCache
+    following: Following
+    input_is_ahead: int
+    context_length: int
+
+    @property
+    def sample(self) -> SampleRows:
+        """The rows that are drafted for."""
+        assert self.inputs.sample is not None, "tokens were sampled for these rows"
+        return self.inputs.sample
+
+    def output_position(self, depth: int) -> Tensor:
+        """`[S]`: that of the drafts of a depth. Raises nothing."""
+        return self.positions - self.sample.prompt + (self.input_is_ahead + depth)
+
+    def places(self, count: int, *, whole: bool) -> Ahead:
+        """The first `count` places. `whole`: the host knows that all rows have room for them."""
+        sample, checked = self.sample, whole and self.reach >= self.context_length
+        return ahead(
+            self.inputs.blocks_of_samples,
+            self.positions,
+            count,
+            self.cache.block_size,
+            None if checked and sample.whole else self.reach,
+            sample.draft_limit,
+        )
+
+    def batch(self, masked: Tensor, slots: Tensor, bits: Tensor, depth: int) -> AttentionBatch:
+        """A pass over n nodes of a depth: `masked[S, n]` and `slots[S, n]` as in `Ahead`.
+
+        `bits[S, n]`: their ancestors. Raises nothing of its own.
+        """
+        rows, n = masked.shape
+        at = (self.positions + depth)[:, None].expand(-1, n).masked_fill(masked < 0, -1)
+        long = self.inputs.long_rows
+        return AttentionBatch(
+            (n,) * rows,
+            self.inputs.blocks_of_samples,
+            at.flatten(),
+            slots.flatten(),
+            self.cache,
+            None if long is None else long.repeat_interleave(n, output_size=rows * n),
+            tree=TreeRows(
+                rows=rows,
+                starts=self.positions.repeat_interleave(n, output_size=rows * n),
+                bits=bits.flatten(),
+                width=MOST_NODES,
+            ),
+        )
+
+
+def grow(begun: Begun, tree: DraftTree) -> Proposal:
+    """Draft a tree level by level; all nodes of a level that have children are one pass.
+
+    Raises nothing of its own.
+    """
+    rule, sample = begun.rule, begun.sample
     width = sample.draft_width
     shape = tree.shape.first(width)
-    checked = sample.whole and reach >= context_length  # by the host, for all rows
-    places = ahead(
-        inputs.blocks_of_samples,
-        positions,
-        width,
-        cache.block_size,
-        None if checked else reach,
-        sample.draft_limit,
-    )
-    known = dict([(0, (first[0][:, :vocab_size], first[1]))])
+    places = begun.places(width, whole=True)
+    known = {0: (begun.logits[:, : begun.vocab_size], begun.states)}
     tokens: dict[int, Tensor] = {}
     drawn: dict[int, Tensor] = {}
     for depth in range(shape.depth):
-        level = shape.level(depth)
-        at = positions - sample.prompt + (depth + input_is_ahead + 1)
+        level, at = shape.level(depth), begun.output_position(depth + 1)
         _offer(rule, sample, shape, level, at, known, tokens, drawn)
         inner = shape.level(depth + 1)
         if not inner:
             continue
-        batch = _batch(inputs, places.masked, places.slots, positions, inner, depth + 1, cache, tree)
+        masked, slots = (
+            torch.stack([each[:, place] for place in inner], dim=1)
+            for each in (places.masked, places.slots)
+        )
+        bits = torch.stack([tree.branches[BITS, place] for place in inner]).expand_as(masked)
         ids = torch.stack([tokens[place] for place in inner], dim=1)
         states = torch.stack([known[shape.parents[place - 1]][1] for place in inner], dim=1)
-        logits, states = following(ids.flatten(), states.flatten(0, 1), batch)
+        logits, states = begun.following(
+            ids.clamp(min=0).flatten(),
+            states.flatten(0, 1),
+            begun.batch(masked, slots, bits, depth + 1),
+        )
         by_place = zip(
-            logits[:, :vocab_size].unflatten(0, ids.shape).unbind(1),
-            states.unflatten(0, ids.shape).unbind(1),
+            logits.view(*ids.shape, -1)[..., : begun.vocab_size].unbind(1),
+            states.view(*ids.shape, -1).unbind(1),
             strict=True,
         )
         known = dict(zip(inner, by_place, strict=True))
@@ -82,7 +131,7 @@ def grow(
         _by_place(tokens),
         places.valid,
         _by_place(drawn) if drawn else None,
-        tree.branches[:, : width + 1].expand(len(positions), -1, -1),
+        tree.branches[:, : width + 1].expand(len(begun.positions), -1, -1),
     )
 
 
@@ -192,11 +241,10 @@ def scored(
     """
     if not (rule.compares or rule.couples) or (sample.greedy and not rule.compares):
         return logits
-    rows, n, vocab = logits.shape
     if log_probs is None:
         log_probs = likelihoods(rule, sample, logits, at)
     if rule.couples:
-        noise = gumbel(sample.seeds, at, Purpose.TARGET, vocab)[:, None]
+        noise = gumbel(sample.seeds, at, Purpose.TARGET, logits.shape[2])[:, None]
     scores = log_probs if noise is None else log_probs + noise
     greedy = (sample.temperature <= 0)[:, None, None]
     return torch.where(greedy, logits.to(scores.dtype), scores)
@@ -226,38 +274,3 @@ def likelihoods(rule: Acceptance, sample: SampleRows, logits: Tensor, at: Tensor
         any_top_p=sample.any_top_p,
         normalized=rule.compares,
     ).view(rows, n, vocab)
-
-
-def _batch(
-    inputs: Inputs,
-    masked: Tensor,
-    slots: Tensor,
-    positions: Tensor,
-    inner: Sequence[int],
-    depth: int,
-    cache: PagedCache,
-    tree: DraftTree,
-) -> AttentionBatch:
-    """A pass over the places `inner` of a level; `masked[S, k]`, `slots[S, k]` of all places.
-
-    `positions[S]`: those of the roots.
-    """
-    rows, n = len(positions), len(inner)
-    out = torch.stack([masked[:, place] for place in inner], dim=1) < 0
-    at = (positions + depth)[:, None].expand(-1, n)
-    bits = torch.stack([tree.branches[BITS, place] for place in inner])
-    long = inputs.long_rows
-    return AttentionBatch(
-        (n,) * rows,
-        inputs.blocks_of_samples,
-        at.masked_fill(out, -1).flatten(),
-        torch.stack([slots[:, place] for place in inner], dim=1).flatten(),
-        cache,
-        None if long is None else long.repeat_interleave(n, output_size=rows * n),
-        tree=TreeRows(
-            rows=rows,
-            starts=positions.repeat_interleave(n, output_size=rows * n),
-            bits=bits.repeat(rows),
-            width=tree.branches.shape[1],
-        ),
-    )

@@ -200,9 +200,7 @@ def chain(
                 batch = batch.then(at, slot)
             logits = following(tokens[-1], batch)
         logits = logits[:, :vocab_size]
-        token, drawn_from = choose(
-            rule, sample, logits, every[:, draft], input_is_ahead + 1, draft
-        )
+        token, drawn_from = choose(rule, sample, logits, every[:, draft], input_is_ahead + 1, draft)
         tokens.append(token)
         if drawn_from is not None:
             log_probs.append(drawn_from)

@@ -89,9 +89,10 @@ def draw(
 
 
 def allowed_drafts(bits: Tensor, drafts: Tensor, branches: Tensor) -> Tensor:
-    """`[S, k]` bool: whether the masks `bits[S, W, V / 32]` allow `drafts[S, k]` after their parents.
+    """`[S, k]` bool: which of `drafts[S, k]` are allowed after their parents.
 
-    `branches[S, 3, W]`. Raises nothing of its own.
+    By the masks `bits[S, W, V / 32]` of the places, in trees of `branches[S, 3, W]`.
+    Raises nothing of its own.
     """
     token = drafts.clamp(min=0)
     word = (token // 32).clamp(max=bits.shape[2] - 1)

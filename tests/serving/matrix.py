@@ -6,10 +6,11 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from stepweave.nodes.tree import Growth
 from stepweave.policies.chosen import Policies
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.structured.grammar import GrammarSpec
@@ -24,10 +25,16 @@ from stepweave.testing.engines import (
 )
 from tests.serving.reference import Expected, expected
 
-METHODS: tuple[Method | None, ...] = (
+METHODS: tuple[str | None, ...] = (
     *(None, "draft_model", "eagle", "eagle3", "mtp"),
-    *("medusa", "ngram", "suffix"),
+    *("medusa", "ngram", "suffix", "eagle3 tree", "mtp grown"),
 )
+"""Drafters, some of them with trees."""
+
+TREES: dict[str, tuple[Method, tuple[tuple[int, ...], ...] | Growth, int]] = {
+    "eagle3 tree": ("eagle3", ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)), 6),
+    "mtp grown": ("mtp", Growth(width=2, depth=3), 6),
+}
 DEPTHS = (1, 2, 3)
 
 SCHEMA = GrammarSpec.from_request(
@@ -134,7 +141,7 @@ class Cell:
     """One combination of features; `depth` is what it is compared with depth 1 at."""
 
     depth: int
-    method: Method | None
+    method: str | None
     grammar: str
     sampling: str
     situation: str
@@ -240,7 +247,7 @@ def run(
     `brought`: for each request, the tokens of its output that it comes with; none: it begins.
     """
     base = SITUATIONS[cell.situation]
-    k = 0 if cell.method is None else 3
+    method, tree, k = TREES.get(cell.method or "", (cell.method, None, 3 if cell.method else 0))
     if cell.situation in SHORT_OF_BLOCKS:
         base = replace(base, num_blocks=just_admitted(requests, k))
     config = replace(
@@ -248,7 +255,8 @@ def run(
         depth=depth,
         executor=executor,
         draft_tokens=k,
-        method=cell.method or "draft_model",
+        method=cast(Method, method or "draft_model"),
+        tree=tree,
         structured=cell.grammar != "no grammar",
         context=CONTEXT,
         check="strict" if executor == "serial" else "off",

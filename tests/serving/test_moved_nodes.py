@@ -33,6 +33,7 @@ ONCE = {
     "async_speculation": "prepare_inputs",
     "async_suffix": "draft",
     "async_swap": "swap",
+    "async_tree": "keep_path",
     "base": "forward",
     "drafter_stream": "draft",
     "grammar_worker": "schedule",

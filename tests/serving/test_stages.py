@@ -6,12 +6,12 @@ import itertools
 import random
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from stepweave.serving.engine import Engine
-from stepweave.testing.engines import fitted, tiny_engine, tiny_request
+from stepweave.testing.engines import Method, fitted, tiny_engine, tiny_request
 from tests.serving.in_stages import Wired, in_groups, run_together, staged_engines
 from tests.serving.matrix import (
     CONTEXT,
@@ -19,14 +19,16 @@ from tests.serving.matrix import (
     METHODS,
     SAMPLING,
     SITUATIONS,
+    TREES,
     Cell,
     asked,
     just_admitted,
     run,
 )
 
+CHAINS = [method for method in METHODS if method not in TREES]
 CELLS = [
-    Cell(*cell) for cell in itertools.product((1, 2, 3, 4), METHODS, GRAMMARS, SAMPLING, SITUATIONS)
+    Cell(*cell) for cell in itertools.product((1, 2, 3, 4), CHAINS, GRAMMARS, SAMPLING, SITUATIONS)
 ]
 
 
@@ -37,7 +39,7 @@ def check(cell: Cell, stages: int) -> None:
         SITUATIONS[cell.situation],
         executor="threads",
         draft_tokens=0 if cell.method is None else 3,
-        method=cell.method or "draft_model",
+        method=cast(Method, cell.method or "draft_model"),
         structured=cell.grammar != "no grammar",
         context=CONTEXT,
         **in_groups(cell.depth),

@@ -36,8 +36,8 @@ class MedusaOptions(HeadOptions):
     )
     tree: Nodes | None = Field(
         default=None,
-        description="A draft tree by its nodes, each as its way from the root: [0] is the likeliest "
-        "next token, [0, 1] the second choice after it. null: one draft of each head.",
+        description="A draft tree by its nodes, each as its way from the root: [0] is the "
+        "likeliest next token, [0, 1] the second choice after it. null: one draft of each head.",
     )
 
 

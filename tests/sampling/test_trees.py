@@ -150,7 +150,7 @@ def test_coupled_tokens_are_those_of_a_walk_with_the_noise_of_each_position() ->
 @pytest.mark.parametrize("drawn", [True, False])
 @pytest.mark.parametrize("name", ["coupled", "rejection", "typical"])
 def test_a_tree_without_side_branches_is_a_chain(name: str, drawn: bool) -> None:
-    rule = {"coupled": Coupled(), "rejection": Rejection(), "typical": Typical()}[name]
+    rule: Any = {"coupled": Coupled(), "rejection": Rejection(), "typical": Typical()}[name]
     rows, vocab, k = 300, 4, 3
     tree = Tree.of([(0,), (0, 0), (0, 0, 0)])
     target, q = distributions(rows, k + 1, vocab), distributions(rows, k, vocab, seed=1)

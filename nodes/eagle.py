@@ -20,8 +20,7 @@ from ..requests.limits import Limits
 from .drafter import Drafter, Propose, settled_spans
 from .drafting_model import cache_of, fitting
 from .options import ModelName
-from .sizes import Sizes
-from .tree import DRAFT_TREE, GROWTH, DraftTree, Growth, TreeOptions
+from .tree import DRAFT_TREE, GrownTree, ListedTree, TreeOptions
 from .values import (
     ACCEPTANCE,
     HIDDEN,
@@ -30,7 +29,6 @@ from .values import (
     LIMITS,
     LOADING,
     SAMPLED,
-    SIZES,
     TARGET,
     VOCAB_SIZE,
 )
@@ -87,9 +85,7 @@ def proposing(head: Resource[EagleHead], head_kv: State[PagedCache]) -> Propose:
         rule: Acceptance = given(ACCEPTANCE),
         vocab_size: int = given(VOCAB_SIZE),
         limits: Limits = given(LIMITS),
-        tree: DraftTree | None = given(DRAFT_TREE),
-        growth: Growth | None = given(GROWTH),
-        sizes: Sizes = given(SIZES),
+        tree: ListedTree | GrownTree | None = given(DRAFT_TREE),
     ) -> Proposal | None:
         """Drafts that continue the sampled tokens. `hidden[T, F]` as the head wants them."""
         from .ops import draft_eagle
@@ -107,8 +103,6 @@ def proposing(head: Resource[EagleHead], head_kv: State[PagedCache]) -> Propose:
             vocab_size,
             limits.context_length,
             tree,
-            growth,
-            sizes.draft_tokens,
         )
 
     return propose

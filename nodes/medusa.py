@@ -15,7 +15,7 @@ from ..policies.acceptance import Acceptance
 from .drafter import Drafter
 from .eagle import HeadOptions
 from .options import ModelName
-from .tree import DRAFT_TREE, DraftTree, Nodes
+from .tree import DRAFT_TREE, GrownTree, ListedTree, Nodes
 from .values import ACCEPTANCE, HIDDEN, INPUTS, LOADING, SAMPLED, TARGET, VOCAB_SIZE
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def propose(
     heads: MedusaHeads = given(MEDUSA),
     rule: Acceptance = given(ACCEPTANCE),
     vocab_size: int = given(VOCAB_SIZE),
-    tree: DraftTree | None = given(DRAFT_TREE),
+    tree: ListedTree | GrownTree | None = given(DRAFT_TREE),
 ) -> Proposal | None:
     """A draft from each head, for the places after the token that was just sampled, by the
     states `hidden[T, F]`.
@@ -76,7 +76,7 @@ def propose(
     # The window position whose logits gave the newest token.
     states = hidden.index_select(0, sample.logit_index.gather(1, last)[:, 0])
     at = sample.window_start + newest[:, 0]
-    if tree is None:
+    if not isinstance(tree, ListedTree):
         guesses = heads.guesses(states, sample.draft_width)
         return proposal.at_once(rule, vocab_size, sample, guesses, at)
     guesses = heads.guesses(states, tree.shape.first(sample.draft_width).depth)

@@ -174,25 +174,29 @@ class TreeOptions(DrafterOptions):
 
 
 @dataclass(frozen=True)
-class DraftTree:
-    """The tree that a drafter offers, and on its device what everybody must know of it."""
+class ListedTree:
+    """The tree that a drafter always offers, and on its device what everybody must know of it."""
 
     shape: Tree
     branches: Tensor  # [3, k + 1] int64: see `Tree.branches`
 
 
+@dataclass(frozen=True)
+class GrownTree:
+    """Trees that a drafter makes anew, of up to `most` nodes."""
+
+    growth: Growth
+    most: int
+
+
 def _draft_tree(
     chosen: TreeOptions = settings(TreeOptions), device: torch.device = given(DEVICE)
-) -> DraftTree | None:
+) -> ListedTree | GrownTree | None:
+    if isinstance(chosen.tree, Growth):
+        return GrownTree(chosen.tree, chosen.tokens)
     shape = chosen.shape
-    return None if shape is None else DraftTree(shape, shape.branches(device))
+    return None if shape is None else ListedTree(shape, shape.branches(device))
 
 
-def _growth(chosen: TreeOptions = settings(TreeOptions)) -> Growth | None:
-    return chosen.tree if isinstance(chosen.tree, Growth) else None
-
-
-DRAFT_TREE: Resource[DraftTree | None] = Resource("draft_tree", _draft_tree)
-"""What a drafter's `tree` lists; None: it lists nothing."""
-GROWTH: Resource[Growth | None] = Resource("draft_tree_growth", _growth)
-"""How a drafter's trees grow; None: they do not."""
+DRAFT_TREE: Resource[ListedTree | GrownTree | None] = Resource("draft_tree", _draft_tree)
+"""What a drafter's `tree` asks for; None: it offers one draft after the other."""

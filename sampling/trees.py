@@ -22,7 +22,7 @@ def real(drafts: Tensor, vocab: int) -> Tensor:
 def rooted(passes: Tensor, branches: Tensor) -> Tensor:
     """`[R, W]` bool: the places for which, as for all their ancestors, `passes[R, W]` holds.
 
-    It holds at the root. Raises nothing.
+    `branches[R, 3, W]`. It holds at the root. Raises nothing.
     """
     place = torch.arange(passes.shape[1], device=passes.device)
     having = (passes.to(torch.int64) << place).sum(dim=1, keepdim=True)
@@ -30,33 +30,43 @@ def rooted(passes: Tensor, branches: Tensor) -> Tensor:
 
 
 def deepest(places: Tensor, branches: Tensor) -> Tensor:
-    """`[R]`: of `places[R, W]`, bool, the first of those that are deepest. Raises nothing."""
+    """`[R]`: of `places[R, W]`, bool, the first of those that are deepest.
+
+    `branches[R, 3, W]`. Raises nothing.
+    """
     count = places.shape[1]
     first = count - torch.arange(count, device=places.device)
     return (branches[:, DEPTH] * (count + 1) + first).masked_fill(~places, -1).argmax(dim=1)
 
 
 def path_to(place: Tensor, branches: Tensor) -> Tensor:
-    """`[R, W]`: the places from the root to `place[R]`, then others. Raises nothing."""
+    """`[R, W]`: the places from the root to `place[R]`, then others.
+
+    `branches[R, 3, W]`. Raises nothing.
+    """
     bits = branches[:, BITS].gather(1, place[:, None])
     every = torch.arange(branches.shape[2], device=place.device)
     return (((bits >> every) & 1) ^ 1).argsort(dim=1, stable=True)
 
 
 def depth_of(place: Tensor, branches: Tensor) -> Tensor:
-    """`[R]`: how deep `place[R]` is. Raises nothing."""
+    """`[R]`: how deep `place[R]` is, by `branches[R, 3, W]`. Raises nothing."""
     return branches[:, DEPTH].gather(1, place[:, None])[:, 0]
 
 
 def at_parents(values: Tensor, branches: Tensor) -> Tensor:
-    """`[R, k]`: of each draft what `values[R, W]` says of its parent. Raises nothing."""
+    """`[R, k]`: of each draft what `values[R, W]` says of its parent, by `branches[R, 3, W]`.
+
+    Raises nothing.
+    """
     return values.gather(1, branches[:, PARENT, 1:])
 
 
 def drafted(drafts: Tensor, branches: Tensor, vocab: int, allowed: Tensor | None = None) -> Tensor:
     """`[R]`: how many `drafts[R, k]` may be considered: tokens that come after such only.
 
-    `allowed[R, k]` bool: what a grammar says of each after its parent. Raises nothing.
+    `branches[R, 3, W]`; `allowed[R, k]` bool: what a grammar says of each after its parent. Raises
+    nothing.
     """
     passes = real(drafts, vocab)
     if allowed is not None:
@@ -67,8 +77,8 @@ def drafted(drafts: Tensor, branches: Tensor, vocab: int, allowed: Tensor | None
 def with_ancestors(past: Tensor, drafts: Tensor, branches: Tensor, window_start: Tensor) -> Tensor:
     """`[R, W, C + k]`: before each place, the text `past[R, C]` and the drafts on the way to it.
 
-    The text ends at `window_start[R]`, the place of the root. Behind a draft of `drafts[R, k]` that
-    is no token stands what nobody may read. Raises nothing.
+    The text ends at `window_start[R]`, the place of the root; `branches[R, 3, W]`. Behind one of
+    `drafts[R, k]` that is no token stands what nobody may read. Raises nothing.
     """
     rows, k = drafts.shape
     width, length = k + 1, past.shape[1]

@@ -16,6 +16,7 @@ from torch import Tensor
 from stepweave.models.kernels import reference
 from stepweave.models.stage import Stage
 from stepweave.nodes.send import send
+from stepweave.nodes.tree import Growth
 from stepweave.nodes.values import TOKENIZER
 from stepweave.policies.acceptance import Block, Rejection, Synthetic, Typical
 from stepweave.policies.chosen import Policies
@@ -214,6 +215,19 @@ CONFIGS = (
     TinyConfig(draft_tokens=2, method="eagle", policies=Policies(acceptance=Typical())),
     TinyConfig(draft_tokens=2, method="medusa"),
     TinyConfig(draft_tokens=2, method="suffix", structured=True),
+    TinyConfig(draft_tokens=3, method="eagle3", structured=True, tree=((0,), (0, 0), (1,))),
+    TinyConfig(
+        draft_tokens=3,
+        method="medusa",
+        tree=((0,), (0, 0), (1,)),
+        policies=Policies(acceptance=Rejection()),
+    ),
+    TinyConfig(
+        draft_tokens=4,
+        method="mtp",
+        tree=Growth(width=2, depth=2),
+        policies=Policies(acceptance=Typical()),
+    ),
 )
 
 

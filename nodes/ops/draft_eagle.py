@@ -11,7 +11,7 @@ from ...models.eagle import EagleHead
 from ...models.paged_cache import SCRATCH_SLOT, PagedCache
 from ...policies.acceptance import Acceptance
 from ..data import Inputs, Kept, Proposal, Sampled
-from ..tree import DraftTree, Growth
+from ..tree import GrownTree, ListedTree
 from .expand import expand
 from .grow import Begun, grow
 from .places import cache_slots_of
@@ -33,7 +33,8 @@ def shifted(inputs: Inputs, sampled: Sampled | None) -> Tensor:
 def along_path(
     inputs: Inputs, sampled: Sampled | None, features: Tensor, block_size: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the first pass reads where windows were trees: `features[T, F]`, positions and slots.
+    """What the first pass reads where windows were trees: `features[T, F]`, and positions and slots
+    `[T]`.
 
     Of a window these are of the path that was kept, token by token; what is behind it stays as it
     was, and is masked, since no token is known after it. Raises nothing of its own.
@@ -66,9 +67,7 @@ def propose(
     rule: Acceptance,
     vocab_size: int,
     context_length: int,
-    tree: DraftTree | None,
-    growth: Growth | None,
-    most: int,
+    tree: ListedTree | GrownTree | None,
 ) -> Proposal | None:
     """Drafts that continue the sampled tokens. `features[T, F]` as the head wants them."""
     sample = inputs.sample
@@ -101,10 +100,10 @@ def propose(
     at, reach = sample.window_start + ends, min(context_length, head.context_length)
     ahead: dict[str, int] = {"input_is_ahead": 1, "context_length": context_length}
     begun = Begun(rule, vocab_size, inputs, logits, state, at, reach, cache, head.forward, **ahead)
-    if tree is not None:
+    if isinstance(tree, ListedTree):
         return grow(begun, tree)
-    if growth is not None:
-        return expand(begun, growth, most)
+    if tree is not None:
+        return expand(begun, tree)
 
     def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:
         nonlocal state

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ...policies.acceptance import Acceptance
 from ..data import Proposal, SampleRows
-from ..tree import Growth
+from ..tree import GrownTree
 from .grow import Begun, scored
 
 _ROOT = -1
@@ -31,16 +31,16 @@ class _Nodes:
     depth: int
 
 
-def expand(begun: Begun, growth: Growth, most: int) -> Proposal:
-    """Draft trees of up to `most` nodes, as `growth` says.
+def expand(begun: Begun, tree: GrownTree) -> Proposal:
+    """Draft trees that grow as `tree` says.
 
     Where the rule compares distributions, drafts are the likeliest tokens and not drawn: a tree
     whose shape depends on what was drawn would not keep the target's distribution. Raises nothing
     of its own.
     """
     rule, sample, positions = begun.rule, begun.sample, begun.positions
-    rows, width = len(positions), sample.draft_width
-    places = begun.places(most, whole=width == most)
+    rows, width, growth = len(positions), sample.draft_width, tree.growth
+    places = begun.places(tree.most, whole=width == tree.most)
     logits, states = begun.logits[:, None, : begun.vocab_size], begun.states[:, None]
     sure = logits.new_zeros(rows, 1, dtype=torch.float32)
     own = torch.full_like(positions[:, None], _ROOT)  # which of all nodes found each one is
@@ -66,7 +66,7 @@ def expand(begun: Begun, growth: Growth, most: int) -> Proposal:
         place = torch.arange(start, start + growth.width, device=bits.device)
         bits = bits.gather(1, by) | (torch.ones_like(place) << place)
         own, sure = best + behind, level.sure.gather(1, best)
-        batch = begun.batch(places.masked[:, here], places.slots[:, here], bits, depth)
+        batch = begun.batch(places.masked[:, here], places.slots[:, here], bits, depth, here.stop)
         sure = sure.masked_fill(places.masked[:, here] < 0, -torch.inf)  # it cannot be expanded
         entering = states.gather(1, by[..., None].expand(-1, -1, states.shape[2]))
         ids = level.tokens.gather(1, best).clamp(min=0)

@@ -17,7 +17,7 @@ from ...sampling.noise import Purpose, gumbel, of_window
 from ...sampling.windows import BITS
 from ...sampling.xtc import thresholds
 from ..data import Inputs, Proposal, SampleRows
-from ..tree import MOST_NODES, DraftTree, Tree
+from ..tree import ListedTree, Tree
 from .places import Ahead, ahead
 
 Following = Callable[[Tensor, Tensor, AttentionBatch], tuple[Tensor, Tensor]]
@@ -67,10 +67,12 @@ class Begun:
             sample.draft_limit,
         )
 
-    def batch(self, masked: Tensor, slots: Tensor, bits: Tensor, depth: int) -> AttentionBatch:
+    def batch(
+        self, masked: Tensor, slots: Tensor, bits: Tensor, depth: int, width: int
+    ) -> AttentionBatch:
         """A pass over n nodes of a depth: `masked[S, n]` and `slots[S, n]` as in `Ahead`.
 
-        `bits[S, n]`: their ancestors. Raises nothing of its own.
+        `bits[S, n]`: their ancestors, among `width` places. Raises nothing of its own.
         """
         rows, n = masked.shape
         at = (self.positions + depth)[:, None].expand(-1, n).masked_fill(masked < 0, -1)
@@ -86,12 +88,12 @@ class Begun:
                 rows=rows,
                 starts=self.positions.repeat_interleave(n, output_size=rows * n),
                 bits=bits.flatten(),
-                width=MOST_NODES,
+                width=width,
             ),
         )
 
 
-def grow(begun: Begun, tree: DraftTree) -> Proposal:
+def grow(begun: Begun, tree: ListedTree) -> Proposal:
     """Draft a tree level by level; all nodes of a level that have children are one pass.
 
     Raises nothing of its own.
@@ -119,7 +121,7 @@ def grow(begun: Begun, tree: DraftTree) -> Proposal:
         logits, states = begun.following(
             ids.clamp(min=0).flatten(),
             states.flatten(0, 1),
-            begun.batch(masked, slots, bits, depth + 1),
+            begun.batch(masked, slots, bits, depth + 1, width + 1),
         )
         by_place = zip(
             logits.view(*ids.shape, -1)[..., : begun.vocab_size].unbind(1),
@@ -141,7 +143,7 @@ def at_once(
     sample: SampleRows,
     guesses: Sequence[Tensor],
     positions: Tensor,
-    tree: DraftTree,
+    tree: ListedTree,
 ) -> Proposal:
     """A tree whose nodes depend on their depth alone: the children of each are what `guesses[S, V]`
     of the next depth say is likeliest. `positions[S]` as of `proposal.at_once`.

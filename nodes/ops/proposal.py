@@ -200,7 +200,9 @@ def chain(
                 batch = batch.then(at, slot)
             logits = following(tokens[-1], batch)
         logits = logits[:, :vocab_size]
-        token, drawn_from = choose(rule, sample, logits, every[:, draft], input_is_ahead + 1, draft)
+        token, drawn_from = _choose(
+            rule, sample, logits, every[:, draft], input_is_ahead + 1, draft
+        )
         tokens.append(token)
         if drawn_from is not None:
             log_probs.append(drawn_from)
@@ -222,7 +224,7 @@ def at_once(
     next was sampled from these. Tokens are chosen as by `chain`. Raises nothing of its own.
     """
     chosen = [
-        choose(rule, sample, each[:, :vocab_size], positions, place + 2, place)
+        _choose(rule, sample, each[:, :vocab_size], positions, place + 2, place)
         for place, each in enumerate(logits)
     ]
     drawn_from = [each for _, each in chosen if each is not None]
@@ -233,7 +235,7 @@ def at_once(
     )
 
 
-def choose(
+def _choose(
     rule: Acceptance,
     sample: SampleRows,
     logits: Tensor,

@@ -53,6 +53,7 @@ def chain_of(head: EagleHead, k: int, most: int) -> Callable[[], object]:
             rule=Coupled(),
             vocab_size=head.vocab_size,
             limits=limits,
+            tree=None,
         )
 
     return partial(published, inputs, pending, None, proposal)

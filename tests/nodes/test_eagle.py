@@ -55,6 +55,7 @@ def proposed(
         head=fake,
         vocab_size=VOCAB,
         limits=LIMITS,
+        tree=None,
         **asked,
     )
 

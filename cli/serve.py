@@ -121,9 +121,15 @@ def _settings(
     from ..server.settings import Settings
 
     keys = tuple(asked.api_key or ())
+    models = tuple(asked.served_model_name or (config.model.name,))
+    if taken := sorted(set(models) & set(config.model.adapters)):
+        raise ServeError(
+            f"model.adapters: {taken[0]!r} is what the model itself is served as; rename the "
+            "adapter, or give --served-model-name"
+        )
     local = ip_address(bound.getsockname()[0]).is_loopback
     return Settings(
-        models=tuple(asked.served_model_name or (config.model.name,)),
+        models=models,
         api_keys=keys,
         hosts=frozenset({asked.host, *LOCAL_NAMES}) if local and not keys else None,
         sampling=_sampling(config, sampling) if asked.generation_config == "auto" else {},

@@ -33,6 +33,7 @@ from ..nodes.registry import kind, known_kinds
 from ..policies.errors import PolicyError
 from ..policies.policy import Policy
 from ..policies.registry import DECISIONS, default, loadable, policy_class
+from ..requests.keys import AdapterName
 from .abstract import MAX_NODES, AbstractGraph
 from .node_keys import node_model, reading_model
 from .part import Part, model_name
@@ -130,7 +131,27 @@ class ModelConfig(Part):
         "for any other.",
     )
 
+    adapters: dict[AdapterName, ModelName] = Field(
+        default={},
+        max_length=256,
+        description="LoRA adapters by name, each a folder in PEFT's layout. A request asks for one "
+        "by its name (`adapter`; over HTTP as its `model`), and rows of several share a step. The "
+        "model's layers stay as they are: neither merged nor compiled, on one rank.",
+    )
+
     parallel: ParallelConfig = Field(default_factory=ParallelConfig)
+
+    @model_validator(mode="after")
+    def _adapted_layers_are_plain(self) -> ModelConfig:
+        if self.adapters:
+            asked = f"parallel: {self.parallel.ranks} ranks" if self.parallel.ranks > 1 else None
+            asked = asked or ("compile: layer" if self.compile == "layer" else None)
+            asked = asked or ("merge: true" if self.merge else None)
+            if asked is not None:
+                raise ValueError(
+                    f"`{asked}` changes the layers that `adapters` add to; leave one of them out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _ranks_compute_as_the_model_does(self) -> ModelConfig:

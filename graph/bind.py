@@ -242,7 +242,9 @@ class Binder:
                     del use.reads[name]
                     dropped = True
             for name in [n for n in use.states if parameters[n].optional]:
-                if not self._shared(use, use.states[name], parameters[name].role):
+                each = parameters[name]
+                alone = each.role == "update" and each.when is not None
+                if not alone and not self._shared(use, use.states[name], each.role):
                     use.updates.discard(use.states.pop(name))
                     dropped = True
             for name in [n for n, write in use.writes.items() if write.optional]:

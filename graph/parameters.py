@@ -109,7 +109,8 @@ def optional_update(
 ) -> T | None:
     """`update` where another node has the state, else None, no access. Raises `GraphError`.
 
-    `when`: as of `optional_state`.
+    With `when`, which decides from resources, it is wanted where that says so, by this node alone
+    too: a state that is there for some models, say.
     """
     return cast(T, _parameter("update", of, State, optional=True, when=when, users=users))
 

@@ -7,7 +7,7 @@ token, then compared with itself on its own attention.
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,15 +19,18 @@ from transformers import PreTrainedModel
 from ..backends import backend_of, device_called
 from ..backends.kernels import takes
 from ..graph.errors import shortly
+from . import adapters as lora
 from . import attention, compiled, fusing, products, trial
 from .attention import AttentionBatch
 from .compiled import LEAST, Compile, CompiledLayers
 from .cutting import decoder_layers
-from .errors import ModelError, UnsupportedModel
+from .errors import CompileFailed, ModelError, NotInvariant, UnsupportedModel
 from .invariant import least_tiles, make_invariant, undo_invariant, whole_tiles
+from .memory import in_units
 from .merging import merge as merged
 from .paged_cache import PagedCache
 from .pretrained import load_model
+from .recurrent import Mixers, RowStates, StatePass
 from .rope import RowSpeeds, keep_dynamic, switch_length, undo_rope
 from .sampling_defaults import sampling_defaults
 from .source import EMBEDDED
@@ -80,7 +83,11 @@ class CausalLM:
         self._compiled: CompiledLayers | None = None
         self._least = 1
         self.config = model.config.get_text_config(decoder=True)
-        refuse(model, self.config)
+        self.mixers = Mixers(model)
+        self.attending: tuple[int, ...] = ()  # the layers that call attention
+        refuse(model, self.config, keeps_states=bool(self.mixers))
+        if self.mixers:
+            self._require_plain_arithmetic()
         self._base = model.base_model
         if self._base is model:
             raise UnsupportedModel(f"{self.name} has no base model apart from its head")
@@ -91,6 +98,8 @@ class CausalLM:
         self.record_features(None)
         model.train(False)
         model.requires_grad_(False)
+        lora.undo(model)
+        self.adapters: lora.Adapters | None = None
         undo_invariant(model)
         products.undo(model)
         undo_rope(model)
@@ -109,12 +118,14 @@ class CausalLM:
             attention.register()
             model.set_attn_implementation(attention.NAME)
             self.layer_shapes = trial.layer_shapes(self)
+            self._learn_states()
             if compile == "off":
                 products.lay_out(model)
             if invariant:
                 make_invariant(model)
             self._watch_hidden()
-            if compile == "off" and not invariant and takes(self.device, self.dtype):
+            plain = compile == "off" and not invariant and not self.mixers
+            if plain and takes(self.device, self.dtype):
                 self.notes += self._fuse()
             if compile == "layer":
                 here = self._decoder_layers()[self.layers.start : self.layers.stop]
@@ -122,6 +133,26 @@ class CausalLM:
             self._compare(expected)
         if self._compiled is not None:
             self.notes += (self._compiled.note,)
+
+    def _require_plain_arithmetic(self) -> None:
+        """Of layers with states. Raises `NotInvariant`, `CompileFailed`, `UnsupportedModel`."""
+        if self.invariant:
+            raise NotInvariant(
+                f"{self.name}: its layers keep states, whose arithmetic depends on how many tokens "
+                "are computed at once. Load it with invariant=False (model.invariant: false)"
+            )
+        if self.compile != "off":
+            raise CompileFailed(f"{self.name}: its layers keep states, and are not compiled")
+        if self.in_stages:
+            raise UnsupportedModel(f"{self.name}: layers that keep states run on one rank alone")
+
+    def _learn_states(self) -> None:
+        if self.mixers:
+            ids = trial.token_ids(self)[None]
+            given = {"attention_mask": None, "paged": attention.LayerProbe()}
+            self.mixers.learn(lambda: self.call(ids, **given))
+            each = in_units(self.mixers.bytes_per_version)
+            self.notes += (f"layers with states keep {each} for each row and draft",)
 
     def _compare(self, expected: trial.Own) -> None:
         """And find the fewest rows of a pass. Raises `UnsupportedModel`, `NotInvariant`."""
@@ -182,7 +213,12 @@ class CausalLM:
         loaded = load_model(name_or_path, wanted, shards=shards)
         model = on_device(loaded, name_or_path, place)
         try:
-            return cls(model, invariant=invariant, compile=compile, merge=merge)
+            found = cls(model, invariant=invariant, compile=compile, merge=merge)
+            if shards > 1 and found.keeps_states:
+                raise UnsupportedModel(
+                    f"{found.name}: layers that keep states run on one rank alone"
+                )
+            return found
         except ModelError as error:
             raise type(error)(f"{name_or_path}: {error}") from error
 
@@ -269,6 +305,11 @@ class CausalLM:
         return False
 
     @property
+    def adapter_numbers(self) -> Mapping[str, int]:
+        """The numbers of its adapters, by name: 1 and up."""
+        return {} if self.adapters is None else self.adapters.numbers
+
+    @property
     def makes_logits(self) -> bool:
         """Whether the output layer is here: not on early stages of a model."""
         return True
@@ -312,6 +353,19 @@ class CausalLM:
             first_layer=self.layers.start,
         )
 
+    def new_states(self, slots: int, versions: int) -> RowStates | None:
+        """Zeroed states of so many request slots, for windows of `versions` tokens; None: its
+        layers keep none.
+        """
+        if not self.mixers:
+            return None
+        return RowStates(self.mixers.shapes, slots, versions, self.device)
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether some of its layers keep a state of each text, which cannot be cut like keys."""
+        return bool(self.mixers)
+
     # --- what it does
 
     def call(self, ids: Tensor, arrived: Tensor | None = None, **given: Any) -> Any:
@@ -327,6 +381,8 @@ class CausalLM:
         batch: AttentionBatch,
         logit_rows: Tensor | None = None,
         arrived: Tensor | None = None,
+        adapters: Tensor | None = None,
+        states: StatePass | None = None,
     ) -> tuple[Tensor, Tensor]:
         """One pass over `input_ids[T]`: logits `[L, V]` and hidden states `[T, H]`.
 
@@ -336,9 +392,15 @@ class CausalLM:
         them widens those that he needs.
         Masked tokens may hold any id: they are computed as token 0. Of a compiled model, results
         are tensors of inference mode. `arrived[T, F]` is for stages of a model alone.
+        `adapters[T]`: the number of each token's adapter, by `adapt`; None: of the base model all.
+        `states`: of the rows, where layers keep some (`new_states`).
         """
+        if self.mixers:
+            if states is None:
+                raise UnsupportedModel(f"{self.name}: its layers keep states, and no pass has them")
+            self.mixers.begin(states, batch.positions)
         with torch.no_grad() if self._compiled is None else torch.inference_mode():
-            return self._forward(input_ids, batch, logit_rows, arrived)
+            return self._forward(input_ids, batch, logit_rows, arrived, adapters)
 
     def _forward(
         self,
@@ -346,6 +408,7 @@ class CausalLM:
         batch: AttentionBatch,
         logit_rows: Tensor | None,
         arrived: Tensor | None,
+        adapters: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         batch.begin()
         tokens = len(input_ids)
@@ -361,6 +424,8 @@ class CausalLM:
         if self._keeps_logits and logit_rows is not None:
             keep["logits_to_keep"] = logit_rows
         self._choose_speeds(batch.long, padding, tokens)
+        if self.adapters is not None:
+            self.adapters.chosen = None if adapters is None else F.pad(adapters, (0, padding))
         output = self.call(
             ids[None],
             arrived,
@@ -372,7 +437,8 @@ class CausalLM:
         )
         if self._speeds is not None:
             self._speeds.long = None
-        trial.require_every_layer(self.name, batch.calls, self.layers)
+        self.mixers.end()
+        trial.require_every_layer(self.name, batch.calls, self.attending)
         logits: Tensor = output.logits[0]
         if logit_rows is None:
             logits = logits[:tokens]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .causal_lm import CausalLM
 from .eagle import EagleHead
-from .errors import ModelError
+from .errors import ModelError, UnsupportedModel
 from .translated import TranslatedLM
 
 
@@ -25,6 +25,11 @@ def fit_drafter(drafter: CausalLM | TranslatedLM | EagleHead, target: CausalLM) 
         raise ModelError(
             f"the drafter has an original context of {switch} tokens (rope_type longrope), the "
             f"target one of {target.rope_switch or target.context_length}; {advice}"
+        )
+    if getattr(drafter, "keeps_states", False):
+        raise UnsupportedModel(
+            "the drafter's layers keep states, and a drafter's text is cut where drafts are "
+            f"refused; {advice}"
         )
     if drafter.device != target.device:
         raise ModelError(

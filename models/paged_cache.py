@@ -34,6 +34,10 @@ class LayerShape:
         return self.kv_heads * (self.key_dim + self.value_dim)
 
 
+NO_KEYS = LayerShape(0, 0, 0)
+"""Of a layer that does not call attention."""
+
+
 def bytes_per_block(layers: Sequence[LayerShape], block_size: int, dtype: torch.dtype) -> int:
     """Memory of one block over all layers, in bytes: what to divide a memory budget by."""
     return sum(layer.elements for layer in layers) * block_size * dtype.itemsize
@@ -91,8 +95,8 @@ class PagedCache:
             self.keys = [zeros(layer.kv_heads, layer.key_dim) for layer in self.layers]
             self.values = [zeros(layer.kv_heads, layer.value_dim) for layer in self.layers]
         # The same memory with one line for each (slot, head).
-        self._key_lines = [store.view(-1, store.shape[-1]) for store in self.keys]
-        self._value_lines = [store.view(-1, store.shape[-1]) for store in self.values]
+        self._key_lines = [store.flatten(0, 1) for store in self.keys]
+        self._value_lines = [store.flatten(0, 1) for store in self.values]
         self._workspaces = (_Workspace(dtype), _Workspace(dtype))
 
     @property

@@ -16,6 +16,7 @@ from ..graph.errors import StepweaveError, shortly
 from .errors import UnsupportedModel
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
+_WITH_STATES = {"linear_attention", "conv", "mamba", "hybrid", "attention", "moe", "mlp"}
 
 
 @contextmanager
@@ -34,19 +35,24 @@ def own_code(name: str) -> Iterator[None]:
         ) from error
 
 
-def refuse(model: PreTrainedModel, config: Any) -> None:
-    """Raises `UnsupportedModel` if the architecture needs what a paged cache does not give."""
+def refuse(model: PreTrainedModel, config: Any, *, keeps_states: bool = False) -> None:
+    """Raises `UnsupportedModel` if the architecture needs what a paged cache does not give.
+
+    `keeps_states`: some of its layers keep states, which `recurrent.py` serves.
+    """
     name = type(model).__name__
     why = None
     if getattr(model.config, "is_encoder_decoder", False):
         why = "it is an encoder-decoder; only decoders run on the paged cache"
-    elif not getattr(model, "_supports_attention_backend", False):
+    elif not (keeps_states or getattr(model, "_supports_attention_backend", False)):
         why = "it does not call attention through the attention interface of transformers"
     elif getattr(config, "alibi", False):
         why = "it uses ALiBi, a bias that its own attention adds"
     elif getattr(config, "use_bidirectional_attention", None):
         why = "its attention looks ahead"
-    elif odd := set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES:
+    elif odd := set(getattr(config, "layer_types", None) or ()) - (
+        _LAYER_TYPES | _WITH_STATES if keeps_states else _LAYER_TYPES
+    ):
         why = f"it has layers of type {', '.join(sorted(odd))}"
     elif getattr(config, "max_position_embeddings", None) is None:
         why = "its configuration names no max_position_embeddings, so no context length"

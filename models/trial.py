@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from .attention import AttentionBatch, LayerProbe
 from .errors import AttentionNotCalled, ModelError, NotInvariant, UnsupportedModel
-from .paged_cache import LayerShape
+from .paged_cache import NO_KEYS, LayerShape
 from .pretrained import named
+from .recurrent import StatePass
 from .support import windows
 
 if TYPE_CHECKING:
@@ -40,6 +41,16 @@ class TwoRows:
         blocks = -(-count // _BLOCK_SIZE)
         self._cache = model.new_cache(1 + 2 * blocks, _BLOCK_SIZE)
         self._tables = torch.arange(1, 1 + 2 * blocks, device=model.device).view(2, blocks)
+        new_states = getattr(model, "new_states", None)  # a head has none
+        self._states = None if new_states is None else new_states(2, 1)
+
+    def states(self, *chunks: tuple[int, int, int]) -> StatePass | None:
+        """What layers with states must know of these chunks. Raises nothing of its own."""
+        if self._states is None:
+            return None
+        slots = torch.tensor([row for row, _, _ in chunks], device=self._tables.device)
+        lens = tuple(stop - start for _, start, stop in chunks)
+        return StatePass(self._states, slots, lens, decodes=0)
 
     def batch(self, *chunks: tuple[int, int, int]) -> AttentionBatch:
         """One pass over chunks, each (row, first position, position after the last).
@@ -128,9 +139,12 @@ def layer_shapes(model: CausalLM) -> tuple[LayerShape, ...]:
         raise AttentionNotCalled(
             f"{model.name} does not pass keyword arguments on to its attention: {error}"
         ) from error
-    require_every_layer(model.name, probe.calls, model.layers)
+    model.attending = tuple(
+        layer for layer in model.layers if layer in probe.layers or layer not in model.mixers.layers
+    )
+    require_every_layer(model.name, probe.calls, model.attending)
     for layer, window in windows(model.config).items():
-        if layer in model.layers and probe.windows[layer] != window:
+        if layer in model.attending and probe.windows[layer] != window:
             raise UnsupportedModel(
                 f"{model.name}: by its configuration layer {layer} has sliding window {window}, "
                 f"but it asked attention for {probe.windows[layer]}; the window is "
@@ -142,10 +156,10 @@ def layer_shapes(model: CausalLM) -> tuple[LayerShape, ...]:
             f"{model.name}: attn_logit_softcapping is {cap}, but attention was asked for "
             f"{sorted(set(map(str, probe.softcaps.values())))}"
         )
-    return tuple(probe.layers[layer] for layer in model.layers)
+    return tuple(probe.layers.get(layer, NO_KEYS) for layer in model.layers)
 
 
-def require_every_layer(name: str, calls: list[int], layers: range) -> None:
+def require_every_layer(name: str, calls: list[int], layers: Sequence[int]) -> None:
     """Raises `AttentionNotCalled` unless each of `layers` was called once."""
     if sorted(calls) != list(layers):
         missing = sorted(set(layers) - set(calls))
@@ -169,12 +183,15 @@ def compare(model: CausalLM, expected: Own, compiled: CompiledLayers | None) -> 
 
     def run(*chunks: tuple[int, int, int]) -> Tensor:
         batch = rows.batch(*chunks)
-        logits = model.forward(ids[batch.positions], batch)[0]
+        states = rows.states(*chunks)
+        logits = model.forward(ids[batch.positions], batch, states=states)[0]
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     with nullcontext() if compiled is None else compiled.warming():
         whole = run((0, 0, n))
     passes = [whole]
+    if model.mixers and n > 3:  # states are handed on from chunk to chunk
+        passes.append(torch.cat([run((1, 0, n - 3)), run((1, n - 3, n - 2)), run((1, n - 2, n))]))
     if compiled is not None and n > 2:
         passes.append(torch.cat([run((1, 0, n - 1)), run((1, n - 1, n))]))
         compiled.require_no_more()

@@ -37,6 +37,7 @@ class StagedStep:
     whole: bool  # every sampling row may be offered as many, and has room for them
     decodes: int  # rows that decode; they lie before the prefill rows
     given: int  # tokens that the host gives: those of prompt chunks
+    adapters: bool  # some row has an adapter of the model
     long: bool  # the model has a context of short texts, and rows are told apart by it
     ends: bool  # some row may come to its end, so that positions have to be checked
     clears: int  # request slots whose block tables begin anew
@@ -203,9 +204,11 @@ class Inputs:
     following: Tensor  # [1 + G] −1, then tokens of prompts
     next_index: Tensor  # [T] the token after each: one of the S · W sampled ones, then `following`
     query_lens: tuple[int, ...]  # [N] tokens of each row
+    request_slots: Tensor  # [N] where the tables keep their requests
     decodes: int  # rows that decode; they lie first
     sample: SampleRows | None  # None: no row samples
     prompt: PromptTargets | None  # None: nobody asks for log-probabilities of a prompt
+    adapters: Tensor | None = None  # [T] the number of each row's adapter; None: no row has one
     long: Tensor | None = None  # [T] bool: rows beyond the model's original context, if it has one
     tree: TreePlaces | None = None  # where tokens of draft trees stand; None: there are none
 

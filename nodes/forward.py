@@ -15,8 +15,10 @@ from .values import (
     LOGITS,
     MEETINGS,
     PROMPT_LOGITS,
+    ROW_STATES,
     TARGET,
     divided,
+    keeps_states,
 )
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from ..distributed.membership import Membership
     from ..models.causal_lm import CausalLM
     from ..models.paged_cache import PagedCache
+    from ..models.recurrent import RowStates
     from .data import Inputs
 
 
@@ -35,6 +38,7 @@ def forward(
     target: CausalLM = given(TARGET),
     arrived: Tensor | None = optional(ARRIVED),
     meetings: Membership | None = optional_update(MEETINGS, when=divided),
+    states: RowStates | None = optional_update(ROW_STATES, when=keeps_states),
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Logits `[S, W, V]` and `[P, V]`, and the hidden states `[T, F]` that are watched.
 
@@ -43,7 +47,9 @@ def forward(
     """
     from .ops.passes import target_pass
 
-    return (None, None, None) if inputs is None else target_pass(target, inputs, kv, arrived)
+    return (
+        (None, None, None) if inputs is None else target_pass(target, inputs, kv, arrived, states)
+    )
 
 
 KIND = NodeKind(

@@ -17,11 +17,12 @@ from ..graph.parameters import given, optional_update, read, settings, update
 from ..requests.swap import SWAP
 from .kind import NodeKind
 from .options import Options
-from .values import BATCH, DEVICE, DRAFT_KV, HOST_BLOCKS, KV, SWAPS
+from .values import BATCH, DEVICE, DRAFT_KV, HOST_BLOCKS, KV, SWAPS, TARGET
 
 if TYPE_CHECKING:
     import torch
 
+    from ..models.causal_lm import CausalLM
     from ..models.paged_cache import PagedCache
     from ..requests.batch import StepBatch
     from ..requests.swap import Swaps
@@ -41,10 +42,18 @@ class SwapOptions(Options):
 
 
 def _new_host_kv(
-    options: SwapOptions = settings(SwapOptions), device: torch.device = given(DEVICE)
+    options: SwapOptions = settings(SwapOptions),
+    device: torch.device = given(DEVICE),
+    target: CausalLM = given(TARGET),
 ) -> HostBlocks:
+    from ..models.errors import UnsupportedModel
     from .ops.swapping import HostBlocks
 
+    if target.keeps_states:
+        raise UnsupportedModel(
+            f"{target.name} keeps states beside its KV blocks, and only blocks are copied: leave "
+            "the node `swap` out, so that requests that give way are computed again"
+        )
     return HostBlocks(options.blocks, device)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..models.causal_lm import CausalLM
     from ..models.loading import Loading
     from ..models.paged_cache import PagedCache
+    from ..models.recurrent import RowStates
     from ..policies.acceptance import Acceptance
     from ..requests.batch import StepBatch
     from ..requests.swap import Swaps
@@ -85,6 +86,14 @@ def _whole() -> bool:
 
 DIVIDED: Resource[bool] = Resource("divided", _whole)
 """Whether several ranks have a part of each layer, and meet while they compute."""
+
+
+def _no_states() -> bool:
+    return False
+
+
+KEEPS_STATES: Resource[bool] = Resource("keeps_states", _no_states)
+"""Whether layers of the target keep states of the rows."""
 
 
 def agreement(name: str) -> Resource[Agreement | None]:
@@ -182,6 +191,17 @@ def divided(divided: bool = given(DIVIDED)) -> bool:
     return divided
 
 
+def keeps_states(keeps: bool = given(KEEPS_STATES)) -> bool:
+    """Whether the target has layers with states. Raises nothing."""
+    return keeps
+
+
+def _new_row_states(target: CausalLM = given(TARGET), limits: Limits = given(LIMITS)) -> RowStates:
+    found = target.new_states(limits.max_rows + 1, limits.window)
+    assert found is not None, "made only where the target keeps states"
+    return found
+
+
 def _new_matchers(table: RequestTable = given(TABLE)) -> MatcherTable:
     from .ops.masks import MatcherTable
 
@@ -202,6 +222,11 @@ MEETINGS: State[Membership | None] = State("rank_meetings", make=_group)
 No library promises that two meetings on a device make progress at the same time, each with a
 communicator of its own or not. So a plan has them one after another, whatever streams they are on.
 """
+ROW_STATES: State[RowStates] = State(
+    "row_states", make=_new_row_states, keys=REQUEST_SLOTS, across="own"
+)
+"""What layers of the target keep of each row in place of keys: one version for each position of a
+draft window, since what a refused draft did to a state cannot be undone."""
 MATCHERS: State[MatcherTable] = State("matchers", make=_new_matchers, per_run=True)
 """One grammar matcher for each structured request."""
 

@@ -25,6 +25,7 @@ class RequestSpec:
     `stop_tokens`: token ids that end it, ascending. `bad_words`: forbidden sequences of token ids.
     `dry_breakers`: token ids at which DRY breaks sequences. `settings`: the numbers that it
     gives to nodes, by name.
+    `adapter`: the number of its adapter of the model; 0: it has none.
     `structured`: a grammar says what it may output.
     """
 
@@ -37,6 +38,7 @@ class RequestSpec:
     bad_words: tuple[tuple[int, ...], ...] = ()
     dry_breakers: tuple[int, ...] = ()
     settings: tuple[tuple[str, float], ...] = ()
+    adapter: int = 0
     structured: bool = False
 
 

@@ -313,12 +313,14 @@ class BlockManager:
 
 
 def _root_of(request: Request) -> bytes:
-    """Without speculation there are no keys of a drafter; those of a long text are others.
+    """Without speculation there are no keys of a drafter; those of a long text are others, and
+    those by an adapter too.
 
     Whoever has another salt finds none: what is cached can be told by how soon an answer begins.
     """
     kind = "drafted" if request.speculates else "plain"
     known = f"{kind}, long" if request.long else kind
+    known = f"{known}, adapter {request.adapter}" if request.adapter else known
     return empty_hash(known.encode() + b"\0" + request.cache_salt)
 
 

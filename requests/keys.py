@@ -81,6 +81,8 @@ NodeSettings = Annotated[
     Field(max_length=MAX_NODE_SETTINGS),
 ]
 
+AdapterName = Annotated[str, Field(min_length=1, max_length=256), WholeCharacters]
+
 
 class Keys(BaseModel):
     """Base of what a request says: no other keys, and nothing changes later."""

@@ -13,6 +13,7 @@ from ..structured.grammar import GrammarError, GrammarSpec
 from .complaints import complaint, shown
 from .keys import (
     NOT_SUPPORTED,
+    AdapterName,
     BadWords,
     Biases,
     DryBreakers,
@@ -162,6 +163,12 @@ class SamplingParams:
         (),
         "By name: a number for nodes of the pipeline that take it from requests.",
         NodeSettings,
+    )
+    adapter: str | None = key(
+        None,
+        "The name of one of the pipeline's `model.adapters`, which the model is adapted by. Not "
+        "given: the model itself.",
+        AdapterName,
     )
     n: int = key(1, "Number of completions of the prompt.", ge=1, le=128)
     logprobs: int | None = key(

@@ -59,6 +59,7 @@ class Request:
     bad_words: tuple[tuple[int, ...], ...] = ()  # forbidden sequences, as token ids
     dry_breakers: tuple[int, ...] = ()  # tokens at which DRY breaks sequences
     settings: tuple[tuple[str, float], ...] = ()  # what it says to nodes, by name
+    adapter: int = 0  # the number of its adapter; 0: none
     index: int = 0  # which of the n completions of its prompt this is
     cache_salt: bytes = b""  # it shares cached prefixes with requests of the same salt only
     deliver: Deliver | None = None
@@ -104,6 +105,7 @@ class Request:
             bad_words=self.bad_words,
             dry_breakers=self.dry_breakers,
             settings=self.settings,
+            adapter=self.adapter,
             structured=self.grammar is not None,
         )
         self.begin_run()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,16 @@ class OpenEngine:
         return self.front.most_characters
 
     @property
+    def adapters(self) -> Mapping[str, str]:
+        """The folders of the model's adapters, by the name of each, which is that of a model."""
+        return self.front.config.model.adapters
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By which requests may call a model: those of the model itself, then of its adapters."""
+        return (*self.settings.models, *self.adapters)
+
+    @property
     def reasoning_end(self) -> str | None:
         """The text that ends a section of reasoning, where the pipeline has one."""
         grammars = self.front.config.grammars
@@ -81,7 +91,7 @@ class OpenEngine:
 
     def model_named(self, name: str | None) -> str:
         """The name by which an answer calls the model. Raises `ApiError` 404 for another model."""
-        names = self.settings.models
+        names = self.names
         if name is None:
             return names[0]
         if name not in names:
@@ -105,6 +115,8 @@ class OpenEngine:
         """
         self.check_open()
         model = self.model_named(asked.model)
+        if model in self.adapters:
+            params = replace(params, adapter=model)
         streams = await submitted(self.front, prompts, params, exchange, self.settings.limits)
         tokens = sum(each.prompt_tokens for each in streams)
         served = Served(

@@ -22,12 +22,13 @@ def state_router(engine: OpenEngine) -> APIRouter:
             "object": "model",
             "created": engine.started,
             "owned_by": "stepweave",
-            "root": engine.front.config.model.name,
+            "root": engine.adapters.get(name, engine.front.config.model.name),
+            "parent": engine.settings.models[0] if name in engine.adapters else None,
             "max_model_len": engine.context_length,
         }
 
     async def models() -> Response:
-        data = [described(each) for each in engine.settings.models]
+        data = [described(each) for each in engine.names]
         return JSONResponse({"object": "list", "data": data})
 
     async def model(name: str) -> Response:

@@ -9,6 +9,8 @@ from typing import Any
 
 from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
+from ..graph.errors import did_you_mean
+from ..models.adapters import BASE
 from ..models.tokenizer import StreamDecoder
 from ..nodes.decode_step import request_settings
 from ..nodes.request_settings import check_given
@@ -30,6 +32,7 @@ class _Asked:
     bad_words: tuple[tuple[int, ...], ...]
     dry_breakers: tuple[int, ...]
     settings: tuple[tuple[str, float], ...]
+    adapter: int
 
 
 class Intake:
@@ -155,6 +158,7 @@ class Intake:
             bad_words=asked.bad_words,
             dry_breakers=asked.dry_breakers,
             settings=asked.settings,
+            adapter=asked.adapter,
             cache_salt=cache_salt,
         )
 
@@ -170,7 +174,18 @@ class Intake:
             self._bad_words(params.bad_words),
             self._dry_breakers(params),
             tuple(given.items()),
+            self._adapter(params.adapter),
         )
+
+    def _adapter(self, name: str | None) -> int:
+        """The number of an adapter; 0 of none. Raises `RequestError` for one that there is not."""
+        if name is None:
+            return BASE
+        known = self._engine.model.adapter_numbers
+        if name not in known:
+            there = f"there are {', '.join(known)}" if known else "model.adapters names none"
+            raise RequestError(f"no adapter {name!r}{did_you_mean(name, known)}: {there}")
+        return known[name]
 
     def _stops(self, params: SamplingParams) -> frozenset[int]:
         """The tokens that end a request. Raises `RequestError` for too many."""

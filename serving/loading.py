@@ -13,10 +13,11 @@ from ..backends.registry import backend_of_name
 from ..configs.schema import PipelineConfig
 from ..graph.errors import shortly
 from ..graph.parameters import Resource
+from ..models.adapters import adapt
 from ..models.causal_lm import CausalLM
 from ..models.loading import Loading
 from ..models.threads import threads_for
-from ..nodes.values import GROUP, LINKS, LOADING
+from ..nodes.values import GROUP, KEEPS_STATES, LINKS, LOADING
 from ..policies.admission import Eager
 from ..policies.chosen import Policies
 from ..requests.inbox import Inbox
@@ -109,13 +110,16 @@ def _built(
 ) -> Engine:
     chosen, parallel = config.model, config.model.parallel
     loading = Loading(chosen.dtype, chosen.invariant, chosen.compile, chosen.merge)
+    of_target = replace(loading, compile="off") if chosen.adapters else loading
     links = None if group is None or parallel.pipeline == 1 else _between_stages(group)
-    model = loading.causal_lm(
+    model = of_target.causal_lm(
         chosen.name,
         device,
         shards=parallel.tensor,
         stage=None if links is None else links.stage,
     )
+    if chosen.adapters:
+        adapt(model, chosen.adapters)
     meeting: dict[Resource[Any], object] = {GROUP: group}
     if links is not None:
         meeting[LINKS] = links
@@ -134,11 +138,12 @@ def _built(
         lambda resources: compiled(config, resources),
         model,
         limits,
-        resources={LOADING: loading, **meeting},
+        resources={LOADING: loading, KEEPS_STATES: model.keeps_states, **meeting},
         inbox=Inbox if group is None else group.inbox,
         witness=group,
         policies=_policies(config, group),
-        prefix_cache=scheduler.prefix_cache,
+        # A block is of no use without the states behind it, which nobody has kept.
+        prefix_cache=scheduler.prefix_cache and not model.keeps_states,
         executor=config.executor,
         graphs=config.captured or config.recorded,
         nvtx=config.nvtx,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     __all__: list[str]
 
+    from .adapters import save_adapter as save_adapter
     from .checking.mode import Strict as Strict
     from .contract import backend_faults as backend_faults
     from .decode import decode_step as decode_step

@@ -76,9 +76,11 @@ def prepare(
         following=parts["following"],
         next_index=next_index,
         query_lens=staged.query_lens,
+        request_slots=parts["request_slots"],
         decodes=staged.decodes,
         sample=_sample_rows(staged, parts, found, branches) if staged.samples else None,
         prompt=prompt,
+        adapters=parts["adapters"] if staged.adapters else None,
         long=parts["long"] if staged.long else None,
         tree=tree,
     )

@@ -8,12 +8,17 @@ from torch import Tensor
 from ...models.attention import AttentionBatch
 from ...models.causal_lm import CausalLM
 from ...models.paged_cache import PagedCache
+from ...models.recurrent import RowStates, StatePass
 from ..data import Inputs
 
 
 @torch.inference_mode()
 def target_pass(
-    target: CausalLM, inputs: Inputs, cache: PagedCache, arrived: Tensor | None = None
+    target: CausalLM,
+    inputs: Inputs,
+    cache: PagedCache,
+    arrived: Tensor | None = None,
+    states: RowStates | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor]:
     """Logits `[S, W, V]` of the sampling rows, `[P, V]` of prompt tokens, hidden states `[T, F]`.
 
@@ -30,6 +35,9 @@ def target_pass(
         long=inputs.long,
         tree=inputs.tree_rows,
     )
+    of_rows = None
+    if states is not None:
+        of_rows = StatePass(states, inputs.request_slots, inputs.query_lens, inputs.decodes)
     sample, prompt = inputs.sample, inputs.prompt
     asked = [] if sample is None else [sample.logit_index.flatten()]
     if prompt is not None:
@@ -38,7 +46,9 @@ def target_pass(
     if not target.makes_logits:
         departing, _ = target.forward(inputs.ids, batch, None, arrived)
         return None, None, departing
-    logits, hidden = target.forward(inputs.ids, batch, logit_index, arrived)
+    logits, hidden = target.forward(
+        inputs.ids, batch, logit_index, arrived, adapters=inputs.adapters, states=of_rows
+    )
     windows = of_prompt = None
     if sample is not None:
         index = sample.logit_index

@@ -136,6 +136,7 @@ class Staging:
             whole=all(map(partial(self._whole, batch.draft_width), batch.sampling)),
             decodes=batch.padded_size if rounded else sum(row.decodes for row in rows),
             given=sum(len(row.tokens) for row in rows),
+            adapters=any(row.request.adapter for row in rows),
             long=self.limits.rope_switch is not None,
             ends=any(row.most > min(row.limit, self.limits.context_length) for row in rows),
             clears=clears,
@@ -253,6 +254,9 @@ class Staging:
             after[lasts[samples]] = windows[rows.decodes :][samples]
             after[(samples & ~offered).repeat(rows.counts[rows.decodes :])] = sampled
             tokens[T_NEXT, end:] = after
+        if step.adapters:
+            numbers = [row.request.adapter for row in batch.rows] + [0] * (batch.padding or 0)
+            parts["adapters"][:] = np.array(numbers).repeat(rows.counts)
         if step.long or step.ends:
             limits = self._limits(batch)
             if step.long:

@@ -156,6 +156,7 @@ class ModelObject(Answer):
     created: int
     owned_by: str
     root: str
+    parent: str | None
     max_model_len: int
 
 

@@ -42,6 +42,7 @@ REFUSED: Refused = {
     "prompt_embeds": ("a prompt is text or token ids", ()),
     "prompt_logprobs": ("the answer has no place for them; call `LLM` from Python", ()),
     "settled_token_ids": ("call `LLM` or `AsyncLLM` from Python to go on from them", ()),
+    "adapter": ("give its name as `model`", ()),
     "store": (_NO_EFFECT, (False,)),
     "metadata": (_NO_EFFECT, ({},)),
     "service_tier": ("there is one tier; use priority", ("auto", "default")),
@@ -130,7 +131,9 @@ class Drawn(Body):
             raise ApiError(400, error.message, param=param) from error
 
 
-@with_keys_of(SamplingParams, without={"prompt_logprobs", "settled_token_ids"}, says=DEFAULTS)
+@with_keys_of(
+    SamplingParams, without={"prompt_logprobs", "settled_token_ids", "adapter"}, says=DEFAULTS
+)
 class _Sampling(Drawn):
     """The keys of `SamplingParams`, each with its rule."""
 

@@ -24,6 +24,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import ModelError
+from stepweave.testing import tiny_tokenizer
 from tests.models.paged_rows import PagedRows, own_greedy
 
 VOCAB = 96
@@ -101,12 +102,15 @@ SIZES: Mapping[str, Any] = {
 SPECIAL: Mapping[str, Mapping[str, Any]] = {
     "bert": {"is_decoder": True},
     "blenderbot": {"encoder_attention_heads": 4, "decoder_attention_heads": 4},
+    "deepseek_v2": {"topk_method": "greedy", "num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 4},
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["full_attention", "conv"]},
     "ministral": {"head_dim": 16, "layer_types": ["sliding_attention", "full_attention"]},
     "nemotron": {"num_key_value_heads": 2},
+    "qwen3_next": {"layer_types": ["linear_attention", "full_attention"]},
     "reformer": {"is_decoder": True},
     "zaya": {"num_experts_per_tok": 1},
 }
@@ -199,6 +203,19 @@ def built(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
                 each.normal_()
     nn.Module.to(model, dtype).train(False)
     assert isinstance(model, PreTrainedModel)
+    return model
+
+
+def save_family(family: str, folder: Path, **fields: Any) -> PreTrainedModel:
+    """Write a tiny model of `family` with a tokenizer that fits; `fields` of its configuration."""
+    tokenizer: Any = tiny_tokenizer()
+    config: Any = copy.deepcopy(tiny_config(family))
+    assert config is not None, family
+    for name, value in {"vocab_size": len(tokenizer), "eos_token_id": 0, **fields}.items():
+        setattr(config, name, value)
+    model = built(config, torch.float32)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return model
 
 

@@ -11,6 +11,9 @@ from transformers import PreTrainedModel
 
 from stepweave.models.attention import AttentionBatch
 from stepweave.models.causal_lm import CausalLM
+from stepweave.models.recurrent import StatePass
+
+_SLOTS = 8  # requests of a model whose layers keep states
 
 
 class PagedRows:
@@ -25,6 +28,7 @@ class PagedRows:
     ) -> None:
         self.model = model
         self.cache = model.new_cache(num_blocks, block_size)
+        self.states = model.new_states(_SLOTS, 1)
         self.free = list(range(1, num_blocks))
         random.Random(seed).shuffle(self.free)
         self.blocks: dict[str, list[int]] = {}
@@ -67,7 +71,13 @@ class PagedRows:
             slots=torch.tensor(slots, device=device),
             cache=self.cache,
         )
-        logits, _ = self.model.forward(torch.tensor(ids, device=device), batch, None)
+        states = None
+        if self.states is not None:
+            assert not masked, "a state takes in every token"
+            names = list(self.tokens)
+            slots_of = torch.tensor([names.index(name) for name, _ in chunks], device=device)
+            states = StatePass(self.states, slots_of, batch.query_lens, decodes=0)
+        logits, _ = self.model.forward(torch.tensor(ids, device=device), batch, states=states)
         parts = torch.split(logits, [len(new) + masked for _, new in chunks])
         return [part[: len(new)] for part, (_, new) in zip(parts, chunks, strict=True)]
 

@@ -1,0 +1,182 @@
+"""Families of other forms in the engine: experts, latent attention, layers with states.
+
+Each has the tokens of its own `generate` at every depth, with drafts that are refused, and with
+grammars.
+"""
+
+import itertools
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from stepweave.models.errors import ModelError
+from stepweave.models.support import plain_experts
+from stepweave.requests.request import RequestOutput, SamplingParams
+from stepweave.serving.llm import LLM
+from tests.models.families import save_family
+
+COUNT = 14
+WITH_EXPERTS = ("mixtral", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss", "glm4_moe")
+LATENT = ("deepseek_v3", "deepseek_v2", "minicpm3")
+WITH_STATES = ("qwen3_next", "falcon_h1", "lfm2")
+KEYS = {
+    "scheduler.num_blocks": "120",
+    "scheduler.block_size": "4",
+    "scheduler.max_rows": "3",
+    "model.dtype": "float64",
+    "model.invariant": "false",
+    "torch_threads": "1",
+}
+
+
+def sampled(always: str, *others: str) -> list[Any]:
+    """One family, and others at night."""
+    return [always, *(pytest.param(each, marks=pytest.mark.nightly) for each in others)]
+
+
+GRAMMAR = {"structured_outputs": {"regex": "[a-d]{3,9}( [0-9]{1,6}){2}"}}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A tiny model, and what its own `generate` makes of the prompts, in double precision."""
+
+    folder: Path
+    answers: list[tuple[int, ...]]
+    banned: list[int]  # a token in the middle of each answer
+    turned: list[tuple[int, ...]]  # the answers without it, which begin as the others do
+
+
+@cache
+def saved(family: str) -> Saved:
+    folder = Path(mkdtemp(prefix=f"{family}-"))
+    save_family(family, folder)
+    load: Any = AutoModelForCausalLM.from_pretrained
+    model = load(folder, dtype=torch.float64, attn_implementation="eager")
+    plain_experts(model)
+
+    def own(prompt: list[int], **how: Any) -> tuple[int, ...]:
+        ids = torch.tensor([prompt])
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=COUNT,
+            eos_token_id=None,
+            pad_token_id=0,
+            **how,
+        )
+        return tuple(out[0, len(prompt) :].tolist())
+
+    answers = [own(prompt) for prompt in prompts()]
+    banned = [answer[5 + at] for at, answer in enumerate(answers)]
+    turned = [
+        own(prompt, suppress_tokens=[token])
+        for prompt, token in zip(prompts(), banned, strict=True)
+    ]
+    return Saved(folder, answers, banned, turned)
+
+
+def prompts() -> list[list[int]]:
+    """ASCII, since texts are compared too; the longest are computed in chunks."""
+    draw = random.Random(7)
+    some = [draw.randrange(2, 90) for _ in range(6)]
+    return [some[:2], some * 4, [5], some + some[:3], [draw.randrange(2, 90) for _ in range(23)]]
+
+
+def served(family: str, pipeline: str, **keys: str) -> LLM:
+    overrides = {**KEYS, "model.name": str(saved(family).folder), **keys}
+    return LLM(pipeline=pipeline, overrides=overrides)
+
+
+def said(llm: LLM, each: Sequence[SamplingParams] = (), **params: Any) -> list[RequestOutput]:
+    asked = [
+        replace(one, max_tokens=COUNT, ignore_eos=True, **params)
+        for one in each or [SamplingParams()] * len(prompts())
+    ]
+    outputs = llm.generate(prompts(), asked)
+    assert [output.error for output in outputs] == [None] * len(outputs)
+    return outputs
+
+
+ROOM: dict[str, dict[str, str]] = {
+    "plenty": {},
+    "few blocks": {"scheduler.num_blocks": "12", "nodes.draft.tokens": "2"},
+    "small chunks": {"scheduler.token_budget": "8"},
+}
+
+
+CELLS = itertools.product(WITH_EXPERTS + LATENT + WITH_STATES, ("1", "2", "3"), ROOM)
+ALWAYS = (
+    ("qwen3_next", "3", "few blocks"),
+    ("deepseek_v3", "2", "plenty"),
+    ("lfm2", "2", "small chunks"),
+)
+
+
+@pytest.mark.parametrize(
+    ("family", "depth", "room"),
+    [pytest.param(*cell, marks=() if cell in ALWAYS else pytest.mark.nightly) for cell in CELLS],
+)
+def test_tokens_are_those_of_generate_with_drafts_that_are_refused(
+    family: str, depth: str, room: str
+) -> None:
+    expected = saved(family)
+    with served(family, "async_suffix", depth=depth, **ROOM[room]) as llm:
+        greedy = said(llm)
+        # It drafts from these texts now, so drafts are right up to the token that is banned.
+        turned = said(llm, [SamplingParams(logit_bias={token: -100}) for token in expected.banned])
+    assert [output.token_ids for output in greedy] == expected.answers
+    assert [output.token_ids for output in turned] == expected.turned
+    drafted = sum(output.drafted for output in turned)
+    assert 0 < sum(output.accepted for output in turned) < drafted
+
+
+@pytest.mark.parametrize("family", sampled("lfm2", "deepseek_v3", "qwen3_moe", *WITH_STATES[:2]))
+def test_grammars_hold_and_tokens_do_not_depend_on_depth_or_drafts(family: str) -> None:
+    found = []
+    for pipeline, depth in (("async_grammar", "1"), ("async_jump_forward", "2")):
+        with served(family, pipeline, depth=depth) as llm:
+            outputs = said(llm, **GRAMMAR)
+            found.append([output.token_ids for output in outputs])
+    assert found[1] == found[0]
+    assert sum(output.accepted for output in outputs) > 0
+    allowed = re.compile("[a-d]{1,9}( [0-9]{0,6}){0,2}")
+    assert all(allowed.fullmatch(output.text) for output in outputs)
+
+
+@pytest.mark.parametrize("family", sampled("lfm2", *WITH_STATES[:2]))
+def test_a_model_with_states_shares_no_prefixes_and_says_why_it_cannot_be_cut(family: str) -> None:
+    with served(family, "async") as llm:
+        assert said(llm)[1].cached_tokens == said(llm)[1].cached_tokens == 0
+        assert any("layers with states keep" in note for note in llm.engine.model.notes)
+    with pytest.raises(ModelError, match=r"model\.invariant: false"):
+        served(family, "async", **{"model.invariant": "true", "model.dtype": "float32"})
+    with pytest.raises(ModelError, match="only blocks are copied"):
+        served(family, "async_swap", **{"nodes.draft": "null"})
+    with pytest.raises(ModelError, match="where drafts are refused"):
+        served(family, "async_speculation", **{"nodes.draft.model": str(saved(family).folder)})
+
+
+@pytest.mark.parametrize("family", sampled("lfm2", *WITH_STATES[:2]))
+def test_checking_mode_finds_no_access_to_states_that_is_not_declared(family: str) -> None:
+    with served(family, "async_ngram", check="strict", executor="serial") as llm:
+        assert [output.token_ids for output in said(llm)] == saved(family).answers
+
+
+def test_latent_attention_tells_its_memory(tmp_path: Path) -> None:
+    with served("deepseek_v3", "async") as llm:
+        model = llm.engine.model
+        config: Any = model.config
+        keys = config.qk_nope_head_dim + config.qk_rope_head_dim
+        elements = config.num_attention_heads * (keys + config.v_head_dim)
+        assert [shape.elements for shape in model.layer_shapes] == [elements] * 2

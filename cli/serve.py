@@ -63,6 +63,11 @@ def serve(asked: ServeOptions) -> int:
     if asked.model is not None:
         changes["model.name"] = asked.model
     config = runnable(asked.config, changes)
+    if taken := sorted(set(_models(asked, config)) & set(config.model.adapters)):
+        raise ServeError(
+            f"model.adapters: {taken[0]!r} is what the model itself is served as; rename the "
+            "adapter, or give --served-model-name"
+        )
     from ..server.logs import log_to_stderr
     from ..server.run import LAST_RESORT_S, listening
 
@@ -114,6 +119,11 @@ def _one(
     return 0 if served else UNSOUND
 
 
+def _models(asked: ServeOptions, config: PipelineConfig) -> tuple[str, ...]:
+    """The names of the model itself."""
+    return tuple(asked.served_model_name or (config.model.name,))
+
+
 def _settings(
     asked: ServeOptions, config: PipelineConfig, bound: socket.socket, sampling: Mapping[str, Any]
 ) -> Settings:
@@ -121,15 +131,9 @@ def _settings(
     from ..server.settings import Settings
 
     keys = tuple(asked.api_key or ())
-    models = tuple(asked.served_model_name or (config.model.name,))
-    if taken := sorted(set(models) & set(config.model.adapters)):
-        raise ServeError(
-            f"model.adapters: {taken[0]!r} is what the model itself is served as; rename the "
-            "adapter, or give --served-model-name"
-        )
     local = ip_address(bound.getsockname()[0]).is_loopback
     return Settings(
-        models=models,
+        models=_models(asked, config),
         api_keys=keys,
         hosts=frozenset({asked.host, *LOCAL_NAMES}) if local and not keys else None,
         sampling=_sampling(config, sampling) if asked.generation_config == "auto" else {},

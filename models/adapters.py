@@ -35,8 +35,7 @@ BASE = 0
 class Adapters:
     """The adapters of a model, which is changed in place; `folders` by name.
 
-    Its `chosen[T]` are, during a pass, the numbers of its tokens' adapters; None: all are of the
-    base model. Raises `ModelError` (or a kind of it) where one of them cannot be served.
+    Raises `ModelError` (or a kind of it) where one of them cannot be served.
     """
 
     def __init__(self, model: CausalLM, folders: Mapping[str, str | Path]) -> None:
@@ -55,13 +54,8 @@ class Adapters:
             parts = {self.numbers[each]: of[name] for each, of in read.items() if name in of}
             self._install(name, modules[name], parts, product)
 
-    @property
-    def chosen(self) -> Tensor | None:
-        """`[T]`, of the pass that is computed."""
-        return self._chosen
-
-    @chosen.setter
-    def chosen(self, numbers: Tensor | None) -> None:
+    def choose(self, numbers: Tensor | None) -> None:
+        """A pass begins whose tokens have the adapters `numbers[T]`; None: all are of the base."""
         self._chosen = numbers
         self._masks.clear()
 
@@ -127,7 +121,11 @@ def undo(model: nn.Module) -> None:
 
 
 def adapt(model: CausalLM, folders: Mapping[str, str | Path]) -> None:
-    """Give `model` these adapters, and try each out. Raises `ModelError` or a kind of it."""
+    """Give `model` these adapters, and try each out.
+
+    Raises `ModelError` for an adapter that does not fit, and `UnsupportedModel` for what is no
+    plain LoRA, or a model whose layers are not plain.
+    """
     if model.compile != "off" or model.merge or model.in_stages:
         raise UnsupportedModel(
             f"{model.name}: adapters are for a model whose layers are here as they are: not "

@@ -149,7 +149,7 @@ class CausalLM:
     def _learn_states(self) -> None:
         if self.mixers:
             ids = trial.token_ids(self)[None]
-            given = {"attention_mask": None, "paged": attention.LayerProbe()}
+            given: dict[str, Any] = {"attention_mask": None, "paged": attention.LayerProbe()}
             self.mixers.learn(lambda: self.call(ids, **given))
             each = in_units(self.mixers.bytes_per_version)
             self.notes += (f"layers with states keep {each} for each row and draft",)
@@ -425,7 +425,7 @@ class CausalLM:
             keep["logits_to_keep"] = logit_rows
         self._choose_speeds(batch.long, padding, tokens)
         if self.adapters is not None:
-            self.adapters.chosen = None if adapters is None else F.pad(adapters, (0, padding))
+            self.adapters.choose(None if adapters is None else F.pad(adapters, (0, padding)))
         output = self.call(
             ids[None],
             arrived,

@@ -11,7 +11,8 @@ from .translated import TranslatedLM
 def fit_drafter(drafter: CausalLM | TranslatedLM | EagleHead, target: CausalLM) -> None:
     """Let the target give the hidden states that its drafter reads.
 
-    Raises `ModelError` where the drafter's tokens or positions mean something else.
+    Raises `ModelError` where the drafter's tokens or positions mean something else, and
+    `UnsupportedModel` for a drafter whose layers keep states.
     """
     advice = "set the drafter's `model` to one made for this model, or leave the drafting node out"
     if drafter.vocab_size < target.vocab_size:

@@ -40,7 +40,8 @@ def save_adapter(
     draw = torch.Generator().manual_seed(seed)
 
     def drawn(rows: int, columns: int) -> Tensor:
-        return torch.randn(rows, columns, generator=draw) * columns**-0.5
+        made: Tensor = torch.randn(rows, columns, generator=draw) * columns**-0.5
+        return made
 
     weights: dict[str, Tensor] = {}
     for name, module in layers.items():

@@ -182,6 +182,7 @@ def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("quickstart", "--set", "model.adapters.embedded=x"), "rename the adapter"),
         (("quickstart", "--api-key", " "), "--api-key"),
         (("quickstart", "--api-key", "schlüssel"), "--api-key"),
         (("abstract_decode",), "no code to run"),

@@ -211,6 +211,15 @@ def not_exact(exact: bool = given(EXACT)) -> bool:
 
 
 @pytest.mark.parametrize("exact", [True, False])
+def test_an_update_that_a_resource_asks_for_needs_no_other_node(exact: bool) -> None:
+    @node
+    def keep(tally: list[int] | None = optional_update(TALLY, when=not_exact)) -> None: ...
+
+    found = accesses(step_graph(keep, resources=Resources({EXACT: exact})))
+    assert found["keep"] == (([], []) if exact else (["tally"], ["tally"]))
+
+
+@pytest.mark.parametrize("exact", [True, False])
 def test_when_decides_from_resources_whether_a_state_is_asked_for(exact: bool) -> None:
     @node
     def may_look(tally: list[int] | None = optional_state(TALLY, when=not_exact)) -> None: ...

@@ -153,7 +153,9 @@ def test_a_layer_whose_weight_is_read_without_it_is_refused(base: Path, tmp_path
 def test_attention_of_other_forms_is_adapted(family: str, tmp_path: Path) -> None:
     from tests.models.families import built, tiny_config
 
-    built(tiny_config(family), torch.float32).save_pretrained(tmp_path / "base")
+    config = tiny_config(family)
+    assert config is not None
+    built(config, torch.float32).save_pretrained(tmp_path / "base")
     load: Any = AutoModelForCausalLM.from_pretrained
     model = load(tmp_path / "base", dtype=torch.float64, attn_implementation="eager")
     targets = ("kv_b_proj", "o_proj", "down_proj") if family == "deepseek_v3" else ("k_proj",)

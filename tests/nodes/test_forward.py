@@ -21,8 +21,9 @@ class Target:
         self.batch: Any = None
 
     def forward(
-        self, ids: Tensor, batch: Any, lines: Tensor, arrived: None
+        self, ids: Tensor, batch: Any, lines: Tensor, arrived: None, **more: None
     ) -> tuple[Tensor, Tensor]:
+        assert more == {"adapters": None, "states": None}
         self.batch = batch
         each = torch.stack([ids, batch.positions], dim=1)
         return each[lines], -each

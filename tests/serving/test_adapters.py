@@ -83,7 +83,10 @@ def asked() -> list[tuple[list[int], str | None]]:
 def answers(base: Path, folders: dict[str, Path]) -> list[tuple[int, ...]]:
     load: Any = AutoModelForCausalLM.from_pretrained
     plain = load(base, dtype=torch.float64, attn_implementation="eager")
-    models = {None: plain, **{name: merged(base, each) for name, each in folders.items()}}
+    models: dict[str | None, Any] = {
+        None: plain,
+        **{name: merged(base, each) for name, each in folders.items()},
+    }
     found = []
     for prompt, name in asked():
         ids = torch.tensor([prompt])

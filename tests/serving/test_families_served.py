@@ -43,7 +43,7 @@ def sampled(always: str, *others: str) -> list[Any]:
     return [always, *(pytest.param(each, marks=pytest.mark.nightly) for each in others)]
 
 
-GRAMMAR = {"structured_outputs": {"regex": "[a-d]{3,9}( [0-9]{1,6}){2}"}}
+GRAMMAR: dict[str, Any] = {"structured_outputs": {"regex": "[a-d]{3,9}( [0-9]{1,6}){2}"}}
 
 
 @dataclass(frozen=True)

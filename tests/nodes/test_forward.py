@@ -31,7 +31,7 @@ class Target:
 
 def passed(inputs: Any) -> tuple[Any, Any, Any, Target]:
     target: Any = Target()
-    return *forward(inputs=inputs, kv=CACHE, target=target), target
+    return *forward(inputs=inputs, kv=CACHE, target=target, states=None), target
 
 
 def test_without_inputs_there_is_no_pass() -> None:

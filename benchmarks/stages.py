@@ -69,13 +69,14 @@ def rank_main(rank: int, store: str, load: Load, answer: Any) -> None:
     import torch.distributed as dist
     from torch._C._distributed_c10d import FileStore
 
+    from stepweave.distributed.communicators import Communicators
     from stepweave.distributed.stage_links import StageLinks
 
     torch.set_num_threads(1)
     shared: Any = FileStore(store, STAGES)
     dist.init_process_group("gloo", store=shared, rank=rank, world_size=STAGES)
     group: Any = Ranks(rank, STAGES)
-    links = StageLinks(group)
+    links = StageLinks(group, Communicators())
     took: dict[str, float] = {}
     periods: dict[int, list[float]] = {groups: [] for groups in GROUPS}
     for groups in GROUPS:

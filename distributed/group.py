@@ -36,8 +36,8 @@ RELEASED_S = 1.0
 """How long a process that ends waits for a thread to come out of a collective: the connections of
 the ranks that are gone are closed by then."""
 
-LEAVE_S = 2.0
-"""How long a rank that has left in order may be away while others still run."""
+LEAVE_S = 10.0
+"""How long a rank waits for one that has left in order: what that one owed, it has sent before."""
 
 
 class Group:
@@ -61,7 +61,8 @@ class Group:
         self.ranks = ranks
         self.failure: GroupEnded | None = None
         self.step: int | None = None  # at which this rank is, for whoever is told of its end
-        self._waits: list[str] = []  # what this rank does that another has to do with it
+        # What this rank does that another has to do with it, and since when.
+        self._waits: dict[object, tuple[str, float]] = {}
         self._abandon = abandon
         self._processes = dict(processes or {})
         self._hanging: list[Neighbour] = []
@@ -145,13 +146,14 @@ class Group:
     @contextmanager
     def meeting(self, what: str) -> Iterator[None]:
         """In the block this rank does what another has to do with it: whoever is told of an end
-        that comes meanwhile is told that, too. By any thread.
+        that comes meanwhile is told that, too. By any thread; it may be left by another.
         """
-        self._waits.append(what)
+        this = object()
+        self._waits[this] = (what, monotonic())
         try:
             yield
         finally:
-            self._waits.remove(what)
+            del self._waits[this]
 
     def _receive(self, rank: int, message: Message) -> None:
         receiver = self._receivers.get(message["kind"])
@@ -164,9 +166,11 @@ class Group:
             self.end(f"rank {rank} sent a wrong message {message['kind']!r}: {error!r:.200}")
 
     def _tick(self) -> None:
-        now = monotonic()
-        if late := [rank for rank, since in self._left.items() if now - since > LEAVE_S]:
-            self.end(f"rank {late[0]} has left")
+        # One that has left is no failure for whoever can do without it.
+        begun = [since for _, since in self._waits.copy().values()]
+        for rank, left in self._left.items():
+            if begun and monotonic() - max(left, min(begun)) > LEAVE_S:
+                self.end(f"rank {rank} has left")
         for look in self._ticks:
             look()
 
@@ -213,7 +217,8 @@ class Group:
         if silent and rank in self._processes:
             self._hanging.append(Neighbour(self._processes[rank]))
         at = "" if self.step is None else f"; rank {self.rank} was at step {self.step}"
-        waits = "".join(f", {what}" for what in dict.fromkeys(self._waits)) if at else ""
+        doing = dict.fromkeys(what for what, _ in self._waits.copy().values())
+        waits = "".join(f", {what}" for what in doing) if at else ""
         self.end(f"rank {rank} is gone: {why}{at}{waits}", gone=rank)
 
     def _deaf(self, why: str) -> None:

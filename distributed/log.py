@@ -53,12 +53,13 @@ class Log:
         """
         group, found = self._group, None
         group.step = step
-        while found is None:
-            group.check()
-            try:
-                found = self._entries.get(timeout=AWAKE_S)
-            except queue.Empty:
-                continue
+        with group.meeting("reading the log of rank 0"):
+            while found is None:
+                group.check()
+                try:
+                    found = self._entries.get(timeout=AWAKE_S)
+                except queue.Empty:
+                    continue
         for at, op, digest in found["notes"]:
             self._theirs[op].append((int(at), str(digest)))
             self._compare(op)

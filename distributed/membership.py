@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..requests.inbox import Inbox
+from .communicators import Communicators, destroy_released
 from .group import Group
 from .inbox import LoggedInbox, ReplayedInbox
 from .log import Log
@@ -31,6 +32,7 @@ class Membership:
         self.tasks = Tasks(group)
         self.log = Log(group)
         self._replay: tuple[Remake, Ended] | None = None  # on other ranks than 0
+        self.communicators = Communicators()
         self._agreements: list[Agreement] = []
 
     # -- for the request table -------------------------------------------------------------
@@ -79,11 +81,9 @@ class Membership:
 
         Every rank has to ask for them in the same order.
         """
-        import torch.distributed as dist
-
         from .agreement import Agreement
 
-        made = Agreement(self.group, dist.new_group())
+        made = Agreement(self.group, self.communicators.new())
         self._agreements.append(made)
         return made
 
@@ -120,6 +120,20 @@ class Membership:
                     f"the plan of rank {rank} is not the part of it in the plan that is proved for "
                     f"all ranks, which has the digest {part[:15]}; it runs one of {found:015x}"
                 )
+
+    # -- for the engine's life -------------------------------------------------------------
+
+    def all_have_met(self) -> None:
+        """Every rank is known to make this engine, so all have closed those that they had before:
+        what these left behind is closed.
+        """
+        destroy_released()
+
+    def close(self) -> None:
+        """Leave the group in order."""
+        if self.group.failure is None:  # or somebody may still wait inside a collective
+            self.communicators.release()
+        self.group.close()
 
 
 def _number(digest: str) -> int:

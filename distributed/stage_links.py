@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..models.stage import Stage
+from .communicators import Communicators
 from .errors import MessageFailed
 from .group import Group
 
@@ -40,13 +41,13 @@ class StageLinks:
     The number of a rank is that of its stage.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, communicators: Communicators) -> None:
         self._group = group
         self.stage = Stage(group.rank, group.size)
         self._pairs: list[ProcessGroup] = [
-            dist.new_group([index, index + 1]) for index in range(group.size - 1)
+            communicators.new([index, index + 1]) for index in range(group.size - 1)
         ]
-        self._all: ProcessGroup = dist.new_group()
+        self._all: ProcessGroup = communicators.new()
 
     def send(self, step: int, departing: Tensor) -> None:
         """Send `departing[T, F]` to the next stage. Raises `MessageFailed`."""

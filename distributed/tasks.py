@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from typing import Any
@@ -53,6 +54,9 @@ class Tasks:
         with self._lock:
             self._waiting[number] = everywhere
         self._group.send({"kind": "task", "number": number, "task": dict(task)})
+        waits = ExitStack()
+        waits.enter_context(self._group.meeting("having a task done on every rank"))
+        everywhere.future.add_done_callback(lambda future: waits.close())
 
         def done(future: Future[str]) -> None:
             error = future.exception()

@@ -49,7 +49,7 @@ class Verdicts:
             self._add(0, number, (what, said))
         else:
             group.send({"kind": "failed", "number": number, "what": what, "said": said})
-        with self._changed:
+        with group.meeting("settling a failure"), self._changed:
             # Rank 0 judges in time, and a rank 0 that does not live is noticed by its silence.
             self._changed.wait_for(lambda: self._agreed >= number or group.failure is not None)
         group.check()

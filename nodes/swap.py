@@ -86,4 +86,5 @@ KIND = NodeKind(
     device=(swap,),
     stream="swapping",
     options=SwapOptions,
+    stages="all",  # each has its own layers of every block
 )

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from ..requests.limits import Limits
+from ..serving.alike import Likeness
 from .errors import ReplicaLost
 from .routing import Router, blocks_of
 from .watch import watched
@@ -19,13 +20,13 @@ from .work import Message, Work
 class About:
     """What all replicas of a fleet have in common.
 
-    `digest` is that of their plan, `pipeline` that of all that their pipeline says, and `sampling`
-    what the model's authors advise for requests that do not say how tokens are drawn.
+    `digest` is that of their plan, `pipeline` what theirs is compared by, and `sampling` what the
+    model's authors advise for requests that do not say how tokens are drawn.
     """
 
     limits: Limits
     digest: str
-    pipeline: str
+    pipeline: Likeness
     sampling: Mapping[str, Any]
 
     def to_json(self) -> Message:
@@ -33,16 +34,15 @@ class About:
         return {
             "limits": asdict(self.limits),
             "digest": self.digest,
-            "pipeline": self.pipeline,
+            "pipeline": self.pipeline.to_json(),
             "sampling": dict(self.sampling),
         }
 
     @classmethod
     def of(cls, told: Message) -> About:
         """From what travelled."""
-        return cls(
-            Limits(**told["limits"]), told["digest"], told.get("pipeline", ""), told["sampling"]
-        )
+        pipeline = Likeness.read(told["pipeline"])
+        return cls(Limits(**told["limits"]), told["digest"], pipeline, told["sampling"])
 
 
 class Fleet(Protocol):

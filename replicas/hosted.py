@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from ..distributed.log import digest_of
+from ..serving.alike import Likeness
 from .fleet import About
 from .watch import beating
 from .work import BEAT, REFUSALS, TAKEN, Message, Work, ended, refused, settled
 
 if TYPE_CHECKING:
-    from ..configs.schema import PipelineConfig
     from ..serving.async_llm import AsyncLLM
 
 
@@ -39,9 +38,4 @@ async def generated(llm: AsyncLLM, told: Message) -> AsyncGenerator[Message]:
 def about(llm: AsyncLLM) -> About:
     """What a front needs to know of the engine."""
     sampling = llm.engine.model.sampling_defaults
-    return About(llm.engine.limits, llm.plan.digest, digest_of_pipeline(llm.config), sampling)
-
-
-def digest_of_pipeline(config: PipelineConfig) -> str:
-    """By which a front knows whether replicas run its pipeline."""
-    return digest_of(config.model_dump_json())
+    return About(llm.engine.limits, llm.plan.digest, Likeness.of(llm.config), sampling)

@@ -22,10 +22,11 @@ from ..graph.errors import shortly
 from ..models.tokenizer import load_tokenizer
 from ..nodes.values import GROUP
 from ..server.logs import SERVER
+from ..serving.alike import Likeness
 from .errors import RayUnavailable, ReplicaLost
 from .fleet import About
 from .gang import Gang
-from .hosted import about, digest_of_pipeline, generated
+from .hosted import about, generated
 from .live import ROUTERS, Routes
 from .prefix_router import ATTEMPT, PrefixRouter
 from .room import lack_of_room
@@ -135,10 +136,10 @@ class RayFleet:
             found = About.of(self._handle.about.remote().result(timeout_s=ANSWER_S))
         except TimeoutError:
             return None
-        if found.pipeline != digest_of_pipeline(self._config):
+        if (other := Likeness.of(self._config).difference(found.pipeline)) is not None:
             raise RayUnavailable(
-                f"the replicas {self._app!r} on this cluster run another pipeline: give the same "
-                "one, with the same settings, or others a name with --fleet"
+                f"the replicas {self._app!r} on this cluster run {other}: give the same pipeline, "
+                "with the same settings and models, or name others with --fleet"
             )
         return found
 

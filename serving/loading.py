@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,7 @@ def _loaded_as_rank(config: PipelineConfig) -> Engine:
     group = join(parallel.ranks, config.device, silence_s=parallel.silence_s)
     try:
         group.require_same("pipeline", digest_of_rest(config))
+        group.all_have_met()
         here = all(group.gathered(models_are_here(config)))
         if here:  # before they meet in what a model computes, if they can
             _require_same_models(config, group)
@@ -112,12 +114,13 @@ def _built(
     loading = Loading(chosen.dtype, chosen.invariant, chosen.compile, chosen.merge)
     of_target = replace(loading, compile="off") if chosen.adapters else loading
     links = None if group is None or parallel.pipeline == 1 else _between_stages(group)
-    model = of_target.causal_lm(
-        chosen.name,
-        device,
-        shards=parallel.tensor,
-        stage=None if links is None else links.stage,
-    )
+    with nullcontext() if group is None else group.communicators.of_a_library():
+        model = of_target.causal_lm(
+            chosen.name,
+            device,
+            shards=parallel.tensor,
+            stage=None if links is None else links.stage,
+        )
     if chosen.adapters:
         adapt(model, chosen.adapters)
     meeting: dict[Resource[Any], object] = {GROUP: group}
@@ -157,7 +160,7 @@ def _built(
 def _between_stages(group: Membership) -> StageLinks:
     from ..distributed.stage_links import StageLinks
 
-    return StageLinks(group.group)
+    return StageLinks(group.group, group.communicators)
 
 
 def _least(number: int, group: Membership | None) -> int:

@@ -12,7 +12,7 @@ from ..graph.answers.placement import Where, best_placed
 from ..graph.parameters import Resources
 from ..graph.plan import Plan
 from ..graph.planner.compile import compile_plan
-from ..graph.planner.projection import project, together
+from ..graph.planner.projection import parts, together
 from ..graph.planner.uniform import check_uniform
 from ..graph.ranks import declared_name
 from ..graph.step_graph import StepGraph
@@ -94,7 +94,7 @@ def compiled(config: PipelineConfig, resources: Resources | None = None) -> Plan
     """
     whole = placed(config, step_graph(config, resources), config.costs)
     own = _stage_of(resources)
-    return whole if own is None else project(whole, own.index)
+    return whole if own is None else parts(whole)[own.index]
 
 
 def proved_digests(config: PipelineConfig) -> list[str]:
@@ -104,10 +104,10 @@ def proved_digests(config: PipelineConfig) -> list[str]:
     `UnsoundPlan`.
     """
     whole = compiled(config)
-    parts = [project(whole, rank) for rank in whole.graph.ranks]
-    if parts:
-        verify(together(whole, parts))
-    return [part.digest for part in parts]
+    found = parts(whole)
+    if found:
+        verify(together(whole, found))
+    return [part.digest for part in found]
 
 
 def placed(

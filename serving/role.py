@@ -160,7 +160,7 @@ class InGroup:
             thread.join(LOOKING_S)
 
     def leave(self) -> None:
-        self._group.group.close()
+        self._group.close()
 
 
 def role_of(group: Membership | None, intake: Intake) -> Alone | InGroup:

@@ -39,6 +39,30 @@ def project(plan: Plan, rank: int) -> Plan:
     return plan_for(graph, actors, costs, slots)
 
 
+def parts(plan: Plan) -> list[Plan]:
+    """What each rank does of a plan, in their order, by `project`.
+
+    All ranks hand out keys alike, so one of them changes hands when it may on every rank: after the
+    longest of their leases. Raises nothing.
+    """
+    own = [project(plan, rank) for rank in plan.graph.ranks]
+    longest: dict[tuple[str | None, str, str], int] = {}
+    for part in own:
+        for lease in part.leases:
+            move = (part.graph.states[lease.state].keys, lease.source, lease.target)
+            longest[move] = max(lease.steps, longest.get(move, lease.steps))
+
+    def alike(part: Plan) -> Plan:
+        leases = (
+            replace(lease, steps=longest[state.keys, lease.source, lease.target])
+            for lease in part.leases
+            for state in [part.graph.states[lease.state]]
+        )
+        return replace(part, leases=tuple(leases))
+
+    return [alike(part) for part in own]
+
+
 def together(plan: Plan, parts: Sequence[Plan]) -> Plan:
     """The plan as it runs where each rank runs its part: with the waits of the parts.
 

@@ -12,15 +12,24 @@ from typing import Any
 from stepweave import LLM
 from stepweave.requests.request import RequestOutput
 
-DRAFTERS: Mapping[str, dict[str, Any] | None] = {
-    "none": None,
+DRAFTERS: Mapping[str, dict[str, Any]] = {
+    "none": {},
     "draft_model": {"kind": "draft_model", "after": "sample", "tokens": 3},
     "eagle": {"kind": "eagle", "after": "sample", "tokens": 3},
     "eagle3": {"kind": "eagle3", "after": "sample", "tokens": 3},
     "ngram": {"kind": "ngram", "after": "sample", "tokens": 2},
 }
+IN_PAIRS: Mapping[str, dict[str, Any]] = {
+    "mtp": {"kind": "mtp", "after": "sample", "tokens": 3, "model": "embedded-mtp"},
+    "medusa": {"kind": "medusa", "after": "sample", "tokens": 3, "model": "embedded-medusa"},
+    "suffix": {"kind": "suffix", "after": "sample", "tokens": 3, "actor": "suffix"},
+    "forced": {"kind": "ngram", "after": "sample", "tokens": 4},  # and what a grammar forces
+}
+"""Drafters that meet every grammar, traffic and depth, but not every combination of these."""
+
 GRAMMARS = ("none", "schema", "mixed")
 TRAFFIC = ("at once", "jittered", "cancelled", "preempted", "prefixes")
+WITH_SWAP = (*TRAFFIC, "swapped")
 DEPTHS = (1, 2, 3)
 
 SCHEMA = {
@@ -53,11 +62,12 @@ class Case:
 
     @property
     def pipeline(self) -> str:
-        return "async" if self.grammar == "none" else "async_grammar"
+        masked = self.grammar != "none" or self.drafter == "forced"
+        return "async_grammar" if masked else "async"
 
     def overrides(self, ranks: int) -> dict[str, Any]:
         """What the pipeline's file is to say."""
-        blocks = 24 if self.traffic == "preempted" else 256
+        blocks = 24 if self.traffic in ("preempted", "swapped") else 256
         found: dict[str, Any] = {
             "model": {"dtype": "float64", "invariant": False, "parallel": {self.divided: ranks}},
             "scheduler": {
@@ -72,8 +82,17 @@ class Case:
         }
         if self.divided == "pipeline" and ranks > 1:
             found["policies"] = {"scheduling": {"kind": "groups", "groups": self.depth}}
-        if DRAFTERS[self.drafter] is not None:
-            found["nodes"] = {"draft": DRAFTERS[self.drafter]}
+        if self.drafter == "suffix":
+            found["actors"] = ["driver", "suffix"]
+        return found | {"nodes": self._nodes()}
+
+    def _nodes(self) -> dict[str, Any]:
+        """Those beside the nodes of the pipeline."""
+        found = {"draft": {**DRAFTERS, **IN_PAIRS}[self.drafter]} if self.drafter != "none" else {}
+        if self.drafter == "forced":
+            found["jump_forward"] = {"after": "bitmask"}
+        if self.traffic == "swapped":
+            found["swap"] = {"after": "schedule", "blocks": 16}
         return found
 
     def requests(self) -> tuple[list[Any], list[dict[str, Any]]]:
@@ -167,10 +186,16 @@ def _telling(ended: threading.Semaphore) -> Any:
     return tell
 
 
-def drawn(count: int, seed: int, divided: str = "tensor") -> Iterator[Case]:
+def drawn(
+    count: int,
+    seed: int,
+    divided: str = "tensor",
+    drafters: Sequence[str] = tuple(DRAFTERS),
+    traffic: Sequence[str] = TRAFFIC,
+) -> Iterator[Case]:
     """So many cases, in which every choice comes up as often as there is room for."""
     rnd = random.Random(seed)
-    columns: list[list[Any]] = [list(DRAFTERS), list(GRAMMARS), list(TRAFFIC), list(DEPTHS)]
+    columns: list[Sequence[Any]] = [drafters, GRAMMARS, traffic, DEPTHS]
     decks: list[list[Any]] = [[] for _ in columns]
     for number in range(count):
         chosen = []
@@ -178,6 +203,6 @@ def drawn(count: int, seed: int, divided: str = "tensor") -> Iterator[Case]:
             if not deck:
                 deck += rnd.sample(column, len(column))
             chosen.append(deck.pop())
-        drafter, grammar, traffic, depth = chosen
+        drafter, grammar, arrives, depth = chosen
         executor = rnd.choice(("threads", "serial"))
-        yield Case(drafter, grammar, traffic, depth, executor, seed + number, divided)
+        yield Case(drafter, grammar, arrives, depth, executor, seed + number, divided)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from stepweave import LLM
@@ -25,6 +27,14 @@ def told(output: RequestOutput) -> list[Any]:
     return [list(output.token_ids), output.finish_reason, output.drafted, output.accepted]
 
 
+def together(cases: Sequence[Case]) -> Iterator[tuple[list[Any], int]]:
+    """What each case comes to on two ranks, and the open files that are left when it is closed."""
+    for case in cases:
+        served = outputs(case, 2)
+        gc.collect()
+        yield served, len([*Path("/proc/self/fd").iterdir()])
+
+
 def found(out: str, job: Mapping[str, Any]) -> dict[str, Any]:
     """Each case on one rank, by rank 0 alone, and on two; then a mutant, which ends the group."""
     leads = os.environ["RANK"] == "0"
@@ -33,10 +43,12 @@ def found(out: str, job: Mapping[str, Any]) -> dict[str, Any]:
     needed = [name for name in sys.modules if name.startswith("stepweave.distributed.")]
     from tests.distributed import families, serving  # not before: they know of ranks
 
+    served = [*together(cases)]
     return {
         "alone": alone,
         "needed alone": needed,
-        "together": [outputs(case, 2) for case in cases],
+        "together": [each for each, _ in served],
+        "files": [files for _, files in served],
         "families": families.found(out, job.get("families", ())),
         "service": serving.served() if job.get("service") else None,
         "mutant": serving.broken(job["mutant"]) if "mutant" in job else None,

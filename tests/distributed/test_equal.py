@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.distributed.cases import DEPTHS, DRAFTERS, GRAMMARS, TRAFFIC, Case, drawn
+from tests.distributed.cases import (
+    DEPTHS,
+    DRAFTERS,
+    GRAMMARS,
+    IN_PAIRS,
+    TRAFFIC,
+    WITH_SWAP,
+    Case,
+    drawn,
+)
 from tests.distributed.families import DIVIDED, REFUSED
 from tests.distributed.launched import environment, ranks, started, written
 
@@ -19,6 +28,8 @@ STAGES = [
     *drawn(5, seed=2, divided="pipeline"),
     # What a drafter's cache asks of the prefixes that are reused, only the last stage has.
     Case("eagle3", "none", "prefixes", 2, "threads", 6, "pipeline"),
+    # Every stage copies its own layers of a block to the host.
+    Case("mtp", "none", "swapped", 3, "threads", 8, "pipeline"),
 ]
 FAMILIES = [*random.Random(1).sample(DIVIDED, 2), "gpt_oss"]
 
@@ -30,6 +41,20 @@ def require_equal(cases: Sequence[Case], found: Sequence[Any]) -> None:
         assert together == alone, case
         tokens = sum(len(each[0]) for each in together)
         assert tokens >= 20, f"{case}: too few tokens to tell anything"
+
+
+def require_closed(cases: Sequence[Case], found: Sequence[Any]) -> None:
+    """No engine leaves more open files than the first that was divided as it is: a few of its own,
+    which are closed when the ranks meet for the next.
+    """
+    for rank in found:
+        for divided in {case.divided for case in cases}:
+            files = [
+                count
+                for case, count in zip(cases, rank["files"], strict=True)
+                if case.divided == divided
+            ]
+            assert max(files) <= files[0], (divided, files)
 
 
 def require_families(asked: Sequence[str], found: Sequence[Any]) -> None:
@@ -74,6 +99,7 @@ def test_pipelines_and_families_are_equal_on_two_ranks_until_their_logits_differ
     found = written(tmp_path)
     assert None not in found, launched.stdout[-4000:] + launched.stderr[-8000:]
     require_equal(cases, found)
+    require_closed(cases, found)
     require_families(FAMILIES, found)
     said = "step 5: op 'advance of commit' came to something else on rank 1 than on rank 0"
     require_served(found[0]["service"])
@@ -88,8 +114,8 @@ def test_pipelines_and_families_are_equal_on_two_ranks_until_their_logits_differ
 
 @pytest.mark.parametrize("sample", [SAMPLE, STAGES], ids=["tensor", "pipeline"])
 def test_the_sample_has_every_drafter_and_every_kind_of_traffic(sample: list[Case]) -> None:
-    assert {case.drafter for case in sample} == set(DRAFTERS)
-    assert {case.traffic for case in sample} == set(TRAFFIC)
+    assert {case.drafter for case in sample} >= set(DRAFTERS)
+    assert {case.traffic for case in sample} >= set(TRAFFIC)
     assert {case.grammar for case in sample} == set(GRAMMARS)
     assert {case.depth for case in sample} == set(DEPTHS)
 
@@ -105,6 +131,16 @@ def test_every_pipeline_is_equal_on_two_ranks(
         Case(drafter, grammar, traffic, depth, "threads", seed, divided)
         for seed, (traffic, depth) in enumerate((t, d) for t in TRAFFIC for d in DEPTHS)
     ]
+    require_equal(every, ranks("equal.py", tmp_path, job(cases=every)))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("divided", ["tensor", "pipeline"])
+@pytest.mark.parametrize("drafter", IN_PAIRS)
+def test_other_drafters_are_equal_on_two_ranks_in_pairs(
+    drafter: str, divided: str, tmp_path: Path
+) -> None:
+    every = [*drawn(len(WITH_SWAP), 11, divided, [drafter], WITH_SWAP)]
     require_equal(every, ranks("equal.py", tmp_path, job(cases=every)))
 
 
@@ -169,11 +205,11 @@ def test_the_command_starts_its_stages_and_prints_what_one_rank_prints() -> None
 
 
 @pytest.mark.nightly
-def test_the_cost_of_agreeing_is_measured_on_both_ranks() -> None:
+def test_the_cost_of_agreeing_is_measured_on_both_ranks(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "2", "-m", "benchmarks.agreement"]
     done = subprocess.run(
-        [*command, "--tokens", "4", "--layers", "2"],
+        [*command, "--tokens", "4", "--layers", "2", "--json", f"{tmp_path / 'found.json'}"],
         env=environment(),
         capture_output=True,
         text=True,
@@ -186,3 +222,5 @@ def test_the_cost_of_agreeing_is_measured_on_both_ranks() -> None:
         assert each["steps"] >= 4
         assert 0 < each["share"] < 1
         assert each["agreement_us"] + each["log_us"] < each["step_us"]
+    saved = json.loads((tmp_path / "found.json").read_text())["ranks"]
+    assert saved == sorted(found, key=lambda each: int(each["rank"]))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from stepweave.distributed import group as group_module
 from stepweave.distributed.errors import GroupEnded, NoRanks
 from stepweave.distributed.frames import BEAT, BadFrame, Frames, framed
 from stepweave.distributed.group import Group
@@ -170,6 +171,21 @@ def test_a_rank_that_has_left_in_order_is_no_failure_until_it_is_needed() -> Non
         assert made[0].failure is None
         with pytest.raises(GroupEnded, match="rank 1 has left"):
             made[0].send({"kind": "end", "why": ""})
+
+
+def test_a_rank_that_has_left_ends_the_group_of_one_that_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_module, "LEAVE_S", 0.0)
+    with groups() as made:
+        made[1].close()
+        while not made[0]._left:
+            made[0]._links._thread.join(0.01)
+        for _ in range(3):  # however long that takes
+            made[0]._tick()
+        assert made[0].failure is None
+        with made[0].meeting("receiving from rank 1"):
+            assert "rank 1 has left" in ended(made[0])
 
 
 @pytest.mark.parametrize(

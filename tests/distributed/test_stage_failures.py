@@ -27,9 +27,6 @@ class Library:
     def __init__(self) -> None:
         self.sent: list[torch.Tensor] = []
 
-    def new_group(self, members: object = None) -> None:
-        return None
-
     def send(self, what: torch.Tensor, dst: int, group: object) -> None:
         self.sent.append(what.clone())
 
@@ -51,7 +48,8 @@ def links(monkeypatch: pytest.MonkeyPatch) -> list[StageLinks]:
     monkeypatch.setattr(stage_links, "dist", Library())
     alike = {"size": 2, "check": lambda: None, "meeting": nullcontext}
     groups: list[Any] = [SimpleNamespace(rank=rank, **alike) for rank in (0, 1)]
-    return [StageLinks(group) for group in groups]
+    none: Any = SimpleNamespace(new=lambda ranks=None: None)
+    return [StageLinks(group, none) for group in groups]
 
 
 def receive(links: StageLinks, step: int, rows: int = 2) -> torch.Tensor:

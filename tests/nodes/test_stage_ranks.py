@@ -11,8 +11,11 @@ from stepweave.configs.schema import PipelineConfig
 from stepweave.configs.stages import for_stages
 from stepweave.graph.errors import UnsoundPlan
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.leases import pool_leases
+from stepweave.graph.planner.projection import parts, project, together
 from stepweave.graph.verifier.verify import verify
 from stepweave.nodes.stage_ranks import costs_of_stages, model_ops
+from stepweave.nodes.values import BLOCKS, HOST_BLOCKS
 from stepweave.serving.pipeline import compiled, placed, step_graph
 from stepweave.timelines.simulated import simulate
 
@@ -80,6 +83,20 @@ def test_a_plan_without_the_message_between_stages_is_refused() -> None:
     for each in lost:
         with pytest.raises(UnsoundPlan, match=r"arrived|hidden"):
             verify(each)
+
+
+def test_all_stages_hand_keys_on_after_as_many_steps() -> None:
+    """Or one of them would schedule a row that another has no blocks for."""
+    plan = compiled(in_stages(3, 2, "async_swap"))
+    own = [pool_leases(project(plan, rank), BLOCKS) for rank in plan.graph.ranks]
+    assert own[0] != own[1] != own[2], "there is something to make alike"
+    running = parts(plan)
+    verify(together(plan, running))
+    for part in running:
+        verify(part)
+    alike = [[pool_leases(part, keys) for part in running] for keys in (BLOCKS, HOST_BLOCKS)]
+    assert all(each == stages[0] for stages in alike for each in stages)
+    assert alike[0][0] == {move: max(each[move] for each in own) for move in own[0]}
 
 
 def test_what_is_said_of_the_model_is_divided_and_what_is_said_of_a_rank_is_not() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +16,18 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of Ray's own modules, while they are imported
     pytest.importorskip("ray.serve")
 
+from stepweave.configs.load import load_config
+from stepweave.configs.schema import PipelineConfig
+from stepweave.models.source import resolve
 from stepweave.replicas import on_ray
 from stepweave.replicas.errors import RayUnavailable
+from stepweave.replicas.fleet import About
 from stepweave.replicas.live import ROUTERS
 from stepweave.replicas.prefix_router import ATTEMPT, PrefixRouter
 from stepweave.replicas.work import Work
+from stepweave.requests.limits import Limits
 from stepweave.requests.params import SamplingParams
+from stepweave.serving.alike import Likeness
 
 
 def replica(name: str) -> Any:
@@ -102,3 +111,37 @@ def test_a_cluster_that_does_not_come_up_is_told_in_a_sentence(
     monkeypatch.setattr("ray.init", too_slow)
     with pytest.raises(RayUnavailable, match=r"cannot start on this machine .*timed out during"):
         on_ray._join_or_start_cluster(1)
+
+
+def replicas_of(config: PipelineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is a cluster, on which replicas `chat` run this pipeline."""
+    about = About(Limits(4, 64, 16, 8, 128, 3, 9), "abc", Likeness.of(config), {})
+    answer = SimpleNamespace(result=lambda timeout_s: json.loads(json.dumps(about.to_json())))
+    handle = SimpleNamespace(
+        about=SimpleNamespace(remote=lambda: answer),
+        options=lambda stream: SimpleNamespace(generate=None),
+    )
+    there = SimpleNamespace(applications={"chat": None})
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.serve.start", lambda **given: None)
+    monkeypatch.setattr("ray.serve.status", lambda: there)
+    monkeypatch.setattr("ray.serve.get_app_handle", lambda name: handle)
+
+
+def test_a_front_takes_replicas_whose_model_lies_elsewhere_and_no_other_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pipeline(folder: str, **changes: Any) -> PipelineConfig:
+        shutil.copytree(resolve("embedded-draft"), tmp_path / folder, dirs_exist_ok=True)
+        found = load_config("async", {"model.name": f"{tmp_path / folder}", **changes})
+        assert isinstance(found, PipelineConfig)
+        return found
+
+    replicas_of(pipeline("there"), monkeypatch)
+    on_ray.RayFleet.of_another(pipeline("here"), "chat").close()
+    with pytest.raises(RayUnavailable, match="'chat' on this cluster run another pipeline: give"):
+        on_ray.RayFleet.of_another(pipeline("here", depth=3), "chat")
+    config = pipeline("here")
+    (tmp_path / "here" / "generation_config.json").write_text("{}")
+    with pytest.raises(RayUnavailable, match=r"run another model \(model\.name\): give"):
+        on_ray.RayFleet.of_another(config, "chat")

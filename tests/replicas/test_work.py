@@ -28,6 +28,7 @@ from stepweave.requests.limits import Limits
 from stepweave.requests.moments import RequestTimings
 from stepweave.requests.params import RequestError, SamplingParams
 from stepweave.requests.request import RequestOutput, TokenLogprob
+from stepweave.serving.alike import Likeness, NamedModel
 from stepweave.serving.engine import EngineError
 from stepweave.structured.grammar import GrammarError
 
@@ -165,5 +166,6 @@ def test_what_a_front_knows_of_its_replicas_is_the_same() -> None:
         draft_tokens=3,
         max_queue=9,
     )
-    about = About(limits, "abc", "def", {"temperature": 0.5})
+    models = {"model.name": NamedModel("a/b", "abc"), "nodes.draft.model": NamedModel("c", None)}
+    about = About(limits, "abc", Likeness("def", models), {"temperature": 0.5})
     assert About.of(travelled(about.to_json())) == about

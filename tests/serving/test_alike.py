@@ -1,4 +1,4 @@
-"""Ranks have one pipeline: wherever the files of its models lie, and not with other weights."""
+"""Ranks and replicas have one pipeline wherever its models lie, and not with other weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ from stepweave.graph.errors import StepweaveError
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import ModelNotFound
 from stepweave.models.source import resolve
-from stepweave.serving.alike import digest_of_models, digest_of_rest
+from stepweave.serving.alike import (
+    Likeness,
+    digest_of_models,
+    digest_of_rest,
+    models_are_here,
+)
 from stepweave.serving.loading import load_engine
 from tests.distributed.pairs import at_once, groups
 
@@ -100,6 +105,53 @@ def test_what_else_a_pipeline_says_is_compared_but_for_its_prompts() -> None:
     assert digest_of_rest(pipeline("embedded", prompts=[{"prompt": "a fox"}])) == first
     assert digest_of_rest(pipeline("embedded", **{"scheduler.max_rows": 3})) != first
     assert digest_of_rest(pipeline("embedded", **{"nodes.draft.tokens": 2})) != first
+
+
+def with_a_module(model: Path | None) -> PipelineConfig:
+    found = load_config("async_mtp", {"nodes.draft.model": None if model is None else f"{model}"})
+    assert isinstance(found, PipelineConfig)
+    return found
+
+
+def test_a_key_that_may_be_left_open_names_a_model_where_it_is_not(tmp_path: Path) -> None:
+    here, there = (with_a_module(copied(tmp_path / name)) for name in ("a", "b"))
+    assert digests(here) == digests(there)
+    assert set(digest_of_models(here)) == {"model.name", "nodes.draft.model"}
+    in_the_target = with_a_module(None)
+    assert set(digest_of_models(in_the_target)) == {"model.name"}
+    assert models_are_here(in_the_target)
+    assert digest_of_rest(in_the_target) != digest_of_rest(here)
+
+
+def test_what_is_compared_of_two_pipelines_says_what_differs(tmp_path: Path) -> None:
+    a, b, nudged = (copied(tmp_path / name) for name in ("a", "b", "nudged"))
+    with_a_nudged_weight(nudged)
+    mine = Likeness.of(pipeline(a))
+    for other, difference in (
+        (pipeline(b), None),
+        (pipeline(a, **{"nodes.draft.model": f"{b}"}), None),
+        (pipeline(nudged), "another model (model.name)"),
+        (pipeline(a, **{"nodes.draft.model": f"{nudged}"}), "another model (nodes.draft.model)"),
+        (pipeline(b, depth=3), "another pipeline"),
+    ):
+        told = Likeness.read(json.loads(json.dumps(Likeness.of(other).to_json())))
+        assert mine.difference(told) == difference
+        assert told.difference(mine) == difference
+
+
+def test_a_model_of_which_one_side_has_no_weights_is_known_by_its_name(tmp_path: Path) -> None:
+    config = pipeline(copied(tmp_path / "a"), **{"nodes.draft.model": f"{tmp_path / 'away'}"})
+    without = Likeness.of(config)
+    assert without.models["nodes.draft.model"].contents is None
+    copied(tmp_path / "away")
+    assert Likeness.of(config).models["nodes.draft.model"].contents is not None
+    assert without.difference(Likeness.of(config)) is None
+    other = pipeline(tmp_path / "a", **{"nodes.draft.model": f"{copied(tmp_path / 'b')}"})
+    assert without.difference(Likeness.of(other)) == "another model (nodes.draft.model)"
+    for file in (tmp_path / "away").glob("*.safetensors"):
+        file.unlink()  # as where only its tokenizer was needed
+    assert not models_are_here(config)
+    assert Likeness.of(config) == without
 
 
 class Shown(Membership):

@@ -18,6 +18,7 @@ from tests.serving.matrix import (
     GRAMMARS,
     METHODS,
     SAMPLING,
+    SHORT_OF_BLOCKS,
     SITUATIONS,
     TREES,
     Cell,
@@ -44,7 +45,7 @@ def check(cell: Cell, stages: int) -> None:
         context=CONTEXT,
         **in_groups(cell.depth),
     )
-    if cell.situation == "preemption":
+    if cell.situation in SHORT_OF_BLOCKS:
         config = replace(config, num_blocks=just_admitted(requests, config.draft_tokens))
     short = 20 if cell.situation == "short drafter context" else None
 
@@ -55,7 +56,14 @@ def check(cell: Cell, stages: int) -> None:
 
     def serve(index: int) -> list[Any]:
         made = [
-            tiny_request(uid, each.prompt, each.params, context=CONTEXT, bad_words=each.bad_words)
+            tiny_request(
+                uid,
+                each.prompt,
+                each.params,
+                context=CONTEXT,
+                bad_words=each.bad_words,
+                dry_breakers=each.dry_breakers,
+            )
             for uid, each in enumerate(requests)
         ]
         table = engines[index].new_table()
@@ -77,6 +85,7 @@ SAMPLE = [
     (2, Cell(3, "eagle3", "mixed", "mixes", "preemption")),
     (3, Cell(4, "draft_model", "schema", "logprobs", "chunked prefill")),
     (2, Cell(2, "ngram", "mixed", "prompt logprobs", "prefix cache")),
+    (2, Cell(3, "mtp", "no grammar", "plain", "swap")),
 ]
 
 

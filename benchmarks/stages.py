@@ -14,10 +14,12 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from queue import Empty
 from statistics import median
 from time import perf_counter, sleep
 from typing import Any
@@ -39,6 +41,8 @@ from .paired import at_least_one, save
 STAGES = 2
 ROWS = 6
 GROUPS = (1, 2, 3)
+LOOK_S = 1.0
+"""How often whoever waits for the ranks looks whether one has failed."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,8 @@ class Ranks:
     def check(self) -> None:
         return None
 
-    def end(self, why: str) -> RuntimeError:
-        return RuntimeError(why)
+    def meeting(self, what: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 def rank_main(rank: int, store: str, load: Load, answer: Any) -> None:
@@ -75,8 +79,7 @@ def rank_main(rank: int, store: str, load: Load, answer: Any) -> None:
     torch.set_num_threads(1)
     shared: Any = FileStore(store, STAGES)
     dist.init_process_group("gloo", store=shared, rank=rank, world_size=STAGES)
-    group: Any = Ranks(rank, STAGES)
-    links = StageLinks(group, Communicators())
+    links = StageLinks(Ranks(rank, STAGES), Communicators())
     took: dict[str, float] = {}
     periods: dict[int, list[float]] = {groups: [] for groups in GROUPS}
     for groups in GROUPS:
@@ -167,7 +170,7 @@ def measured(load: Load) -> dict[str, Any]:
     """What both ranks came to, and what their plans predict."""
     context = get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        answer = context.SimpleQueue()
+        answer = context.Queue()
         store = str(Path(folder) / "store")
         ranks = [
             context.Process(target=rank_main, args=(rank, store, load, answer))
@@ -175,7 +178,7 @@ def measured(load: Load) -> dict[str, Any]:
         ]
         for each in ranks:
             each.start()
-        answers = [answer.get() for _ in ranks]
+        answers = list(_answers(answer, ranks))
         for each in ranks:
             each.join()
     took = {rank: ops for rank, ops, _ in answers}
@@ -191,6 +194,21 @@ def measured(load: Load) -> dict[str, Any]:
         }
     found["K = 1 over K = 2"] = min(periods[1]) / min(periods[2])
     return found
+
+
+def _answers(answer: Any, ranks: Sequence[Any]) -> Iterator[Any]:
+    """What the ranks came to. Raises `RuntimeError` where one of them has failed."""
+    for _ in ranks:
+        while True:
+            try:
+                yield answer.get(timeout=LOOK_S)
+                break
+            except Empty:
+                failed = [each.exitcode for each in ranks if each.exitcode]
+            if failed:
+                for each in ranks:
+                    each.kill()
+                raise RuntimeError(f"a rank has ended with status {failed[0]}: see what it said")
 
 
 def main() -> None:

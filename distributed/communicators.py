@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -29,10 +29,10 @@ class Communicators:
 
     def new(self, ranks: Sequence[int] | None = None) -> ProcessGroup:
         """One of these ranks, all by default; of a rank that is none of them, nothing to call."""
-        made: ProcessGroup = dist.new_group(None if ranks is None else [*ranks])
-        if made is not dist.GroupMember.NON_GROUP_MEMBER:
+        made: Any = dist.new_group(None if ranks is None else [*ranks])
+        if made != dist.GroupMember.NON_GROUP_MEMBER:
             self._made.append(made)
-        return made
+        return cast("ProcessGroup", made)
 
     @contextmanager
     def of_a_library(self) -> Iterator[None]:

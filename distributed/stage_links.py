@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,6 @@ from torch import Tensor
 from ..models.stage import Stage
 from .communicators import Communicators
 from .errors import MessageFailed
-from .group import Group
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -35,13 +34,35 @@ NOTHING = -1
 """In the place of the step until the whole message has come."""
 
 
+class Peers(Protocol):
+    """What these connections need of a `Group`."""
+
+    @property
+    def rank(self) -> int:
+        """That of this process."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        ...
+
+    def check(self) -> None:
+        """Raises `GroupEnded` where the group has ended."""
+        ...
+
+    def meeting(self, what: str) -> AbstractContextManager[None]:
+        """In the block this rank does what another has to do with it."""
+        ...
+
+
 class StageLinks:
     """The connections of the stage that this rank is. Every rank of the group has to make its own.
 
     The number of a rank is that of its stage.
     """
 
-    def __init__(self, group: Group, communicators: Communicators) -> None:
+    def __init__(self, group: Peers, communicators: Communicators) -> None:
         self._group = group
         self.stage = Stage(group.rank, group.size)
         self._pairs: list[ProcessGroup] = [

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,6 +34,18 @@ def test_a_period_is_predicted_from_what_each_rank_took() -> None:
     one, two = stages.predicted_us(1, costs), stages.predicted_us(2, costs)
     assert 9000 + 4000 + 500 + 300 + 200 < one < 16000, "all of it, one after another"
     assert two == pytest.approx(9050, rel=0.01), "the slower stage"
+
+
+def test_a_rank_that_fails_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "LOOK_S", 0.0)
+    killed: list[int] = []
+    ranks = [
+        SimpleNamespace(exitcode=status, kill=partial(killed.append, rank))
+        for rank, status in enumerate((None, 1))
+    ]
+    with pytest.raises(RuntimeError, match="a rank has ended with status 1"):
+        list(stages._answers(Queue(), ranks))
+    assert killed == [0, 1]
 
 
 @pytest.mark.nightly

@@ -20,6 +20,7 @@ from ..backends.executor_names import streams_behind
 from ..backends.registry import HOST, backend_of_name
 from ..graph.arguments import MAX_DISTANCE
 from ..graph.errors import GraphError
+from ..models.cache_dtype import CacheDType
 from ..nodes.bitmask import GrammarOptions
 from ..nodes.d2h_counts import KIND as COUNTS
 from ..nodes.draft_model import DraftModelOptions
@@ -97,6 +98,13 @@ class ModelConfig(Part):
         default="auto",
         description="Number format of weights and caches. auto: the checkpoint's; float32 for "
         "the embedded model, as in its published figures.",
+    )
+    kv_cache_dtype: CacheDType = Field(
+        default="auto",
+        description="Number format of the KV caches, also those of drafters and heads. auto: "
+        "`dtype`. int8, float8_e4m3: 8 bits, with a scale for each token and head; they take about "
+        "half the memory of 16 bits, and change the text a little. Attention computes in `dtype` "
+        "all the same.",
     )
     device: Device = Field(
         default="auto",

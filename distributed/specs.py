@@ -17,6 +17,7 @@ def spec_of(request: Request) -> dict[str, Any]:
         "prompt": request.prompt,
         "prompt_ids": list(request.prompt_ids),
         "params": params_of(request.params),
+        "fork_of": request.fork_of,
         "salt": request.cache_salt.hex(),
         "output_ids": list(request.output_ids),
     }

@@ -243,12 +243,17 @@ def attend_layer(
     by_token, k_new, v_new = (each[0].transpose(0, 1) for each in (query, key, value))
     if key.shape[2] > tokens:
         k_new, v_new = k_new[:tokens], v_new[:tokens]
-    if turn is not None:
+    scales = cache.scales[layer]
+    if turn is not None and scales[0] is None:
         places = (cache.keys[layer], cache.values[layer], paged.slots)
         by_token = operators.rotate_now(by_token, k_new, v_new, turn.angles, *places, turn.norms)
     elif by_operators:
+        if turn is not None:  # a scale is that of a turned key, so it is turned before
+            by_token, k_new, v_new = operators.turned_now(
+                by_token, k_new, v_new, turn.angles, turn.norms
+            )
         write = operators.write_cache if torch.compiler.is_compiling() else operators.write_now
-        write(cache.keys[layer], cache.values[layer], paged.slots, k_new, v_new)
+        write(cache.keys[layer], cache.values[layer], paged.slots, k_new, v_new, *scales)
     else:
         cache.write(layer, paged.slots, k_new, v_new)
 
@@ -316,7 +321,7 @@ def _attend_by_operators(
                 block_size=cache.block_size,
             ),
         )
-        return packed.attend(query, keys, values, rows, how)
+        return packed.attend(query, keys, values, rows, how, scales=cache.scales[layer])
     attend = operators.attend_paged if torch.compiler.is_compiling() else operators.attend_now
     out: Tensor = attend(
         query,
@@ -331,6 +336,7 @@ def _attend_by_operators(
         how.softcap,
         how.sinks,
         *_of_tree(paged, group),
+        *cache.scales[layer],
     )
     return out
 

@@ -22,6 +22,7 @@ from ..graph.errors import shortly
 from . import adapters as lora
 from . import attention, compiled, fusing, products, trial
 from .attention import AttentionBatch
+from .cache_dtype import CacheDType
 from .compiled import LEAST, Compile, CompiledLayers
 from .cutting import decoder_layers
 from .errors import CompileFailed, ModelError, NotInvariant, UnsupportedModel
@@ -341,7 +342,9 @@ class CausalLM:
         """Where weights, cache and inputs live."""
         return torch.device(self.hf.device)
 
-    def new_cache(self, num_blocks: int, block_size: int) -> PagedCache:
+    def new_cache(
+        self, num_blocks: int, block_size: int, cache_dtype: CacheDType = "auto"
+    ) -> PagedCache:
         """A zeroed cache of `num_blocks` blocks, scratch block 0 included."""
         return PagedCache(
             self.layer_shapes,
@@ -351,6 +354,7 @@ class CausalLM:
             self.device,
             lookback=self.sliding_window,
             first_layer=self.layers.start,
+            cache_dtype=cache_dtype,
         )
 
     def new_states(self, slots: int, versions: int) -> RowStates | None:

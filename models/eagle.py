@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from ..backends.kernels import takes
 from ..graph.errors import StepweaveError, shortly
 from .attention import AttentionBatch, InGraph, paged_attention
+from .cache_dtype import CacheDType
 from .causal_lm import CausalLM, DType
 from .compiled import LEAST, Compile, CompiledLayers
 from .eagle_checkpoint import build, read
@@ -185,7 +186,9 @@ class EagleHead:
         """Layers with a cache of their own."""
         return len(self.layer_shapes)
 
-    def new_cache(self, num_blocks: int, block_size: int) -> PagedCache:
+    def new_cache(
+        self, num_blocks: int, block_size: int, cache_dtype: CacheDType = "auto"
+    ) -> PagedCache:
         """A zeroed cache of `num_blocks` blocks, scratch block 0 included."""
         # A key is made with the token after its own.
         return PagedCache(
@@ -196,6 +199,7 @@ class EagleHead:
             self.device,
             tail=1,
             first_layer=self.network.first_layer,
+            cache_dtype=cache_dtype,
         )
 
     # --- what it does

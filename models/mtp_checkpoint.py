@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,7 @@ def mtp_network(name_or_path: str | Path | None, target: CausalLM) -> MtpNetwork
     source = target.checkpoint if name_or_path is None else name_or_path
     names = EMBEDDED if name_or_path is None else EMBEDDED_MTP
 
-    def wanted(key: str) -> bool:
-        numbered = _NUMBERED.fullmatch(key)
-        return key.startswith("mtp.") or (numbered is not None and int(numbered[1]) >= layers)
-
+    wanted = partial(of_module, layers=layers)
     files = read_files(source, names, "a module that predicts further tokens", wanted)
     _require_shape(files, target)
     weights = merged_experts(files.name, _renamed(files, target, layers))
@@ -86,6 +84,12 @@ def mtp_network(name_or_path: str | Path | None, target: CausalLM) -> MtpNetwork
     require_numbers(files.name, weights)
     network.load_state_dict(weights, assign=True)
     return network
+
+
+def of_module(key: str, layers: int) -> bool:
+    """Whether a weight of that name is one of a module behind a target of so many layers."""
+    numbered = _NUMBERED.fullmatch(key)
+    return key.startswith("mtp.") or (numbered is not None and int(numbered[1]) >= layers)
 
 
 def _require_shape(files: HeadFiles, target: CausalLM) -> None:

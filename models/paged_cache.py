@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from ..backends import backend_of
+from .cache_dtype import CacheDType
+from .cache_format import SCALE, finite, has_scales, narrowed, stored_as
 from .memory import room_for
 
 SCRATCH_BLOCK = 0
@@ -38,13 +40,24 @@ NO_KEYS = LayerShape(0, 0, 0)
 """Of a layer that does not call attention."""
 
 
-def bytes_per_block(layers: Sequence[LayerShape], block_size: int, dtype: torch.dtype) -> int:
+def bytes_per_block(
+    layers: Sequence[LayerShape],
+    block_size: int,
+    dtype: torch.dtype,
+    cache_dtype: CacheDType = "auto",
+) -> int:
     """Memory of one block over all layers, in bytes: what to divide a memory budget by."""
-    return sum(layer.elements for layer in layers) * block_size * dtype.itemsize
+    stored = stored_as(cache_dtype, dtype)
+    numbers = sum(layer.elements for layer in layers) * stored.itemsize
+    scales = sum(2 * layer.kv_heads for layer in layers) * SCALE.itemsize
+    return block_size * (numbers + (scales if has_scales(stored) else 0))
 
 
 class PagedCache:
     """Per layer, keys `[slots, kv_heads, key_dim]` and values `[slots, kv_heads, value_dim]`.
+
+    Where `cache_dtype` is one of 8 bits, they have scales `[slots, kv_heads]` beside them
+    (`cache_format.py`), and are read as numbers of `dtype`.
 
     `num_blocks` counts the scratch block, so `num_blocks - 1` are for requests. Raises `ValueError`
     if that leaves none, or a block would hold no token.
@@ -69,6 +82,7 @@ class PagedCache:
         lookback: int | None = None,
         tail: int = 0,
         first_layer: int = 0,
+        cache_dtype: CacheDType = "auto",
     ) -> None:
         """`lookback`: how many tokens back any layer attends; None: to the start. `tail`: how many
         tokens after a block its contents depend on. `first_layer`: which of its model's layers is
@@ -82,11 +96,15 @@ class PagedCache:
         self.layers = tuple(layers)
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.dtype = dtype
+        self.dtype, self.cache_dtype = dtype, cache_dtype
+        stored = stored_as(cache_dtype, dtype)
         slots = num_blocks * block_size
 
-        def zeros(heads: int, dim: int) -> Tensor:
-            return torch.zeros(slots, heads, dim, dtype=dtype, device=device)
+        def zeros(*shape: int, dtype: torch.dtype = stored) -> Tensor:
+            return torch.zeros(slots, *shape, dtype=dtype, device=device)
+
+        def scales(layer: LayerShape) -> Tensor | None:
+            return zeros(layer.kv_heads, dtype=SCALE) if has_scales(stored) else None
 
         per_block = self.bytes_per_block
         what = f"a KV cache of {num_blocks} blocks of {block_size} tokens, {per_block} bytes each,"
@@ -94,6 +112,7 @@ class PagedCache:
         with room_for(what, num_blocks * per_block, torch.device(device), advice):
             self.keys = [zeros(layer.kv_heads, layer.key_dim) for layer in self.layers]
             self.values = [zeros(layer.kv_heads, layer.value_dim) for layer in self.layers]
+            self.scales = [(scales(layer), scales(layer)) for layer in self.layers]
         # The same memory with one line for each (slot, head).
         self._key_lines = [store.flatten(0, 1) for store in self.keys]
         self._value_lines = [store.flatten(0, 1) for store in self.values]
@@ -102,24 +121,35 @@ class PagedCache:
     @property
     def bytes_per_block(self) -> int:
         """Memory of one block over all layers, in bytes."""
-        return bytes_per_block(self.layers, self.block_size, self.dtype)
+        return bytes_per_block(self.layers, self.block_size, self.dtype, self.cache_dtype)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that it keeps, `[slots, …]` each: what a copy of some slots is made of."""
+        scales = (each for pair in self.scales for each in pair if each is not None)
+        return (*self.keys, *self.values, *scales)
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Store `k[T, kv_heads, key_dim]`, `v[T, kv_heads, value_dim]` at `slots[T]`.
 
         Several tokens may name one scratch slot; which of them stays there is of no account.
         """
-        self.keys[layer].index_copy_(0, slots, _finite(k.to(self.dtype)))
-        self.values[layer].index_copy_(0, slots, _finite(v.to(self.dtype)))
+        write(self.keys[layer], self.values[layer], slots, k, v, self.scales[layer])
+
+    @torch.inference_mode()
+    def copy_block(self, source: int, target: int) -> None:
+        """Give one block the contents of another."""
+        for each in self.tensors:
+            blocks = each.view(self.num_blocks, self.block_size, *each.shape[1:])
+            blocks[target].copy_(blocks[source])
 
     def move(self, source: Tensor, to: Tensor) -> None:
         """Copy the keys and values of tokens at slots `source[M]` to slots `to[M]`, in all layers.
 
         All are read before any is written. Several may name one scratch slot.
         """
-        for stores in (self.keys, self.values):
-            for store in stores:
-                store.index_copy_(0, to, store.index_select(0, source))
+        for each in map(_as_bytes, self.tensors):
+            each.index_copy_(0, to, each.index_select(0, source))
 
     def gather(self, layer: int, block_tables: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of `block_tables[R, B]`, as `[R, B · block_size, kv_heads, dim]`."""
@@ -150,16 +180,29 @@ class PagedCache:
         flat = rows.flatten()
         stores = (self._key_lines[layer], self._value_lines[layer])
         k, v = (
-            torch.index_select(store, 0, flat, out=space.lines(flat.shape[0], store))
-            for store, space in zip(stores, self._workspaces, strict=True)
+            self._gathered(store, scales, flat, space.lines(flat.shape[0], store))
+            for store, scales, space in zip(
+                stores, self.scales[layer], self._workspaces, strict=True
+            )
         )
         return k.view(*rows.shape, -1), v.view(*rows.shape, -1)
+
+    def _gathered(
+        self, lines: Tensor, scales: Tensor | None, which: Tensor, room: Tensor | None
+    ) -> Tensor:
+        """Some of the `lines`, as numbers of `dtype`, in `room` if there is some."""
+        if scales is None:
+            return torch.index_select(lines, 0, which, out=room)
+        narrow, scale = lines.index_select(0, which), scales.view(-1).index_select(0, which)
+        wide = narrow.to(self.dtype) if room is None else room.copy_(narrow)
+        return wide.mul_(scale[:, None])
 
 
 class _Workspace:
     """Memory for what a gather on the CPU returns, kept from call to call."""
 
     def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
         self._memory = torch.empty(0, dtype=dtype)
         self._views: dict[tuple[int, int], Tensor] = {}
 
@@ -172,11 +215,33 @@ class _Workspace:
             needed = count * shape[1]
             with torch.inference_mode(False):  # so that it may be reused outside of it too
                 if self._memory.numel() < needed:
-                    self._memory = torch.empty(needed, dtype=store.dtype)
+                    self._memory = torch.empty(needed, dtype=self._dtype)
                     self._views.clear()
                 self._views[shape] = self._memory[:needed].view(shape)
         return self._views[shape]
 
 
-def _finite(x: Tensor) -> Tensor:
-    return torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+def write(
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scales: tuple[Tensor | None, Tensor | None] = (None, None),
+) -> None:
+    """At `slots[T]` store `k[T, h, D]` in `keys[N, h, D]`, `v[T, h, D']` in `values[N, h, D']`.
+
+    In 8 bits if there are `scales[N, h]` of keys and of values.
+    """
+    for store, scale, new in ((keys, scales[0], k), (values, scales[1], v)):
+        if scale is None:
+            store.index_copy_(0, slots, finite(new.to(store.dtype)))
+        else:
+            narrow, found = narrowed(new, store.dtype)
+            _as_bytes(store).index_copy_(0, slots, _as_bytes(narrow))
+            scale.index_copy_(0, slots, found)
+
+
+def _as_bytes(x: Tensor) -> Tensor:
+    """`x[...]`, as whole numbers if it has 8 bits: not every operation knows all types of these."""
+    return x.view(torch.int8) if x.itemsize == 1 else x

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .attention import AttentionBatch
+from .cache_dtype import CacheDType
 from .causal_lm import CausalLM
 from .errors import ModelError
 from .paged_cache import LayerShape, PagedCache
@@ -82,9 +83,11 @@ class TranslatedLM:
         """Of its cache."""
         return self.model.layer_shapes
 
-    def new_cache(self, num_blocks: int, block_size: int) -> PagedCache:
+    def new_cache(
+        self, num_blocks: int, block_size: int, cache_dtype: CacheDType = "auto"
+    ) -> PagedCache:
         """A zeroed cache of `num_blocks` blocks, scratch block 0 included."""
-        return self.model.new_cache(num_blocks, block_size)
+        return self.model.new_cache(num_blocks, block_size, cache_dtype)
 
     def forward(
         self, input_ids: Tensor, batch: AttentionBatch, logit_rows: Tensor | None = None

@@ -32,6 +32,7 @@ from .values import (
     ACCEPTANCE,
     BATCH,
     BLOCKS,
+    COPIES,
     DIVIDED,
     HOST_BLOCKS,
     HOST_SAMPLED,
@@ -205,6 +206,11 @@ def handed_on_after(plan: Plan) -> int:
         ),
         default=1,
     )
+
+
+def copies_blocks(plan: Plan) -> bool:
+    """Whether a step can copy KV blocks, for completions that go on from one prompt."""
+    return COPIES.name in plan.graph.values
 
 
 def may_be_delayed(plan: Plan) -> bool:

@@ -39,6 +39,6 @@ def cache_of(model: Resource[M]) -> State[PagedCache]:
     """The model's keys and values, in the target's blocks. Making it raises `NoMemory`."""
 
     def new_cache(model: M = given(model), limits: Limits = given(LIMITS)) -> PagedCache:
-        return model.new_cache(limits.cache_blocks, limits.block_size)
+        return model.new_cache(limits.cache_blocks, limits.block_size, limits.cache_dtype)
 
     return State(DRAFT_KV, make=new_cache, keys=BLOCKS)

@@ -159,7 +159,7 @@ VOCAB_GUESS = 131_072
 
 
 def _new_kv(target: CausalLM = given(TARGET), limits: Limits = given(LIMITS)) -> PagedCache:
-    return target.new_cache(limits.cache_blocks, limits.block_size)
+    return target.new_cache(limits.cache_blocks, limits.block_size, limits.cache_dtype)
 
 
 def _new_history(
@@ -459,6 +459,8 @@ HOST_COUNTS: Value[Tensor | None, Tensor] = Value(
 """`[S]`: how many tokens each sampling row got, on the host."""
 SWAPS: Value[Swaps | None] = Value("swaps", "pinned", "fresh")
 """Which KV blocks the step copies to the host, and back."""
+COPIES: Value[tuple[tuple[int, int], ...] | None] = Value("copies", "pinned", "fresh")
+"""Which KV blocks the step copies, from and to, before its rows run."""
 KEPT: Value[Kept | None, Tensor] = Value(
     "kept", "pinned", "slots", size=_kept_bytes, allocate=_new_kept
 )

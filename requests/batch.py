@@ -119,13 +119,15 @@ class StepBatch:
 
     `padding`: with how many rows of no request the step is rounded up to a size that comes up
     again and again, for captured graphs; then every row has the widest window and the longest
-    block table too. None: sizes are as they are. `swaps`: KV blocks to copy before any row runs.
+    block table too. None: sizes are as they are. `swaps`, `copies`: KV blocks to copy before any
+    row runs; the latter are pairs, from and to.
     """
 
     step: int
     rows: tuple[ScheduledRow, ...] = ()
     padding: int | None = None
     swaps: Swaps | None = None
+    copies: tuple[tuple[int, int], ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.rows)

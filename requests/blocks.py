@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ..models.paged_cache import SCRATCH_BLOCK
 from .batch import ScheduledRow
+from .forks import Forks
 from .limits import Limits
 from .pools import KeyPool, Leases, one_class
 from .prefix_cache import PrefixCache, block_hash, empty_hash
@@ -58,6 +59,8 @@ class BlockManager:
     and values at a position are made with the token after it, so there it is 1: the name of a
     speculating request's block then takes in that token too. `sliding_window`: the largest of
     all layers, if each layer has one; a query at position p attends to those after p − window.
+    With `forks`, completions of one prompt share its blocks without `prefix_cache` too; `copies`: a
+    step can copy blocks for them.
     Raises `ValueError` for a negative tail, and a window below 1.
     """
 
@@ -71,22 +74,23 @@ class BlockManager:
         sliding_window: int | None = None,
         host_blocks: int = 0,
         host_leases: Leases = ONE_CLASS,
+        forks: bool = True,
+        copies: bool = False,
     ) -> None:
         if cache_tail < 0:
             raise ValueError(f"cache_tail must be at least 0, not {cache_tail}")
         if sliding_window is not None and sliding_window < 1:
             raise ValueError(f"sliding_window must be at least 1, not {sliding_window}")
         self.limits = limits
-        self.cache = PrefixCache() if prefix_cache else None
+        self.cache, self._for_all, self._for_forks = PrefixCache(), prefix_cache, forks
+        self.forks = Forks(can_copy=copies)
         # The scratch block of the cache is never granted.
         self.pool = KeyPool(
             range(SCRATCH_BLOCK + 1, SCRATCH_BLOCK + 1 + limits.num_blocks),
             leases,
-            evicted=None if self.cache is None else self.cache.forget,
+            evicted=self.cache.forget,
         )
-        self.swap = SwapSpace(
-            host_blocks, self.pool, leases, host_leases, () if self.cache is None else self.cache
-        )
+        self.swap = SwapSpace(host_blocks, self.pool, leases, host_leases, self.cache)
         self.prefix_queries = 0  # tokens looked up in the prefix cache at admissions
         self.prefix_hits = 0  # tokens of them that were found
         self.freed_by_window = 0  # blocks given back below the sliding window
@@ -116,15 +120,52 @@ class BlockManager:
         if self.swap.blocks_of(request.uid):
             self.swap.come_back(request.uid, len(found), filled, step)
         hit = len(found) * self.limits.block_size
-        request.prefilled = cached = hit + back * self.limits.block_size
+        back *= self.limits.block_size
+        hit += 0 if back else self._copied(request, len(found), step)
+        request.prefilled = cached = hit + back
         if request.preemptions == 0:
             request.cached_tokens = hit
-        if self._cache_for(request) is not None:
+        if self._for_all and self._shares(request):
             self.prefix_queries += request.prefill_target
-            self.prefix_hits += hit
+            self.prefix_hits += len(found) * self.limits.block_size
         names = self._record(request).names
         self._records[request.uid] = _Record(names, request.long, cached, cached, len(found))
+        self.forks.admitted(request)
         return True
+
+    def awaits_prompt(self, request: Request) -> bool:
+        """Whether another completion of its prompt is about to have computed what it can share.
+
+        Of a prompt that fills no block there is nothing to share: to wait would take longer.
+        """
+        if request.resumes or not self._shares(request) or not self._full_of_prompt(request):
+            return False
+        others = self.forks.others(request)
+        return bool(others) and not any(map(self._has_prompt, others))
+
+    def _copied(self, request: Request, found: int, step: int) -> int:
+        """Copy what the prompt has in its last block from another completion; how many tokens."""
+        last, tokens = divmod(len(request.prompt_ids) - 1, self.limits.block_size)
+        wanted = self.forks.can_copy and self._shares(request) and not request.resumes
+        if not (wanted and tokens and found == last):
+            return 0
+        for other in self.forks.others(request):
+            source = other.blocks[last]
+            if self._has_prompt(other) and other.long == request.long and source != SCRATCH_BLOCK:
+                # It stays where it is until this step has read it, whatever becomes of its owner.
+                self.pool.share([source])
+                self.pool.release([source], step)
+                self.forks.copy(source, request.blocks[last])
+                return tokens
+        return 0
+
+    def _has_prompt(self, request: Request) -> bool:
+        """Whether all of its prompt is in place but for the last token, which each computes."""
+        return self._record(request).computed >= len(request.prompt_ids) - 1
+
+    def _full_of_prompt(self, request: Request) -> int:
+        """How many blocks its prompt fills, without the last token."""
+        return (len(request.prompt_ids) - 1) // self.limits.block_size
 
     def _kept_after(self, request: Request, found: int) -> int:
         """How many blocks after the first `found` can be filled from the host."""
@@ -147,17 +188,20 @@ class BlockManager:
         request.begin_prefill()
         request.long = limits.is_long(request.settled)
         found: list[int] = []
-        cache = self._cache_for(request)
-        if cache is not None:
+        if self._shares(request):
             # At least one token is computed: its logits, or the drafter's start, are wanted.
             most = (request.prefill_target - 1) // limits.block_size
-            found = cache.find(self._names(request, most))
+            found = self.cache.find(self._names(request, most))
         reach = request.prefill_target + 1 + 2 * (request.window - 1)
         return found, limits.blocks_for(reach) - len(found)
 
-    def _cache_for(self, request: Request) -> PrefixCache | None:
-        """The prefix cache, unless the request wants the logits of its whole prompt."""
-        return self.cache if request.params.prompt_logprobs is None else None
+    def _shares(self, request: Request) -> bool:
+        """Whether it may take over blocks: not if it wants the logits of its whole prompt."""
+        return self._keeps(request) and request.params.prompt_logprobs is None
+
+    def _keeps(self, request: Request) -> bool:
+        """Whether others may take over its blocks."""
+        return self._for_all or (self._for_forks and request.fork_of is not None)
 
     # -- while it runs ---------------------------------------------------------------------
 
@@ -239,6 +283,7 @@ class BlockManager:
     def release(self, request: Request) -> None:
         """Take all blocks back, of a request that is preempted or ends."""
         self._enter(request)
+        self.forks.released(request)
         # The end of a chain is no use without its beginning: it is evicted first.
         self._give_back(reversed(_held(request)), request.last_step)
         request.blocks = []
@@ -269,8 +314,7 @@ class BlockManager:
         listed.update(self.swap.leaving)
         users = {block: self.pool.users(block) for block in self.pool.held}
         assert users == listed, "blocks leaked, or shared without being counted"
-        if self.cache is not None:
-            self.cache.check(self.pool.held, self.pool.kept)
+        self.cache.check(self.pool.held, self.pool.kept)
 
     # -- details ---------------------------------------------------------------------------
 
@@ -285,10 +329,11 @@ class BlockManager:
         return max(computed, request.settled - 1)
 
     def _enter(self, request: Request) -> None:
-        if self.cache is None:
-            return
+        count = self._in_place(request) // self.limits.block_size if self._keeps(request) else 0
+        if not self._for_all:
+            count = min(count, self._full_of_prompt(request))
         record = self._record(request)
-        names = self._names(request, self._in_place(request) // self.limits.block_size)
+        names = self._names(request, count)
         for index in range(record.entered, len(names)):
             if request.blocks[index] != SCRATCH_BLOCK:
                 self.cache.enter(names[index], request.blocks[index])
@@ -303,25 +348,27 @@ class BlockManager:
         tail = self._tail if request.speculates else 0
         count = min(count, (request.settled - tail) // size)
         for start in range(len(names) * size, count * size, size):
-            parent = names[-1] if names else _root_of(request)
+            parent = names[-1] if names else self._root_of(request)
             tokens = [request.token(at) for at in range(start, start + size + tail)]
             names.append(block_hash(parent, tokens))
         return names[:count]
 
     def _give_back(self, blocks: Iterable[int], last_step: int) -> None:
-        self.pool.release(blocks, last_step, keep=() if self.cache is None else self.cache)
+        self.pool.release(blocks, last_step, keep=self.cache)
 
+    def _root_of(self, request: Request) -> bytes:
+        """Without speculation there are no keys of a drafter; those of a long text are others, and
+        those by an adapter too.
 
-def _root_of(request: Request) -> bytes:
-    """Without speculation there are no keys of a drafter; those of a long text are others, and
-    those by an adapter too.
-
-    Whoever has another salt finds none: what is cached can be told by how soon an answer begins.
-    """
-    kind = "drafted" if request.speculates else "plain"
-    known = f"{kind}, long" if request.long else kind
-    known = f"{known}, adapter {request.adapter}" if request.adapter else known
-    return empty_hash(known.encode() + b"\0" + request.cache_salt)
+        Whoever has another salt finds none: what is cached can be told by how soon an answer
+        begins. Where nothing is cached for all, completions of one prompt find those of each other.
+        """
+        kind = "drafted" if request.speculates else "plain"
+        known = f"{kind}, long" if request.long else kind
+        known = f"{known}, adapter {request.adapter}" if request.adapter else known
+        if not self._for_all:
+            known = f"{known}, {request.fork_of}"
+        return empty_hash(known.encode() + b"\0" + request.cache_salt)
 
 
 def _held(request: Request) -> list[int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..models.cache_dtype import CacheDType
+
 MAX_LOGPROBS = 32
 """Most alternatives a request may ask for beside each token."""
 
@@ -40,6 +42,7 @@ class Limits:
     context_length: int  # tokens of a request's prompt and output, at most
     draft_tokens: int  # k; 0 without a drafter
     max_queue: int  # requests that may wait, at most
+    cache_dtype: CacheDType = "auto"  # in which KV caches keep their numbers
     rope_switch: int | None = None  # tokens of a text before its model computes all of it anew
 
     @property

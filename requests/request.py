@@ -61,6 +61,7 @@ class Request:
     settings: tuple[tuple[str, float], ...] = ()  # what it says to nodes, by name
     adapter: int = 0  # the number of its adapter; 0: none
     index: int = 0  # which of the n completions of its prompt this is
+    fork_of: int | None = None  # the first of these n, by its uid; None: it is alone
     cache_salt: bytes = b""  # it shares cached prefixes with requests of the same salt only
     deliver: Deliver | None = None
     streams: bool = True  # deliver what each step settled; else the output alone
@@ -74,7 +75,7 @@ class Request:
     drafted: int = 0
     accepted: int = 0
     preemptions: int = 0
-    cached_tokens: int = 0  # of the prompt, found in the prefix cache at the first admission
+    cached_tokens: int = 0  # of the prompt, found computed at the first admission
     brought: int = 0  # output tokens that it came with, settled by another engine
     logprobs: list[TokenLogprob] = field(default_factory=list)  # of output tokens after those
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # from the second token on
@@ -124,6 +125,11 @@ class Request:
     def next_window(self) -> int:
         """Query tokens of its next decode step."""
         return self.window - self.withheld
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether another of the n completions of its prompt comes before it."""
+        return self.fork_of is not None and self.fork_of != self.uid
 
     @property
     def speculates(self) -> bool:

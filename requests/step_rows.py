@@ -142,6 +142,8 @@ class StepRows:
             most = self._decisions.checked(view, tokens, left, view.tokens)
             if not most:
                 break
+            if request.phase != "running" and self._blocks.awaits_prompt(request):
+                continue  # another is computing what it will share
             if request.phase != "running" and (
                 blocked or request.in_flight.steps or not self._table.admit(request, self._now)
             ):

@@ -50,7 +50,8 @@ More than any executor lets a step be ahead of another.
 class RequestTable:
     """All requests of an engine, and the rows and KV blocks they hold.
 
-    `prefix_cache`, `cache_tail`, `sliding_window` and `host_blocks` are those of `BlockManager`.
+    `prefix_cache`, `cache_tail`, `sliding_window`, `host_blocks`, `forks` and `copies` are those of
+    `BlockManager`.
     `policies` decide when steps are scheduled, who runs and who gives way. `apart`: after how many
     steps a row that decodes finds what its last step handed on. In `grammars` are those of the
     requests that are being served: batches name them by the request. What is settled is counted in
@@ -69,6 +70,8 @@ class RequestTable:
         sliding_window: int | None = None,
         host_blocks: int = 0,
         host_leases: Leases = ONE_CLASS,
+        forks: bool = True,
+        copies: bool = False,
         apart: int = 1,
         policies: Policies | None = None,
         grammars: GrammarsInUse | None = None,
@@ -103,6 +106,8 @@ class RequestTable:
             sliding_window=sliding_window,
             host_blocks=host_blocks,
             host_leases=host_leases,
+            forks=forks,
+            copies=copies,
         )
         self.steps = 0  # steps with at least one row
         self.preemptions = 0
@@ -264,7 +269,9 @@ class RequestTable:
         if swaps is not None:
             self.totals.swapped_out += len(swaps.out)
             self.totals.swapped_in += len(swaps.into)
-        return StepBatch(step, tuple(rows), swaps=swaps)
+        copies = self.blocks.forks.take()
+        self.totals.copied_blocks += len(copies)
+        return StepBatch(step, tuple(rows), swaps=swaps, copies=copies)
 
     def _await_arrival(self) -> float:
         """Until something comes, or `IDLE_WAIT_S`; how many seconds that took."""
@@ -358,6 +365,8 @@ class RequestTable:
         request.request_slot = slot[0]
         self._generations[request.request_slot] += 1
         request.generation = self._generations[request.request_slot]
+        if request.is_fork and request.preemptions == 0:
+            self.totals.forked_tokens += request.cached_tokens
         request.phase = "running"
         self._census = None
         return True

@@ -29,7 +29,9 @@ class Totals:
     requests: int = 0  # prompts that were handed in, whatever became of them
     failed_requests: int = 0  # prompts that ended with an error, refused ones included
     prompt_tokens: int = 0  # of requests that have ended
-    cached_tokens: int = 0  # of the prompts' tokens, found in the prefix cache
+    cached_tokens: int = 0  # of the prompts' tokens, found computed
+    forked_tokens: int = 0  # … by one of n completions, of a prompt that another had computed
+    copied_blocks: int = 0  # KV blocks copied for one of n completions, to write on in them
     seconds: float = 0.0  # in which a run was on
     ended: dict[FinishReason, int] = field(default_factory=dict)  # requests, those of n each
 

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
+
+from safetensors import safe_open
 
 from ..backends import backend_of
 from ..configs.schema import PipelineConfig
 from ..models.causal_lm import CausalLM
 from ..models.errors import NoMemory
 from ..models.memory import in_units
+from ..models.mtp_checkpoint import of_module
 from ..models.paged_cache import LayerShape, bytes_per_block
 from ..models.source import EMBEDDED, EMBEDDED_HEADS, folder_of
+from ..nodes.mtp import MtpOptions
 
 SHARE = 0.9
 """Of the memory that is free once the target is loaded."""
@@ -43,7 +48,8 @@ def blocks_of(config: PipelineConfig, model: CausalLM) -> int:
     if free is None:
         return USUAL
     drafter, layers = _drafter(config, model)
-    each = bytes_per_block([*model.layer_shapes, *layers], scheduler.block_size, model.dtype)
+    every = [*model.layer_shapes, *layers]
+    each = bytes_per_block(every, scheduler.block_size, model.dtype, config.model.kv_cache_dtype)
     room = int(SHARE * free) - _step_bytes(config, model) - drafter
     if room < 2 * each:  # one is the scratch block
         raise NoMemory(
@@ -67,12 +73,29 @@ def _step_bytes(config: PipelineConfig, model: CausalLM) -> int:
 
 def _drafter(config: PipelineConfig, model: CausalLM) -> tuple[int, list[LayerShape]]:
     """Bytes of the drafter's weights, and the layers of its cache, from its files."""
+    if isinstance(config.drafter, MtpOptions):
+        return _module(config.drafter.model or model.checkpoint, model)
     name = getattr(config.drafter, "model", None)
     folder = None if name is None else folder_of(name, EMBEDDED | EMBEDDED_HEADS)
     if folder is None:
         return 0, []
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     return weights, _layers(folder, model.layer_shapes[0])
+
+
+def _module(name: str, model: CausalLM) -> tuple[int, list[LayerShape]]:
+    """The same of a module that the target was trained with, which is one more layer of its kind.
+
+    Its files may be those of the target, with all that the target has.
+    """
+    folder = folder_of(name, EMBEDDED | EMBEDDED_HEADS)
+    numbers = 0
+    for file in () if folder is None else folder.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as tensors:
+            for key in tensors.keys():  # noqa: SIM118  # it is no mapping
+                if of_module(key, model.num_layers):
+                    numbers += prod(tensors.get_slice(key).get_shape())
+    return numbers * model.dtype.itemsize, [model.layer_shapes[-1]]
 
 
 def _layers(folder: Path, like: LayerShape) -> list[LayerShape]:

@@ -25,7 +25,7 @@ from ..graph.parameters import Resource, Resources
 from ..graph.plan import Plan
 from ..models.causal_lm import CausalLM
 from ..models.loading import Loading
-from ..nodes.decode_step import handed_on_after, may_be_delayed
+from ..nodes.decode_step import copies_blocks, handed_on_after, may_be_delayed
 from ..nodes.ops.telling import watch_alike
 from ..nodes.values import (
     ACCEPTANCE,
@@ -148,6 +148,8 @@ class Engine:
             sliding_window=self._window or None,
             host_blocks=min((host.num_blocks for host in hosts), default=0),
             host_leases=self._plans.leases(HOST_BLOCKS),
+            forks=not self.model.keeps_states,  # states behind the prompt are nobody else's
+            copies=all(map(copies_blocks, plans)),
             apart=max(map(handed_on_after, plans)),
             policies=policies,
             totals=self.totals,

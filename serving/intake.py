@@ -103,8 +103,11 @@ class Intake:
             )
             for index in range(params.n)
         ]
-        for each in found if settled else ():
-            each.resume(settled)
+        for each in found:
+            if params.n > 1:
+                each.fork_of = found[0].uid
+            if settled:
+                each.resume(settled)
         return found
 
     def remade(self, spec: Mapping[str, Any], params: SamplingParams) -> Request:
@@ -119,6 +122,7 @@ class Intake:
             self._asked(params),
             bytes.fromhex(spec["salt"]),
         )
+        found.fork_of = spec["fork_of"]
         if settled := tuple(map(int, spec["output_ids"])):
             found.resume(settled)
         return found

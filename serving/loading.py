@@ -135,6 +135,7 @@ def _built(
         context_length=_context_of(config, model),
         draft_tokens=drafter.tokens if drafter else 0,
         max_queue=scheduler.max_queue,
+        cache_dtype=chosen.kv_cache_dtype,
         rope_switch=model.rope_switch,
     )
     return Engine(

@@ -26,6 +26,8 @@ def summary(engine: Engine, config: PipelineConfig) -> dict[str, Any]:
         "failed_steps": totals.failed_steps,
         "prompt_tokens": totals.prompt_tokens,
         "cached_tokens": totals.cached_tokens,
+        "forked_tokens": totals.forked_tokens,
+        "copied_blocks": totals.copied_blocks,
         "seconds": seconds,
         "tokens_per_second": totals.tokens / seconds if seconds > 0 else 0.0,
         "executor": engine.executor,

@@ -20,6 +20,7 @@ from ..backends import device_called
 from ..configs.load import load_config
 from ..configs.schema import PipelineConfig
 from ..graph.parameters import Resource
+from ..models.cache_dtype import CacheDType
 from ..models.causal_lm import CausalLM
 from ..models.stage_lm import StageLM
 from ..models.tokenizer import StreamDecoder
@@ -91,6 +92,8 @@ class TinyConfig:
     order: Literal["keep", "search"] = "search"
     check: Literal["off", "strict"] = "off"
     tree: tuple[tuple[int, ...], ...] | Growth | None = None  # of `draft_tokens` nodes
+    cache_dtype: CacheDType = "auto"
+    fork: bool = False  # copy the last block of a prompt for each of its completions
     swap: int = 0  # host blocks of requests that give way; 0: they are computed again
 
 
@@ -104,6 +107,8 @@ def _pipeline(config: TinyConfig, settings: Mapping[str, Any]) -> PipelineConfig
     nodes: dict[str, Any] = {}
     if config.swap:
         nodes["swap"] = {"after": "schedule", "blocks": config.swap}
+    if config.fork:
+        nodes["fork"] = {"after": "schedule"}
     if config.structured:
         nodes["bitmask"] = {"after": "forward"}
     if config.draft_tokens:
@@ -181,6 +186,7 @@ def tiny_engine(
         context_length=config.context,
         draft_tokens=config.draft_tokens,
         max_queue=100,
+        cache_dtype=config.cache_dtype,
     )
     return Engine(
         lambda resources: compiled(pipeline, resources),

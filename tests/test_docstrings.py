@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stepweave.models import paged_cache
 from stepweave.models.kernels import reference
 from stepweave.models.stage import Stage
 from stepweave.nodes.send import send
@@ -253,7 +254,7 @@ def test_the_shapes_that_docstrings_say_are_those_of_a_run() -> None:
         target: Any = SimpleNamespace(departs=16)
         context: Any = SimpleNamespace(step=0)
         send(torch.randn(3, 16), staged, Wired(Stage(0, 2), Wires(2)), target, context)
-        reference.write(keys, keys[..., :6], at, torch.randn(6, 2, 8), torch.randn(6, 2, 6))
+        paged_cache.write(keys, keys[..., :6], at, torch.randn(6, 2, 8), torch.randn(6, 2, 6))
         reference.attend(query, keys, keys, tables, at, query_len=3, block_size=4, how=how)
     assert not observed.wrong, "\n".join(sorted(observed.wrong))
     assert len(observed.seen) > 60, sorted(observed.seen)

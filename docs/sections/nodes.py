@@ -45,6 +45,7 @@ FEATURES = {
     "d2h_counts": "`d2h_counts`",
     "swap": "`swap`",
     "keep_path": "`keep_path`",
+    "fork": "`fork`",
     "cached": "a drafter with a model",
 }
 Settings = frozenset[str]  # the FEATURES that a variant has
@@ -68,13 +69,13 @@ def variants() -> Mapping[Settings, StepGraph]:
     choices += product(("draft_model", *heads, *looking), ("coupled", "rejection"), (False, True))
     choices += product((f"{each} tree" for each in heads), ("coupled",), (False,))
     masked = ((False, False), (True, False), (True, True))
-    for swaps, (masks, jumps), (drafter, acceptance, counts) in product(
-        (False, True), masked, choices
+    for copier, (masks, jumps), (drafter, acceptance, counts) in product(
+        (None, "swap", "fork"), masked, choices
     ):
-        if swaps and (jumps or (acceptance, counts) != ("coupled", False)):
+        if copier and (jumps or (acceptance, counts) != ("coupled", False)):
             continue  # it copies the caches, whoever writes them
         drafter, _, tree = drafter.partition(" ")
-        if tree and (swaps or jumps):
+        if tree and (copier or jumps):
             continue  # it copies what the others do, and has no place for what is forced
         if drafter in looking and (acceptance, counts) != ("coupled", False):
             continue  # it draws nothing, and computes no batches that could be padded
@@ -82,9 +83,9 @@ def variants() -> Mapping[Settings, StepGraph]:
             continue  # it computes no such batches
         changed = {"policies.acceptance": acceptance}
         has = set()
-        if swaps:
-            changed["nodes.swap.after"] = "schedule"
-            has |= {"swap"}
+        if copier:
+            changed[f"nodes.{copier}.after"] = "schedule"
+            has |= {copier}
         if masks:
             changed["nodes.bitmask.after"] = "forward"
             has |= {"bitmask"}

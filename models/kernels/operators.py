@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...backends.kernels import current, processors, takes
+from .. import paged_cache
 from . import reference
 from .forms import Angles, Norm
 
@@ -20,27 +21,56 @@ LONG = 8
 unless these are a tree."""
 
 
-def write_now(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
+def _takes(computed: Tensor, stored: Tensor) -> bool:
+    """Whether kernels run for what is `computed[...]` and `stored[...]` in a cache.
+
+    Numbers of 8 bits with a point are left to torch: not every GPU's kernels can read them.
+    """
+    narrow = stored.dtype.is_floating_point and stored.dtype.itemsize == 1
+    return takes(computed.device, computed.dtype) and not narrow
+
+
+def write_now(
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
+) -> None:
     """At `slots[T]` store `k[T, h, D]` in `keys[N, h, D]`, `v[T, h, D']` in `values[N, h, D']`.
 
-    Zero takes the place of NaN and infinities.
+    Zero takes the place of NaN and infinities. With `key_scales[N, h]` and `value_scales[N, h]` in
+    8 bits.
     """
-    if takes(keys.device, keys.dtype):
+    scales = (key_scales, value_scales)
+    if _takes(k, keys):
         from . import write_cache as kernel
 
         with current(keys.device):
-            kernel.write(keys, values, slots, k, v)
+            kernel.write(keys, values, slots, k, v, scales)
     else:
-        reference.write(keys, values, slots, k, v)
+        paged_cache.write(keys, values, slots, k, v, scales)
 
 
 write_cache = torch.library.custom_op(
-    "stepweave::write_cache", write_now, mutates_args=("keys", "values")
+    "stepweave::write_cache",
+    write_now,
+    mutates_args=("keys", "values", "key_scales", "value_scales"),
 )
 
 
 @write_cache.register_fake
-def _(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
+def _(
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
+) -> None:
     return None
 
 
@@ -65,6 +95,22 @@ def rotate_now(
         return kernel.rotate(query, k, v, angles, keys, values, slots, norms=norms)
 
 
+def turned_now(
+    query: Tensor,
+    k: Tensor,
+    v: Tensor,
+    angles: Angles,
+    norms: tuple[Norm, Norm] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`query[T, H, D]` turned, `[T, H, D]`, `k[T, h, D]` turned, `[T, h, D]`, and `v[T, h, D']`.
+
+    Nothing is stored. For kernels alone, as `rotate_now`.
+    """
+    turned, finite = k.new_empty(k.shape), v.new_empty(v.shape)
+    places = torch.arange(len(k), device=k.device)
+    return rotate_now(query, k, v, angles, turned, finite, places, norms), turned, finite
+
+
 def attend_now(
     query: Tensor,
     keys: Tensor,
@@ -80,15 +126,19 @@ def attend_now(
     starts: Tensor | None = None,
     bits: Tensor | None = None,
     width: int = 0,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
 ) -> Tensor:
     """Attention `[R · q, H, D']` of `query[R · q, H, D]` over the paged keys and values.
 
     `keys[N, h, D]`, `values[N, h, D']`, `block_tables[R, B]`, `positions[R · q]`, `sinks[H]`. A
     token sees the keys of its row at positions up to its own, of these the last `window`; a token
     at a negative position gets something finite. With `starts[R · q]`, `bits[R · q]` and `width`
-    the rows are draft trees, as `TreeRows` says. The cache holds finite numbers only.
+    the rows are draft trees, as `TreeRows` says. The cache holds finite numbers only; in 8 bits if
+    it has `key_scales[N, h]` and `value_scales[N, h]`.
     """
-    if not takes(query.device, query.dtype):
+    scales = (key_scales, value_scales)
+    if not _takes(query, keys):
         how = reference.How(scaling, window, softcap, sinks)
         return reference.attend(
             query,
@@ -102,6 +152,7 @@ def attend_now(
             starts=starts,
             bits=bits,
             width=width,
+            scales=scales,
         ).contiguous()
     from . import split_kv
 
@@ -129,6 +180,7 @@ def attend_now(
             starts=starts,
             bits=bits,
             width=width,
+            scales=scales,
             launch=launch,
         )
 
@@ -152,5 +204,7 @@ def _(
     starts: Tensor | None = None,
     bits: Tensor | None = None,
     width: int = 0,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
 ) -> Tensor:
     return query.new_empty(query.shape[0], query.shape[1], values.shape[2])

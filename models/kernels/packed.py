@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from ...backends import backend_of
 from ...backends.kernels import VARIABLE, asked_for
+from ..cache_format import widened
 from .reference import How
 
 _DTYPES = (torch.float16, torch.bfloat16)
@@ -83,15 +84,25 @@ def attend(
     rows: Sequences,
     how: How,
     kernel: Any = None,
+    *,
+    scales: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
     """Attention `[T, H, D]` of `query[T, H, D]` over `keys[N, h, D]`, `values[N, h, D]`.
 
-    For what `why_not` does not object to. `kernel` stands in for torch's, in a test.
+    `scales[N, h]`: of keys and of values. For what `why_not` does not object to. `kernel`
+    stands in for torch's, in a test.
     """
     kernel = _kernel() if kernel is None else kernel
     known = _parameters(kernel)
     heads, kv_heads, dim = query.shape[1], keys.shape[1], query.shape[2]
-    k, v = (store.index_select(0, rows.slots) for store in (keys, values))
+    k, v = (
+        widened(
+            store.index_select(0, rows.slots),
+            None if scale is None else scale.index_select(0, rows.slots),
+            query.dtype,
+        )
+        for store, scale in zip((keys, values), scales, strict=True)
+    )
     options: dict[str, Any] = {}
     if "window_size" in known:
         options["window_size"] = (-1 if how.window is None else how.window - 1, 0)

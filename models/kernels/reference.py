@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..cache_format import widened
 from ..invariant import elementwise
 from ..tree_rows import seen
 
@@ -116,17 +117,21 @@ def attend(
     starts: Tensor | None = None,
     bits: Tensor | None = None,
     width: int = 0,
+    scales: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
     """`[R · q, H, D']`: as `split_kv.attend`, except that the cache must hold finite numbers.
 
     `query[R · q, H, D]`, `keys[N, h, D]`, `values[N, h, D']`, `block_tables[R, B]`,
-    `positions[R · q]`, `starts[R · q]`, `bits[R · q]`. What a masked token gets is finite, not
-    zero.
+    `positions[R · q]`, `starts[R · q]`, `bits[R · q]`; `scales[N, h]` of keys and of values. What a
+    masked token gets is finite, not zero.
     """
     heads, kv_heads = query.shape[1], keys.shape[1]
     offsets = torch.arange(block_size, device=keys.device)
     slots = (block_tables.clamp(min=0)[:, :, None] * block_size + offsets).flatten(1)
-    k, v = (store[slots].transpose(1, 2) for store in (keys, values))
+    k, v = (
+        widened(store[slots], None if scale is None else scale[slots], query.dtype).transpose(1, 2)
+        for store, scale in zip((keys, values), scales, strict=True)
+    )
     allowed = packed_mask(
         positions,
         slots.shape[1],
@@ -139,10 +144,3 @@ def attend(
     )
     packed = pack(query, query_len, kv_heads)
     return unpack(attend_gathered(packed, k, v, allowed, how), query_len)
-
-
-def write(keys: Tensor, values: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
-    """At `slots[T]` store `k[T, h, D]` in `keys[N, h, D]`, `v[T, h, D']` in `values[N, h, D']`."""
-    for store, new in ((keys, k), (values, v)):
-        clean = torch.nan_to_num(new.to(store.dtype), nan=0.0, posinf=0.0, neginf=0.0)
-        store.index_copy_(0, slots, clean)

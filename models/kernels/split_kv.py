@@ -27,6 +27,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .write_cache import check_scales
+
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 MOST_SPLITS = 16
@@ -90,6 +92,7 @@ def attend(
     starts: Tensor | None = None,
     bits: Tensor | None = None,
     width: int = 0,
+    scales: tuple[Tensor | None, Tensor | None] = (None, None),
     launch: Launch,
 ) -> Tensor:
     """Attention `[R · q, H, D']` of `query[R · q, H, D]` over the paged keys and values.
@@ -100,7 +103,8 @@ def attend(
     are draft trees, no deeper than the window: `TreeRows` says what their tokens see. A token at a
     negative position gets zeros. Memory that no token of the row may see is not read, nor is a
     block table's entry for it; an entry that names no block is as if its keys were masked. float16,
-    bfloat16 or float32, summed in float32.
+    bfloat16 or float32, summed in float32; keys and values may be whole numbers of 8 bits with
+    `scales[slots, h]`, which are multiplied into scores and weights.
 
     Raises:
         ValueError: shapes do not fit, or the launch has more than 16 splits.
@@ -131,6 +135,8 @@ def attend(
         maxima, sums = query.new_empty(2, splits, tokens, heads, dtype=torch.float32)
     sinks = sinks if sinks is None else sinks.contiguous()
     tree = starts is not None and bits is not None
+    check_scales(keys, *scales)
+    key_scales, value_scales = scales
     _attend_split[(rows * kv_heads, splits, triton.cdiv(packed, block_m))](
         query,
         keys,
@@ -144,6 +150,8 @@ def attend(
         out if sinks is None else sinks,
         positions if starts is None else starts.contiguous(),
         positions if bits is None else bits.contiguous(),
+        out if key_scales is None else key_scales,
+        out if value_scales is None else value_scales,
         tokens,
         splits,
         query_len,
@@ -172,6 +180,7 @@ def attend(
         HAS_WINDOW=window is not None,
         HAS_SINKS=direct and sinks is not None,
         HAS_TREE=tree,
+        SCALED=key_scales is not None,
         WIDEN=triton.knobs.runtime.interpret and query.dtype == torch.bfloat16,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
@@ -225,6 +234,8 @@ def _attend_split(
     sinks,
     starts,  # [T]; `bits` too, and neither but with HAS_TREE
     bits,
+    key_scales,  # [slots, h], side by side
+    value_scales,
     tokens,
     splits,
     query_len,
@@ -260,6 +271,7 @@ def _attend_split(
     HAS_WINDOW: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     HAS_TREE: tl.constexpr,
+    SCALED: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
     """Program (row and key head, split, part of the packed rows)."""
@@ -329,6 +341,9 @@ def _attend_split(
             other=0.0,
         )
         scores = tl.dot(q, k.to(q.dtype), input_precision="ieee") * scaling
+        if SCALED:
+            of_key = slot * KV_HEADS + kv_head
+            scores *= tl.load(key_scales + of_key, mask=live, other=0.0)[None, :]
         if HAS_CAP:
             # tanh(x) = 2 sigmoid(2x) - 1
             scores = 2.0 * softcap * tl.sigmoid(scores * (2.0 / softcap)) - softcap
@@ -346,6 +361,8 @@ def _attend_split(
         rescale = tl.exp2(most - base)
         total = total * rescale + tl.sum(weights, 1)
         acc = acc * rescale[:, None]
+        if SCALED:
+            weights *= tl.load(value_scales + of_key, mask=live, other=0.0)[None, :]
         acc = tl.dot(weights.to(q.dtype), v.to(q.dtype), acc, input_precision="ieee")
         most = new_most
 

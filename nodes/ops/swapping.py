@@ -32,8 +32,7 @@ class HostBlocks:
         for place, cache in enumerate(caches):
             if cache is None:
                 continue
-            stores = (*cache.keys, *cache.values)
-            for there, here in zip(stores, self._of(place, cache), strict=True):
+            for there, here in zip(cache.tensors, self._of(place, cache), strict=True):
                 blocks = there.view(cache.num_blocks, cache.block_size, *there.shape[1:])
                 for block, kept in swaps.out:
                     here[kept].copy_(blocks[block], non_blocking=True)
@@ -41,7 +40,7 @@ class HostBlocks:
                     blocks[block].copy_(here[kept], non_blocking=True)
 
     def _of(self, place: int, cache: PagedCache) -> list[Tensor]:
-        """`[num_blocks, block_size, heads, dim]` for each tensor of a cache."""
+        """`[num_blocks, block_size, …]` for each tensor of a cache."""
         if place not in self._stores:
             self._stores[place] = [
                 pinned(
@@ -49,6 +48,6 @@ class HostBlocks:
                     dtype=store.dtype,
                     device=self._device,
                 )
-                for store in (*cache.keys, *cache.values)
+                for store in cache.tensors
             ]
         return self._stores[place]

@@ -123,6 +123,18 @@ ENGINE: tuple[Figure[Counted], ...] = (
         ("direction",),
     ),
     Figure(
+        "stepweave:forked_tokens_total",
+        "counter",
+        "Tokens of prompts that one of n completions took over from another.",
+        lambda of: of.totals.forked_tokens,
+    ),
+    Figure(
+        "stepweave:copied_blocks_total",
+        "counter",
+        "KV blocks copied for one of n completions, to write on in them.",
+        lambda of: of.totals.copied_blocks,
+    ),
+    Figure(
         "vllm:prefix_cache_queries_total",
         "counter",
         "Tokens that were looked up in the prefix cache.",

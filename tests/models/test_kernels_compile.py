@@ -56,6 +56,7 @@ def spilled(compiled: Any) -> int:
         (80, torch.bfloat16, 128, 40, {"window": 128, "softcap": 50.0}),
         (89, torch.bfloat16, 128, 1, {"sinks": torch.zeros(8)}),
         (89, torch.float32, 256, 40, {"window": 1}),
+        (80, torch.bfloat16, 128, 8, {"kept": torch.int8}),
     ],
 )
 def test_attention_compiles(
@@ -76,8 +77,14 @@ def test_attention_compiles(
 @pytest.mark.parametrize("dim", [64, 80, 96, 128, 192, 256])
 @pytest.mark.parametrize(
     "how",
-    [{}, {"window": 128, "softcap": 50.0}, {"sinks": torch.zeros(8)}],
-    ids=["plain", "window and cap", "sinks"],
+    [
+        {},
+        {"window": 128, "softcap": 50.0},
+        {"sinks": torch.zeros(8)},
+        {"kept": torch.int8},
+        {"kept": torch.int8, "window": 128, "softcap": 50.0},
+    ],
+    ids=["plain", "window and cap", "sinks", "8 bits", "8 bits, window and cap"],
 )
 def test_attention_compiles_for_every_head_dtype_and_window(
     monkeypatch: pytest.MonkeyPatch,
@@ -101,6 +108,10 @@ def check_attention(
 ) -> None:
     """It fits the GPU, and nothing is spilled from registers: always in half precision."""
     batch = Batch((50,), query_len, 8, 2, dim, dim, 16, dtype=dtype)
+    how = dict(how)
+    if (kept := how.pop("kept", None)) is not None:
+        batch.keys, batch.values = (torch.zeros_like(batch.keys, dtype=kept) for _ in range(2))
+        how["scales"] = tuple(torch.zeros(batch.keys.shape[:2]) for _ in range(2))
     attend = Recorder(split_kv._attend_split, aligned, capability)
     merge = Recorder(split_kv._merge_splits, aligned, capability)
     monkeypatch.setattr(split_kv, "_attend_split", attend)
@@ -124,6 +135,9 @@ def test_writing_the_cache_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     store, new = torch.zeros(16, 2, 80, dtype=torch.bfloat16), torch.zeros(3, 2, 80)
     write_cache.write(store, store.clone(), torch.tensor([1, 2, 3]), new, new)
     assert "ld.global.v4.b32" in recorder.compiled[0].asm["ptx"]  # four numbers at a time
+    kept, scales = torch.zeros(16, 2, 80, dtype=torch.int8), torch.zeros(16, 2)
+    write_cache.write(kept, kept.clone(), torch.tensor([1]), new[:1], new[:1], (scales, scales))
+    assert spilled(recorder.compiled[1]) == 0
 
 
 def test_rows_and_heads_get_as_many_splits_as_occupy_the_device() -> None:

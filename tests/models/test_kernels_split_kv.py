@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from stepweave.models.cache_format import narrowed, widened
 from tests.models.interpreter import Interpreter
 from tests.models.paged_oracle import Batch, randomized
 
@@ -21,7 +22,7 @@ def attend(
 
     launch = Launch(splits, tile)
     out: Tensor = interpreted(KERNEL, *batch.arguments(), **batch.sizes(), **how, launch=launch)
-    assert out.dtype == batch.dtype
+    assert out.dtype == batch.query.dtype
     return out
 
 
@@ -169,3 +170,28 @@ def test_arguments_that_do_not_fit_are_refused(interpreted: Interpreter) -> None
     batch.query_len = 3
     with pytest.raises(RuntimeError, match=r"query \(4, 4, 16\) is not 2 rows of 3 tokens"):
         attend(interpreted, batch, PLAIN)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_keys_and_values_in_8_bits_are_read_with_their_scales(
+    interpreted: Interpreter, seed: int, dtype: torch.dtype
+) -> None:
+    batch, how, launch = randomized(seed)
+    batch.query = batch.query.to(dtype)
+    scales = tuple(torch.full(store.shape[:2], torch.nan) for store in (batch.keys, batch.values))
+    kept = [store.new_zeros(store.shape, dtype=torch.int8) for store in (batch.keys, batch.values)]
+    for r, (k, v) in enumerate(batch.rows):
+        blocks = batch.tables[r][batch.tables[r] >= 0]
+        offsets = torch.arange(batch.block_size)
+        places = (blocks[:, None] * batch.block_size + offsets).flatten()[: len(k)]
+        for store, scale, new in zip(kept, scales, (k, v), strict=True):
+            store[places], scale[places] = narrowed(new, torch.int8)
+        batch.rows[r] = (
+            widened(kept[0][places], scales[0][places], torch.float32),
+            widened(kept[1][places], scales[1][places], torch.float32),
+        )
+    batch.keys, batch.values = kept
+    out = attend(interpreted, batch, {**how, "scales": scales}, **launch)
+    error = 1e-5 if dtype == torch.float32 else 4e-3
+    torch.testing.assert_close(out.double(), batch.expected(**how), rtol=error, atol=error)

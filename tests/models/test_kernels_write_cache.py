@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from stepweave.models.paged_cache import write
 from tests.models.interpreter import Interpreter
 
 KERNEL = "stepweave.models.kernels.write_cache:write"
@@ -43,3 +44,34 @@ def test_a_slot_outside_the_cache_is_not_written(interpreted: Interpreter) -> No
     store, new = torch.zeros(4, 1, 4), torch.ones(3, 1, 4)
     _, keys, *_ = interpreted(KERNEL, store, store.clone(), torch.tensor([-1, 4, 3]), new, new)
     assert keys.sum(dim=(1, 2)).tolist() == [0.0, 0.0, 0.0, 4.0]
+
+
+def test_in_8_bits_it_stores_the_bits_that_torch_does(interpreted: Interpreter) -> None:
+    generator = torch.Generator().manual_seed(0)
+    k = torch.randn(5, 3, 24, generator=generator) * torch.logspace(-40, 30, 5)[:, None, None]
+    v = torch.randn(5, 3, 16, generator=generator)
+    k[1, 2, 3], v[2, 1, 0], v[3, 0] = torch.nan, torch.inf, 0.0
+    slots = torch.tensor([7, 11, 4, 5, 0])
+
+    def stores() -> list[torch.Tensor]:
+        lines = [torch.ones(12, 3, dim, dtype=torch.int8) for dim in (24, 16)]
+        return [*lines, *(torch.ones(12, 3) for _ in lines)]
+
+    keys, values, *scales = stores()
+    write(keys, values, slots, k, v, (scales[0], scales[1]))
+    mine_k, mine_v, *mine = stores()
+    answer = interpreted(KERNEL, mine_k, mine_v, slots, k, v, tuple(mine))
+    for wanted, found in zip((keys, values, *scales), (*answer[1:3], *answer[6]), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_scales_that_do_not_fit_are_refused(interpreted: Interpreter) -> None:
+    store, new = torch.zeros(4, 2, 4, dtype=torch.int8), torch.ones(1, 2, 4)
+    at = torch.tensor([1])
+    for scales, said in (
+        ((torch.zeros(4, 2), None), "or neither has"),
+        ((torch.zeros(4, 1), torch.zeros(4, 2)), r"key_scales is \(4, 1\)"),
+        ((torch.zeros(2, 4).T, torch.zeros(4, 2)), "side by side"),
+    ):
+        with pytest.raises(RuntimeError, match=said):
+            interpreted(KERNEL, store, store.clone(), at, new, new, scales)

@@ -7,6 +7,7 @@ whether the block holds what the reader believes, whoever wrote it.
 """
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stepweave.requests.batch import ScheduledRow, StepBatch
@@ -46,6 +47,7 @@ def request(
     window: int = 3,
     priority: int = 0,
     prompt_logprobs: int | None = None,
+    fork_of: int | None = None,
 ) -> Request:
     ids = tuple(range(prompt)) if isinstance(prompt, int) else prompt
     return Request(
@@ -61,6 +63,7 @@ def request(
         stopper=StopChecker((), (), max_tokens),
         decoder=Text(),
         window=window,
+        fork_of=fork_of,
     )
 
 
@@ -105,6 +108,13 @@ class Device:
                 at = (block, offset)
                 self.kv[at], self.draft_kv[at] = self.host[kept, offset]
 
+    def copy(self, copies: Iterable[tuple[int, int]]) -> None:
+        """Give blocks of both caches the contents of others."""
+        for source, target in copies:
+            for offset in range(self.limits.block_size):
+                for cache in (self.kv, self.draft_kv):
+                    cache[target, offset] = cache.get((source, offset))
+
     def run(self, request: Request, row: ScheduledRow, accepted: int) -> tuple[int, ...]:
         """One row of a step: check all that it attends to, write, return the sampled tokens."""
         uid, speculates = request.uid, request.speculates
@@ -129,7 +139,8 @@ class Device:
         self._attend(row, base, speculates)
         sampled: tuple[int, ...] = ()
         for _ in range(fresh):
-            sampled += (after(self.tokens[uid] + sampled),)
+            drawn = 0 if request.fork_of is None else uid  # completions of one prompt differ
+            sampled += ((after(self.tokens[uid] + sampled) + drawn) % 3,)
         self.tokens[uid] += sampled
         known = self.tokens[uid]
         for position in range(base, min(last, self.limits.context_length - 1)):
@@ -207,6 +218,7 @@ class Simulation:
     def commit(self, batch: StepBatch) -> None:
         if batch.swaps is not None:
             self.device.swap(batch.swaps)
+        self.device.copy(batch.copies)
         for row in batch.rows:
             self.table.settle(row)
         for row in batch.rows:

@@ -21,19 +21,21 @@ def simulation(
     window: int | None = None,
     reuse: int = 1,
     swap: tuple[int, int, int] = (0, 0, 0),
+    copies: bool = False,
     **sizes: int,
 ) -> Simulation:
     """`swap`: host blocks, and the leases from an owner to the copy and back."""
     host_blocks, out_after, back_after = swap
-    copies = {("owner", "swap"): out_after, ("swap", "owner"): back_after, ("swap", "swap"): 1}
+    ways = {("owner", "swap"): out_after, ("swap", "owner"): back_after, ("swap", "swap"): 1}
     size = limits(**{"draft_tokens": 3, "context_length": 48, "max_rows": 4, **sizes})
     table = RequestTable(
         size,
-        block_leases={**one_class(reuse), **copies},
+        block_leases={**one_class(reuse), **ways},
         prefix_cache=prefix_cache,
         cache_tail=ahead,
         sliding_window=window,
         host_blocks=host_blocks,
+        copies=copies,
     )
     device = Device(size, window, ahead)
     rnd = random.Random(seed)
@@ -101,7 +103,7 @@ def test_whatever_happens_every_read_finds_its_own_tokens(seed: int, depth: int)
     assert table.request_slots.held == table.blocks.pool.held == frozenset()
     assert not table.blocks._records, "of requests that have ended"
     assert table.preemptions > 0
-    if table.blocks.cache is not None:
+    if seed % 5:
         assert 0 < table.prefix_hits < table.prefix_queries
         assert all(
             each.cached_tokens == 0 for each in requests if each.params.prompt_logprobs is not None

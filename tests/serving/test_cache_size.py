@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +15,10 @@ from stepweave.configs.schema import PipelineConfig
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import CompileFailed, NoMemory
 from stepweave.models.loading import Loading
+from stepweave.models.mtp_checkpoint import mtp_network
+from stepweave.models.paged_cache import bytes_per_block
+from stepweave.models.source import EMBEDDED, EMBEDDED_MTP, resolve
+from stepweave.serving import cache_size
 from stepweave.serving.cache_size import SHARE, USUAL, blocks_of
 from stepweave.serving.loading import load_engine
 from tests.device.emulated import BACKEND, is_installed
@@ -24,7 +31,7 @@ def free() -> Iterator[None]:
     BACKEND.free = None
 
 
-def on_the_device(name: str = "async", **settings: str) -> PipelineConfig:
+def on_the_device(name: str = "async", **settings: Any) -> PipelineConfig:
     config = load_config(name, {"executor": "emulated", **settings})
     assert isinstance(config, PipelineConfig)
     return config
@@ -57,6 +64,34 @@ def test_wider_steps_and_a_drafter_leave_less(target: CausalLM) -> None:
     assert blocks_of(on_the_device(**{"scheduler.token_budget": "6144"}), target) < plain
     assert blocks_of(on_the_device("async_speculation"), target) < plain
     assert blocks_of(on_the_device("async_eagle"), target) < plain
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["a folder", "the target's checkpoint"])
+def test_a_module_is_one_more_layer_wherever_its_weights_are(
+    target: CausalLM, own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the configuration beside it says of its target."""
+    module = mtp_network("embedded-mtp", target)
+    weights = sum(each.numel() for each in module.state_dict().values()) * 4
+    changes: dict[str, Any] = {}
+    if own:
+        for name, folder in (("embedded", "target"), ("embedded-mtp", "mtp")):
+            file = Path(resolve(name, EMBEDDED | EMBEDDED_MTP)) / "model.safetensors"
+            shutil.copy(file, tmp_path / f"{folder}.safetensors")
+        monkeypatch.setattr(CausalLM, "checkpoint", str(tmp_path))
+        changes["nodes.draft.model"] = None
+    BACKEND.free = 400 << 20
+    config = on_the_device("async_mtp", **changes)
+    each = bytes_per_block([*target.layer_shapes, target.layer_shapes[-1]], 16, torch.float32)
+    free = int(SHARE * BACKEND.free) - cache_size._step_bytes(config, target) - weights
+    assert blocks_of(config, target) == free // each - 1
+
+
+def test_8_bits_let_as_many_more_blocks_fit(target: CausalLM) -> None:
+    BACKEND.free = 160 << 20
+    plain = blocks_of(on_the_device(), target)
+    narrow = blocks_of(on_the_device(**{"model.kv_cache_dtype": "int8"}), target)
+    assert narrow / plain == pytest.approx(4 * 32 / (32 + 4), rel=0.01), "heads of 32 numbers"
 
 
 def test_it_is_no_larger_than_rows_and_kept_prefixes_can_fill(target: CausalLM) -> None:

@@ -9,6 +9,7 @@ whether the block holds what the reader believes, whoever wrote it.
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from stepweave.requests.batch import ScheduledRow, StepBatch
 from stepweave.requests.request import Request, SamplingParams
@@ -26,18 +27,17 @@ class Text:
 
 
 def limits(**changes: int) -> Limits:
-    return Limits(
-        **{
-            "max_rows": 3,
-            "token_budget": 16,
-            "block_size": 4,
-            "num_blocks": 30,
-            "context_length": 64,
-            "draft_tokens": 2,
-            "max_queue": 8,
-            **changes,
-        }
-    )
+    sizes: dict[str, Any] = {
+        "max_rows": 3,
+        "token_budget": 16,
+        "block_size": 4,
+        "num_blocks": 30,
+        "context_length": 64,
+        "draft_tokens": 2,
+        "max_queue": 8,
+        **changes,
+    }
+    return Limits(**sizes)
 
 
 def request(

@@ -157,7 +157,8 @@ def test_neighbours_change_no_bit_of_a_row() -> None:
     """In float32 with the invariant arithmetic, whatever the batch, its chunks and its room."""
     base = TinyConfig(dtype=torch.float32, invariant=True, cache_dtype="int8")
     texts = set()
-    for changes in ({}, {"max_rows": 1}, {"token_budget": 7}, {"num_blocks": 10, "max_rows": 3}):
+    batches: list[dict[str, Any]] = [{}, {"max_rows": 1}, {"token_budget": 7}]
+    for changes in (*batches, {"num_blocks": 10, "max_rows": 3}):
         requests, _ = served(replace(base, **changes))
         texts.add(str([each.output_ids for each in requests]))
     assert len(texts) == 1

@@ -46,6 +46,10 @@ PIPELINES: Mapping[str, Mapping[str, Any]] = {
     "n-gram drafts and grammars": {**draft("ngram"), **MASKS},
     "suffix decoding": draft("suffix"),
     "Medusa heads": draft("medusa"),
+    "draft trees": {
+        **draft("eagle3", tree={"width": 3, "depth": 4}, tokens=10),
+        "nodes.keep_path.after": "sample",
+    },
     "a drafter with another vocabulary": draft("draft_model", vocabulary="common"),
     "drafters whose batches are not padded": {
         "nodes.d2h_counts.after": "sample",
@@ -82,11 +86,6 @@ def loaded(changes: Mapping[str, Any]) -> PipelineConfig:
 
 
 REFUSED: Mapping[str, tuple[Callable[[], object], type[Exception], str]] = {
-    "draft trees": (
-        lambda: loaded(draft("eagle3", branches=2)),
-        ConfigError,
-        "branches",
-    ),
     "layers and stages divided at once": (
         lambda: loaded({**STAGES, "model.parallel.tensor": 2, "model.invariant": False}),
         ConfigError,

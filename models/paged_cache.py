@@ -125,7 +125,7 @@ class PagedCache:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that it keeps, `[...]`, with a line for each slot: what a copy of some slots is made of."""
+        """All that it keeps, `[...]`, with a line for each slot."""
         scales = (each for pair in self.scales for each in pair if each is not None)
         return (*self.keys, *self.values, *scales)
 

@@ -33,8 +33,8 @@ def shifted(inputs: Inputs, sampled: Sampled | None) -> Tensor:
 def along_path(
     inputs: Inputs, sampled: Sampled | None, features: Tensor, block_size: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the first pass reads where windows were trees: of `features[T, F]` a form `[T, F]`, and
-    positions and slots, `[T]`.
+    """What the first pass reads where windows were trees: some of `features[T, F]`, `[T, F]`, its
+    positions `[T]` and cache slots `[T]`.
 
     Of a window these are of the path that was kept, token by token; what is behind it stays as it
     was, and is masked, since no token is known after it. Raises nothing of its own.

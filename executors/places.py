@@ -7,8 +7,8 @@ memory it had before lives on only as long as a graph that works in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from itertools import count
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,13 +39,12 @@ class Places:
             self._staying[storage.data_ptr()] = _weakly(storage)
 
     def settle(self, name: str, slot: int, datum: Any) -> Any:
-        """The datum, copied to where its slot lies."""
-        places = count()
-
-        def settled(tensor: Tensor) -> Tensor:
-            return self._slot((name, slot, next(places)), tensor).copy_(tensor)
-
-        return mapped(datum, settled)
+        """The datum, copied to where its slot lies; views of one memory together."""
+        settled: dict[int, Tensor] = {}
+        for place, line in enumerate(_lines(datum)):
+            held = self._slot((name, slot, place), line.whole).copy_(line.whole)
+            settled.update((id(part), line.part_of(held, part)) for part in line.parts)
+        return mapped(datum, lambda tensor: settled[id(tensor)])
 
     def apart(self, datum: Any) -> Any:
         """The datum, without memory of static slots: copied are the tensors that lie in one.
@@ -63,8 +62,8 @@ class Places:
 
     def reserve(self, name: str, slot: int, datum: Any) -> None:
         """Make room for such a datum: within a capture there would be none outside it."""
-        for place, tensor in enumerate(tensors(datum)):
-            self._slot((name, slot, place), tensor)
+        for place, line in enumerate(_lines(datum)):
+            self._slot((name, slot, place), line.whole)
 
     def _slot(self, place: tuple[str, int, int], tensor: Tensor) -> Tensor:
         size = tensor.numel() * tensor.element_size()
@@ -104,6 +103,60 @@ class Places:
         if known is None or known.expired():
             raise Unstable("the memory that it reads is elsewhere in each step")
         return place(tensor)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Tensors that are copied at once: `parts` (each [...]) of `whole[...]`, a line of memory."""
+
+    whole: Tensor
+    parts: Sequence[Tensor]
+
+    def part_of(self, copy: Tensor, part: Tensor) -> Tensor:
+        """What `part[...]` is in a copy of the whole."""
+        if part is self.whole:
+            return copy
+        begin = _bytes(part).start - _bytes(self.whole).start
+        size = self.whole.element_size()
+        elements = copy[begin // size : (begin + part.nbytes) // size]
+        return elements.view(part.dtype).view(part.shape)
+
+
+def _lines(datum: Any) -> list[_Line]:
+    """What is copied of a datum: the tensors, those that lie together in one memory as a line."""
+    found = {id(tensor): tensor for tensor in tensors(datum)}
+    memories: dict[int, list[Tensor]] = {}
+    for tensor in found.values():
+        memories.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
+    lines: list[_Line] = []
+    for parts in memories.values():
+        whole = _around(parts) if len(parts) > 1 else None
+        alone = [_Line(part, [part]) for part in parts]
+        lines += alone if whole is None else [_Line(whole, parts)]
+    return lines
+
+
+def _around(parts: Sequence[Tensor]) -> Tensor | None:
+    """The line of memory from the first of some views to the last; None where they are not parts
+    of one, or most of it is something else."""
+    first, *others = (_bytes(part) for part in parts)
+    begin = min(first.start, *(each.start for each in others))
+    end = max(first.stop, *(each.stop for each in others))
+    size = parts[0].element_size()
+    for part, where in zip(parts, (first, *others), strict=True):
+        if not part.is_contiguous() or part.is_neg() or part.is_conj():
+            return None
+        if (where.start - begin) % max(size, part.element_size()) or where.stop % size:
+            return None  # not so many elements, or not where such elements may lie
+    if begin % size or end - begin > 2 * sum(part.nbytes for part in parts):
+        return None
+    return parts[0].as_strided(((end - begin) // size,), (1,), begin // size)
+
+
+def _bytes(tensor: Tensor) -> range:
+    """Where `tensor[...]`, which has no gaps, lies in its memory."""
+    begin = tensor.storage_offset() * tensor.element_size()
+    return range(begin, begin + tensor.nbytes)
 
 
 class Hashed:

@@ -490,18 +490,26 @@ def _attend_in_tiles(
         sums = weights.sum(dim=-1)
         outs = torch.bmm(weights.view(-1, size, KEY_TILE), v_tiles)
         outs = outs.view(rows, heads, tiles, size, -1)
-        total, out = sums[:, :, 0].clone(), outs[:, :, 0].clone()
-        for tile in range(1, tiles):
-            total += sums[:, :, tile]
-            out += outs[:, :, tile]
+        total, out = _in_order(sums), _in_order(outs)
         if sink is not None:
-            total += elementwise(torch.exp, sink - most)[:, :, 0, :, 0]
+            total = total + elementwise(torch.exp, sink - most)[:, :, 0, :, 0]
         return out / total[..., None]
 
     starts = [0, *accumulate(plan[:-1])]
     parts = [attend(start, size) for start, size in zip(starts, plan, strict=True)]
     out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
     return out[:, :, :count].to(given)
+
+
+def _in_order(parts: Tensor) -> Tensor:
+    """The sum over the tiles of `parts[R, h, tiles, ...]`, from the first on."""
+    first, *others = parts.unbind(2)
+    if not others:
+        return first
+    total = first + others[0]
+    for each in others[1:]:
+        total += each
+    return total
 
 
 _proven: dict[object, tuple[int, ...]] = {}

@@ -28,6 +28,9 @@ class History:
     earlier owner's tokens: readers bring the length.
     """
 
+    fixed = True
+    """For captured segments: allocated once, and its numbers never change."""
+
     def __init__(
         self, request_slots: int, context_length: int, device: torch.device | str = "cpu"
     ) -> None:

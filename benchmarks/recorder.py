@@ -71,7 +71,7 @@ class Sides:
             while not over.wait(LOOKS_S):
                 flight = self.llm.service.flight
                 assert flight is not None, "it records while it is watched"
-                flight.stretch(self.llm.plan, DRAWN)
+                flight.stretch(self.llm.plans, DRAWN)
                 insight.latest()
 
         reader = threading.Thread(target=look)

@@ -44,7 +44,7 @@ def diff(asked: DiffOptions) -> int:
     switch = verified_switch(switch_plans(plans[0], plans[1])) if asked.switch else None
     before, after = (" ".join([name, *map("=".join, own.items())]) for name, own in sides)
     if asked.html is not None:
-        save(asked.html, diff_page(found, before, after))
+        save(asked.html, diff_page(found, before, after, switch=switch))
         say(f"wrote {asked.html}")
     if asked.json:
         more = {} if switch is None else {"switch": switch_json(switch)}

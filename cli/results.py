@@ -66,11 +66,22 @@ def _sentence(summary: Mapping[str, Any]) -> str:
         said += f"; {summary['accepted'] / summary['drafted']:.0%} of drafts accepted"
     if "synthetic_acceptance" in summary:
         said += "\nSYNTHETIC ACCEPTANCE, for benchmarks: these texts are not what the model says"
+    said += _switches(summary.get("plans", {}).get("switches", ()))
     said += "".join(f"\nnote: {note}" for note in summary["notes"])
     if summary["equal_to_synchronous"] is not None:
         same = "equal to" if summary["equal_to_synchronous"] else "NOT EQUAL to"
         said += f"\n{same} the synchronous loop, {_speed(summary)}"
     return said
+
+
+def _switches(moves: Sequence[Mapping[str, Any]]) -> str:
+    """How often the run went from which plan to which, and why."""
+    said = (
+        f"{each['before']} → {each['after']} ({each['reason']})"
+        + (f" {each['count']} times" if each["count"] > 1 else "")
+        for each in moves
+    )
+    return f"\nwent from plan to plan: {', '.join(said)}" if moves else ""
 
 
 def _speed(summary: Mapping[str, Any]) -> str:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from ..graph.answers.switches import needed_for
 from ..graph.switch import Switch
 from ..graph.verifier.words import counted
+from ..timelines.switched import switch_timeline
+from ..views.timeline_lanes import timeline_lanes
 from .wrapping import paragraph
+
+STEPS = 2
+"""So many steps before a switch, and after it, are drawn; step 0 is the first of the plan after."""
 
 
 def switch_lines(switch: Switch, width: int) -> list[str]:
@@ -33,4 +38,5 @@ def switch_lines(switch: Switch, width: int) -> list[str]:
             f"after in {counted(lease.steps, 'step')}"
         )
         lines += paragraph(text, width, 2, "keys       ")
-    return lines
+    timeline = switch_timeline(switch, STEPS)
+    return [*lines, "", *timeline_lanes(timeline, range(-STEPS, STEPS), width=width).splitlines()]

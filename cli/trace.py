@@ -90,10 +90,12 @@ def _traced(llm: LLM, run: Traced, asked: TraceOptions) -> Trace:
     """A run that is too short to judge is written all the same."""
     executor = llm.config.executor
     try:
-        return Trace.of(
-            llm.plan, run.report, requests=run.requests, counts=run.steps, executor=executor
+        return Trace.of_run(
+            llm.plans, run.report, requests=run.requests, counts=run.steps, executor=executor
         )
     except StepweaveError:
+        if len(run.report.parts) > 1:
+            raise
         timeline = measured(llm.plan, run.report, serial=executor == "serial")
         began = run.report.began_s
         with writing(asked.output) as stream:
@@ -112,6 +114,7 @@ def _write(found: Trace, asked: TraceOptions) -> None:
             requests=found.requests,
             began_s=found.began_s,
             simulated=found.simulated,
+            parts=found.parts,
         )
     say(f"wrote {asked.output}: open it at ui.perfetto.dev, or in chrome://tracing")
     if asked.html is not None:

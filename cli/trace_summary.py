@@ -20,8 +20,11 @@ def summary(found: Trace, name: str, width: int) -> Iterator[str]:
     """The lines of the summary, none wider than `width`; times are per step."""
     steady = found.analysis.steady
     how = "simulated, not run" if found.simulated else f"on {found.executor}"
-    yield f"{name}: {found.run.steps} steps {how}; figures of steps {steady[0]} to {steady[-1]}"
+    first, steps = found.first, max([found.run.steps, *(each.steps.stop for each in found.parts)])
+    judged = f"figures of steps {first + steady[0]} to {first + steady[-1]}"
+    yield f"{name}: {steps} steps {how}; {judged}"
     yield ""
+    yield from _parts(found)
     yield from _period(found, width)
     yield from _overlap(found, width)
     yield ""
@@ -65,6 +68,18 @@ def _modes(found: Trace, width: int) -> Iterator[str]:
             f"costs by mode, {us(modes.one_cost_us)} µs with one cost for each op"
         )
         yield from paragraph(said, width, label=_label("mean step"))
+
+
+def _parts(found: Trace) -> Iterator[str]:
+    """Which plan ran which steps, where there were several; the figures are of the longest part."""
+    if not found.parts:
+        return
+    rows = [["plan", "steps", "period µs", "digest"]]
+    for part in found.parts:
+        steps = f"{part.steps.start} to {part.steps.stop - 1}"
+        rows.append([part.name, steps, us(part.run.period_us), part.plan.digest[:16]])
+    yield from table(rows, right=(2,))
+    yield ""
 
 
 def _label(text: str) -> str:

@@ -180,6 +180,29 @@ def _wrong_plans(config: PipelineConfig, source: Located) -> Iterator[Problem]:
                     mark = source.at(("plans", name, "actors", node)).mark
                     near = did_you_mean(said, known)
                     yield Problem(mark, f"unknown {what} {said!r}{near}", "SW-UNKNOWN-ACTOR")
+        for place, node in enumerate(plan.without):
+            if (wrong := _needed(config, node)) is not None:
+                mark = source.at(("plans", name, "without", place)).mark
+                yield Problem(mark, f"plans.{name}.without: {wrong}", "SW-SWITCH")
+
+
+def _needed(config: PipelineConfig, name: str) -> str | None:
+    """Why no plan of a pipeline can do without a node, if none can."""
+    if name not in config.nodes:
+        return f"the pipeline has no node {name!r}{did_you_mean(name, config.nodes)}"
+    called = config.nodes[name].kind or name
+    if not kind(called).spared:
+        return (
+            f"requests would notice it if steps had no node {name!r} of kind {called!r}; only "
+            "drafters can be left out"
+        )
+    acceptance: Any = config.policies.acceptance
+    if not acceptance.exact:
+        return (
+            f"with policies.acceptance {acceptance.kind!r} tokens depend on how many drafts a row "
+            "has, and so on which plan ran its steps; use acceptance 'coupled'"
+        )
+    return None
 
 
 def _unknown_names(config: PipelineConfig, source: Located) -> Iterator[Problem]:

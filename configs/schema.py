@@ -328,6 +328,19 @@ class PlanConfig(Part):
         max_length=MAX_NODES,
         description="By node: the host thread that runs it there, in place of its `actor`.",
     )
+    without: tuple[Name, ...] = Field(
+        default=(),
+        max_length=MAX_NODES,
+        description="Nodes that its steps do without: drafters, where the acceptance policy is "
+        "exact.",
+    )
+    from_rows: int = Field(
+        default=1,
+        ge=1,
+        le=1 << 20,
+        description="It is for steps with so many requests or more. Of all plans, those with the "
+        "greatest number that is reached are compared with each other.",
+    )
 
 
 EMBEDDED_DRAFTERS = (
@@ -464,12 +477,20 @@ class PipelineConfig(Part):
         """The pipeline as each of its other plans has it."""
         return {name: self._as(plan) for name, plan in self.plans.items()}
 
+    def form(self, name: str) -> PipelineConfig:
+        """The pipeline as the plan of that name has it; itself for the plan that a run begins with.
+
+        Raises nothing.
+        """
+        return self._as(self.plans[name]) if name in self.plans else self
+
     def _as(self, plan: PlanConfig) -> PipelineConfig:
         nodes = {
             name: node.model_copy(update={"actor": plan.actors[name]})
             if name in plan.actors
             else node
             for name, node in self.nodes.items()
+            if name not in plan.without
         }
         depth = self.depth if plan.depth is None else plan.depth
         return self.model_copy(update={"depth": depth, "nodes": nodes, "plans": {}})

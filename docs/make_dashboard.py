@@ -216,8 +216,8 @@ PROCESS = (
         "short",
         (
             (
-                "stepweave:plan_info{@}",
-                "{{digest}}, depth {{depth}}, on {{executor}}, Stepweave {{version}}",
+                "stepweave:plan_info{@} == 1",
+                "{{plan}}: {{digest}}, depth {{depth}}, on {{executor}}, Stepweave {{version}}",
             ),
         ),
         kind="stat",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from operator import itemgetter
 from queue import SimpleQueue
 from time import perf_counter
@@ -83,19 +84,23 @@ class ConcurrentRun:
         self.contexts: list[Context] = []  # of the legs that are on
         self.legs: list[Leg] = []  # those that are on, or may be
         self._kept: dict[str, list[Any]] = {}
-        self._once: list[Tokens] = []
+        # Threads may still be at skipped steps of what all that runs has left: to end them too.
+        self._behind: list[tuple[Frontier, list[Tokens]]] = []
+        self._once: tuple[list[Tokens], list[Tokens]] = ([], [])  # of the last two turns
         self._news = threading.Condition()  # of each turn, and of the end
         self._over = False
+        self._aborted = False
         self.origin = perf_counter()
         self.crew = Crew(
             device=device,
-            times=None if given.trace is None else given.trace.begin(),
+            times=None if given.trace is None else given.trace.begin(given.course),
             streams=device.open([name for name in actors if name in streams], frozenset(urgent)),
             statuses=self.statuses,
             captures=captures,
             fail_on_stream=self._fail_on_stream,
         )
-        self._add_leg(plan, Frontier(given.steps, tail=self.programs[id(plan)].tail))
+        first = self._add_leg(plan, Frontier(given.steps, tail=self.programs[id(plan)].tail))
+        self._first = dict.fromkeys(self.hosts, first)  # until each has begun, however late
 
     def _add_leg(
         self,
@@ -163,14 +168,21 @@ class ConcurrentRun:
 
     def _finish(self, watchdog_s: float | None) -> None:
         """Until all that was begun is done, or something failed."""
-        frontier = self.legs[0].frontier  # all are aborted together
-        watch(self.statuses, self.contexts, self.hosts, self.ended, frontier, watchdog_s)
+        watch(
+            self.statuses,
+            self.contexts,
+            self.hosts,
+            self.ended,
+            lambda: self._aborted,
+            watchdog_s,
+        )
         self._over = True
         self._tell()
-        self.device.close(watchdog_s if frontier.aborted else None)
+        self.device.close(watchdog_s if self._aborted else None)
 
     def _work_host(self, actor: str) -> None:
-        status, leg = self.statuses[actor], self.legs[0]
+        # Others may have gone over to another leg by now; nobody keeps the first for longer.
+        status, leg = self.statuses[actor], self._first.pop(actor)
         iteration = leg.program.first
         try:
             with self.device.entered():
@@ -238,7 +250,7 @@ class ConcurrentRun:
         self._settle(leg)
         after = self._add_leg(switch.after, following, leg, switch)
         turn = Turn.of(switch, at, leg, after)
-        self._once += turn.tokens
+        self._once = (self._once[1], [*turn.tokens])
         for actor in after.program.hosts:
             self.statuses[actor].ended = False
         course.turn(goal, at)
@@ -247,8 +259,12 @@ class ConcurrentRun:
 
     def _settle(self, leg: Leg) -> None:
         """Let go of the legs before this one, all of whose ops are done."""
+        behind = []
         while self.legs[0] is not leg:
-            self._keep(self.legs.pop(0))
+            before = self.legs.pop(0)
+            self._keep(before)
+            behind.append((before.frontier, [*before.tokens.values()]))
+        self._behind = behind or self._behind
 
     def _keep(self, leg: Leg) -> None:
         """Take in the versions that are to be returned, once the leg has ended."""
@@ -303,10 +319,12 @@ class ConcurrentRun:
 
     def _abort(self) -> None:
         """End every worker: wake those that wait, and let none begin another op."""
-        legs = [*self.legs]
-        for leg in legs:
-            leg.frontier.abort()
-        for tokens in [*self._once, *(each for leg in legs for each in leg.tokens.values())]:
+        self._aborted = True
+        known = [(leg.frontier, [*leg.tokens.values()]) for leg in [*self.legs]]
+        known += self._behind
+        for frontier, _ in known:
+            frontier.abort()
+        for tokens in chain(*self._once, *(some for _, some in known)):
             tokens.put(None)
         self._tell()
         self.device.abort()

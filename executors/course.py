@@ -23,20 +23,28 @@ REMEMBERED = 1024
 
 
 class Turned(NamedTuple):
-    """A switch that a run has begun: `step` is the first of the plan `after`."""
+    """A switch that a run has begun: `step` is the first of the plan `after`.
+
+    `reason`: a word, of few that there are; `said`: what was compared, in words.
+    """
 
     step: int
     before: str
     after: str
     reason: str = ""
+    said: str = ""
 
 
 class Goal(NamedTuple):
-    """The plan to go on with, from this step on or from the first after it that is possible."""
+    """The plan to go on with, from this step on or from the first after it that is possible.
+
+    `reason` and `said` are those of `Turned`.
+    """
 
     plan: str
     step: int = 0
     reason: str = ""
+    said: str = ""
 
 
 @dataclass
@@ -53,6 +61,10 @@ class Course:
     decide: Callable[[int], Goal]
     tell: Callable[[Turned], None] = lambda turned: None
     turned: deque[Turned] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    began_at: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.began_at = self.at
 
     def wanted(self, step: int) -> tuple[Switch, Goal] | None:
         """The switch that is wanted now, and what for; None: stay.
@@ -69,10 +81,17 @@ class Course:
 
     def turn(self, goal: Goal, step: int) -> None:
         """Note that the run goes over."""
-        turned = Turned(step, self.at, goal.plan, goal.reason)
+        turned = Turned(step, self.at, goal.plan, goal.reason, goal.said)
         self.at = goal.plan
         self.turned.append(turned)
         self.tell(turned)
+
+    @property
+    def legs(self) -> tuple[tuple[int, str], ...]:
+        """Which plan runs the steps from which on, of the last switches; from any thread."""
+        turned = tuple(self.turned.copy())
+        first = turned[0].before if turned else self.began_at
+        return ((0, first), *((each.step, each.after) for each in turned))
 
     @property
     def plan(self) -> Plan:

@@ -41,6 +41,15 @@ class ToldModes:
 
         return run_and_tell
 
+    def done(self, op: str, step: int) -> None:
+        """An op of which `telling` knows nothing has run."""
+        if op == self._writer:
+            self._note(step)
+
+    def mode_of(self, step: int) -> str | None:
+        """The mode of a step; None where it is not known."""
+        return self._known.get(step)
+
     def takes_place(self, wait: Wait, step: int) -> bool:
         """Whether a wait takes place, of that step of its source."""
         return wait.takes_place(step, self._known.get)

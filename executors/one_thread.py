@@ -52,7 +52,7 @@ class OneThread:
         memory = Memory.of(graph, sizes, states, keep, frontier, earlier=earlier, held=held)
         if after is None:
             status, origin = ActorStatus(), perf_counter()
-            times = None if given.trace is None else given.trace.begin()
+            times = None if given.trace is None else given.trace.begin(given.course)
         else:
             status, origin, times = after.status, after.origin, after.times
         performs = {

@@ -16,6 +16,7 @@ from ..backends.streams import Moment
 from ..graph.node import Node, Op
 from ..graph.step_graph import Vertex
 from .context import Context
+from .course import Course
 from .frontier import Frontier
 from .homes import Homes
 from .report import OpEvent
@@ -31,9 +32,9 @@ class Recorder:
         self.steps = steps
         self._run = RunTimes(steps)
 
-    def begin(self) -> RunTimes:
-        """What the run that begins now notes its ops with."""
-        self._run = RunTimes(self.steps)
+    def begin(self, course: Course | None = None) -> RunTimes:
+        """What the run that begins now notes its ops with; it may go over to plans of `course`."""
+        self._run = RunTimes(self.steps, course)
         return self._run
 
     @property
@@ -45,13 +46,19 @@ class Recorder:
 class RunTimes:
     """The ops of one run. `origin`: when it began; all times are seconds of `perf_counter`."""
 
-    def __init__(self, steps: int | None = None) -> None:
+    def __init__(self, steps: int | None = None, course: Course | None = None) -> None:
         self.origin = perf_counter()
         self._steps = steps
-        self._actors: dict[str, str] = {}
-        self._timed: dict[str, deque[tuple[int, float, float]]] = {}
-        self._stamped: dict[str, deque[tuple[int, Moment, Moment]]] = {}
+        self._course = course
+        # By op and actor, which differ from plan to plan.
+        self._timed: dict[tuple[str, str], deque[tuple[int, float, float]]] = {}
+        self._stamped: dict[tuple[str, str], deque[tuple[int, Moment, Moment]]] = {}
         self._launched: dict[str, deque[tuple[int, float]]] = {}
+
+    @property
+    def legs(self) -> tuple[tuple[int, str], ...]:
+        """(step, plan): which plan runs the steps from which on; empty where there is only one."""
+        return () if self._course is None else self._course.legs
 
     # -- before the run: what its ops do as well -------------------------------------------
 
@@ -59,8 +66,8 @@ class RunTimes:
         self, vertex: Vertex, run: Callable[[Context], None] | None
     ) -> Callable[[Context], None]:
         """This run of an op, which notes when it began and ended on the thread that calls it."""
-        self._actors[vertex.name] = vertex.actor
-        note = self._timed.setdefault(vertex.name, deque(maxlen=self._steps)).append
+        times = self._timed.setdefault((vertex.name, vertex.actor), deque(maxlen=self._steps))
+        note = times.append
 
         def timed_run(context: Context) -> None:
             start = perf_counter()
@@ -80,8 +87,8 @@ class RunTimes:
 
         `stamp`: when the stream comes to where it is called.
         """
-        self._actors[vertex.name] = vertex.actor
-        note = self._stamped.setdefault(vertex.name, deque(maxlen=self._steps)).append
+        times = self._stamped.setdefault((vertex.name, vertex.actor), deque(maxlen=self._steps))
+        note = times.append
 
         def stamped_run(context: Context) -> None:
             before = stamp()
@@ -106,20 +113,18 @@ class RunTimes:
     def events(self) -> tuple[OpEvent, ...]:
         """What has ended by now, by start; times since the run began."""
         found, origin = [], self.origin
-        for op, times in list(self._timed.items()):
+        for (op, actor), times in list(self._timed.items()):
             launched = dict(self._launched[op].copy()) if op in self._launched else {}
             found += [
-                OpEvent(
-                    op, step, self._actors[op], start - origin, launched.get(step, end) - origin
-                )
+                OpEvent(op, step, actor, start - origin, launched.get(step, end) - origin)
                 for step, start, end in times.copy()
             ]
-        for op, stamps in list(self._stamped.items()):
+        for (op, actor), stamps in list(self._stamped.items()):
             for step, before, after in stamps.copy():
                 end = after()
                 start = None if end is None else before()
                 if start is not None and end is not None:
-                    found.append(OpEvent(op, step, self._actors[op], start - origin, end - origin))
+                    found.append(OpEvent(op, step, actor, start - origin, end - origin))
         return tuple(sorted(found, key=lambda event: event.start_s))
 
 

@@ -82,6 +82,8 @@ def run(
         report = executor(verified(plan), given)
     else:
         report = in_steps(plan, executor(verified(plan), in_cycles(plan, given)), keep)
+    if course is not None:
+        report = replace(report, legs=course.legs)
     if trace is True and recorder is not None:
         report = replace(report, events=recorder.latest.events())
     return report

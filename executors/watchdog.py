@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import perf_counter
 
 from .context import Context
 from .errors import StuckWait, waits_for
-from .frontier import Frontier
 from .instructions import ActorStatus
 
 
@@ -19,11 +18,12 @@ def watch(
     contexts: Collection[Context],
     hosts: Iterable[str],
     ended: SimpleQueue[str],
-    frontier: Frontier,
+    given_up: Callable[[], bool],
     watchdog_s: float | None,
 ) -> None:
     """Return when all hosts have ended; each puts its name into `ended` then.
 
+    `given_up`: whether something has failed, so that an op may never return.
     Raises `StuckWait` if nothing moves for `watchdog_s` seconds while an actor waits.
     """
     patience = math.inf if watchdog_s is None else watchdog_s
@@ -35,8 +35,8 @@ def watch(
         if now != seen:
             seen, since = now, perf_counter()
         elif perf_counter() - since >= patience:
-            if frontier.aborted:
-                return  # something failed, and another op does not return
+            if given_up():
+                return
             _raise_if_stuck(statuses, patience)
 
 

@@ -40,6 +40,7 @@ class NodeKind:
     asks: tuple[RequestSetting, ...] = ()  # found in `SampleRows.setting`
     runs_ahead: bool = False  # the node that `depth` moves: it works on steps to come
     stages: Stages = "last"  # of a model in stages: who has such a node
+    spared: bool = False  # tokens are the same without it: another plan may leave it out
 
     def __post_init__(self) -> None:
         for each in (*self.host, *self.device):

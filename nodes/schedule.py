@@ -11,7 +11,8 @@ from ..graph.parameters import context, given, update
 from ..requests.buckets import rounded_up
 from ..requests.limits import Limits
 from .kind import NodeKind
-from .values import BATCH, BUCKETS, LIMITS, REQUESTS
+from .sizes import Sizes
+from .values import BATCH, BUCKETS, LIMITS, REQUESTS, SIZES
 
 if TYPE_CHECKING:
     from ..requests.batch import StepBatch
@@ -23,11 +24,12 @@ def schedule(
     requests: RequestTable = update(REQUESTS),
     buckets: tuple[int, ...] = given(BUCKETS),
     limits: Limits = given(LIMITS),
+    sizes: Sizes = given(SIZES),
     ctx: OpContext = context(),
 ) -> StepBatch:
     """The batch; when nothing runs, waits or is in flight, this step is the last."""
     requests.pace()
-    batch = requests.schedule(ctx.step)
+    batch = requests.schedule(ctx.step, sizes.draft_tokens)
     if not batch and requests.over:
         ctx.stop()
     return rounded(batch, buckets, limits.token_budget)

@@ -25,16 +25,23 @@ flight.
 
 
 class StepRows:
-    """The rows of one step of a request table. `now`: the number of the step over all runs."""
+    """The rows of one step of a request table. `now`: the number of the step over all runs.
 
-    def __init__(self, table: RequestTable, now: int) -> None:
-        self._table, self._now = table, now
+    `drafts`: the most that a row has in this step, and is offered for its next window; None: any
+    number. Other plans of the engine may have more, or fewer.
+    """
+
+    def __init__(self, table: RequestTable, now: int, drafts: int | None = None) -> None:
+        self._table, self._now, self._drafts = table, now, drafts
         self._requests, self._limits = table.requests, table.limits
         self._blocks, self._decisions = table.blocks, table.decisions
         self._rows: list[ScheduledRow] = []
 
     def chosen(self) -> list[ScheduledRow]:
         """Choose the rows, and grant them memory. Raises `PolicyError`."""
+        if self._drafts is not None and self._drafts < self._limits.draft_tokens:
+            for request in self._table.phases.running:  # who sits out finds no drafts later either
+                request.withheld = max(request.withheld, self._too_many(request))
         promised = self._make_room()
         self._prefills(self._decodes(promised))
         return self._rows
@@ -200,7 +207,8 @@ class StepRows:
         request.last_step = self._now
         narrowed = request.withheld if start < 0 else 0
         if samples and request.speculates:
-            request.withheld = self._withheld(request, decodes=start < 0)
+            withheld = self._withheld(request, decodes=start < 0)
+            request.withheld = max(withheld, self._too_many(request))
         if request.moments.scheduled_s is None:
             request.moments.scheduled_s = perf_counter()
         self._table.has_turn(request)
@@ -228,6 +236,10 @@ class StepRows:
             withheld=request.withheld,
         )
         self._rows.append(row)
+
+    def _too_many(self, request: Request) -> int:
+        """How many of its most drafts are more than this step has for a row."""
+        return 0 if self._drafts is None else max(0, request.window - 1 - self._drafts)
 
     def _withheld(self, request: Request, *, decodes: bool) -> int:
         """How many drafts fewer than the most it is offered for the window after this row."""

@@ -226,8 +226,10 @@ class RequestTable:
         if batch:
             self.pacer.waited(waited_s)
 
-    def schedule(self, step: int) -> StepBatch:
+    def schedule(self, step: int, drafts: int | None = None) -> StepBatch:
         """Choose the rows of `step`, grant rows and blocks, preempt where they run out.
+
+        `drafts`: the most that the plan of this step has for a row; None: any number.
 
         On an open table with nothing to do and nothing in flight this waits, for a request, for
         `close`, or at most `IDLE_WAIT_S`; the batch may be empty all the same. Raises `PolicyError`
@@ -249,7 +251,7 @@ class RequestTable:
             self.blocks.keep_up(request)
             if self.limits.is_long(request.settled) and not request.long:
                 self.preempt(request)  # its model computes a text of this length anew
-        rows = StepRows(self, self._past + step).chosen()
+        rows = StepRows(self, self._past + step, drafts).chosen()
         if rows:
             self.steps += 1
             self.totals.steps += 1

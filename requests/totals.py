@@ -26,6 +26,8 @@ class Totals:
     swapped_out: int = 0  # KV blocks copied to host memory
     swapped_in: int = 0  # … and back
     failed_steps: int = 0  # and were recovered from
+    # By plan before, plan after and reason: how often a run went over.
+    switches: dict[tuple[str, str, str], int] = field(default_factory=dict)
     requests: int = 0  # prompts that were handed in, whatever became of them
     failed_requests: int = 0  # prompts that ended with an error, refused ones included
     prompt_tokens: int = 0  # of requests that have ended
@@ -38,6 +40,11 @@ class Totals:
     def end(self, reason: FinishReason) -> None:
         """One request has ended."""
         self.ended[reason] = self.ended.get(reason, 0) + 1
+
+    def switch(self, before: str, after: str, reason: str) -> None:
+        """A run goes from one plan to another."""
+        move = (before, after, reason)
+        self.switches[move] = self.switches.get(move, 0) + 1
 
     def settle(self, tokens: int, drafted: int, accepted: int) -> None:
         """One row of a step: of `drafted` drafts, the first `accepted` were kept."""
@@ -53,10 +60,16 @@ class Totals:
 
     def copy(self) -> Totals:
         """The counts of now."""
-        return replace(self, accepted_at=[*self.accepted_at], ended={**self.ended})
+        return replace(
+            self,
+            accepted_at=[*self.accepted_at],
+            ended={**self.ended},
+            switches={**self.switches},
+        )
 
     def restore(self, before: Totals) -> None:
         """Forget what was counted since that copy."""
         for each in fields(self):
             setattr(self, each.name, getattr(before, each.name))
         self.accepted_at, self.ended = [*before.accepted_at], {**before.ended}
+        self.switches = {**before.switches}

@@ -26,9 +26,11 @@ FRESH_S = 2.0
 class Seen:
     """The figures of some of the last steps. `first`: the number of the first of them.
 
-    `ended_s`: when the last of them ended, by `time.perf_counter`.
+    `plan`: the name of the plan that ran them. `ended_s`: when the last of them ended, by
+    `time.perf_counter`.
     """
 
+    plan: str
     trace: Trace
     first: int
     ended_s: float
@@ -58,8 +60,8 @@ class Insight:
             return self._seen
 
     def _look(self) -> Seen | None:
-        flight, plan = self.llm.service.flight, self.llm.plan
-        found = None if flight is None else flight.stretch(plan, STEPS)
+        flight, plans = self.llm.service.flight, self.llm.plans
+        found = None if flight is None else flight.stretch(plans, STEPS)
         if found is None:
             return None
         ended_s = found.report.ended_s
@@ -67,8 +69,11 @@ class Insight:
             return self._seen
         try:
             trace = Trace.of(
-                plan, found.report, counts=found.counts, executor=self.llm.config.executor
+                plans[found.plan],
+                found.report,
+                counts=found.counts,
+                executor=self.llm.config.executor,
             )
         except StepweaveError:
             return None
-        return Seen(trace, found.first, ended_s)
+        return Seen(found.plan, trace, found.first, ended_s)

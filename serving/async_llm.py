@@ -86,8 +86,13 @@ class AsyncLLM:
 
     @property
     def plan(self) -> Plan:
-        """The plan that the engine runs."""
+        """The plan that the engine runs, or begins with where it has others."""
         return self.engine.plan
+
+    @property
+    def plans(self) -> Mapping[str, Plan]:
+        """By name all plans that the engine may run; `engine.at` says which of them is on."""
+        return self.engine.plans
 
     async def __aenter__(self) -> AsyncLLM:
         self.start()

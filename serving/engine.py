@@ -49,7 +49,7 @@ from ..requests.table import Limits, RequestTable
 from ..requests.totals import Totals
 from ..requests.witness import Witness
 from ..testing.checking.mode import Strict
-from .plans import USUAL, Plans, Steer, stay
+from .plans import USUAL, Load, Plans, Steer, stay
 
 T = TypeVar("T")
 
@@ -243,15 +243,31 @@ class Engine:
             )
         return self._by_name[1]
 
-    def _course(self) -> Course | None:
+    def _course(self, table: RequestTable) -> Course | None:
         """Between which plans the next run may go, from the one that the last was at."""
         if not self.others or self.check == "strict":
             return None
-        return self._plans.course(self._at, self.steer, self._turn)
+
+        def load() -> Load:
+            totals = self.totals
+            return Load(len(table.request_slots.held), totals.windows, totals.accepted)
+
+        return self._plans.course(self._at, self.steer, load, self._turn)
 
     def _turn(self, turned: Turned) -> None:
         self._at = turned.after
         self.turned.append(turned)
+        self.totals.switch(turned.before, turned.after, turned.reason)
+
+    @property
+    def plans(self) -> Mapping[str, Plan]:
+        """All of its plans by name, the one that it began with first."""
+        return self._plans.by_name
+
+    @property
+    def at(self) -> str:
+        """The name of the plan that runs the steps to come."""
+        return self._at
 
     def _refuse_other_devices(self) -> None:
         device = self.model.device
@@ -273,7 +289,7 @@ class Engine:
             states = {**self._states, **{each.name: self._made(each) for each in of_run}}
             steps = table.steps
             try:
-                course = self._course()
+                course = self._course(table)
                 return run(
                     self.plan if course is None else course.plan,
                     executor=Strict(runner) if self.check == "strict" else runner,

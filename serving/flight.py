@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..executors.recorder import Recorder
@@ -20,12 +21,13 @@ FEW = 16
 
 @dataclass(frozen=True)
 class Stretch:
-    """Steps in a row, each with a row, in which nobody waited for requests.
+    """Steps in a row of one plan, each with a row, in which nobody waited for requests.
 
     In `report` and `counts` they are numbered from 0, as those of a run of their own; `first` is
-    the number of step 0 in the run that they are part of.
+    the number of step 0 in the run that they are part of, and `plan` the name of their plan.
     """
 
+    plan: str
     first: int
     report: RunReport
     counts: tuple[StepCount, ...]
@@ -42,51 +44,46 @@ class FlightRecorder:
         self.ops = Recorder(steps)
         self.counts = StepCounts(steps)
 
-    def stretch(self, plan: Plan, most: int = STEPS) -> Stretch | None:
+    def stretch(self, plans: Mapping[str, Plan], most: int = STEPS) -> Stretch | None:
         """The latest steps in a row that are complete, at most so many; None before there are any.
 
         Where those are few, the longest row of steps that is remembered; the latest, of several.
+        Of an engine that goes from plan to plan, a row has steps of one of its `plans`.
         """
         times = self.ops.latest
-        events = times.events()
+        events, usual = times.events(), next(iter(plans))
         ran = Counter(event.step for event in events)
+        by_plan = _by_plan(times.legs or ((0, usual),))
         counts = {
             each.step: each
             for each in self.counts.all()
-            if not each.idle_s and ran[each.step] == len(plan.graph.vertices)
+            if not each.idle_s and ran[each.step] == len(plans[by_plan(each.step)].graph.vertices)
         }
         if not counts or times is not self.ops.latest:  # else the counts may be of the next run
             return None
-        rows = _in_a_row(sorted(counts))
+        rows = _in_a_row(sorted(counts), by_plan)
         latest = rows[-1] if len(rows[-1]) >= FEW else max(reversed(rows), key=len)
         steps = latest[-most:]
-        inside = [event for event in events if event.step in steps]
-        begin = min(event.start_s for event in inside)
-        end = max(event.end_s for event in inside)
+        whole = RunReport(steps=steps.stop, events=events, seconds=0.0, ended_s=times.origin)
         return Stretch(
+            by_plan(steps.start),
             steps.start,
-            RunReport(
-                steps=len(steps),
-                events=tuple(
-                    event._replace(
-                        step=event.step - steps.start,
-                        start_s=event.start_s - begin,
-                        end_s=event.end_s - begin,
-                    )
-                    for event in inside
-                ),
-                seconds=end - begin,
-                ended_s=times.origin + end,
-            ),
+            whole.of_steps(steps),
             tuple(counts[step]._replace(step=step - steps.start) for step in steps),
         )
 
 
-def _in_a_row(steps: Iterable[int]) -> list[range]:
-    """These steps, in order, as ranges without a hole."""
+def _by_plan(legs: Sequence[tuple[int, str]]) -> Callable[[int], str]:
+    """The name of the plan that runs a step. `legs`: from which step on which plan."""
+    begins = [step for step, _ in legs]
+    return lambda step: legs[max(0, bisect_right(begins, step) - 1)][1]
+
+
+def _in_a_row(steps: Iterable[int], plan: Callable[[int], str]) -> list[range]:
+    """These steps, in order, as ranges without a hole, each of one plan."""
     found: list[range] = []
     for step in steps:
-        if found and step == found[-1].stop:
+        if found and step == found[-1].stop and plan(step) == plan(found[-1].start):
             found[-1] = range(found[-1].start, step + 1)
         else:
             found.append(range(step, step + 1))

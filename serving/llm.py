@@ -91,8 +91,13 @@ class LLM:
 
     @property
     def plan(self) -> Plan:
-        """The plan that the engine runs."""
+        """The plan that the engine runs, or begins with where it has others."""
         return self.engine.plan
+
+    @property
+    def plans(self) -> Mapping[str, Plan]:
+        """By name all plans that the engine may run; `engine.at` says which of them is on."""
+        return self.engine.plans
 
     def close(self) -> None:
         """End all calls, refuse others, and end the processes that compile grammars. The garbage

@@ -26,7 +26,7 @@ from ..requests.limits import Limits
 from .cache_size import blocks_of
 from .engine import Engine, EngineError
 from .pipeline import compiled, policies_of, proved_digests
-from .steering import Fastest
+from .steering import Fastest, terms_of
 
 if TYPE_CHECKING:
     from ..distributed.membership import Membership
@@ -154,7 +154,7 @@ def _built(
         check=config.check,
         torch_threads=threads,
         others={name: partial(compiled, form) for name, form in config.forms.items()},
-        steer=Fastest(),
+        steer=Fastest(terms_of(config)),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import permutations
+from typing import NamedTuple
 
 from ..executors.course import Course, Goal, Turned
 from ..graph.node import State
@@ -21,11 +22,20 @@ from ..graph.verifier.verified import verified, verified_switch
 USUAL = "usual"
 """The plan with which an engine begins, among the others that it has."""
 
-Steer = Callable[[Course, int], Goal]
-"""Says at the begin of a step with which plan to go on: it gets the course and the step."""
+
+class Load(NamedTuple):
+    """What an engine has to do, and has done so far, when a step begins."""
+
+    rows: int = 0  # requests that have a row
+    windows: int = 0  # in which drafts were verified
+    accepted: int = 0  # drafts
 
 
-def stay(course: Course, step: int) -> Goal:
+Steer = Callable[[Course, int, Load], Goal]
+"""Says at the begin of a step with which plan to go on: it gets the course, the step, the load."""
+
+
+def stay(course: Course, step: int, load: Load) -> Goal:
     """Go on with the plan that is on."""
     return Goal(course.at)
 
@@ -76,11 +86,17 @@ class Plans:
                     found[move] = max(lease.steps, found.get(move, lease.steps))
         return found
 
-    def course(self, at: str, steer: Steer, tell: Callable[[Turned], None]) -> Course:
+    def course(
+        self,
+        at: str,
+        steer: Steer,
+        load: Callable[[], Load],
+        tell: Callable[[Turned], None],
+    ) -> Course:
         """The course of a run that begins at a plan."""
 
         def decide(step: int) -> Goal:
-            return steer(course, step)
+            return steer(course, step, load())
 
         course = Course(self.by_name, self.switches, at, decide, tell)
         return course

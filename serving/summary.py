@@ -35,6 +35,20 @@ def summary(engine: Engine, config: PipelineConfig) -> dict[str, Any]:
         "waits": len(plan.waits),
         "slots": dict(plan.slots),
         "notes": engine.notes(),
+        **({"plans": _plans(engine)} if engine.others else {}),
         # A label, where drafts are kept at given rates: what comes out is not the model's.
         **({"synthetic_acceptance": list(rule.rates)} if isinstance(rule, Synthetic) else {}),
+    }
+
+
+def _plans(engine: Engine) -> dict[str, Any]:
+    """Of an engine that goes from plan to plan: which there are, which is on, how often it went."""
+    moves = engine.totals.switches.copy().items()
+    return {
+        "at": engine.at,
+        "digests": {name: plan.digest for name, plan in engine.plans.items()},
+        "switches": [
+            {"before": before, "after": after, "reason": reason, "count": count}
+            for (before, after, reason), count in moves
+        ],
     }

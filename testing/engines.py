@@ -126,6 +126,11 @@ def _pipeline(config: TinyConfig, settings: Mapping[str, Any]) -> PipelineConfig
             nodes["keep_path"] = {"after": "sample"}
         if not config.padded:
             nodes["d2h_counts"] = {"after": "sample"}
+    left_out = {
+        key for key in settings if key.removeprefix("nodes.") in nodes and not settings[key]
+    }
+    nodes = {name: node for name, node in nodes.items() if f"nodes.{name}" not in left_out}
+    settings = {key: value for key, value in settings.items() if key not in left_out}
     found = load_config(
         "base",
         {

@@ -11,17 +11,25 @@ from html import escape
 from string import Template
 
 from ..graph.answers.difference import Difference, Names
+from ..graph.answers.switches import needed_for
 from ..graph.plan import Edge, Placed, Plan, Wait
+from ..graph.switch import Switch
 from .drawn import critical_cycle, summary
 from .html import asset, palette, policy
 from .svg_lanes import lanes_svg
+from .svg_switch import switch_svg
 from .words import across, count, later, slots_text
 
 _WIDTH = 900  # of each drawing: two fit beside each other on a screen
 
 
-def diff_page(found: Difference, before: str, after: str, *, steps: int = 2) -> str:
-    """One self-contained HTML file. `before` and `after` name the two plans."""
+def diff_page(
+    found: Difference, before: str, after: str, *, steps: int = 2, switch: Switch | None = None
+) -> str:
+    """One self-contained HTML file. `before` and `after` name the two plans.
+
+    `switch`: how a running engine goes from the one to the other, to be drawn too.
+    """
     changed = _changed_waits(found)
     return Template(asset("diff.html")).substitute(
         policy=policy(),
@@ -33,6 +41,7 @@ def diff_page(found: Difference, before: str, after: str, *, steps: int = 2) -> 
         digest_after=found.after.digest[:12],
         lanes_before=_lanes(found.before, "before", steps, changed[0], set(found.ops.removed)),
         lanes_after=_lanes(found.after, "after", steps, changed[1], set(found.ops.added)),
+        switch="" if switch is None else _switch(switch),
         sections="\n".join(_sections(found)),
     )
 
@@ -82,6 +91,16 @@ def _lanes(plan: Plan, side: str, steps: int, waits: set[int], ops: set[str]) ->
         return f'class="{kind} changed" {key}="{name}"' if changed else group.group()
 
     return re.sub(r'class="(wait|op)" (data-wait|data-op)="([^"]*)"', marked, drawing)
+
+
+def _switch(switch: Switch) -> str:
+    rows = (
+        [escape(str(wait.target)), escape(str(wait.source)), escape(needed_for(wait.protects))]
+        for wait in switch.waits
+    )
+    drawing = f'<div class="scroll">\n{switch_svg(switch)}</div>'
+    waits = _table("Waits that take place once", ["op", "waits for", "protects"], rows)
+    return f'<figure id="switch"><figcaption><b>switch</b></figcaption>{drawing}</figure>\n{waits}'
 
 
 # --- the lists --------------------------------------------------------------------------------

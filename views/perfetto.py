@@ -1,7 +1,8 @@
 """A timeline as Chrome trace events, which Perfetto and chrome://tracing read.
 
 One process is the run, with a track per actor, and one the plan, with the same tracks; flow arrows
-show waits and carried values. A third has a track per request.
+show waits and carried values. A third has a track per request. Of a run that went from plan to plan
+a fourth says which plan ran when.
 
 Times are written in eighths of a µs. Those are exact in binary, so no reader rounds one slice into
 the next, and slices on a track never overlap.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from ..graph import arguments
@@ -20,10 +22,11 @@ from .words import protected
 
 if TYPE_CHECKING:
     from ..requests.spans import RequestSpan
+    from .traced import Part
 
 TraceEvent = dict[str, Any]
 
-MEASURED, PLANNED, REQUESTS = 1, 2, 3  # process ids
+MEASURED, PLANNED, REQUESTS, PLANS = 1, 2, 3, 4  # process ids
 _TICKS = 8  # in a µs
 
 
@@ -33,6 +36,16 @@ class Slice(NamedTuple):
     span: Span
     start: int
     end: int
+
+
+class Piece(NamedTuple):
+    """Spans of a timeline, so many µs later than it says; its step 0 is step `first` of the run."""
+
+    plan: Plan
+    timeline: Timeline
+    spans: Sequence[Span]
+    shift_us: float
+    first: int = 0
 
 
 class Arrow(NamedTuple):
@@ -75,12 +88,17 @@ def write_perfetto(
     requests: Sequence[RequestSpan] = (),
     began_s: float = 0.0,
     simulated: bool = False,
+    parts: Sequence[Part] = (),
 ) -> None:
-    """The same as text, an event at a time."""
+    """The same as text, an event at a time.
+
+    `parts`: of a run that went from plan to plan. They are all shown, and a track says which plan
+    ran when; `plan` and `run` are of one of them, and beside that the plan is shown.
+    """
     head = json.dumps({"displayTimeUnit": "ns", "otherData": _about(plan, run)})
     stream.write(f'{head[:-1]}, "traceEvents": [\n')
     lead = ""
-    for event in _events(plan, run, planned, requests, began_s, simulated):
+    for event in _events(plan, run, planned, requests, began_s, simulated, parts):
         stream.write(lead + json.dumps(event, ensure_ascii=False, separators=(",", ":")))
         lead = ",\n"
     stream.write("\n]}\n")
@@ -102,20 +120,54 @@ def _events(
     requests: Sequence[RequestSpan],
     began_s: float,
     simulated: bool,
+    parts: Sequence[Part] = (),
 ) -> Iterator[TraceEvent]:
     spans = [_request_parts(request, began_s) for request in requests]
-    early = min([0.0, *(start for parts in spans for _, start, _, _ in parts)])
+    pieces = [Piece(plan, run, run.events, 0.0)]
+    if parts:  # times are counted from the begin of the part that is judged
+        begin = max(parts, key=lambda part: len(part.steps)).begin_us
+        pieces = [
+            Piece(each.plan, each.run, each.run.events, each.begin_us - begin, each.steps.start)
+            for each in parts
+        ]
+    early = min([*(start for each in spans for _, start, _, _ in each), pieces[0].shift_us])
     numbers = iter(range(1, 1 << 60))
     name = "simulated" if simulated else "measured"
-    yield from _process(plan, run, run.events, -early, MEASURED, name, numbers)
+    yield from _process(pieces, -early, MEASURED, name, numbers)
     if planned is not None and planned.steady and run.steady:
         kept = [span for span in planned.events if span.step in planned.steady]
-        shift = _start(run) - _start(planned) - early
-        yield from _process(plan, planned, kept, shift, PLANNED, "planned", numbers)
+        shift = _start(run) - _start(planned)
+        yield from _process(
+            [Piece(plan, planned, kept, shift)], -early, PLANNED, "planned", numbers
+        )
     if requests:
         yield from _named(REQUESTS, "requests", [request.id for request in requests])
-        for track, (request, parts) in enumerate(zip(requests, spans, strict=True), start=1):
-            yield from _request(request, parts, track, -early)
+        for track, (request, each) in enumerate(zip(requests, spans, strict=True), start=1):
+            yield from _request(request, each, track, -early)
+    if parts:
+        yield from _which(parts, pieces, -early)
+
+
+def _which(parts: Sequence[Part], pieces: Sequence[Piece], shift_us: float) -> Iterator[TraceEvent]:
+    """Which plan ran when: a slice for each part of a run, until the next one begins."""
+    yield from _named(PLANS, "plans", ["plan"])
+    begins = [_ticks(piece.shift_us + shift_us) for piece in pieces]
+    last = max((span.end_us for span in pieces[-1].spans), default=0.0)
+    ends = [*begins[1:], begins[-1] + _ticks(last)]
+    for part, begin, end in zip(parts, begins, ends, strict=True):
+        yield {
+            "ph": "X",
+            "name": part.name,
+            "cat": "plan",
+            "pid": PLANS,
+            "tid": 1,
+            "ts": _us(begin),
+            "dur": _us(max(end - begin, 1)),
+            "args": {
+                "digest": part.plan.digest,
+                "steps": f"{part.steps.start} to {part.steps.stop - 1}",
+            },
+        }
 
 
 def _start(timeline: Timeline) -> float:
@@ -125,44 +177,49 @@ def _start(timeline: Timeline) -> float:
 
 
 def _process(
-    plan: Plan,
-    timeline: Timeline,
-    spans: Sequence[Span],
+    pieces: Sequence[Piece],
     shift_us: float,
     pid: int,
     name: str,
     numbers: Iterator[int],
 ) -> Iterator[TraceEvent]:
-    yield from _named(pid, name, timeline.actors)
-    slices: dict[tuple[str, int], Slice] = {}
-    for tid, actor in enumerate(timeline.actors, start=1):
+    actors = [*dict.fromkeys(actor for piece in pieces for actor in piece.timeline.actors)]
+    yield from _named(pid, name, actors)
+    track = {actor: tid for tid, actor in enumerate(actors, start=1)}
+    slices: list[dict[tuple[str, int], Slice]] = [{} for _ in pieces]
+    for actor, tid in track.items():
         last = 0
-        for span in spans:
-            if span.actor != actor:
-                continue
-            start = max(_ticks(span.start_us + shift_us), last)
-            last = max(_ticks(span.end_us + shift_us), start + 1)
-            slices[span.op, span.step] = Slice(span, start, last)
-            yield _slice(timeline, slices[span.op, span.step], pid, tid)
-    track = {actor: tid for tid, actor in enumerate(timeline.actors, start=1)}
-    for arrow in arrows(plan):
-        for (op, step), target in slices.items():
-            source = slices.get((arrow.source, step - arrow.distance))
-            if op == arrow.target and source is not None and source.start <= target.start:
-                yield from _flow(arrow, source, target, pid, track, next(numbers))
+        own = [
+            (span.start_us + piece.shift_us, number, span)
+            for number, piece in enumerate(pieces)
+            for span in piece.spans
+            if span.actor == actor
+        ]
+        for start_us, number, span in sorted(own, key=itemgetter(0)):
+            start = max(_ticks(start_us + shift_us), last)
+            last = max(_ticks(span.end_us + pieces[number].shift_us + shift_us), start + 1)
+            slices[number][span.op, span.step] = Slice(span, start, last)
+            yield _slice(pieces[number], slices[number][span.op, span.step], pid, tid)
+    for piece, found in zip(pieces, slices, strict=True):
+        for arrow in arrows(piece.plan):
+            for (op, step), target in found.items():
+                source = found.get((arrow.source, step - arrow.distance))
+                if op == arrow.target and source is not None and source.start <= target.start:
+                    yield from _flow(arrow, source, target, pid, track, next(numbers))
 
 
-def _slice(timeline: Timeline, it: Slice, pid: int, tid: int) -> TraceEvent:
-    span = it.span
-    args: dict[str, Any] = {"step": span.step}
+def _slice(piece: Piece, it: Slice, pid: int, tid: int) -> TraceEvent:
+    span, first = it.span, piece.first
+    args: dict[str, Any] = {"step": first + span.step}
     if span.held is not None:
-        args |= {"held by": f"{span.held.op} of step {span.held.step}", "by": span.held.by}
+        held = f"{span.held.op} of step {first + span.held.step}"
+        args |= {"held by": held, "by": span.held.by}
     if round(span.late_us, 3) > 0:
         args["hand-over µs"] = round(span.late_us, 3)
     return {
         "ph": "X",
         "name": span.op,
-        "cat": "device" if span.actor in timeline.streams else "host",
+        "cat": "device" if span.actor in piece.timeline.streams else "host",
         "pid": pid,
         "tid": tid,
         "ts": _us(it.start),
@@ -223,10 +280,10 @@ def _named(pid: int, name: str, tracks: Sequence[str]) -> Iterator[TraceEvent]:
         yield meta("thread_sort_index", tid, {"sort_index": tid})
 
 
-Part = tuple[str, float, float, int]  # name, from, to (µs on the run's clock), depth
+Phase = tuple[str, float, float, int]  # name, from, to (µs on the run's clock), depth
 
 
-def _request_parts(request: RequestSpan, began_s: float) -> list[Part]:
+def _request_parts(request: RequestSpan, began_s: float) -> list[Phase]:
     """The request as a whole, then what it was at, one after the other."""
     moments = [
         ("grammar", request.asked_s),
@@ -243,7 +300,7 @@ def _request_parts(request: RequestSpan, began_s: float) -> list[Part]:
 
 
 def _request(
-    request: RequestSpan, parts: Sequence[Part], tid: int, shift_us: float
+    request: RequestSpan, parts: Sequence[Phase], tid: int, shift_us: float
 ) -> Iterator[TraceEvent]:
     about = {
         "prompt tokens": request.prompt_tokens,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..executors.report import RunReport
@@ -22,10 +22,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Steps in a row that one plan ran, of a run that went from plan to plan.
+
+    `run` numbers them from 0, from when the first of them began: so long after `begin_us`.
+    """
+
+    name: str
+    plan: Plan
+    steps: range
+    run: Timeline
+    begin_us: float
+
+
+@dataclass(frozen=True)
 class Trace:
     """A run beside its plan. `simulated`: there was no real run, and nothing beside it.
 
-    `modes`: of a real run whose steps have modes; `words`: of a simulated plan with modes.
+    `modes`: of a real run whose steps have modes; `words`: of a simulated plan with modes. `parts`:
+    of a run that went from plan to plan; then all else is about the longest of them, whose steps
+    are numbered from 0 and begin with `first` of the run.
     """
 
     plan: Plan
@@ -41,6 +57,45 @@ class Trace:
     executor: str = "threads"
     modes: ByMode | None = None
     words: tuple[WordTime, ...] = ()
+    parts: tuple[Part, ...] = ()
+    first: int = 0
+
+    @staticmethod
+    def of_run(
+        plans: Mapping[str, Plan],
+        report: RunReport,
+        *,
+        requests: Sequence[RequestSpan] = (),
+        counts: Sequence[StepCount] = (),
+        executor: str = "threads",
+    ) -> Trace:
+        """The same of a run that may have gone from one of the plans to another."""
+        given = report.parts or ((next(iter(plans)), range(report.steps)),)
+        ran = {event.step for event in report.events}
+        parts = [(name, steps) for name, steps in given if ran.intersection(steps)]
+        if len(parts) < 2:
+            plan = plans[parts[0][0] if parts else next(iter(plans))]
+            return Trace.of(plan, report, requests=requests, counts=counts, executor=executor)
+        pieces = []
+        for name, steps in parts:
+            own = report.of_steps(steps)
+            run = measured(plans[name], own, serial=executor == "serial")
+            begin_us = (own.began_s - report.began_s) * 1e6
+            pieces.append(Part(name, plans[name], steps, run, begin_us))
+        longest = max(pieces, key=lambda each: len(each.steps))
+        first = longest.steps.start
+        found = Trace.of(
+            longest.plan,
+            report.of_steps(longest.steps),
+            requests=requests,
+            counts=[
+                each._replace(step=each.step - first)
+                for each in counts
+                if each.step in longest.steps
+            ],
+            executor=executor,
+        )
+        return replace(found, parts=tuple(pieces), first=first)
 
     @staticmethod
     def of(
@@ -189,6 +244,8 @@ class Trace:
                 "measured": _cycle(self.cycle),
                 "predicted": _cycle(self.planned_cycle) if self.planned is not None else None,
             },
+            **({"plans": [_part(each) for each in self.parts]} if self.parts else {}),
+            "first_step": self.first,
             "requests": [_request(each, self.began_s) for each in self.requests],
             "counts": [each._asdict() for each in self.counts],
         }
@@ -214,6 +271,15 @@ def _modes(found: ByMode | None) -> dict[str, Any] | None:
         "predicted_us": round(found.predicted_us, 3),
         "one_cost_us": round(found.one_cost_us, 3),
         "by_mode": rounded,
+    }
+
+
+def _part(part: Part) -> dict[str, Any]:
+    return {
+        "plan": part.name,
+        "digest": part.plan.digest,
+        "steps": [part.steps.start, part.steps.stop],
+        "period_us": round(part.run.period_us, 3),
     }
 
 

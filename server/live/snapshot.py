@@ -25,6 +25,9 @@ REQUESTS = 16
 
 CAUSES = 8
 
+SWITCHES = 8
+"""Switches from plan to plan that are listed, the latest."""
+
 _MOST_LETTERS = 128  # of an id, which a client may have chosen
 
 _TOTALS = (
@@ -41,7 +44,9 @@ def snapshot(engine: OpenEngine, insight: Insight, began: float) -> dict[str, An
     llm, service = insight.llm, insight.llm.service
     table, limits, totals = service.table, llm.engine.limits, service.totals
     flight = service.flight
-    drawn = None if flight is None else flight.stretch(llm.plan, DRAWN)
+    drawn = None if flight is None else flight.stretch(llm.plans, DRAWN)
+    shown = llm.engine.at if drawn is None else drawn.plan
+    seen = insight.latest()
     now = perf_counter()
     return {
         "at": now,
@@ -50,7 +55,8 @@ def snapshot(engine: OpenEngine, insight: Insight, began: float) -> dict[str, An
         "version": version("stepweave"),
         "state": _state(engine),
         "recorder": flight is not None,
-        "plan": _plan(llm),
+        "plan": _plan(llm, shown),
+        "switches": _switches(llm),
         "running": service.running,
         "queued": service.queued,
         "rows": limits.max_rows,
@@ -61,8 +67,8 @@ def snapshot(engine: OpenEngine, insight: Insight, began: float) -> dict[str, An
             **{name: getattr(totals, name) for name in _TOTALS},
             "accepted_at": [*totals.accepted_at],
         },
-        "lanes": None if drawn is None else _lanes(llm.plan, drawn, now),
-        "figures": _figures(insight.latest()),
+        "lanes": None if drawn is None else _lanes(llm.plans[shown], drawn, now),
+        "figures": None if seen is None or seen.plan != shown else _figures(seen),
         "requests": [_request(each, now) for each in service.spans(REQUESTS)],
     }
 
@@ -73,18 +79,32 @@ def _state(engine: OpenEngine) -> str:
     return "draining" if engine.draining else "serving"
 
 
-def _plan(llm: AsyncLLM | LLM) -> Mapping[str, Any]:
-    """`waits`: (source, target, distance), of ops by their places in `ops`."""
-    plan, config = llm.plan, llm.config
+def _plan(llm: AsyncLLM | LLM, name: str) -> Mapping[str, Any]:
+    """`waits`: (source, target, distance), of ops by their places in `ops`.
+
+    `of`: how many plans there are; `name` is told apart from others.
+    """
+    plan, config = llm.plans[name], llm.config
     ops = [*plan.graph.vertices]
     return {
+        "name": name,
+        "of": len(llm.plans),
         "digest": plan.digest,
-        "depth": config.depth,
+        "depth": config.form(name).depth,
         "executor": config.executor,
         "ops": ops,
         "waits": [
             [ops.index(wait.source), ops.index(wait.target), wait.distance] for wait in plan.waits
         ],
+    }
+
+
+def _switches(llm: AsyncLLM | LLM) -> Mapping[str, Any]:
+    """How often the engine went from one plan to another, and the last times, the newest first."""
+    turned = [*llm.engine.turned.copy()][-SWITCHES:]
+    return {
+        "count": sum(llm.service.totals.switches.copy().values()),
+        "latest": [each._asdict() for each in reversed(turned)],
     }
 
 
@@ -103,9 +123,7 @@ def _lanes(plan: Plan, drawn: Stretch, now: float) -> Mapping[str, Any]:
     }
 
 
-def _figures(seen: Seen | None) -> Mapping[str, Any] | None:
-    if seen is None:
-        return None
+def _figures(seen: Seen) -> Mapping[str, Any]:
     trace, found = seen.trace, seen.trace.analysis
     return {
         "period_us": trace.run.period_us,

@@ -61,9 +61,11 @@ def _positions(of: Counted) -> Iterator[Labelled]:
 
 
 def _plan(of: Counted) -> Iterator[Labelled]:
-    plan, config = of.llm.plan, of.llm.config
-    depth, release = str(config.depth), version("stepweave")
-    yield (plan.digest, plan.graph.name, depth, config.executor, release), 1
+    config, release, at = of.llm.config, version("stepweave"), of.llm.engine.at
+    for name, plan in of.llm.plans.items():
+        depth = str(config.form(name).depth)
+        labels = (plan.digest, plan.graph.name, depth, config.executor, release, name)
+        yield labels, int(name == at)
 
 
 def _cache(of: Counted) -> Iterator[Labelled]:
@@ -181,9 +183,17 @@ ENGINE: tuple[Figure[Counted], ...] = (
     Figure(
         "stepweave:plan_info",
         "gauge",
-        "The plan that runs. Always 1.",
+        "The plans: 1 for the one that runs, 0 for those that the engine may go over to.",
         _plan,
-        ("digest", "graph", "depth", "executor", "version"),
+        ("digest", "graph", "depth", "executor", "version", "plan"),
+    ),
+    Figure(
+        "stepweave:plan_switches_total",
+        "counter",
+        "How often the engine went over from one plan to another, by why: predicted or measured to "
+        "be faster, or meant for so many rows.",
+        lambda of: [(move, times) for move, times in of.totals.switches.copy().items()],
+        ("before", "after", "reason"),
     ),
     Figure(
         "stepweave:up",

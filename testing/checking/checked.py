@@ -12,6 +12,7 @@ from ...executors.errors import ContractViolation
 from ...executors.report import Unused
 from ...executors.source_line import where
 from ...graph.immutable import mutable_part
+from ...graph.modes import Mode
 from ...graph.node import OpContext, Read, Run
 from ...graph.step_graph import StepGraph, Vertex
 from .guards import AT_WORK
@@ -53,6 +54,7 @@ class Checked:
         self.may_touch = self.may_change | frozenset(self.states_read)
         self.looked_up = False  # what its function refers to
         self.step = -1
+        self.mode: Mode | None = None  # of its step, if it is told
         # The bare name means the nearest version, as for the op's context.
         self.by_name: dict[str, Read] = {}
         for read in sorted(self.values, key=lambda read: -read.carry):
@@ -73,7 +75,8 @@ class Checked:
     def run(self, context: OpContext) -> None:
         strict, step = self.strict, context.step
         self._begin(step)
-        reads = [(read, strict.version(read, step)) for read in self.values]
+        declared = [(read, strict.version(read, step)) for read in self.values]
+        reads = [each for each in declared if self._has(each[0].name)]
         before: list[tuple[str, Block, Entry | None, Any]] = []
         found = {}
         for read, key in reads:
@@ -118,7 +121,7 @@ class Checked:
             if key not in strict.published:
                 strict.published[key] = NOTHING
             strict.writer_done(key)
-        for _, key in reads:
+        for _, key in declared:
             strict.reader_done(key)
 
     def _perform(self, body: Run, context: Context) -> None:
@@ -134,7 +137,7 @@ class Checked:
                 AT_WORK.op = None
 
     def _begin(self, step: int) -> None:
-        self.step = step
+        self.step, self.mode = step, self.strict.mode_of(step)
         for noted in (self.readable, self.writable, self.touched, self.changed):
             noted.clear()
         self.born.clear()
@@ -149,6 +152,8 @@ class Checked:
         if read is None or read in self.accessed:
             return
         self.accessed.add(read)
+        if not self._has(read.name):
+            self._refuse_untouched(read.name)
         strict = self.strict
         key = strict.version(read, self.step)
         if key.version == -1:
@@ -182,6 +187,8 @@ class Checked:
         if name in self.accessed or name not in (*self.states_read, *self.states_written):
             return
         self.accessed.add(name)
+        if not self._has(name):
+            self._refuse_untouched(name)
         writes = name in self.states_written
         access = Access(self.vertex.name, self.step, writes)
         other = self.strict.races.named((name, self._users(name)), access)
@@ -197,12 +204,27 @@ class Checked:
     def _access_the_rest(self) -> None:
         """What is declared may be accessed in every step, though it was not in this one."""
         for read in self.values:
-            self.reads_value(str(read), at_line=False)
+            if self._has(read.name):
+                self.reads_value(str(read), at_line=False)
         for name in self.written:
             if name not in self.accessed:
                 self.writes_value(name, at_line=False)
         for name in (*self.states_read, *self.states_written):
-            self.uses_state(name, at_line=False)
+            if self._has(name):
+                self.uses_state(name, at_line=False)
+
+    def _has(self, name: str) -> bool:
+        """Whether the op touches a value or state that it declares in the mode of this step."""
+        return self.mode is None or self.mode.touches(self.vertex, name, self.strict.told_by)
+
+    def _refuse_untouched(self, name: str) -> NoReturn:
+        mode = "" if self.mode is None else self.mode.name
+        self._violate(
+            "SW-MODE",
+            name,
+            f"touches {name!r}, which in mode {mode!r} it does not, as the graph says: so "
+            "nothing orders it there. Take it out of `untouched` or `skips` of that mode",
+        )
 
     def _touch(self, entry: Entry, writes: bool, *, at_line: bool = True) -> None:
         access = Access(self.vertex.name, self.step, writes)
@@ -259,6 +281,8 @@ class Checked:
     def publishes(self, name: str, datum: Any) -> None:
         """The op writes a version: what it reaches is the value's from now on."""
         self._refuse_mutable(name, datum)
+        if name == self.strict.told_by and isinstance(datum, str):
+            self.strict.tell(self.step, datum)
         version = self.strict.publish(Key(name, self.step), datum, self.born)
         self.touched |= version.entries  # what it read and hands on has been used
         self.writes_value(name, version.blocks)

@@ -26,9 +26,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...executors.modes import REMEMBERED
 from ...executors.report import Unused
 from ...graph.errors import GraphError
 from ...graph.immutable import mutable_part
+from ...graph.modes import Mode
 from ...graph.node import Node, Op, Read
 from ...graph.plan import Plan
 from .checked import Checked
@@ -54,7 +56,10 @@ class CheckedRun:
         graph = plan.graph
         self.values = graph.values
         self.slots = plan.slots
-        clocks = Clocks(plan)
+        self.modes = {mode.name: mode for mode in graph.modes}
+        self.told_by = graph.told_by
+        self._told: dict[int, str] = {}  # the modes of the last steps
+        clocks = Clocks(plan, self._told.get)
         self.races = Races(clocks)
         self.keyed = {name for name, state in graph.states.items() if state.keys is not None}
         self.grants = watched(graph, clocks, states.values())
@@ -104,6 +109,17 @@ class CheckedRun:
     def unused(self) -> tuple[Unused, ...]:
         """Declared accesses that could have happened and never did, in order of the graph."""
         return tuple(each for check in self.checks.values() for each in check.unused())
+
+    # --- which mode a step is in
+
+    def tell(self, step: int, mode: str) -> None:
+        """The op that decides the mode of a step has written it."""
+        self._told[step] = mode
+        self._told.pop(step - REMEMBERED, None)
+
+    def mode_of(self, step: int) -> Mode | None:
+        """The mode of a step; None where nothing has told it yet, or ever does."""
+        return self.modes.get(self._told.get(step, ""))
 
     # --- what belongs to whom
 

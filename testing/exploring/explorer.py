@@ -8,7 +8,10 @@ physical cells (`explore_interleaving.py`), and the serial program by definition
 - *directed* schedules: for each op, one in which it is held back as long as anything else can run;
 - *random* schedules from seeds, by probabilistic concurrency testing.
 
-A failure names the two accesses that met, and is shrunk to the schedule that is simplest to tell.
+Where a value tells the modes of steps, a run has a word of them: ops touch what their mode has, and
+waits that only some modes need take place in these. Every mode is tried in all steps, and drawn
+words. A failure names the two accesses that met, and is shrunk to the schedule that is simplest to
+tell.
 """
 
 from __future__ import annotations
@@ -17,13 +20,15 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
+from random import Random
 
 from ...executors.instructions import Program
 from ...graph import arguments
 from ...graph.errors import StepweaveError
 from ...graph.plan import Plan
 from .history import Diverged, History, Meaning, StepAccess
-from .interleaving import Instance, Interleaving, LostWait, Misfed, RanAway, Stuck
+from .interleaving import Instance, Interleaving, LostWait, Misfed, RanAway, Store, Stuck
 from .keys import with_keys
 from .schedules import Boundary, HeldBack, Overrides, Priorities, Schedule, reference
 
@@ -52,6 +57,7 @@ class Failure:
     `hazard`: RAW, WAR or WAW; PHASE (of one node, out of order); LAUNCH (a stream fed in another
     order than its program's); LOST (a wait enqueued before its record, so that it does nothing);
     STUCK. `first` should have come before `second`. `actors` replays it: who made each event.
+    `word`: the modes of the steps, where a value tells them.
     """
 
     hazard: str
@@ -62,12 +68,15 @@ class Failure:
     actors: tuple[str, ...]
     seed: int | None = None
     schedule: str = ""
+    word: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{self.hazard}: {self.what}"]
         if self.first is not None and self.second is not None:
             lines += [f"  first    {self.first}", f"  second   {self.second}"]
         lines.append(f"  schedule {self.schedule}: {self.steps} steps, {len(self.actors)} events")
+        if self.word:
+            lines.append(f"  modes    {' '.join(self.word)}")
         if self.seed is not None:
             lines.append(f"  found by seed {self.seed}")
         return "\n".join(lines)
@@ -106,20 +115,33 @@ def explore(
     first failure, which it returns. Raises `GraphError` if `plan` is not a plan.
     """
     arguments.a("explore", "plan", plan, Plan, arguments.A_PLAN)
-    explorer = Explorer(plan, steps)
     seen: set[bytes] = set()
     tried = 0
-    for seed, schedule in explorer.schedules(seeds, directed=directed):
+    for explorer, seed, schedule in _attempts(plan, steps, seeds, directed=directed):
         tried += 1
         actors, failure = explorer.attempt(schedule)
-        seen.add(order_digest(actors))
+        seen.add(order_digest([*explorer.word, *actors]))
         if failure is not None:
             told = f"of random priorities (seed {seed})" if seed is not None else str(schedule)
             failure = replace(failure, seed=seed, schedule=told)
             if shrink:
                 failure = explorer.shrunk(failure)
             return Exploration(tried, len(seen), failure)
-    return Exploration(tried, len(seen), explorer.runaway())
+    return Exploration(tried, len(seen), Explorer(plan, steps).runaway())
+
+
+def _attempts(
+    plan: Plan, steps: int | None, seeds: Iterable[int], *, directed: bool
+) -> Iterator[tuple[Explorer, int | None, Schedule]]:
+    """The directed schedules, with each mode in all steps; then one for each seed, and its word."""
+    names = [mode.name for mode in plan.graph.modes] if plan.graph.told_by is not None else []
+    same = [Explorer(plan, steps, name) for name in names] or [Explorer(plan, steps)]
+    if directed:
+        for each in same:
+            yield from ((each, None, schedule) for schedule in each.directed())
+    for seed in seeds:
+        drawn = Explorer(plan, steps, Random(seed)) if names else same[0]
+        yield drawn, seed, drawn.random(seed)
 
 
 def replay(plan: Plan, seed: int, *, steps: int | None = None) -> Failure | None:
@@ -128,7 +150,8 @@ def replay(plan: Plan, seed: int, *, steps: int | None = None) -> Failure | None
     Raises `GraphError` if `plan` is not a plan.
     """
     arguments.a("replay", "plan", plan, Plan, arguments.A_PLAN)
-    explorer = Explorer(plan, steps)
+    drawn = Random(seed) if plan.graph.told_by is not None else None
+    explorer = Explorer(plan, steps, drawn)
     _, failure = explorer.attempt(explorer.random(seed))
     if failure is None:
         return None
@@ -141,12 +164,31 @@ def explore_exhaustively(plan: Plan, *, steps: int = 2, limit: int = 200_000) ->
     An event of an op that touches no data and launches nothing commutes with all others: where
     there is one, it is taken first, and no other is tried in its place (a persistent set of one:
     Godefroid 1996, "Partial-order methods for the verification of concurrent systems"). Ends with
-    the first failure, which it returns. Raises `GraphError` if `plan` is not a plan.
+    the first failure, which it returns. Where a value tells the modes of steps, that is done for
+    every word of them. Raises `GraphError` if `plan` is not a plan.
     """
     arguments.a("explore_exhaustively", "plan", plan, Plan, arguments.A_PLAN)
-    explorer = Explorer(plan, steps)
+    told = plan.graph.told_by is not None
+    names = [mode.name for mode in plan.graph.modes]
+    found = Exploration(0, 0, complete=True)
+    for word in product(names, repeat=steps) if told else [()]:
+        one = _every_interleaving(Explorer(plan, steps, word), limit - found.states)
+        found = Exploration(
+            found.schedules + one.schedules,
+            found.distinct + one.distinct,
+            one.failure,
+            one.complete,
+            found.states + one.states,
+        )
+        if not one.complete:
+            break
+    return found
+
+
+def _every_interleaving(explorer: Explorer, limit: int) -> Exploration:
+    plan, steps = explorer.plan, explorer.steps
     history = History(explorer.meaning, plan.slots)
-    start = Interleaving(plan, explorer.program, steps, history)
+    start = explorer.begun(steps, history)
     pending: list[tuple[Interleaving, History, _Trail | None]] = [(start, history, None)]
     visited = {(start.key(), history.key())}
     ends = 0
@@ -194,17 +236,43 @@ def _along(failure: Failure, trail: _Trail | None) -> Failure:
 
 
 class Explorer:
-    """One plan, ready to be run under many schedules."""
+    """One plan, ready to be run under many schedules.
 
-    def __init__(self, plan: Plan, steps: int | None = None) -> None:
+    `word`: the modes of the steps, where a value tells them: one for all, one for each, or drawn at
+    random.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        steps: int | None = None,
+        word: str | Sequence[str] | Random | None = None,
+    ) -> None:
         self.plan = with_keys(plan)
         self.program = Program.of(plan)
         self.middle, enough = _window(plan)
         self.steps = enough if steps is None else steps
+        if isinstance(word, Random):
+            word = word.choices([mode.name for mode in plan.graph.modes], k=self.steps)
+        elif isinstance(word, str):
+            word = (word,) * self.steps
+        self.word = tuple(word or ())
 
     @cached_property
     def meaning(self) -> Meaning:
-        return Meaning(self.plan.graph, self.steps)
+        return Meaning(self.plan.graph, self.steps, self.word)
+
+    def begun(
+        self, steps: int | None, store: Store, word: Sequence[str] | None = None
+    ) -> Interleaving:
+        """A run at its begin. `word`: other modes, of a run that never ends over and over."""
+        modes = self.word if word is None else word
+
+        def mode_of(step: int) -> str | None:
+            inside = 0 <= step < len(modes) or (steps is None and step >= 0)
+            return modes[step % len(modes)] if modes and inside else None
+
+        return Interleaving(self.plan, self.program, steps, store, mode_of=mode_of)
 
     @property
     def events(self) -> int:
@@ -212,24 +280,21 @@ class Explorer:
         ops = len(self.program.tasks)
         return ops * (2 * self.steps + self.program.tail - self.program.first)
 
-    def schedules(
-        self, seeds: Iterable[int], *, directed: bool = True
-    ) -> Iterator[tuple[int | None, Schedule]]:
-        """The directed ones, from the middle of the run; then one for each seed."""
-        if directed:
-            for op in self.program.tasks:
-                yield None, HeldBack(op, min(self.middle, self.steps - 1))
-        for seed in seeds:
-            yield seed, self.random(seed)
+    def directed(self) -> Iterator[HeldBack]:
+        """For each op the schedule that holds it back, from the middle of the run."""
+        for op in self.program.tasks:
+            yield HeldBack(op, min(self.middle, self.steps - 1))
 
     def runaway(self) -> Failure | None:
         """An op that goes on without end while one of another actor is held back, if there is one.
 
         In a bounded plan everybody comes to rest after a while.
         """
-        for tasks in self.program.actors.values():
+        told = self.plan.graph.told_by is not None
+        words = [(mode.name,) for mode in self.plan.graph.modes] if told else [()]
+        for tasks, word in product(self.program.actors.values(), words):
             held = HeldBack(tasks[0].op, 0)
-            run = Interleaving(self.plan, self.program, None, _Nothing())
+            run = self.begun(None, _Nothing(), word)
             actors: list[str] = []
             while enabled := run.enabled():
                 actor = held.choose(run, enabled)
@@ -247,7 +312,7 @@ class Explorer:
     def attempt(self, schedule: Schedule) -> tuple[list[str], Failure | None]:
         """One run: who made each event, and what went wrong, if anything did."""
         history = History(self.meaning, self.plan.slots)
-        run = Interleaving(self.plan, self.program, self.steps, history)
+        run = self.begun(self.steps, history)
         actors: list[str] = []
         while enabled := run.enabled():
             actor = schedule.choose(run, enabled)
@@ -290,21 +355,23 @@ class Explorer:
 
     def _failure(self, wrong: Diverged | LostWait | Misfed | RanAway | Stuck) -> Failure:
         if isinstance(wrong, Diverged):
-            return Failure(wrong.hazard, wrong.what, wrong.first, wrong.second, self.steps, ())
+            return Failure(
+                wrong.hazard, wrong.what, wrong.first, wrong.second, self.steps, (), word=self.word
+            )
         if isinstance(wrong, LostWait):
             first = self._touch(wrong.awaited, "records", "its event")
             second = self._touch(wrong.waiting, "waits for", f"the event of {wrong.awaited.op}")
             said = f"{wrong}: the wait does nothing"
-            return Failure("LOST", said, first, second, self.steps, ())
+            return Failure("LOST", said, first, second, self.steps, (), word=self.word)
         if isinstance(wrong, Misfed):
             first = self._touch(wrong.late, "is launched on", wrong.stream)
             second = self._touch(wrong.early, "is launched on", wrong.stream)
-            return Failure("LAUNCH", str(wrong), first, second, self.steps, ())
+            return Failure("LAUNCH", str(wrong), first, second, self.steps, (), word=self.word)
         if isinstance(wrong, RanAway):
             first = self._touch(wrong.slow, "is not", "done")
             second = self._touch(wrong.fast, "is about to", "begin")
-            return Failure("BOUND", str(wrong), first, second, self.steps, ())
-        return Failure("STUCK", str(wrong), None, None, self.steps, ())
+            return Failure("BOUND", str(wrong), first, second, self.steps, (), word=self.word)
+        return Failure("STUCK", str(wrong), None, None, self.steps, (), word=self.word)
 
     def _touch(self, at: Instance, verb: str, what: str) -> StepAccess:
         node = self.plan.graph.vertices[at.op].node.name
@@ -324,7 +391,7 @@ class Explorer:
             late = failure.first.op
             ops.sort(key=lambda op: op != late)
         for steps in range(1, self.steps + 1):
-            small = Explorer(self.plan, steps)
+            small = Explorer(self.plan, steps, self.word[:steps])
             for op in ops:
                 for moment in MOMENTS:
                     for step in range(steps):
@@ -387,7 +454,7 @@ class Explorer:
     def _choices(self, actors: Sequence[str]) -> dict[int, str] | None:
         """Where a run left the reference order."""
         history = History(self.meaning, self.plan.slots)
-        run = Interleaving(self.plan, self.program, self.steps, history)
+        run = self.begun(self.steps, history)
         left: dict[int, str] = {}
         for number, actor in enumerate(actors):
             enabled = run.enabled()

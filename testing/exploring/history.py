@@ -12,7 +12,7 @@ one in which some op sees another term than in the serial program.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -58,10 +58,13 @@ class Look(NamedTuple):
 
 
 class Meaning:
-    """What each op of each step sees in the serial program, as interned terms."""
+    """What each op of each step sees in the serial program, as interned terms.
 
-    def __init__(self, graph: StepGraph, steps: int) -> None:
-        self.graph, self.steps = graph, steps
+    `word`: the modes of the steps, where a value tells them: ops touch what their mode has.
+    """
+
+    def __init__(self, graph: StepGraph, steps: int, word: Sequence[str] = ()) -> None:
+        self.graph, self.steps, self.word = graph, steps, word
         ops = graph.vertices
         self.writer = {
             name: v.name for v in ops.values() for name in v.op.writes if name in graph.values
@@ -75,16 +78,16 @@ class Meaning:
         )
         self.place = {at: number for number, at in enumerate(serial)}
         self.logs: dict[str, list[Instance]] = {
-            state: [at for at in serial if state in ops[at.op].op.writes] for state in graph.states
+            state: [at for at in serial if state in self.writes_of(at)] for state in graph.states
         }
         self.seen: dict[Instance, tuple[int, ...]] = {}
         changed = {state: self.initial(state) for state in graph.states}
         states_seen: dict[tuple[Instance, str], int] = {}
         for at in serial:
-            for look in self.looks[at.op]:
+            for look in self.looks_of(at):
                 if look.name in changed:
                     states_seen[at, look.name] = changed[look.name]
-            for state in ops[at.op].op.writes:
+            for state in self.writes_of(at):
                 if state in changed:
                     changed[state] = self.changed(state, changed[state], at)
         self._states_seen = states_seen
@@ -103,6 +106,24 @@ class Meaning:
             if name in self.graph.states:
                 yield Look(name, 0, True)
 
+    def looks_of(self, at: Instance) -> Sequence[Look]:
+        """What an op looks at in a step of its mode."""
+        looks = self.looks[at.op]
+        if not self.word:
+            return looks
+        return [look for look in looks if self._touches(at, look.name)]
+
+    def writes_of(self, at: Instance) -> Sequence[str]:
+        """What it writes: its values in every mode, be it nothing, and the states of its mode."""
+        writes = self.graph.vertices[at.op].op.writes
+        if not self.word:
+            return writes
+        return [n for n in writes if n not in self.graph.states or self._touches(at, n)]
+
+    def _touches(self, at: Instance, name: str) -> bool:
+        mode = next(mode for mode in self.graph.modes if mode.name == self.word[at.step])
+        return mode.touches(self.graph.vertices[at.op], name, self.graph.told_by)
+
     def _see(self, start: Instance) -> None:
         """Depth first, without recursion: a listing may read what is written below it."""
         pending = [start]
@@ -110,7 +131,7 @@ class Meaning:
             at = pending[-1]
             missing = [
                 source
-                for look in self.looks[at.op]
+                for look in self.looks_of(at)
                 if look.name in self.writer and 0 <= at.step - look.carry < self.steps
                 for source in (Instance(self.writer[look.name], at.step - look.carry),)
                 if source not in self.seen and source not in pending
@@ -123,7 +144,7 @@ class Meaning:
                 self._states_seen[at, look.name]
                 if look.name in self.logs
                 else self._version(look, at)
-                for look in self.looks[at.op]
+                for look in self.looks_of(at)
             )
 
     def _version(self, look: Look, at: Instance) -> int:
@@ -180,7 +201,7 @@ class History:
                 f"{at} begins before {before}, the phase before it, is done",
             )
         self._look(at, ending=False)
-        for name in self.graph.vertices[op].op.writes:
+        for name in self.meaning.writes_of(at):
             cell = self._cell(name, step)
             if cell.busy is not None:
                 raise self._clash(at, name, cell)
@@ -189,7 +210,7 @@ class History:
     def end(self, op: str, step: int) -> None:
         at = Instance(op, step)
         seen = self._look(at, ending=True)
-        for name in self.graph.vertices[op].op.writes:
+        for name in self.meaning.writes_of(at):
             cell = self._cell(name, step)
             if name in self.logs:
                 cell.term = self.meaning.changed(name, cell.term, at)
@@ -216,7 +237,7 @@ class History:
     def _look(self, at: Instance, *, ending: bool) -> tuple[int, ...]:
         meant = self.meaning.seen[at]
         seen = []
-        for look, term in zip(self.meaning.looks[at.op], meant, strict=True):
+        for look, term in zip(self.meaning.looks_of(at), meant, strict=True):
             if look.name not in self.logs and at.step < look.carry:
                 seen.append(term)
                 continue

@@ -12,6 +12,7 @@ when they happen is the business of a `Store`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ...executors.instructions import Program, Task
@@ -34,6 +35,15 @@ class Store(Protocol):
     def begin(self, op: str, step: int) -> None: ...
 
     def end(self, op: str, step: int) -> None: ...
+
+
+ModeOf = Callable[[int], str | None]
+"""The mode of a step; None where nothing tells it, and of a step that is not one of the run."""
+
+
+def no_mode(step: int) -> str | None:
+    """Of a plan whose waits all take place in every step."""
+    return None
 
 
 class LostWait(Exception):
@@ -81,6 +91,7 @@ class Interleaving:
         "_floor",
         "_given",
         "_lead",
+        "_mode_of",
         "_running",
         "_turn",
         "done",
@@ -93,11 +104,19 @@ class Interleaving:
     )
 
     def __init__(
-        self, plan: Plan, program: Program, steps: int | None, store: Store, *, strict: bool = True
+        self,
+        plan: Plan,
+        program: Program,
+        steps: int | None,
+        store: Store,
+        *,
+        strict: bool = True,
+        mode_of: ModeOf = no_mode,
     ) -> None:
         """`program` is the plan's. `strict`: a lost wait or a misfed stream is raised; else it is
-        only carried out.
+        only carried out. Waits that only some modes need take place by `mode_of`.
         """
+        self._mode_of = mode_of
         self.program = program
         self.vertices = plan.graph.vertices
         self.store = store
@@ -194,6 +213,8 @@ class Interleaving:
         captured = []
         for wait in task.waits:
             source, awaited = wait.source, step - wait.distance
+            if wait.modes is not None and not wait.takes_place(awaited, self._mode_of):
+                continue
             if self._given[source] >= awaited:
                 captured.append((source, awaited))
             elif self.strict and self._real(step) and self._real(awaited):
@@ -230,6 +251,8 @@ class Interleaving:
         done, tasks = self.done, self.program.tasks
         for wait in task.waits:
             source, awaited = wait.source, step - wait.distance
+            if wait.modes is not None and not wait.takes_place(awaited, self._mode_of):
+                continue
             if done[source] < awaited and not self._beyond(awaited + tasks[source].offset):
                 return source, awaited
         return None
@@ -271,7 +294,7 @@ class Interleaving:
     def copy(self, store: Store) -> Interleaving:
         other = object.__new__(Interleaving)
         other.program, other.vertices = self.program, self.vertices
-        other.store, other.strict = store, self.strict
+        other.store, other.strict, other._mode_of = store, self.strict, self._mode_of
         other.last, other._floor, other._lead = self.last, self._floor, self._lead
         other._turn, other._running = dict(self._turn), dict(self._running)
         other._coming = dict(self._coming)

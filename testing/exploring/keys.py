@@ -9,12 +9,13 @@ with their keys is a state of theirs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+from ...graph.modes import Mode
 from ...graph.node import Op, Read, State, Value
 from ...graph.plan import Plan
-from ...graph.step_graph import Vertex
+from ...graph.step_graph import StepGraph, Vertex
 
 
 def with_keys(plan: Plan) -> Plan:
@@ -45,7 +46,17 @@ def with_keys(plan: Plan) -> Plan:
     changed = graph.with_ops(apart)
     every = [name for v in changed.vertices.values() for name in (*v.op.writes, *_read(v.op))]
     states = {name: State(name) for name in every if name not in values}
-    return replace(plan, graph=replace(changed, values=values, states=states))
+    modes = tuple(_by_class(mode, graph, keyed) for mode in graph.modes)
+    return replace(plan, graph=replace(changed, values=values, states=states, modes=modes))
+
+
+def _by_class(mode: Mode, graph: StepGraph, keyed: Collection[str]) -> Mode:
+    """The mode, with what it leaves untouched under the names that it has by class."""
+    untouched = {}
+    for op, names in mode.untouched.items():
+        own = graph.vertices[op].op
+        untouched[op] = tuple(f"{n} of {own.class_of(n)}" if n in keyed else n for n in names)
+    return replace(mode, untouched=untouched)
 
 
 def _read(op: Op) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 from ...executors.context import cells_in_flight
 from ...executors.errors import NodeFailure, StuckWait
 from ...executors.instructions import Program
+from ...executors.modes import ToldModes
 from ...executors.one_thread import OneThread
 from ...executors.report import RunReport
 from ...executors.run_arguments import RunArguments
@@ -81,8 +82,9 @@ class Interleaved:
         self.runs.append(ran)
         sizes = cells_in_flight(plan)
         ops = OneThread.of(plan.graph, sizes, program.tail, given)
-        nodes = _Nodes(ops, self._moments())
-        run = Interleaving(plan, program, given.steps, nodes, strict=False)
+        told = ToldModes(plan, ops.memory)
+        nodes = _Nodes(ops, self._moments(), told)
+        run = Interleaving(plan, program, given.steps, nodes, strict=False, mode_of=told.mode_of)
         nodes.run = run
         seed = self.seed + len(self.runs) - 1
         schedule = self.schedule or Priorities(seed, list(program.actors), EVENTS)
@@ -114,8 +116,8 @@ class Interleaved:
 class _Nodes:
     """The data of one run: a `Store` whose ops are the graph's own."""
 
-    def __init__(self, ops: OneThread, early: Callable[[], bool]) -> None:
-        self.ops, self.early = ops, early
+    def __init__(self, ops: OneThread, early: Callable[[], bool], told: ToldModes) -> None:
+        self.ops, self.early, self.told = ops, early, told
         self.writes = {  # the values that each op writes
             op: [name for name in context.vertex.op.writes if name in ops.memory.cells]
             for op, context in ops.memory.contexts.items()
@@ -149,6 +151,7 @@ class _Nodes:
             self.ops.performs[op](step)
         except (Exception, SystemExit) as cause:
             raise self.ops.status.failure(cause) from cause
+        self.told.done(op, step)
         assert self.run is not None, "an op runs in a run"
         if self.ops.frontier.last != float("inf"):
             self.run.last = int(self.ops.frontier.last)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 import pytest
 
+from stepweave.executors.concurrent import ConcurrentRun
 from stepweave.executors.course import Course, Goal, Turned
 from stepweave.executors.report import RunReport
 from stepweave.executors.run import Executor, run
 from stepweave.graph.errors import GraphError
+from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.switching import switch_plans
+from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.switch import Switch
 from stepweave.testing.devices.virtual_streams import Deferred
 from stepweave.testing.histories import recorded_states, recording
 from stepweave.testing.switched_graphs import random_switch
+from stepweave.timelines.measured import measured
+from stepweave.views.traced import Trace
 
 STEPS = 60
 SAMPLE = (0, 1, 2, 3, 13)  # graphs that can switch, and whose plans bound no op at a great distance
@@ -111,3 +117,120 @@ def test_every_executor_switches_on_many_graphs(start: int) -> None:
     seeds = range(20_000 + start, 20_500 + start)
     assert sum(agree(seed, "threads") for seed in seeds) >= 300
     assert sum(agree(seed, Deferred(seed)) for seed in seeds) >= 300
+
+
+def test_a_thread_that_begins_late_follows_every_switch_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def plan(actor: str) -> Plan:
+        def count(context: OpContext) -> None:
+            context.state("counted").append(context.read("batch"))
+
+        nodes = [
+            Node("begin", (Op(writes=("batch",), run=lambda c: c.write("batch", c.step)),)),
+            Node("count", (Op((Read("batch"),), ("counted",), run=count),), actor=actor),
+        ]
+        return compile_plan(StepGraph.build(nodes, [Value("batch")], ["counted"], name=actor))
+
+    plans = {"together": plan("driver"), "apart": plan("helper")}
+    counted: list[object] = []
+    twice = threading.Event()
+    course = Course(
+        plans,
+        both(plans),
+        "together",
+        lambda step: Goal(("apart", "together")[min(len(course.turned), 1)]),
+        lambda turned: twice.set() if turned.after == "together" else None,
+    )
+
+    def begin(self: ConcurrentRun, actor: str) -> None:
+        if actor == "helper":
+            assert twice.wait(60)
+        work(self, actor)
+
+    work = ConcurrentRun._work_host
+    monkeypatch.setattr(ConcurrentRun, "_work_host", begin)
+    report = run(
+        plans["together"],
+        executor="threads",
+        steps=60,
+        states={"counted": counted},
+        course=course,
+        watchdog_s=120,
+    )
+    assert [turned.after for turned in course.turned] == ["apart", "together"]
+    assert (report.steps, counted) == (60, [*range(60)])
+
+
+# --- what a trace says of it ---------------------------------------------------------------------
+
+
+def two_actors() -> dict[str, Plan]:
+    """The same ops, of which one is on the driver or on a thread of its own."""
+
+    def write(name: str) -> Callable[[OpContext], None]:
+        return lambda context: context.write(name, context.step)
+
+    def plan(actor: str) -> Plan:
+        nodes = [
+            Node("begin", (Op(writes=("batch",), run=write("batch"), cost_us=5.0),)),
+            Node(
+                "mask",
+                (Op((Read("batch"),), ("bits",), run=write("bits"), cost_us=9.0),),
+                actor=actor,
+            ),
+            Node("end", (Op((Read("bits"),), ("state",), run=lambda context: None, cost_us=5.0),)),
+        ]
+        values = [Value("batch"), Value("bits", storage="slots")]
+        return compile_plan(StepGraph.build(nodes, values, ["state"], name=actor))
+
+    return {"together": plan("driver"), "apart": plan("masks")}
+
+
+@pytest.mark.parametrize("executor", ["serial", "threads"])
+def test_a_trace_says_which_plan_ran_a_step_and_ops_count_for_the_actor_of_their_plan(
+    executor: str,
+) -> None:
+    plans = two_actors()
+    goals = [Goal("apart", 20), Goal("together", 60)]
+
+    def decide(step: int) -> Goal:
+        return goals[min(len(course.turned), 1)] if len(course.turned) < 2 else Goal(course.at)
+
+    course = Course(plans, both(plans), "together", decide)
+    report = run(
+        plans["together"],
+        executor=executor,
+        steps=90,
+        states={"state": []},
+        trace=True,
+        course=course,
+    )
+    begins = [turned.step for turned in course.turned]
+    assert len(begins) == 2
+    assert report.legs == ((0, "together"), (begins[0], "apart"), (begins[1], "together"))
+    assert [name for name, _ in report.parts] == ["together", "apart", "together"]
+    assert [step for _, steps in report.parts for step in steps] == [*range(90)]
+    for name, steps in report.parts:
+        part = report.of_steps(steps)
+        ops = plans[name].graph.vertices
+        assert {(event.op, event.actor) for event in part.events} == {
+            (op, vertex.actor) for op, vertex in ops.items()
+        }
+        assert len(part.events) == len(ops) * len(steps)
+        assert measured(plans[name], part, serial=executor == "serial").steps == len(steps)
+    trace = Trace.of_run(plans, report, executor=executor)
+    longest = max(report.parts, key=lambda part: len(part[1]))
+    assert (trace.plan, trace.first) == (plans[longest[0]], longest[1].start)
+    assert [each["plan"] for each in trace.to_json()["plans"]] == ["together", "apart", "together"]
+
+
+def test_a_run_of_one_plan_has_no_parts() -> None:
+    plans = two_actors()
+    course = Course(plans, both(plans), "apart", lambda step: Goal("apart"))
+    report = run(plans["apart"], steps=30, states={"state": []}, trace=True, course=course)
+    assert report.parts == (("apart", range(30)),)
+    trace = Trace.of_run(plans, report, executor="serial")
+    assert (trace.plan, trace.parts, trace.first) == (plans["apart"], (), 0)
+    alone = run(plans["apart"], steps=3, states={"state": []})
+    assert (alone.legs, alone.parts) == ((), ())

@@ -21,10 +21,12 @@ Place = tuple[object, ...]
 
 
 class Around:
-    """The steps from `far` before a switch to `far` after it."""
+    """The steps from `far` before a switch to `far` after it, and all that its programs have."""
 
     def __init__(self, switch: Switch, *, far: int = 9, without: Collection[WaitOnce] = ()) -> None:
-        self.switch, self.far, self.without = switch, far, without
+        listed = [at.step for ops in switch.programs.values() for at in ops]
+        self.far = max([far, *(1 + abs(step) for step in listed)])
+        self.switch, self.without = switch, without
         self.plans: tuple[Plan, Plan] = (switch.before, switch.after)
 
     @cached_property

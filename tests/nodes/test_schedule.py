@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepweave.nodes.schedule import rounded, schedule
+from stepweave.nodes.sizes import Sizes
 from stepweave.requests.batch import StepBatch
 from stepweave.requests.params import SamplingParams
 from stepweave.requests.table import Limits, RequestTable
@@ -17,7 +18,8 @@ from tests.nodes.steps import LIMITS, Context, chunk, decoding, some
 def scheduled(
     table: RequestTable, ctx: Context, buckets: tuple[int, ...] = (), limits: Limits = LIMITS
 ) -> StepBatch:
-    return some(schedule(requests=table, buckets=buckets, limits=limits, ctx=ctx))
+    sizes = Sizes(draft_tokens=limits.draft_tokens)
+    return some(schedule(requests=table, buckets=buckets, limits=limits, sizes=sizes, ctx=ctx))
 
 
 def table_with(*prompts: list[int], max_tokens: int = 3) -> RequestTable:

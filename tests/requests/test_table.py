@@ -25,6 +25,20 @@ def test_a_decode_row_gets_its_own_whole_window_or_no_row() -> None:
     assert seen == {1, 3, 4}
 
 
+def test_a_step_that_has_no_drafts_has_windows_of_one_token_and_offers_none() -> None:
+    table = RequestTable(limits(draft_tokens=3, num_blocks=60))
+    for uid in range(2):
+        table.submit(request(uid, prompt=1, max_tokens=40, window=4))
+    windows, offered = [], []
+    for step, drafts in enumerate([3, 3, 0, 0, 3, 3, 1, 3, None]):
+        batch = table.schedule(step, drafts)
+        windows.append({row.queries for row in batch.rows if row.decodes})
+        offered.append({row.drafts for row in batch.rows})
+        settle(table, batch)
+    assert windows == [set(), {4}, {1}, {1}, {1}, {4}, {2}, {2}, {4}]
+    assert offered == [{3}, {3}, {0}, {0}, {3}, {3}, {1}, {3}, {3}]
+
+
 def test_a_wide_window_is_not_starved_by_narrow_ones() -> None:
     table = RequestTable(limits(token_budget=5, max_rows=4, draft_tokens=4, num_blocks=60))
     for uid, window in enumerate((1, 5, 1, 1)):

@@ -47,7 +47,7 @@ def recorded(plan: Plan, steps: int, idle: set[int], empty: set[int], kept: int)
 
 def test_a_stretch_is_the_latest_steps_in_which_nobody_waited(plan: Plan) -> None:
     flight = recorded(plan, 60, idle={20}, empty={18, 19, 58, 59}, kept=128)
-    found = flight.stretch(plan)
+    found = flight.stretch({"usual": plan})
     assert found is not None
     assert (found.first, found.report.steps) == (21, 37)
     assert [count.step for count in found.counts] == [*range(37)]
@@ -58,26 +58,26 @@ def test_a_stretch_is_the_latest_steps_in_which_nobody_waited(plan: Plan) -> Non
 
 
 def test_a_stretch_can_be_cut_to_its_latest_steps(plan: Plan) -> None:
-    found = recorded(plan, 40, idle=set(), empty={39}, kept=128).stretch(plan, 5)
+    found = recorded(plan, 40, idle=set(), empty={39}, kept=128).stretch({"usual": plan}, 5)
     assert found is not None
     assert (found.first, found.report.steps, len(found.counts)) == (34, 5, 5)
 
 
 def test_where_the_latest_are_few_an_earlier_longer_stretch_counts(plan: Plan) -> None:
-    found = recorded(plan, 40, idle={34}, empty=set(), kept=128).stretch(plan)
+    found = recorded(plan, 40, idle={34}, empty=set(), kept=128).stretch({"usual": plan})
     assert found is not None
     assert (found.first, found.report.steps) == (0, 34)
 
 
 def test_of_several_that_are_few_and_equally_long_the_latest_counts(plan: Plan) -> None:
-    found = recorded(plan, 21, idle={4, 10, 16}, empty=set(), kept=128).stretch(plan)
+    found = recorded(plan, 21, idle={4, 10, 16}, empty=set(), kept=128).stretch({"usual": plan})
     assert found is not None
     assert (found.first, found.report.steps) == (11, 5)
 
 
 def test_before_a_step_is_complete_there_is_no_stretch(plan: Plan) -> None:
-    assert FlightRecorder().stretch(plan) is None
-    assert recorded(plan, 3, idle=set(), empty={0, 1, 2}, kept=8).stretch(plan) is None
+    assert FlightRecorder().stretch({"usual": plan}) is None
+    assert recorded(plan, 3, idle=set(), empty={0, 1, 2}, kept=8).stretch({"usual": plan}) is None
 
 
 def test_what_is_remembered_is_bounded(plan: Plan) -> None:
@@ -98,7 +98,7 @@ def test_a_service_that_records_gives_the_same_tokens_and_its_steps(llm: LLM) ->
     llm.service.record(flight)
     try:
         [noted] = llm.generate(STORY, LONG)
-        found = flight.stretch(llm.plan)
+        found = flight.stretch(llm.plans)
     finally:
         llm.service.record(None)
     assert noted.token_ids == plain.token_ids
@@ -108,7 +108,7 @@ def test_a_service_that_records_gives_the_same_tokens_and_its_steps(llm: LLM) ->
     assert {count.rows for count in found.counts} == {1}
     [after] = llm.generate(STORY, LONG)
     assert after.token_ids == plain.token_ids
-    assert flight.stretch(llm.plan) == found  # nothing was added
+    assert flight.stretch(llm.plans) == found  # nothing was added
 
 
 def test_recording_can_begin_in_the_middle_of_a_request(llm: LLM) -> None:

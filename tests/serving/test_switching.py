@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from stepweave.executors.course import Course, Goal
+from stepweave.policies.chosen import Policies
+from stepweave.policies.drafting import Fastest
 from stepweave.requests.request import SamplingParams
-from stepweave.serving.plans import Steer
+from stepweave.serving.engine import Engine
+from stepweave.serving.plans import Load, Steer
 from stepweave.testing.engines import TinyConfig, fitted, tiny_engine, tiny_requests
 from tests.shares import one_in
 
@@ -32,15 +35,24 @@ def at_random(seed: int) -> Steer:
     """Another plan every few steps."""
     random = Random(seed)
 
-    def steer(course: Course, step: int) -> Goal:
-        return Goal(random.choice([*course.plans]) if random.random() < 0.4 else course.at)
+    def steer(course: Course, step: int, load: Load) -> Goal:
+        other = random.random() < 0.4
+        return Goal(random.choice([*course.plans]), reason="drawn") if other else Goal(course.at)
 
     return steer
 
 
 def served(config: TinyConfig, others: dict[str, dict[str, Any]], seed: int) -> tuple[Found, int]:
     """What requests got, and how often the engine switched."""
-    engine = tiny_engine(config, others=others, steer=at_random(seed))
+    found, engine = served_by(tiny_engine(config, others=others, steer=at_random(seed)))
+    moves = engine.totals.switches
+    assert sum(moves.values()) == len(engine.turned)
+    assert {reason for _, _, reason in moves} <= {"drawn"}
+    return found, len(engine.turned)
+
+
+def served_by(engine: Engine) -> tuple[Found, Engine]:
+    """What six requests got."""
     params = [
         SamplingParams(max_tokens=20, temperature=(0.0, 0.9)[uid % 2], seed=uid) for uid in range(6)
     ]
@@ -49,8 +61,7 @@ def served(config: TinyConfig, others: dict[str, dict[str, Any]], seed: int) -> 
     table.submit_all([fitted(engine, each) for each in requests])
     engine.run(table)
     assert [each.error for each in requests] == [None] * len(requests)
-    found = [(list(r.output_ids), r.drafted, r.accepted) for r in requests]
-    return found, len(engine.turned)
+    return [(list(r.output_ids), r.drafted, r.accepted) for r in requests], engine
 
 
 @cache
@@ -71,3 +82,53 @@ def test_an_engine_that_switches_gives_the_tokens_of_the_plain_loop(
     found, switches = served(config, FORMS[form], seed)
     assert found == plain(drafter, structured)
     assert switches > 0
+
+
+# --- other nodes ---------------------------------------------------------------------------------
+
+BARE: dict[str, dict[str, Any]] = {
+    "bare": {"nodes.draft": None},
+    "bare_at_once": {"nodes.draft": None, "depth": 1},
+    "deep": {"depth": 3},
+}
+LOAD = Fastest(rows=(1, 4), periods_us=((100.0, 101.0, 102.0), (100.0, 200.0, 300.0)))
+"""A drafting policy by which rows have more drafts the fewer requests run."""
+
+
+@pytest.mark.parametrize(
+    ("drafter", "structured", "executor", "drafting", "seed"),
+    one_in(
+        4,
+        ("eagle", "model", "ngram"),
+        (False, True),
+        ("serial", "threads"),
+        ("full", "by load"),
+        (1, 2, 3),
+    ),
+)
+def test_an_engine_that_goes_on_without_its_drafter_gives_the_tokens_of_the_plain_loop(
+    drafter: str, structured: bool, executor: str, drafting: str, seed: int
+) -> None:
+    policies = Policies(drafting=LOAD) if drafting == "by load" else Policies()
+    config = replace(
+        DRAFTERS[drafter], structured=structured, depth=2, executor=executor, policies=policies
+    )
+    found, switches = served(config, BARE, seed)
+    assert [tokens for tokens, _, _ in found] == [t for t, _, _ in plain(drafter, structured)]
+    assert switches > 0
+    assert sum(drafted for _, drafted, _ in found) > 0
+
+
+def test_a_plan_without_the_drafter_verifies_no_draft() -> None:
+    config = replace(DRAFTERS["ngram"], depth=2)
+    engine = tiny_engine(
+        config, others={"bare": {"nodes.draft": None}}, steer=lambda *_: Goal("bare")
+    )
+    found, _ = served_by(engine)
+    assert [tokens for tokens, _, _ in found] == [t for t, _, _ in plain("ngram", False)]
+    assert engine.at == "bare"
+    first = engine.turned[0].step
+    assert 0 < first < 20
+    before = sum(drafted for _, drafted, _ in found)
+    usual = sum(drafted for _, drafted, _ in plain("ngram", False))
+    assert before < usual / 2

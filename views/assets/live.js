@@ -6,7 +6,8 @@ const show = () => {
   by("model").textContent = now.model;
   state(now.state, STATES[now.state] || now.state);
   const { plan } = now;
-  by("plan").textContent = `plan ${plan.digest.slice(0, 12)}, depth ${plan.depth}, on ` +
+  const called = plan.of > 1 ? `${plan.name} (${plan.digest.slice(0, 12)})` : plan.digest.slice(0, 12);
+  by("plan").textContent = `plan ${called}, depth ${plan.depth}, on ` +
     `${plan.executor}; Stepweave ${now.version}`;
   const { lanes, recorder } = now;
   by("lanes-note").textContent = lanes
@@ -16,6 +17,7 @@ const show = () => {
   facts();
   charts();
   drawLanes();
+  switches();
   tables();
 };
 

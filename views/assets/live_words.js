@@ -86,6 +86,14 @@ const charts = () => {
   });
 };
 
+const switches = () => {
+  const { count, latest } = now.switches;
+  by("switches-note").textContent =
+    `${whole.format(count)} so far. Steps go on meanwhile, and requests notice nothing.`;
+  table("switches", ["from step", "before", "after", "why"],
+    latest.map((it) => [`${it.step}`, it.before, it.after,
+      [it.reason, it.said].filter((part) => part).join(": ")]), [0]);
+};
 const tables = () => {
   const { figures, totals } = now;
   table("idle", ["actor", "before", "why", "idle µs", "hand-over µs"],

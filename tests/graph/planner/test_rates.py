@@ -21,6 +21,7 @@ from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.leases import pool_leases
 from stepweave.graph.planner.segments import segments
+from stepweave.graph.ranks import Ranked, ranked_graph
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import violations
 from stepweave.testing.checking.mode import Strict
@@ -317,6 +318,18 @@ def test_rates_together_with_what_they_cannot_have_yet_are_refused_by_name() -> 
     with pytest.raises(GraphError, match="whose nodes have rates cannot have modes") as caught:
         StepGraph.build([node], [Value("x")], modes=[Mode("decode")])
     assert caught.value.code == "SW-MODE"
+
+
+@pytest.mark.parametrize("change", [{"rate": 2}, {"every": 2}])
+def test_a_rate_in_a_graph_of_several_ranks_is_refused_by_name(change: dict[str, int]) -> None:
+    node = Node("a", (Op(),))
+    assert ranked_graph([Ranked(node)], [], ranks=2).ranks == (0, 1)
+    rated = Ranked(replace(node, **change))  # type: ignore[arg-type]
+    with pytest.raises(
+        GraphError, match="'a@0' has a rate, which a graph of several ranks"
+    ) as caught:
+        ranked_graph([rated], [], ranks=2)
+    assert caught.value.code == "SW-RATE"
 
 
 @pytest.mark.parametrize("firing", [0, 3])

@@ -1,0 +1,141 @@
+"""The steps around a switch between two plans on a clock: how the one passes into the other.
+
+The plan before runs in its steady state, each op as early as it may; then every actor goes over as
+the switch says. Steps are counted from the first of the plan after: the last before it is step −1.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import partial
+from itertools import pairwise
+
+from ..graph.planner.events import plan_edges
+from ..graph.planner.period import delays
+from ..graph.switch import Instance, Switch
+from .timeline import Predecessor, Span, Timeline
+
+SETTLING = 8  # steps of the plan before until it is in its steady state
+
+
+def switch_timeline(switch: Switch, steps: int = 3) -> Timeline:
+    """So many steps before a switch and after it; ops of skipped steps are left out.
+
+    Raises nothing of its own.
+    """
+    chains = _chains(switch, steps)
+    came: dict[Instance, list[tuple[Instance, float, str]]] = defaultdict(list)
+    known = {at for ops in chains.values() for at in ops}
+    cost = partial(_cost, switch)
+    for ops in chains.values():
+        for u, v in pairwise(ops):
+            came[v].append((u, cost(u), "order"))
+    for part, plan in enumerate(switch.plans):
+        own = [at for at in known if at.part == part]
+        by_target = defaultdict(list)
+        for source, target, distance, us, _ in delays(plan.graph, plan_edges(plan), plan.costs):
+            by_target[target].append((source, distance, us))
+        for at in own:
+            for source, distance, us in by_target[at.op]:
+                before = Instance(part, source, at.step - distance)
+                if before in known:
+                    launch = plan.graph.vertices[at.op].launch == source
+                    late = us if _runs(before) else 0.0
+                    came[at].append((before, late, "launch" if launch else "wait"))
+    for wait in switch.waits:
+        came[wait.target].append((wait.source, cost(wait.source), "wait"))
+    starts = _starts(known, came)
+    shown = range(-steps, steps)
+    spans = [
+        _span(switch, actor, at, starts, came, cost(at))
+        for actor, ops in chains.items()
+        for at in ops
+        if _runs(at) and at.step in shown
+    ]
+    zero = min((span.start_us for span in spans), default=0.0)
+    moved = (
+        span._replace(
+            start_us=span.start_us - zero, end_us=span.end_us - zero, ready_us=span.ready_us - zero
+        )
+        for span in spans
+    )
+    return Timeline(
+        events=tuple(sorted(moved, key=lambda span: (span.start_us, span.end_us))),
+        actors=tuple(chains),
+        steps=2 * steps,
+        period_us=switch.after.period_us,
+        streams=frozenset(
+            vertex.actor
+            for plan in switch.plans
+            for vertex in plan.graph.vertices.values()
+            if vertex.launch is not None
+        ),
+    )
+
+
+def _chains(switch: Switch, steps: int) -> dict[str, list[Instance]]:
+    """What each actor runs, from some steps before what is shown to some after it."""
+
+    def alone(part: int, actor: str, iterations: range) -> list[Instance]:
+        program = switch.plans[part].actors.get(actor, ())
+        return [Instance(part, op, t - offset) for t in iterations for op, offset in program]
+
+    offsets = [abs(o) for plan in switch.plans for ops in plan.actors.values() for _, o in ops]
+    reach = steps + max(offsets, default=0) + 2
+    first = min(switch.leaves, 0) - reach - SETTLING
+    last = max(switch.enters, 0) + reach
+    return {
+        actor: [
+            *alone(0, actor, range(first, switch.leaves + 1)),
+            *switch.programs.get(actor, ()),
+            *alone(1, actor, range(switch.enters, last)),
+        ]
+        for actor in dict.fromkeys([*switch.before.actors, *switch.after.actors])
+    }
+
+
+def _runs(at: Instance) -> bool:
+    return (at.step >= 0) == bool(at.part)
+
+
+def _cost(switch: Switch, at: Instance) -> float:
+    return switch.plans[at.part].costs.get(at.op, 0.0) if _runs(at) else 0.0
+
+
+def _starts(
+    known: set[Instance], came: Mapping[Instance, list[tuple[Instance, float, str]]]
+) -> dict[Instance, float]:
+    """When each instance starts, as early as what it comes after permits."""
+    onward: dict[Instance, list[tuple[Instance, float]]] = defaultdict(list)
+    left = dict.fromkeys(known, 0)
+    for target, sources in came.items():
+        for source, us, _ in sources:
+            onward[source].append((target, us))
+            left[target] += 1
+    starts = dict.fromkeys(known, 0.0)
+    ready = [at for at, count in left.items() if not count]
+    for at in ready:
+        for target, us in onward[at]:
+            starts[target] = max(starts[target], starts[at] + us)
+            left[target] -= 1
+            if not left[target]:
+                ready.append(target)
+    return starts
+
+
+def _span(
+    switch: Switch,
+    actor: str,
+    at: Instance,
+    starts: Mapping[Instance, float],
+    came: Mapping[Instance, list[tuple[Instance, float, str]]],
+    us: float,
+) -> Span:
+    held: Predecessor | None = None
+    ready = 0.0
+    for source, after, by in came.get(at, ()):
+        if starts[source] + after >= ready and _runs(source):
+            ready = starts[source] + after
+            held = Predecessor(source.op, source.step, by)  # type: ignore[arg-type]
+    return Span(at.op, at.step, actor, starts[at], starts[at] + us, held, starts[at])

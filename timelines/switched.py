@@ -20,7 +20,7 @@ SETTLING = 8  # steps of the plan before until it is in its steady state
 
 
 def switch_timeline(switch: Switch, steps: int = 3) -> Timeline:
-    """So many steps before a switch and after it; ops of skipped steps are left out.
+    """The time of so many steps before a switch and after it; ops of skipped steps are left out.
 
     Raises nothing of its own.
     """
@@ -46,19 +46,21 @@ def switch_timeline(switch: Switch, steps: int = 3) -> Timeline:
     for wait in switch.waits:
         came[wait.target].append((wait.source, cost(wait.source), "wait"))
     starts = _starts(known, came)
-    shown = range(-steps, steps)
     spans = [
         _span(switch, actor, at, starts, came, cost(at))
         for actor, ops in chains.items()
         for at in ops
-        if _runs(at) and at.step in shown
+        if _runs(at)
     ]
-    zero = min((span.start_us for span in spans), default=0.0)
+    shown = [span for span in spans if -steps <= span.step < steps]
+    zero = min((span.start_us for span in shown), default=0.0)
+    last = max((span.end_us for span in shown), default=0.0)
     moved = (
         span._replace(
             start_us=span.start_us - zero, end_us=span.end_us - zero, ready_us=span.ready_us - zero
         )
         for span in spans
+        if zero <= span.start_us and span.end_us <= last
     )
     return Timeline(
         events=tuple(sorted(moved, key=lambda span: (span.start_us, span.end_us))),

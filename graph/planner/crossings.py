@@ -87,6 +87,13 @@ class Pair:
         return first[source].offset - then[target].offset - delay + later
 
     @property
+    def soonest(self) -> int:
+        """The least delay at which every op that both plans have comes to its steps in order."""
+        first, then = (graph.vertices for graph in self.graphs)
+        apart = [first[op].offset - then[op].offset - 1 for op in first if op in then]
+        return max([-self.spread - 1, *apart])
+
+    @property
     def spread(self) -> int:
         """The greatest difference of two offsets."""
         offsets = [v.offset for graph in self.graphs for v in graph.vertices.values()]

@@ -47,7 +47,7 @@ def switch_plans(before: Plan, after: Plan) -> Switch:
     window, steady = Window(pair), (Steady.of(before), Steady.of(after))
     tried = [
         found
-        for delay in range(-pair.spread - 1, pair.spread + 2)
+        for delay in range(pair.soonest, pair.spread + 2)
         for shift_us in _shifts(pair, steady)
         if (found := _Trial.of(window, delay, steady, shift_us)) is not None
     ]

@@ -50,7 +50,7 @@ def switch_violations(switch: Switch) -> list[Violation]:
     if run.stuck:
         at = run.stuck[0]
         return [_violation(switch, "SW-DEADLOCK", f"{at} waits for ever, at the switch", at, at)]
-    races = [*_unfed(run), *_races(run)]
+    races = [*_backward(run), *_unfed(run), *_races(run)]
     return races or [*_early(run), *_wrong_proofs(run)]
 
 
@@ -195,7 +195,24 @@ class _Run:
 
     @cached_property
     def ranks(self) -> Mapping[Instance, tuple[int, int, int, int, int]]:
-        """The place of each instance in the serial program: by iteration, then by listing."""
+        """The place of each instance in the serial program."""
+        return {at: self.rank(at) for at in self.place}
+
+    def rank(self, at: Instance) -> tuple[int, int, int, int, int]:
+        """By iteration, then by listing."""
+        vertex = self.vertex(at)
+        ops = vertex.node.op_names(vertex.side)
+        return (
+            at.step + vertex.offset + (self.switch.delay if at.part else 0),
+            self.listing[vertex.node.name],
+            int(vertex.side == "device"),
+            ops.index(at.op),
+            at.part,
+        )
+
+    @cached_property
+    def listing(self) -> Mapping[str, int]:
+        """The place of each node in a listing that keeps the orders of both plans."""
         first, then = ([node.name for node in plan.graph.nodes] for plan in self.switch.plans)
         listed: list[str] = []
         while first or then:
@@ -209,19 +226,7 @@ class _Run:
             else:  # the plans list nodes in two orders: any of them will do, if nothing conflicts
                 listed.append(then.pop(0))
                 first.remove(listed[-1])
-        number = {name: place for place, name in enumerate(listed)}
-        found = {}
-        for at in self.place:
-            vertex = self.vertex(at)
-            ops = vertex.node.op_names(vertex.side)
-            found[at] = (
-                at.step + vertex.offset + (self.switch.delay if at.part else 0),
-                number[vertex.node.name],
-                int(vertex.side == "device"),
-                ops.index(at.op),
-                at.part,
-            )
-        return found
+        return {name: place for place, name in enumerate(listed)}
 
 
 # --- conflicts -----------------------------------------------------------------------------------
@@ -233,6 +238,16 @@ class _Conflict:
     target: Instance
     hazard: str
     value: str
+
+
+def _backward(run: _Run) -> Iterator[Violation]:
+    """Ops that the serial program has in a step of the plan after before an earlier step."""
+    switch = run.switch
+    for op in switch.before.graph.vertices.keys() & switch.after.graph.vertices.keys():
+        last, first = Instance(0, op, -1), Instance(1, op, 0)
+        if run.rank(first) < run.rank(last):
+            problem = f"{first} comes before {last} in the serial program of the switch"
+            yield _violation(switch, "SW-SWITCH", problem, last, first)
 
 
 def _races(run: _Run) -> Iterator[Violation]:

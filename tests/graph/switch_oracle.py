@@ -195,6 +195,16 @@ class Around:
                     found.append((wait.source, wait.target))
         return found
 
+    def backward(self) -> bool:
+        """Whether some op comes to a step of the plan after before one of the plan before."""
+        first, then = (plan.graph.vertices for plan in self.plans)
+        return any(
+            self.turn(Instance(1, op, 0)) < self.turn(Instance(0, op, -1))
+            for op in first
+            if op in then
+        )
+
     def unsound(self) -> bool:
         """Whether something can go wrong."""
-        return self.order is None or bool(self.races()) or bool(self.unfed())
+        wrong = self.order is None or self.backward()
+        return wrong or bool(self.races()) or bool(self.unfed())

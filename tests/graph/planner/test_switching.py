@@ -83,7 +83,7 @@ def judge(seeds: Iterable[int]) -> Counter[str]:
     return counts
 
 
-RACES = {"SW-DEADLOCK", "SW-LAUNCH", "SW-HOST-ORDER"} | {
+RACES = {"SW-DEADLOCK", "SW-LAUNCH", "SW-HOST-ORDER", "SW-SWITCH"} | {
     f"SW-{hazard}-{u}-{v}"
     for hazard, u, v in product(("RAW", "WAR", "WAW"), ("HOST", "DEVICE"), ("HOST", "DEVICE"))
 }
@@ -152,7 +152,9 @@ def test_many_switches_are_sound_need_each_wait_and_every_fault_in_one_is_found(
     assert counts["leases"] >= 5
 
 
-def loop(depth: int, mask_on: str = "driver", slots: int | None = None) -> Plan:
+def loop(
+    depth: int, mask_on: str = "driver", slots: int | None = None, forward_us: float = 1000
+) -> Plan:
     """schedule, forward on a stream, a mask, sample, commit, as a decode step has them."""
     ahead = min(1, depth - 1) - (depth - 1)
     behind = min(1, depth - 1)
@@ -161,7 +163,7 @@ def loop(depth: int, mask_on: str = "driver", slots: int | None = None) -> Plan:
         Node(
             "forward",
             (Op(reads=(Read("batch"),), cost_us=10),),
-            (Op(reads=(Read("token", 1),), writes=("logits", "kv"), cost_us=1000),),
+            (Op(reads=(Read("token", 1),), writes=("logits", "kv"), cost_us=forward_us),),
             stream="compute",
             offset=behind,
         ),
@@ -217,6 +219,20 @@ def test_another_depth_is_entered_without_draining(before: int, after: int) -> N
     assert not Around(switch).unsound()
     if min(before, after) > 1:  # between two plans that overlap steps, steps overlap throughout
         assert switch.costs_us < switch.drained_us
+
+
+def test_no_op_comes_to_a_step_before_an_earlier_one() -> None:
+    """Where a device has little to do, steps of the deeper plan would be least late like that."""
+    before, after = loop(1, forward_us=20), loop(3, forward_us=20)
+    switch = switch_plans(before, after)
+    assert switch.delay >= 0
+    for op in before.graph.vertices:
+        offsets = [plan.graph.vertices[op].offset for plan in (before, after)]
+        assert -1 + offsets[0] <= offsets[1] + switch.delay, op
+    found = switch_violations(replace(switch, delay=-1))
+    assert found[0].code == "SW-SWITCH"
+    assert "schedule.host of step s comes before schedule.host of step s-1" in str(found[0])
+    assert Around(replace(switch, delay=-1)).backward()
 
 
 def test_a_node_goes_to_a_thread_of_its_own() -> None:

@@ -57,7 +57,7 @@ def one_mode_less(plan: Plan) -> list[tuple[int, Wait]]:
     ]
 
 
-@pytest.mark.parametrize("seed", [0, 2, 6])
+@pytest.mark.parametrize("seed", [1, 9])
 def test_the_explorer_finds_a_mode_too_few_where_words_go_wrong(seed: int) -> None:
     plan = planned(seed)
     assert plan is not None
@@ -73,7 +73,7 @@ def test_the_explorer_finds_a_mode_too_few_where_words_go_wrong(seed: int) -> No
 
 
 def test_every_interleaving_of_every_word_is_visited() -> None:
-    plan = planned(6)
+    plan = planned(1)
     assert plan is not None
     found = explore_exhaustively(plan, steps=1, limit=50_000)
     assert found.failure is None

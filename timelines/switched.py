@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from functools import partial
 from itertools import pairwise
+from typing import Literal
 
 from ..graph.planner.events import plan_edges
 from ..graph.planner.period import delays
 from ..graph.switch import Instance, Switch
 from .timeline import Predecessor, Span, Timeline
+
+Came = dict[Instance, list[tuple[Instance, float, Literal["order", "launch", "wait"]]]]
+"""By instance what it comes after, so many µs after the other's start, and why."""
 
 SETTLING = 8  # steps of the plan before until it is in its steady state
 
@@ -24,47 +27,12 @@ def switch_timeline(switch: Switch, steps: int = 3) -> Timeline:
 
     Raises nothing of its own.
     """
-    chains = _chains(switch, steps)
-    came: dict[Instance, list[tuple[Instance, float, str]]] = defaultdict(list)
-    known = {at for ops in chains.values() for at in ops}
-    cost = partial(_cost, switch)
-    for ops in chains.values():
-        for u, v in pairwise(ops):
-            came[v].append((u, cost(u), "order"))
-    for part, plan in enumerate(switch.plans):
-        own = [at for at in known if at.part == part]
-        by_target = defaultdict(list)
-        for source, target, distance, us, _ in delays(plan.graph, plan_edges(plan), plan.costs):
-            by_target[target].append((source, distance, us))
-        for at in own:
-            for source, distance, us in by_target[at.op]:
-                before = Instance(part, source, at.step - distance)
-                if before in known:
-                    launch = plan.graph.vertices[at.op].launch == source
-                    late = us if _runs(before) else 0.0
-                    came[at].append((before, late, "launch" if launch else "wait"))
-    for wait in switch.waits:
-        came[wait.target].append((wait.source, cost(wait.source), "wait"))
-    starts = _starts(known, came)
-    spans = [
-        _span(switch, actor, at, starts, came, cost(at))
-        for actor, ops in chains.items()
-        for at in ops
-        if _runs(at)
-    ]
-    shown = [span for span in spans if -steps <= span.step < steps]
-    zero = min((span.start_us for span in shown), default=0.0)
-    last = max((span.end_us for span in shown), default=0.0)
-    moved = (
-        span._replace(
-            start_us=span.start_us - zero, end_us=span.end_us - zero, ready_us=span.ready_us - zero
-        )
-        for span in spans
-        if zero <= span.start_us and span.end_us <= last
-    )
+    spans = switch_spans(switch, steps)
+    last = max((s.end_us for at, s in spans.items() if _shown(at, steps)), default=0.0)
+    seen = [s for at, s in spans.items() if _runs(at) and s.start_us >= 0 and s.end_us <= last]
     return Timeline(
-        events=tuple(sorted(moved, key=lambda span: (span.start_us, span.end_us))),
-        actors=tuple(chains),
+        events=tuple(sorted(seen, key=lambda span: (span.start_us, span.end_us))),
+        actors=tuple(dict.fromkeys([*switch.before.actors, *switch.after.actors])),
         steps=2 * steps,
         period_us=switch.after.period_us,
         streams=frozenset(
@@ -74,6 +42,46 @@ def switch_timeline(switch: Switch, steps: int = 3) -> Timeline:
             if vertex.launch is not None
         ),
     )
+
+
+def switch_spans(switch: Switch, steps: int) -> dict[Instance, Span]:
+    """When each op around a switch runs; the first of the steps that are shown begins at 0.
+
+    Those of skipped steps take no time. Raises nothing of its own.
+    """
+    chains = _chains(switch, steps)
+    came = _came(switch, chains)
+    starts = _starts(set().union(*map(set, chains.values())), came)
+    zero = min((us for at, us in starts.items() if _shown(at, steps)), default=0.0)
+    starts = {at: us - zero for at, us in starts.items()}
+    return {
+        at: _span(actor, at, starts, came, _cost(switch, at))
+        for actor, ops in chains.items()
+        for at in ops
+    }
+
+
+def _came(switch: Switch, chains: Mapping[str, list[Instance]]) -> Came:
+    """What each instance comes after: on its actor, by its plan, and once."""
+    came: Came = defaultdict(list)
+    for ops in chains.values():
+        for u, v in pairwise(ops):
+            came[v].append((u, _cost(switch, u), "order"))
+    known = {at for ops in chains.values() for at in ops}
+    for part, plan in enumerate(switch.plans):
+        by_target = defaultdict(list)
+        for source, target, distance, us, _ in delays(plan.graph, plan_edges(plan), plan.costs):
+            by_target[target].append((source, distance, us))
+        for at in (at for at in known if at.part == part):
+            for source, distance, us in by_target[at.op]:
+                before = Instance(part, source, at.step - distance)
+                if before in known:
+                    launch = plan.graph.vertices[at.op].launch == source
+                    late = us if _runs(before) else 0.0
+                    came[at].append((before, late, "launch" if launch else "wait"))
+    for wait in switch.waits:
+        came[wait.target].append((wait.source, _cost(switch, wait.source), "wait"))
+    return came
 
 
 def _chains(switch: Switch, steps: int) -> dict[str, list[Instance]]:
@@ -101,13 +109,15 @@ def _runs(at: Instance) -> bool:
     return (at.step >= 0) == bool(at.part)
 
 
+def _shown(at: Instance, steps: int) -> bool:
+    return _runs(at) and -steps <= at.step < steps
+
+
 def _cost(switch: Switch, at: Instance) -> float:
     return switch.plans[at.part].costs.get(at.op, 0.0) if _runs(at) else 0.0
 
 
-def _starts(
-    known: set[Instance], came: Mapping[Instance, list[tuple[Instance, float, str]]]
-) -> dict[Instance, float]:
+def _starts(known: set[Instance], came: Came) -> dict[Instance, float]:
     """When each instance starts, as early as what it comes after permits."""
     onward: dict[Instance, list[tuple[Instance, float]]] = defaultdict(list)
     left = dict.fromkeys(known, 0)
@@ -127,17 +137,11 @@ def _starts(
 
 
 def _span(
-    switch: Switch,
-    actor: str,
-    at: Instance,
-    starts: Mapping[Instance, float],
-    came: Mapping[Instance, list[tuple[Instance, float, str]]],
-    us: float,
+    actor: str, at: Instance, starts: Mapping[Instance, float], came: Came, us: float
 ) -> Span:
     held: Predecessor | None = None
-    ready = 0.0
+    ready = float("-inf")
     for source, after, by in came.get(at, ()):
-        if starts[source] + after >= ready and _runs(source):
-            ready = starts[source] + after
-            held = Predecessor(source.op, source.step, by)  # type: ignore[arg-type]
+        if _runs(source) and starts[source] + after >= ready:
+            ready, held = starts[source] + after, Predecessor(source.op, source.step, by)
     return Span(at.op, at.step, actor, starts[at], starts[at] + us, held, starts[at])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..graph.answers.switches import needed_for
 from ..graph.switch import Instance, Switch
-from ..timelines.switched import switch_timeline
+from ..timelines.switched import switch_spans, switch_timeline
 from ..timelines.timeline import Span, Timeline
 from .svg import clipped, document, legend_lines, number, step_class, tag, text, text_width, title
 
@@ -29,7 +29,9 @@ class _Sheet:
 
     switch: Switch
     timeline: Timeline
+    spans: Mapping[Instance, Span]
     left: float
+    right: float
     scale: float
     tops: Mapping[str, float]
 
@@ -44,7 +46,9 @@ def switch_svg(switch: Switch, *, steps: int = 3, width: float = WIDTH) -> str:
     left = MARGIN + min(names, 150) + 10
     last = max((span.end_us for span in timeline.events), default=0.0) or 1.0
     tops = {actor: TOP + (LANE + GAP) * n for n, actor in enumerate(timeline.actors)}
-    sheet = _Sheet(switch, timeline, left, (width - left - MARGIN) / last, tops)
+    right = width - MARGIN
+    spans = switch_spans(switch, steps)
+    sheet = _Sheet(switch, timeline, spans, left, right, (right - left) / last, tops)
     bottom = TOP + (LANE + GAP) * len(tops)
     heading = f"from {switch.before.graph.name} to {switch.after.graph.name}"
     said = _said(switch)
@@ -122,15 +126,14 @@ def _begins(sheet: _Sheet, bottom: float) -> Iterator[str]:
 
 
 def _waits(sheet: _Sheet) -> Iterator[str]:
-    """Of waits between instances that are drawn: skipped ones take no time and have no box."""
-    spans = {(span.op, span.step): span for span in sheet.timeline.events}
+    """A skipped op takes no time, but others may wait for it, or it for others."""
     for wait in sheet.switch.waits:
-        source, target = _drawn(spans, wait.source), _drawn(spans, wait.target)
-        if source is None or target is None:
-            continue
+        source, target = sheet.spans[wait.source], sheet.spans[wait.target]
         down = sheet.tops[target.actor] > sheet.tops[source.actor]
         x1, y1 = sheet.x(source.end_us), sheet.tops[source.actor] + (LANE if down else 0)
         x2, y2 = sheet.x(target.start_us), sheet.tops[target.actor] + (0 if down else LANE)
+        if not all(sheet.left <= x <= sheet.right for x in (x1, x2)):
+            continue
         bend = (y1 + y2) / 2
         path = f"M{_xy(x1, y1)}C{_xy(x1, bend)} {_xy(x2, bend)} {_xy(x2, y2)}"
         said = f"{wait.target} waits for {wait.source}, once ({needed_for(wait.protects)})"
@@ -143,11 +146,6 @@ def _waits(sheet: _Sheet) -> Iterator[str]:
             data_to=wait.target.op,
             data_step=str(wait.target.step),
         )
-
-
-def _drawn(spans: Mapping[tuple[str, int], Span], at: Instance) -> Span | None:
-    found = spans.get((at.op, at.step))
-    return found if found is not None and (at.step >= 0) == bool(at.part) else None
 
 
 def _xy(x: float, y: float) -> str:

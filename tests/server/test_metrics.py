@@ -346,4 +346,5 @@ def test_without_the_recorder_only_the_figures_of_the_plan_are_missing() -> None
         assert service.llm.service.flight is None
         names = {sample.name for sample in samples(client)}
     assert not names & {each.name for each in PLAN}
-    assert names >= {each.name for each in ENGINE}
+    # An engine with one plan never goes over to another: see test_plans.py.
+    assert names >= {each.name for each in ENGINE} - {"stepweave:plan_switches_total"}

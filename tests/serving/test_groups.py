@@ -78,8 +78,8 @@ def test_each_step_has_its_part_of_the_rows_and_none_of_a_step_in_flight() -> No
     seen: list[frozenset[int]] = []
     own = table.schedule
 
-    def schedule(step: int) -> Any:
-        batch = own(step)
+    def schedule(step: int, drafts: int | None = None) -> Any:
+        batch = own(step, drafts)
         if batch and all(row.decodes for row in batch.rows):
             seen.append(frozenset(row.request.uid for row in batch.rows))
         return batch

@@ -9,6 +9,8 @@ import pytest
 from stepweave.cli.planned import planned
 from stepweave.graph.answers.difference import difference
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.switching import switch_plans
+from stepweave.timelines.switched import switch_timeline
 from stepweave.views.diff_page import diff_page
 from tests.views.test_timeline_page import Balanced
 
@@ -85,3 +87,51 @@ def test_names_cannot_break_the_page() -> None:
     assert parser.open == []
     assert "<b>&" not in page
     assert '"><i>' not in page
+
+
+def test_a_switch_is_drawn_with_each_op_in_its_lane_and_what_waits_once() -> None:
+    before = planned("async_grammar")
+    after = planned("async_grammar", {"nodes.bitmask.actor": "grammar"})
+    switch = switch_plans(before, after)
+    assert switch.waits
+    page = diff_page(difference(before, after), "x", "y", switch=switch)
+    drawing = figure(page, "switch")
+    drawn = re.findall(
+        r'class="op (before|after)" data-op="([^"]+)" data-actor="([^"]+)" data-step="(-?\d+)"',
+        drawing,
+    )
+    assert drawn
+    for part, op, actor, step in drawn:
+        plan = before if part == "before" else after
+        assert plan.graph.vertices[op].actor == actor
+        assert (int(step) < 0) == (part == "before")
+    steps = {int(step) for *_, step in drawn}
+    assert {-3, -2, -1, 0, 1, 2} <= steps
+    assert drawing.count('class="wait"') >= 1
+    for wait in switch.waits:
+        assert f"<td>{wait.target}</td><td>{wait.source}</td>" in page
+    assert 'id="switch"' not in page_of(before, after)
+
+
+def test_around_a_switch_no_op_begins_before_what_it_comes_after() -> None:
+    before, after = (
+        planned("async_grammar", {"depth": "1"}),
+        planned("async_grammar", {"depth": "3"}),
+    )
+    switch = switch_plans(before, after)
+    spans = {(span.op, span.step): span for span in switch_timeline(switch).events}
+    lanes: dict[str, float] = {}
+    for span in spans.values():
+        assert span.start_us >= lanes.get(span.actor, 0.0) - 1e-6
+        lanes[span.actor] = span.end_us
+        plan = after if span.step >= 0 else before
+        for wait in plan.waits:
+            awaited = spans.get((wait.source, span.step - wait.distance))
+            both = awaited is not None and (awaited.step >= 0) == (span.step >= 0)
+            if wait.target == span.op and awaited is not None and both:
+                assert span.start_us >= awaited.end_us - 1e-6
+    for once in switch.waits:
+        first, then = (spans.get((at.op, at.step)) for at in (once.source, once.target))
+        real = [(at.step >= 0) == bool(at.part) for at in (once.source, once.target)]
+        if first is not None and then is not None and all(real):
+            assert then.start_us >= first.end_us - 1e-6

@@ -1,0 +1,96 @@
+"""An LLM whose engine goes from plan to plan: its summary, its trace, and what is written of it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from stepweave import LLM, SamplingParams
+from stepweave.cli.results import print_text
+from stepweave.cli.trace_summary import summary
+from stepweave.executors.course import Course, Goal
+from stepweave.serving.plans import USUAL, Load
+from stepweave.views.perfetto import write_perfetto
+from stepweave.views.traced import Trace
+
+STORY = "Write a short story about a fox."
+PLANS = {"apart": {"actors": {"bitmask": "grammar"}}, "deep": {"depth": 3}}
+
+
+def on_and_on(course: Course, step: int, load: Load) -> Goal:
+    """To the next plan after 20 steps, and so on; the last is kept."""
+    names = [*course.plans]
+    place = min(len(course.turned) + 1, len(names) - 1)
+    due = step >= 20 * (len(course.turned) + 1)
+    return Goal(names[place], reason="measured", said="so") if due else Goal(course.at)
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(pipeline="async_grammar", overrides={"plans": PLANS}) as made:
+        made.engine.steer = on_and_on
+        yield made
+
+
+def test_a_trace_of_a_run_that_switched_says_which_plan_ran_which_steps(llm: LLM) -> None:
+    run = llm.traced([STORY], SamplingParams(max_tokens=96, ignore_eos=True))
+    assert [name for name, _ in run.report.parts] == [USUAL, "apart", "deep"]
+    found = Trace.of_run(llm.plans, run.report, requests=run.requests, counts=run.steps)
+    longest = max(run.report.parts, key=lambda part: len(part[1]))
+    assert (found.plan, found.first) == (llm.plans[longest[0]], longest[1].start)
+    text = "\n".join(summary(found, "x", 100))
+    for name, steps in run.report.parts:
+        line = next(line for line in text.splitlines() if line.split()[:1] == [name])
+        assert f"{steps.start} to {steps.stop - 1}" in line
+        assert llm.plans[name].digest[:16] in line
+    stream = io.StringIO()
+    write_perfetto(
+        stream,
+        found.plan,
+        found.run,
+        planned=found.planned,
+        requests=found.requests,
+        began_s=found.began_s,
+        parts=found.parts,
+    )
+    events = json.loads(stream.getvalue())["traceEvents"]
+    slices = [each for each in events if each["ph"] == "X"]
+    plans = [each for each in slices if each["cat"] == "plan"]
+    assert [each["name"] for each in plans] == [USUAL, "apart", "deep"]
+    assert all(each["ts"] >= 0 for each in slices)
+    measured = [each for each in slices if each["pid"] == 1]
+    assert len(measured) == len(run.report.events)
+    threads = {
+        e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 1
+    }
+    moved = {
+        (each["args"]["step"], threads[each["tid"]])
+        for each in measured
+        if each["name"] == "bitmask.host"
+    }
+    steps = dict(run.report.parts)
+    assert {actor for step, actor in moved if step in steps["apart"]} == {"grammar"}
+    assert {actor for step, actor in moved if step not in steps["apart"]} == {"driver"}
+
+
+def test_the_summary_says_which_plans_there_are_and_how_often_it_went_over(llm: LLM) -> None:
+    llm.generate([STORY], SamplingParams(max_tokens=96, ignore_eos=True), progress=False)
+    said = llm.summary()["plans"]
+    assert said["at"] == "deep"
+    assert said["digests"] == {name: plan.digest for name, plan in llm.plans.items()}
+    moves = {(each["before"], each["after"], each["reason"]) for each in said["switches"]}
+    assert (USUAL, "apart", "measured") in moves
+    assert ("apart", "deep", "measured") in moves
+    out = io.StringIO()
+    about = {"equal_to_synchronous": None, **llm.summary()}
+    print_text([], about, out)
+    assert "usual → apart (measured)" in " ".join(out.getvalue().split())
+
+
+def test_an_engine_with_one_plan_has_no_word_of_others() -> None:
+    with LLM(pipeline="async") as alone:
+        assert "plans" not in alone.summary()
+        assert [*alone.plans] == [USUAL]

@@ -108,6 +108,15 @@ def _text(found: Simulation) -> str:
         ),
     ]
     rows += [("modes", said) for said in _modes(found)]
+    rows += [
+        (
+            each.name,
+            f"{each.without_us / found.step_us:.2f}× the steps per second of a plan "
+            f"{each.said} ({each.without_us:,.0f} µs a step, simulated)",
+        )
+        for each in found.gains
+        if found.step_us
+    ]
     if (tpot := found.tpot_us) is not None:
         rows.append(
             (

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..configs.abstract import AbstractGraph
 from ..configs.costs import Costs
+from ..graph.answers.extensions import extensions
 from ..timelines.analysis import analyse
 from ..timelines.critical import chain
 from ..timelines.modes import WordTime, simulated_words
@@ -17,6 +18,14 @@ from .planned import Planned, planned_with
 
 if TYPE_CHECKING:
     from .verbs import SimulateOptions
+
+
+class Gain(NamedTuple):
+    """What steps take, simulated, in a plan of which is `said` how it does without an extension."""
+
+    name: str
+    said: str
+    without_us: float
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,17 @@ class Simulation:
         return simulated_words(self.made.plan, steps=self.asked.steps)
 
     @property
+    def gains(self) -> list[Gain]:
+        """What each extension of the graph gains, simulated without it in the same way."""
+        if self.how.startswith("serial"):
+            return []
+        asked, found = self.asked, []
+        for name, said, without in extensions(self.made.plan):
+            other = simulate(without, steps=asked.steps, jitter=asked.jitter, seed=asked.seed)
+            found.append(Gain(name, said, other.period_us / without.graph.cycle))
+        return found
+
+    @property
     def device_gap_us(self) -> dict[str, float]:
         return {name: self.timeline.gap_us(name) for name in sorted(self.timeline.streams)}
 
@@ -133,6 +153,7 @@ class Simulation:
             "period_us": self.period_us,
             "predicted_period_us": made.plan.period_us,
             **({"modes": [each._asdict() for each in words]} if (words := self.words) else {}),
+            **({"gains": [each._asdict() for each in gains]} if (gains := self.gains) else {}),
             "tokens_per_second": self.tokens_per_second,
             "tpot_us": self.tpot_us,
             "host_us": self.busy_us("host"),

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from ..configs.errors import ConfigError, Mark
 from ..graph.answers.difference import difference
+from ..graph.answers.extensions import extensions, gain_words
 from ..graph.answers.modes import mode_periods
 from ..graph.answers.sensitivity import Sensitivity, sensitivities
-from ..graph.answers.whatif import bound_by, outcome, speedup
+from ..graph.answers.whatif import bound_by, outcome
 from ..graph.plan import Plan
-from ..graph.planner.compile import compile_plan
-from ..graph.rates import without_rates
 from ..views.mode_words import mode_words, modes_gain
 from .change import Change, changed, configured
 from .cycle_letters import Letters
 from .diff import cycle_words, difference_lines
+from .forms import gain_of_forms
 from .sweeps import sweep, swept
 from .wrapping import columns, paragraph, table
 
@@ -38,7 +38,8 @@ def whatif(asked: WhatIfOptions) -> None:
     elif change and not asked.rank:
         _compared(asked, plain.plan, changed(asked, plain, change))
     else:
-        _ranked(asked, changed(asked, plain, change))
+        forms = None if change else gain_of_forms(plain)
+        _ranked(asked, changed(asked, plain, change), forms)
 
 
 def _compared(asked: WhatIfOptions, before: Plan, after: Plan) -> None:
@@ -57,20 +58,29 @@ def _compared(asked: WhatIfOptions, before: Plan, after: Plan) -> None:
         print("\n".join(difference_lines(found_difference, columns())))
 
 
-def _ranked(asked: WhatIfOptions, plan: Plan) -> None:
+def _ranked(asked: WhatIfOptions, plan: Plan, forms: str | None) -> None:
     found = sensitivities(plan)
     if asked.json:
         ops = [each.to_json() for each in found]
-        print(json.dumps({"config": asked.config, "before": outcome(plan, plan), "ops": ops}))
+        gains = [
+            {"name": name, "without_us": without.step_us} for name, _, without in extensions(plan)
+        ]
+        more = {"gains": gains} if gains else {}
+        print(
+            json.dumps({"config": asked.config, "before": outcome(plan, plan), "ops": ops, **more})
+        )
     else:
-        print("\n".join(_ranking(asked.config, plan, found, columns())))
+        print("\n".join(_ranking(asked.config, plan, found, columns(), forms)))
 
 
-def _ranking(config: str, plan: Plan, found: Sequence[Sensitivity], width: int) -> list[str]:
+def _ranking(
+    config: str, plan: Plan, found: Sequence[Sensitivity], width: int, forms: str | None = None
+) -> list[str]:
     period = f"{plan.step_us:,.6g} µs a step (costs: {plan.costs_from})"
     lines = paragraph(f"{config}: {period}, bound by {bound_by(plan)}:", width)
     lines += paragraph(cycle_words(plan.critical_cycle), width, 2)
-    lines += [line for said in _extensions(plan) for line in paragraph(said, width)]
+    gains = [*_extensions(plan), *([forms] if forms else [])]
+    lines += [line for said in gains for line in paragraph(said, width)]
     paying = [each for each in found if each.faster > 0]
     others = [each for each in found if not each.faster > 0]
     cycles = Letters()
@@ -99,13 +109,7 @@ def _ranking(config: str, plan: Plan, found: Sequence[Sensitivity], width: int) 
 
 def _extensions(plan: Plan) -> Iterator[str]:
     """What the plan gains by what its graph declares beyond a plain step."""
-    plain = None if plan.graph.declared is None else without_rates(plan.graph.declared)
-    if plain is not None:
-        once = compile_plan(plain)
-        yield (
-            f"rates: {speedup(once, plan):.2f}× the steps per second of a plan in which each node "
-            f"runs once a step, all its passes as one ({once.step_us:,.6g} µs a step)"
-        )
+    yield from (gain_words(plan, each) for each in extensions(plan))
     if (modes := mode_periods(plan)) is not None:
         yield modes_gain(modes)
         yield from mode_words(modes)

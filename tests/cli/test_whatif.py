@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stepweave.cli.main import app
+from stepweave.cli.planned import planned
 from stepweave.cli.sweeps import sweep
 from stepweave.configs.errors import ConfigError
 from tests.cli.questions import assert_examples_work, data, graph, matches_golden, text, words
@@ -226,6 +227,38 @@ def test_what_rates_gain_is_said() -> None:
     said = " ".join(printed("graph", "whatif", "seldom_statistics").split())
     assert "rates: 2.15× the steps per second of a plan in which each node runs once a step" in said
     assert "(4,180 µs a step)" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "gain", "without"),
+    [("kv_swap", "1.80", 1800), ("offload_prefetch", "1.75", 1750), ("two_batches", "2.00", 2000)],
+)
+def test_what_classes_of_users_gain_is_predicted_and_simulated(
+    name: str, gain: str, without: int
+) -> None:
+    claim = f"{gain}× the steps per second of a plan in which all users of a key are of one class"
+    said = " ".join(printed("graph", "whatif", name).split())
+    assert f"keys: {claim} ({without:,} µs a step)" in said
+    said = " ".join(printed("simulate", name).split())
+    assert f"keys {claim} ({without:,} µs a step, simulated)" in said
+    [found] = json.loads(printed("graph", "whatif", name, "--json"))["gains"]
+    assert found == {"name": "keys", "without_us": without}
+    [measured] = json.loads(printed("simulate", name, "--json"))["gains"]
+    assert measured["without_us"] == pytest.approx(without, rel=0.01)
+
+
+def test_what_plans_beside_the_usual_one_gain_is_said_with_what_a_switch_costs(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "deeper.yaml"
+    path.write_text("extends: async_grammar\ndepth: 1\nplans: {deep: {depth: 3}}\n")
+    usual, deep = (planned("async_grammar", {"depth": depth}) for depth in ("1", "3"))
+    gain = usual.period_us / deep.period_us
+    assert gain > 1.1
+    said = " ".join(printed("graph", "whatif", str(path)).split())
+    claim = f"plans: {gain:.2f}× the steps per second of the plan that a run begins with, by deep"
+    assert f"{claim} ({deep.period_us:,.6g} µs a step); a switch makes steps at most" in said
+    assert "plans:" not in printed("graph", "whatif", "async")
 
 
 def test_what_modes_gain_is_said_with_all_their_periods() -> None:

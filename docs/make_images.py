@@ -7,6 +7,7 @@ writes `docs/images/`. A test draws them again and compares, so a picture cannot
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from stepweave.cli.planned import planned
@@ -16,7 +17,12 @@ from stepweave.views.svg_dag import dag_svg
 from stepweave.views.svg_lanes import lanes_svg
 from stepweave.views.svg_slots import slots_svg
 
-IMAGES = Path(__file__).parent / "images"
+FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER))  # for `sections`, which is no part of the package
+
+from sections import pipelines  # noqa: E402
+
+IMAGES = FOLDER / "images"
 
 # Assumed durations in µs, the model being large enough for the device to dominate.
 COSTS = {
@@ -55,6 +61,7 @@ def pictures() -> dict[str, str]:
         "stages.svg": lanes_svg(
             _in_stages(3), title="Two stages, three groups of rows: both work all the time"
         ),
+        **pipelines.pictures(),
     }
 
 
@@ -71,8 +78,8 @@ def _in_stages(groups: int) -> Plan:
 
 
 def main() -> None:
-    IMAGES.mkdir(exist_ok=True)
     for name, drawn in pictures().items():
+        (IMAGES / name).parent.mkdir(parents=True, exist_ok=True)
         (IMAGES / name).write_text(drawn, encoding="utf-8")
 
 

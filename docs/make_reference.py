@@ -2,8 +2,8 @@
 
     python docs/make_reference.py
 
-writes `reference/nodes.md` and `reference/policies.md` whole, and in the other pages what stands
-between the markers `<!-- written: … -->` and `<!-- until here -->`; the prose around them is
+writes `nodes.md`, `pipelines.md` and `policies.md` of `reference/` whole, and in the other pages
+what stands between the markers `<!-- written: … -->` and `<!-- until here -->`; the prose around them is
 written by hand. A test writes it all again and compares, so a page cannot outlive what it
 describes.
 """
@@ -17,7 +17,17 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER))  # for `sections`, which is no part of the package
 
-from sections import http, keys, metrics, names, nodes, policies, public, verbs  # noqa: E402
+from sections import (  # noqa: E402
+    http,
+    keys,
+    metrics,
+    names,
+    nodes,
+    pipelines,
+    policies,
+    public,
+    verbs,
+)
 from sections.markdown import filled  # noqa: E402
 
 WRITERS: Mapping[str, Callable[[str], str]] = {
@@ -39,7 +49,11 @@ WRITERS: Mapping[str, Callable[[str], str]] = {
 
 def pages() -> dict[str, str]:
     """Every page that code has a part in, by its path below `docs`."""
-    found = {"reference/nodes.md": nodes.page(), "reference/policies.md": policies.page()}
+    found = {
+        "reference/nodes.md": nodes.page(),
+        "reference/pipelines.md": pipelines.page(),
+        "reference/policies.md": policies.page(),
+    }
     for path in sorted(FOLDER.rglob("*.md")):
         name, page = path.relative_to(FOLDER).as_posix(), path.read_text(encoding="utf-8")
         if name not in found and "<!-- written: " in page:

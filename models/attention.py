@@ -359,7 +359,7 @@ def _groups(query_lens: tuple[int, ...], together: bool, trees: int) -> list[_Gr
     """
     runs: dict[tuple[bool, int], tuple[list[slice], list[slice]]] = {}
     row = token = 0
-    most = operators.LONG + 1 if together else max(query_lens, default=0)
+    most = operators.LONG + 1 if together else max((0, *query_lens))
     kinds = (
         (row < trees, length if row < trees else min(length, most))
         for row, length in enumerate(query_lens)

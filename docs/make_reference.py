@@ -3,9 +3,9 @@
     python docs/make_reference.py
 
 writes `nodes.md`, `pipelines.md` and `policies.md` of `reference/` whole, and in the other pages
-what stands between the markers `<!-- written: … -->` and `<!-- until here -->`; the prose around them is
-written by hand. A test writes it all again and compares, so a page cannot outlive what it
-describes.
+what stands between the markers `<!-- written: … -->` and `<!-- until here -->`; the prose around
+them is written by hand. A test writes it all again and compares, so a page cannot
+outlive what it describes.
 """
 
 from __future__ import annotations

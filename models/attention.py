@@ -357,13 +357,11 @@ def _groups(query_lens: tuple[int, ...], together: bool, trees: int) -> list[_Gr
 
     The first `trees` rows are draft trees, and none of them is a prompt.
     """
-    runs: dict[tuple[bool, int], tuple[list[slice], list[slice]]] = {}
+    runs: dict[int, tuple[list[slice], list[slice]]] = {}
     row = token = 0
     most = operators.LONG + 1 if together else max((0, *query_lens))
-    kinds = (
-        (row < trees, length if row < trees else min(length, most))
-        for row, length in enumerate(query_lens)
-    )
+    # A number, of trees a negative one: compilers know no other kinds.
+    kinds = (-length if row < trees else min(length, most) for row, length in enumerate(query_lens))
     for kind, run in groupby(kinds):
         end = row + len(list(run))
         rows, tokens = runs.setdefault(kind, ([], []))
@@ -371,8 +369,8 @@ def _groups(query_lens: tuple[int, ...], together: bool, trees: int) -> list[_Gr
         tokens.append(slice(token, token + sum(query_lens[row:end])))
         token, row = tokens[-1].stop, end
     return [
-        _Group(sum((query_lens[run] for run in rows), ()), tuple(rows), tuple(tokens), tree)
-        for (tree, _), (rows, tokens) in runs.items()
+        _Group(sum((query_lens[run] for run in rows), ()), tuple(rows), tuple(tokens), kind < 0)
+        for kind, (rows, tokens) in runs.items()
     ]
 
 

@@ -147,15 +147,15 @@ def _bound(name: str, plan: Plan) -> str:
     changed, how = _mended(name)
     assert not _of_host(changed), f"{name}: what is said to hide the host does"
     return (
-        f"Ops of the host are on it: {code(*host)}. {WHY[name]} {how}, a step takes "
-        f"{changed.step_us:,.0f} µs, and only ops of a device are on it."
+        f"Ops of the host are on it: {code(*host)}. {WHY[name]} {how}, a step would "
+        f"take {changed.step_us:,.0f} µs, and only ops of a device would be on it."
     )
 
 
 def _mended(name: str) -> tuple[Plan, str]:
     """The plan of the file with its remedy, and what that is."""
     if name not in REMEDIES:
-        return planned(name, {"depth": "2"}, costs=PROFILES[0]), "With `depth: 2`"
+        return planned(name, {"depth": "2"}, costs=PROFILES[0]), "At depth 2"
     meaning, changes = REMEDIES[name]
     text = shipped_file(name).read_text(encoding="utf-8")
     for said, instead in changes.items():

@@ -150,11 +150,9 @@ def costs_of(took: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
         for op, us in ops.items():
             node, _, rest = op.partition(".")
             found[f"{node}@{rank}.{rest}"] = us
-    last = max(took)
-    for name, us in (("send0", took[0]["send.device"]), ("tell0", took[last]["tell.device"])):
-        for rank in took:
-            found[f"{name}@{rank}.device.leave"] = us
-            found[f"{name}@{rank}.device.enter"] = found[f"{name}@{rank}.host"] = 0.0
+    for message, sender in (("send0", 0), ("tell", max(took))):
+        us = took[sender][f"{message}.device.leave"]
+        found |= {f"{message}@{rank}.device.leave": us for rank in took}
     return found
 
 

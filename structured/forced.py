@@ -64,6 +64,16 @@ class ForcedTokens:
         except UnicodeDecodeError:  # in the middle of a character
             return ()
 
+    def before(self, matcher: Matcher, last: int) -> tuple[int, ...]:
+        """What had to come where `last` came, the last token that the matcher has accepted.
+
+        The matcher stands where it stood when this returns. Raises `MatcherFailure`.
+        """
+        matcher.rollback(1)
+        found = self.of(matcher)
+        matcher.accept(last)
+        return found
+
     def in_window(self, matcher: Matcher, drafts: Sequence[int]) -> list[tuple[int, ...]]:
         """What must come next, and what after each of the drafts that the grammar allows.
 

@@ -27,7 +27,8 @@ def find_forced(
 
     None where no row has a grammar, or none may be offered drafts.
     """
-    if not batch.structured or not batch.draft_width:
+    structured = any(row.request.structured for row in batch.sampling)  # one that resumes, too
+    if not structured or not batch.draft_width:
         return None
     length = buffer.shape[2]
     used = packed(buffer, batch.samples, batch.width, length)
@@ -35,13 +36,16 @@ def find_forced(
     lines[:] = -1
     for sample_index, row in enumerate(batch.sampling):
         uid = row.request.uid
-        if not (row.yields and row.drafts) or uid in table.failures:
+        if not row.drafts or uid in table.failures:
             continue
         try:
             matcher = table.of(row)
             if matcher is None:
                 continue
-            forced = tokens.in_window(matcher, drafts_of(row, table, drafts))
+            if row.yields:
+                forced = tokens.in_window(matcher, drafts_of(row, table, drafts))
+            else:  # it resumes, and has the token that its last window ended with
+                forced = [tokens.before(matcher, row.forced)]
         except MatcherFailure as error:  # the boundary: one request's grammar, one request's error
             table.failures[uid] = str(error)
             continue

@@ -26,7 +26,7 @@ from stepweave.testing.engines import (
     tiny_requests,
 )
 from stepweave.testing.models import tiny_tokenizer
-from tests.serving.matrix import GRAMMARS
+from tests.serving.matrix import GRAMMARS, SCHEMA
 from tests.shares import one_in
 
 BASE = TinyConfig(draft_tokens=3, structured=True)
@@ -87,6 +87,18 @@ def test_tokens_are_those_without_and_counts_equal_at_every_depth(
     assert found == at_depth_1(method, sampling, grammars, rule)
     if rule == "coupled" or sampling == "greedy":
         assert found[0] == plain(sampling, grammars)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_row_that_gave_way_is_drafted_what_it_would_have_been(depth: int) -> None:
+    config = replace(BASE, method="ngram", depth=depth, num_blocks=17)
+    params = [SamplingParams(max_tokens=24, structured_outputs=SCHEMA)] * 4
+    requests = tiny_requests(params)
+    engine = engine_of(config, True)
+    tokens = serve(engine, requests)
+    assert engine.totals.preemptions > 1
+    counts = [(request.drafted, request.accepted) for request in requests]
+    assert (tokens, counts) == at_depth_1("ngram", "greedy", "schema", "coupled")
 
 
 def test_forced_tokens_are_accepted_where_the_drafter_had_none() -> None:

@@ -118,6 +118,8 @@ class _Run:
         switch = self.switch
         longest = max(len(each) for each in switch.programs.values())
         far = 4 + longest + max([0, *(lease.steps for lease in switch.leases), switch.over])
+        far += abs(switch.leaves) + abs(switch.enters)  # actors may go over long before step 0
+        far += max(abs(o) for plan in switch.plans for ops in plan.actors.values() for _, o in ops)
         return {
             actor: [
                 *self._alone(0, actor, range(switch.leaves - far, switch.leaves + 1)),

@@ -98,7 +98,7 @@ LOAD = Fastest(rows=(1, 4), periods_us=((100.0, 101.0, 102.0), (100.0, 200.0, 30
 @pytest.mark.parametrize(
     ("drafter", "structured", "executor", "drafting", "seed"),
     one_in(
-        4,
+        12,
         ("eagle", "model", "ngram"),
         (False, True),
         ("serial", "threads"),

@@ -11,7 +11,7 @@ the same places of the same texts.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -209,6 +209,15 @@ def as_row(line: dict[str, Any]) -> str:
     return "".join(cells)
 
 
+def prose() -> Iterator[str]:
+    """Beginnings of paragraphs of our documentation, which the models were not trained on."""
+    for page in sorted(DOCS.glob("*.md")):
+        for paragraph in page.read_text(encoding="utf-8").split("\n\n"):
+            words = paragraph.split()
+            if paragraph[:1].isalpha() and len(words) > PROSE:
+                yield " ".join(words[:PROSE])
+
+
 def asked(count: int) -> dict[str, list[list[int]]]:
     """Prompts by kind: two that the pair was trained for, and prose that neither has ever read."""
     tokenizer = load_tokenizer(EMBEDDED / "target")
@@ -219,15 +228,7 @@ def asked(count: int) -> dict[str, list[list[int]]]:
         ]
         for kind, mix in MIXES.items()
     }
-    paragraphs = [
-        paragraph.split()
-        for page in sorted(DOCS.glob("*.md"))
-        for paragraph in page.read_text(encoding="utf-8").split("\n\n")
-        if paragraph[:1].isalpha() and len(paragraph.split()) > PROSE
-    ]
-    prompts["prose"] = [
-        list(tokenizer(" ".join(words[:PROSE])).input_ids) for words in paragraphs[:count]
-    ]
+    prompts["prose"] = [list(tokenizer(text).input_ids) for text in islice(prose(), count)]
     return prompts
 
 

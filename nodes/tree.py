@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -89,7 +89,7 @@ class Tree:
         bits = [1]
         for place, parent in enumerate(self.parents, start=1):
             bits.append(bits[parent] | 1 << place)
-        return torch.tensor([[0, *self.parents], self.depths, bits], device=device)
+        return torch.tensor([[0, *self.parents], self.depths, bits]).to(device)
 
 
 class Growth(BaseModel):
@@ -97,10 +97,34 @@ class Growth(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    width: int = Field(
-        ge=1, le=16, description="Nodes of a level that are expanded, and children of each."
+    width: int = Field(ge=1, le=16, description="Nodes that a pass of the drafter expands.")
+    depth: int = Field(
+        ge=1, le=MOST_DRAFTS, description="Passes of the drafter, and drafts of the longest path."
     )
-    depth: int = Field(ge=1, le=MOST_DRAFTS, description="Levels: drafts of the longest path.")
+    children: int | None = Field(
+        default=None,
+        ge=1,
+        le=16,
+        description="Likeliest tokens that are looked at after a node. null: as many as `width`.",
+    )
+    among: Literal["level", "all"] = Field(
+        default="level",
+        description="What a pass expands. level: the likeliest nodes that the pass before found, "
+        "as EAGLE-2. all: the likeliest of all that were found.",
+    )
+
+    @model_validator(mode="after")
+    def _has_enough(self) -> Growth:
+        if self.each < self.width:
+            raise ValueError(
+                f"children: {self.each} of a node are fewer than the {self.width} of a pass"
+            )
+        return self
+
+    @property
+    def each(self) -> int:
+        """Children of a node that is expanded."""
+        return self.width if self.children is None else self.children
 
     @property
     def least(self) -> int:
@@ -110,7 +134,7 @@ class Growth(BaseModel):
     @property
     def most(self) -> int:
         """Nodes that it finds to choose from."""
-        return self.width + (self.depth - 1) * self.width**2
+        return self.each * self.least
 
 
 Nodes = Annotated[

@@ -68,14 +68,14 @@ class Begun:
         )
 
     def batch(
-        self, masked: Tensor, slots: Tensor, bits: Tensor, depth: int, width: int
+        self, masked: Tensor, slots: Tensor, bits: Tensor, depth: Tensor | int, width: int
     ) -> AttentionBatch:
-        """A pass over n nodes of a depth: `masked[S, n]` and `slots[S, n]` as in `Ahead`.
+        """A pass over n nodes of `depth[S, n]`: `masked[S, n]` and `slots[S, n]` as in `Ahead`.
 
         `bits[S, n]`: their ancestors, among `width` places. Raises nothing of its own.
         """
         rows, n = masked.shape
-        at = (self.positions + depth)[:, None].expand(-1, n).masked_fill(masked < 0, -1)
+        at = (self.positions[:, None] + depth).expand(-1, n).masked_fill(masked < 0, -1)
         long = self.inputs.long_rows
         return AttentionBatch(
             (n,) * rows,
@@ -218,8 +218,9 @@ def several(
         first = (at - shape.depths[level[0]]).repeat_interleave(n, output_size=rows * n)
         seeds = sample.seeds.repeat_interleave(n, output_size=rows * n)
         noise = gumbel(seeds, first, of_window(Purpose.DRAFT, parent), vocab).view(logits.shape)
-    log_probs = likelihoods(rule, sample, logits, at) if rule.compares else None
-    scores = scored(rule, sample, logits, at, log_probs, noise)
+    positions = at[:, None].expand(-1, n)
+    log_probs = likelihoods(rule, sample, logits, positions) if rule.compares else None
+    scores = scored(rule, sample, logits, positions, log_probs, noise)
     best = scores.topk(count, dim=-1)
     if log_probs is None and sample.greedy:
         return best.indices, None
@@ -237,23 +238,24 @@ def scored(
     """What tokens after each place are chosen by, `[S, n, V]`, of `logits[S, n, V]`.
 
     The logits themselves in greedy rows, and under rules that neither couple nor compare; else
-    log-probabilities, with the target's noise at output position `at[S]` where drafts are coupled,
-    or with this `noise[S, n, V]`. `log_probs[S, n, V]`: where they are known already. Raises
-    nothing of its own.
+    log-probabilities, with the target's noise at output positions `at[S, n]` where drafts are
+    coupled, or with this `noise[S, n, V]`. `log_probs[S, n, V]`: where they are known already.
+    Raises nothing of its own.
     """
     if not (rule.compares or rule.couples) or (sample.greedy and not rule.compares):
         return logits
     if log_probs is None:
         log_probs = likelihoods(rule, sample, logits, at)
     if rule.couples:
-        noise = gumbel(sample.seeds, at, Purpose.TARGET, logits.shape[2])[:, None]
+        seeds = sample.seeds[:, None].expand_as(at).flatten()
+        noise = gumbel(seeds, at.flatten(), Purpose.TARGET, logits.shape[2]).view(logits.shape)
     scores = log_probs if noise is None else log_probs + noise
     greedy = (sample.temperature <= 0)[:, None, None]
     return torch.where(greedy, logits.to(scores.dtype), scores)
 
 
 def likelihoods(rule: Acceptance, sample: SampleRows, logits: Tensor, at: Tensor) -> Tensor:
-    """The log-probabilities `[S, n, V]` that requests ask for, of `logits[S, n, V]` at `at[S]`.
+    """The log-probabilities `[S, n, V]` that requests ask for, of `logits[S, n, V]` at `at[S, n]`.
 
     Raises nothing of its own.
     """
@@ -264,7 +266,7 @@ def likelihoods(rule: Acceptance, sample: SampleRows, logits: Tensor, at: Tensor
 
     xtc = None
     if sample.xtc is not None:
-        xtc = thresholds(each(sample.seeds), each(at), *map(each, sample.xtc.unbind()))
+        xtc = thresholds(each(sample.seeds), at.flatten(), *map(each, sample.xtc.unbind()))
     return filtered_log_probs(
         logits.reshape(rows * n, vocab),
         each(sample.temperature),

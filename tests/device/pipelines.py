@@ -11,6 +11,7 @@ from stepweave import LLM
 from stepweave.configs.load import load_config, shipped
 from stepweave.configs.schema import PipelineConfig
 from stepweave.executors.run import Executor
+from stepweave.nodes.tree import Growth
 from stepweave.policies.acceptance import Rejection
 from stepweave.policies.chosen import Policies
 from stepweave.requests.request import Request, RequestOutput, SamplingParams
@@ -21,6 +22,8 @@ from stepweave.testing.engines import VOCAB, TinyConfig, fitted, tiny_engine, ti
 
 REGEX = GrammarSpec.from_request({"regex": "[a-z]{2,9}( [0-9]{1,3}){0,2}"})
 
+LISTED = ((0,), (0, 0), (0, 1), (1,))
+GROWN = Growth(width=1, depth=3, children=2, among="all")
 COMPARING = Policies(acceptance=Rejection())
 DRAFTERS: Mapping[str, TinyConfig] = {
     "none": TinyConfig(),
@@ -32,6 +35,11 @@ DRAFTERS: Mapping[str, TinyConfig] = {
     "eagle3": TinyConfig(draft_tokens=2, method="eagle3"),
     "eagle3, rejection": TinyConfig(draft_tokens=2, method="eagle3", policies=COMPARING),
     "ngram": TinyConfig(draft_tokens=2, method="ngram"),
+    "eagle3, tree": TinyConfig(draft_tokens=4, method="eagle3", tree=LISTED),
+    "mtp, grown": TinyConfig(draft_tokens=4, method="mtp", tree=GROWN),
+    "medusa, tree, rejection": TinyConfig(
+        draft_tokens=4, method="medusa", tree=LISTED, policies=COMPARING
+    ),
 }
 
 SHIPPED = tuple(

@@ -33,7 +33,7 @@ METHODS: tuple[str | None, ...] = (
 
 TREES: dict[str, tuple[Method, tuple[tuple[int, ...], ...] | Growth, int]] = {
     "eagle3 tree": ("eagle3", ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)), 6),
-    "mtp grown": ("mtp", Growth(width=2, depth=3), 6),
+    "mtp grown": ("mtp", Growth(width=2, depth=3, children=3, among="all"), 6),
 }
 DEPTHS = (1, 2, 3)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .causal_lm import CausalLM
 from .eagle import EagleHead
 from .errors import ModelError, UnsupportedModel
+from .support import windows
 from .translated import TranslatedLM
 
 
@@ -39,3 +40,13 @@ def fit_drafter(drafter: CausalLM | TranslatedLM | EagleHead, target: CausalLM) 
         )
     if isinstance(drafter, EagleHead):
         target.record_features(drafter.feature_layers)
+
+
+def fit_tree(depth: int, target: CausalLM) -> None:
+    """Raise `ModelError` where drafts on a path of that depth would not see where it begins."""
+    shortest = min(filter(None, windows(target.config).values()), default=depth + 1)
+    if depth >= shortest:
+        raise ModelError(
+            f"{target.name}: a layer looks back {shortest} tokens, and a path of the draft tree "
+            f"has {depth} drafts behind the last token: give `tree` a smaller depth"
+        )

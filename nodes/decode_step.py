@@ -36,7 +36,6 @@ from .values import (
     DIVIDED,
     HOST_BLOCKS,
     HOST_SAMPLED,
-    LINKS,
     REQUEST_SETTINGS,
     REQUEST_SLOTS,
     REQUESTS,
@@ -123,7 +122,7 @@ def decode_step(
     _check_that_requests_end(graph)
     _check_states(graph)
     if any(trees):
-        check_trees(graph, acceptance, in_stages=found.get(LINKS) is not None)
+        check_trees(graph, acceptance)
     return graph
 
 

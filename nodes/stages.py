@@ -17,6 +17,7 @@ from .kind import NodeKind
 from .node_config import NodeConfig
 from .options import DrafterOptions
 from .registry import BETWEEN_STAGES, kind
+from .trees import refuse_stages
 from .values import BATCH, DRAFTS, SAMPLED
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def staged(nodes: Mapping[str, NodeConfig], stage: Stage, groups: int) -> dict[s
             code="SW-NODE",
         )
     options = [kinds[name].settings(name, node) for name, node in nodes.items()]
+    refuse_stages(options)
     drafts = any(isinstance(each, DrafterOptions) for each in options)
     found: dict[str, NodeConfig] = {}
     for name, node in nodes.items():

@@ -16,11 +16,13 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 
 from ..graph.parameters import Resource, given, settings
 from .options import MOST_DRAFTS, DrafterOptions
-from .values import DEVICE
+from .values import TARGET
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from ..models.causal_lm import CausalLM
 
 MOST_NODES = 62
 """A place's ancestors are bits of one 64-bit number, and one bit is its sign."""
@@ -214,12 +216,16 @@ class GrownTree:
 
 
 def _draft_tree(
-    chosen: TreeOptions = settings(TreeOptions), device: torch.device = given(DEVICE)
+    chosen: TreeOptions = settings(TreeOptions), target: CausalLM = given(TARGET)
 ) -> ListedTree | GrownTree | None:
+    if chosen.tree is not None:
+        from ..models.fitting import fit_tree
+
+        fit_tree(chosen.tree_depth, target)
     if isinstance(chosen.tree, Growth):
         return GrownTree(chosen.tree, chosen.tokens)
     shape = chosen.shape
-    return None if shape is None else ListedTree(shape, shape.branches(device))
+    return None if shape is None else ListedTree(shape, shape.branches(target.device))
 
 
 DRAFT_TREE: Resource[ListedTree | GrownTree | None] = Resource("draft_tree", _draft_tree)

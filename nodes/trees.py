@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..graph.errors import GraphError
 from ..graph.step_graph import StepGraph
 from ..policies.acceptance import Acceptance
 from ..policies.registry import called
+from .options import Options
+from .tree import TreeOptions
 from .values import FORCED, KV, SAMPLED
 
 
-def check_trees(graph: StepGraph, rule: Acceptance, *, in_stages: bool) -> None:
+def refuse_stages(options: Iterable[Options]) -> None:
+    """Raise `GraphError` for a drafter that offers trees to a model in stages."""
+    if any(isinstance(each, TreeOptions) and each.tree_depth for each in options):
+        raise _refused(
+            "a model in stages cannot judge draft trees, since its other stages are not told "
+            "which path is kept: leave out `tree` of the drafter, or model.parallel.pipeline"
+        )
+
+
+def check_trees(graph: StepGraph, rule: Acceptance) -> None:
     """Raise `GraphError` for what would take a draft tree for a chain."""
     if not getattr(rule, "trees", False):
         raise _refused(
@@ -20,11 +33,6 @@ def check_trees(graph: StepGraph, rule: Acceptance, *, in_stages: bool) -> None:
         raise _refused(
             "a draft tree has no place for the drafts that a grammar forces: leave out the node "
             "of kind 'jump_forward', or `tree` of the drafter"
-        )
-    if in_stages:
-        raise _refused(
-            "a model in stages cannot judge draft trees, since its other stages are not told "
-            "which path is kept: leave out `tree` of the drafter, or model.parallel.pipeline"
         )
     moves = any(
         SAMPLED.name in {read.name for read in vertex.op.reads} and KV.name in vertex.op.writes

@@ -5,7 +5,7 @@ stories, and prose unlike its training data, by temperature. A step judges as ma
 side, and settles those that are kept and one more. Which these are depends on no clock, and not on
 the other requests of a batch, so requests are decoded together.
 
-    python -m benchmarks.trees [--prompts 12] [--tokens 64] [--budgets 4,8,16]
+    python -m benchmarks.trees [--prompts 12] [--tokens 64] [--budgets 8,16]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .paired import at_least_one, save
 PIPELINE = "async_tree"
 SEED = 11
 TEXTS: dict[str, dict[Task, float]] = {"extraction": EXTRACTION, "story": {story: 1}}
-TEMPERATURES = (0.0, 0.8, 1.0)
+TEMPERATURES = (0.0, 1.0)
 ALL = "all"
 """All kinds of texts together, at one temperature."""
 
@@ -99,17 +99,19 @@ def lines(count: int, tokens: int, temperature: float) -> list[dict[str, Any]]:
 class Tally:
     """What requests came to: the first token of each needs no draft, and is not counted."""
 
+    offered: int  # drafts of a step
     tokens: int = 0
-    steps: int = 0
+    drafted: int = 0
 
-    def add(self, tokens: int, accepted: int) -> None:
-        """Count a request of so many tokens."""
+    def add(self, tokens: int, drafted: int) -> None:
+        """Count a request of so many tokens, for which so many drafts were judged."""
         self.tokens += tokens - 1
-        self.steps += tokens - 1 - accepted
+        self.drafted += drafted
 
     @property
     def per_step(self) -> float:
-        return self.tokens / max(1, self.steps)
+        """Tokens of a step; each step judges all drafts that are offered."""
+        return self.tokens * self.offered / max(1, self.drafted)
 
 
 def measured(
@@ -123,8 +125,8 @@ def measured(
         outputs = llm.generate(asked)
     for line, output in zip(given, outputs, strict=True):
         for text in (line["text"], ALL):
-            tally = tallies.setdefault(text, Tally())
-            tally.add(len(output.token_ids), output.accepted)
+            tally = tallies.setdefault(text, Tally(offer.tokens))
+            tally.add(len(output.token_ids), output.drafted)
     return tallies, [output.token_ids for output in outputs]
 
 
@@ -163,7 +165,7 @@ def main() -> None:
     )
     parser.add_argument("--prompts", type=at_least_one, default=12, help="of each kind of text")
     parser.add_argument("--tokens", type=at_least_one, default=64, help="of an output, at most")
-    parser.add_argument("--budgets", default="4,8,16", help="drafts of a step")
+    parser.add_argument("--budgets", default="8,16", help="drafts of a step")
     given = parser.parse_args()
     budgets = [at_least_one(each) for each in given.budgets.split(",")]
     found = run(given.prompts, given.tokens, budgets)

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Acceptance(Protocol):
-    """A rule that verifies draft windows against the target distribution."""
+    """A rule that verifies draft windows against the target distribution.
+
+    One that judges draft trees too has an attribute `trees`, which is True.
+    """
 
     @property
     def exact(self) -> bool:

@@ -14,6 +14,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from stepweave import LLM
@@ -166,6 +167,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=at_least_one, default=12, help="of each kind of text")
     parser.add_argument("--tokens", type=at_least_one, default=64, help="of an output, at most")
     parser.add_argument("--budgets", default="8,16", help="drafts of a step")
+    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     budgets = [at_least_one(each) for each in given.budgets.split(",")]
     found = run(given.prompts, given.tokens, budgets)
@@ -174,7 +176,7 @@ def main() -> None:
             "temperature {temperature:3}  {text:10}  {drafts:2} drafts  {offer:40}  "
             "{tokens_per_step:.3f} tokens per step  {over_chain:.3f}".format(**line)
         )
-    save("trees", found)
+    save("trees", found, given.json)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.incidents import (
     grammar,
     identity,
+    new_kinds,
     optimistic,
     read_early,
     reused_early,
@@ -18,6 +19,7 @@ GROUPS = {
     "D": "Optimistic where settled was needed",
     "E": "Grammars",
     "F": "Hidden or needless synchronization",
+    "G": "The same, in nodes that are newer than the reports",
 }
 INCIDENTS = [
     *reused_early.INCIDENTS,
@@ -26,4 +28,5 @@ INCIDENTS = [
     *optimistic.INCIDENTS,
     *grammar.INCIDENTS,
     *synchronization.INCIDENTS,
+    *new_kinds.INCIDENTS,
 ]

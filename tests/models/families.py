@@ -172,7 +172,11 @@ def _sized(kind: Any, left_out: frozenset[str], special: Mapping[str, Any]) -> A
         for name, part in getattr(kind, "sub_configs", {}).items()
         if isinstance(part, type) and issubclass(part, PreTrainedConfig)
     }
-    return kind(**{**fields, **nested, **special})
+    found = kind(**{**fields, **nested, **special})
+    types = getattr(found, "layer_types", None)
+    if types == ["linear_attention"] * 2 and not special:  # both kinds, where a family has both
+        return kind(**{**fields, **nested, "layer_types": ["linear_attention", "full_attention"]})
+    return found
 
 
 def _size(plain: Any, name: str) -> Any:
@@ -249,7 +253,8 @@ def outcome(family: str, folder: Path) -> Outcome:
             lm = CausalLM.load(folder, dtype="float32", **options)
         except ModelError as error:
             modes[mode] = False
-            why = why or _reason(f"{error}", folder, type(model).__name__)
+            if mode != "merged":  # what refuses the plain model says more than what refuses others
+                why = _reason(f"{error}", folder, type(model).__name__)
             continue
         if answers is None:
             # `generate` does not cache models that have layers with states alone.

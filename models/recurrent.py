@@ -191,23 +191,50 @@ class Mixers:
         return out
 
 
-class _Noted:
-    """In place of a cache: notes what a layer would keep."""
+class _StateCache:
+    """What transformers asks a cache for states: here those of the rows at hand, of one layer."""
 
-    def __init__(self, shapes: dict[Kind, StateShape]) -> None:
-        self._shapes = shapes
+    def __init__(self, states: dict[Kind, Tensor]) -> None:
+        self._states = states
 
-    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
-        return None
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        return self._states.get(("conv", state_idx))
 
-    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
-        return None
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        return self._states.get(("recurrent", state_idx))
+
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int = 0) -> bool:
+        return bool(self._states)
 
     def is_recording_past(self, layer_idx: int) -> bool:
         return False
 
-    def has_previous_state(self, layer_idx: int | None = None, state_idx: int = 0) -> bool:
-        return False
+    @property
+    def layers(self) -> _AnyLayer:
+        return _AnyLayer(self._states)
+
+
+class _AnyLayer:
+    """The layers of a cache, of which there is one: before transformers 5.23 models look inside."""
+
+    record_past = False
+
+    def __init__(self, states: Mapping[Kind, Tensor]) -> None:
+        self.conv_states = {at: each for (what, at), each in states.items() if what == "conv"}
+        self.recurrent_states = {
+            at: each for (what, at), each in states.items() if what == "recurrent"
+        }
+
+    def __getitem__(self, layer_idx: int) -> _AnyLayer:
+        return self
+
+
+class _Noted(_StateCache):
+    """Has no states, and notes what a layer would keep."""
+
+    def __init__(self, shapes: dict[Kind, StateShape]) -> None:
+        super().__init__({})
+        self._shapes = shapes
 
     def update_conv_state(
         self,
@@ -229,35 +256,24 @@ class _Noted:
         return recurrent_states
 
 
-class _Held:
-    """In place of a cache: the states of some rows, copied, so that own code may change them."""
+class _Held(_StateCache):
+    """The states of some rows, copied, so that the layer's own code may change them."""
 
     def __init__(
         self, kept: Mapping[Kind, Tensor], slots: Tensor, versions: Tensor, fresh: Tensor
     ) -> None:
-        self._states = {
-            kind: each[slots, versions].masked_fill(
-                fresh.view(-1, *[1] * (each.dim() - 2)), 0
-            )  # the text of a fresh row begins here
-            for kind, each in kept.items()
-        }
+        """The text of a `fresh[R]` row begins here, with states of zeros."""
+        super().__init__(
+            {
+                kind: each[slots, versions].masked_fill(fresh.view(-1, *[1] * (each.dim() - 2)), 0)
+                for kind, each in kept.items()
+            }
+        )
 
     def keep(self, kept: Mapping[Kind, Tensor], slots: Tensor, version: int) -> None:
         """Store what the layer has left, as a version of the rows in `slots[R]`."""
         for kind, each in kept.items():
             each[:, version].index_copy_(0, slots, self._states[kind].to(each.dtype))
-
-    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
-        return self._states.get(("conv", state_idx))
-
-    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
-        return self._states.get(("recurrent", state_idx))
-
-    def is_recording_past(self, layer_idx: int) -> bool:
-        return False
-
-    def has_previous_state(self, layer_idx: int | None = None, state_idx: int = 0) -> bool:
-        return True
 
     def update_conv_state(
         self,

@@ -88,9 +88,12 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether `a[...]` and `b[...]` have one type, shape and content: nan is nan, -0 is not 0."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return torch.equal(
-        a.contiguous().view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8)
-    )
+    return torch.equal(_bytes_of(a), _bytes_of(b))
+
+
+def _bytes_of(x: Tensor) -> Tensor:
+    """`[n]`: the bytes of `x[...]`. A single element counts as contiguous whatever its stride."""
+    return x.contiguous().as_strided((x.numel(),), (1,)).view(torch.uint8)
 
 
 def _ways(func: Any) -> Iterator[Way]:

@@ -103,6 +103,13 @@ def test_a_replay_gives_what_the_body_gives(case: str) -> None:
     follows(body, inputs)
 
 
+def test_bits_of_a_single_element_are_compared_whatever_its_stride() -> None:
+    column = torch.arange(12.0).view(4, 3)[1:2, 2]
+    assert column.stride() == (3,)
+    assert same_bits(column, torch.tensor([5.0]))
+    assert not same_bits(column, torch.tensor([4.0]))
+
+
 def test_what_is_changed_in_place_is_changed_by_the_replay() -> None:
     def body(t: list[Tensor]) -> list[Tensor]:
         made = t[0] * 2

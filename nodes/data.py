@@ -9,7 +9,7 @@ are int64 unless said otherwise. Everything is immutable once it is published.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -343,6 +343,8 @@ class HostLogprobs:
 class HostSampled:
     """`host_sampled`: `Sampled` on the host, pinned; log-probabilities where asked for."""
 
+    fixed: ClassVar[bool] = True  # allocated once: captured segments know it by identity
+
     tokens: Tensor  # [S, k + 1], packed, W to a row
     counts: Tensor  # [S]
     drafted: Tensor  # [S]
@@ -353,6 +355,8 @@ class HostSampled:
 @dataclass(frozen=True, slots=True)
 class HostDrafts:
     """`host_drafts`: `DraftTable` on the host, pinned."""
+
+    fixed: ClassVar[bool] = True  # as above
 
     tokens: Tensor  # [R, k]
     tags: Tensor  # [R, 2]

@@ -133,7 +133,7 @@ class _Trial:
         needed = crossings(window.pair, delay)
         order = sorted_by_time(window.instances, [*window.arcs, *_arcs(window, needed)], times)
         programs = None if order is None else merged(window, order)
-        if programs is None:
+        if programs is None or _beyond(window, programs):
             return None
         needed += [each for each in _fed_in_order(window, programs) if each not in needed]
         free = [*window.arcs, *actor_arcs(window, programs)]
@@ -215,6 +215,14 @@ def _arcs(window: Window, needed: Sequence[Crossing]) -> list[Arc]:
 
 def _once(window: Window, kept: Sequence[tuple[Instance, Instance]]) -> list[Arc]:
     return [(source, target, window.cost(source)) for source, target in kept]
+
+
+def _beyond(window: Window, programs: Mapping[str, Sequence[Instance]]) -> bool:
+    """Whether actors go from plan to plan up to an edge of the window, beyond which none looks."""
+    back, onward = window.iterations
+    leaves = last_alone(programs.values(), window.iteration, back[-1])
+    enters = first_alone(programs.values(), window.iteration, onward[0])
+    return leaves < back[0] or enters > onward[-1]
 
 
 def _fed_in_order(window: Window, programs: Mapping[str, Sequence[Instance]]) -> list[Crossing]:

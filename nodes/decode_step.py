@@ -32,8 +32,8 @@ from .values import (
     ACCEPTANCE,
     BATCH,
     BLOCKS,
-    COPIES,
     DIVIDED,
+    FORK_COPIES,
     HOST_BLOCKS,
     HOST_SAMPLED,
     REQUEST_SETTINGS,
@@ -209,7 +209,7 @@ def handed_on_after(plan: Plan) -> int:
 
 def copies_blocks(plan: Plan) -> bool:
     """Whether a step can copy KV blocks, for completions that go on from one prompt."""
-    return COPIES.name in plan.graph.values
+    return FORK_COPIES.name in plan.graph.values
 
 
 def may_be_delayed(plan: Plan) -> bool:

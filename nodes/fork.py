@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from ..graph.declare import op
 from ..graph.parameters import optional_update, read, update
 from .kind import NodeKind
-from .values import BATCH, COPIES, DRAFT_KV, KV
+from .values import BATCH, DRAFT_KV, FORK_COPIES, KV
 
 if TYPE_CHECKING:
     from ..models.paged_cache import PagedCache
     from ..requests.batch import StepBatch
 
 
-@op(writes=COPIES)
+@op(writes=FORK_COPIES)
 def list_copies(batch: StepBatch = read(BATCH)) -> tuple[tuple[int, int], ...] | None:
     """The copies that were decided with the rows, from and to."""
     return batch.copies or None
@@ -27,7 +27,7 @@ def list_copies(batch: StepBatch = read(BATCH)) -> tuple[tuple[int, int], ...] |
 
 @op
 def copy(
-    copies: tuple[tuple[int, int], ...] | None = read(COPIES),
+    copies: tuple[tuple[int, int], ...] | None = read(FORK_COPIES),
     kv: PagedCache = update(KV),
     draft_kv: PagedCache | None = optional_update(DRAFT_KV),
 ) -> None:

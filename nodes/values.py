@@ -459,7 +459,7 @@ HOST_COUNTS: Value[Tensor | None, Tensor] = Value(
 """`[S]`: how many tokens each sampling row got, on the host."""
 SWAPS: Value[Swaps | None] = Value("swaps", "pinned", "fresh")
 """Which KV blocks the step copies to the host, and back."""
-COPIES: Value[tuple[tuple[int, int], ...] | None] = Value("copies", "pinned", "fresh")
+FORK_COPIES: Value[tuple[tuple[int, int], ...] | None] = Value("fork_copies", "pinned", "fresh")
 """Which KV blocks the step copies, from and to, before its rows run."""
 KEPT: Value[Kept | None, Tensor] = Value(
     "kept", "pinned", "slots", size=_kept_bytes, allocate=_new_kept

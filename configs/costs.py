@@ -265,7 +265,9 @@ class Costs:
         """Ops of the one that the other does not know; a likely slip of the pen is named."""
         ours = dict.fromkeys(declared_name(graph, name) for name in graph.vertices)
         missing = [name for name in ours if name not in {declared_name(graph, n) for n in found}]
-        known = {*self.file.ops, *(op for kind in self.file.kinds.values() for op in kind)}
+        kinds = {vertex.node.kind for vertex in graph.vertices.values()}
+        of_kinds = (ops for kind, ops in self.file.kinds.items() if kind in kinds)
+        known = {*self.file.ops, *(op for ops in of_kinds for op in ops)}
         slips = {
             name: close[0]
             for name in sorted(known - ours.keys())

@@ -32,6 +32,9 @@ SETTLE_S = 0.5
 """How long a failure of one rank waits for the same failure of the others. They go through the same
 collectives, so what fails on all of them fails at nearly the same time."""
 
+STUCK_S = 2.0
+"""How long a rank of which an op has failed may still be inside others that wait for ranks."""
+
 RELEASED_S = 1.0
 """How long a process that ends waits for a thread to come out of a collective: the connections of
 the ranks that are gone are closed by then."""
@@ -155,6 +158,11 @@ class Group:
         finally:
             del self._waits[this]
 
+    @property
+    def waits_since(self) -> float | None:
+        """Since when this rank has been in a meeting, the longest; None: it is in none."""
+        return min((since for _, since in self._waits.copy().values()), default=None)
+
     def _receive(self, rank: int, message: Message) -> None:
         receiver = self._receivers.get(message["kind"])
         if receiver is None:
@@ -167,9 +175,9 @@ class Group:
 
     def _tick(self) -> None:
         # One that has left is no failure for whoever can do without it.
-        begun = [since for _, since in self._waits.copy().values()]
+        waits = self.waits_since
         for rank, left in self._left.items():
-            if begun and monotonic() - max(left, min(begun)) > LEAVE_S:
+            if waits is not None and monotonic() - max(left, waits) > LEAVE_S:
                 self.end(f"rank {rank} has left")
         for look in self._ticks:
             look()

@@ -65,6 +65,10 @@ class Membership:
         """See `Witness`. Raises `GroupEnded` where that is known to differ."""
         self.log.noted(step, op, said)
 
+    def failing(self, step: int, error: str) -> None:
+        """See `Witness`. It ends the group where other ops of this rank wait for ranks in vain."""
+        self.verdicts.failing(f"step {step}", error)
+
     def failed(self, step: int | None, error: str) -> None:
         """See `Witness`. Raises `GroupEnded` unless every rank has failed alike.
 

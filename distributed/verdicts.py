@@ -8,11 +8,12 @@ says which rank failed where the others did not.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from time import monotonic
 
 from .errors import GroupEnded
 from .frames import Message
-from .group import SETTLE_S, Group
+from .group import SETTLE_S, STUCK_S, Group
 
 Failure = tuple[str, str]
 """What failed, and how."""
@@ -30,11 +31,19 @@ class Verdicts:
         self._since: dict[int, float] = {}
         self._objections: dict[tuple[int, str], tuple[int, float]] = {}  # of other ranks
         self._own: set[tuple[int, str]] = set()
+        self._failing: tuple[Failure, float] | None = None  # of this rank, not settled yet
         group.on("failed", self._failed)
         group.on("go on", self._go_on)
         group.on("objected", self._objected)
         group.on_tick(self._look)
         group.on_end(self._wake)
+
+    def failing(self, what: str, said: str) -> None:
+        """An op has failed on this rank. Before that can be settled others have to end, and one may
+        wait for a rank that waits for what has failed: then the group ends. By any thread.
+        """
+        if self._failing is None:
+            self._failing = ((what, said), monotonic())
 
     def settle(self, what: str, said: str) -> None:
         """Come back when every rank has reported the same failure as its next.
@@ -42,6 +51,7 @@ class Verdicts:
         Raises `GroupEnded` where one has another, or none.
         """
         group = self._group
+        self._failing = None
         with self._changed:
             self._number += 1
             number = self._number
@@ -88,9 +98,15 @@ class Verdicts:
 
     def _look(self) -> None:
         """End the group for a failure that some rank had alone for too long."""
-        if not self._group.leads or self._group.failure is not None:
+        if self._group.failure is not None:
             return
         now = monotonic()
+        failing, waits = self._failing, self._group.waits_since
+        if failing is not None and waits is not None and now - max(failing[1], waits) > STUCK_S:
+            self._alone(self._group.rank, {self._group.rank: failing[0]})
+            return
+        if not self._group.leads:
+            return
         with self._changed:
             late = [n for n, since in self._since.items() if now - since > self._settle_s]
             alone = self._reported[late[0]] if late else {}
@@ -102,14 +118,16 @@ class Verdicts:
                 if now - since > self._settle_s
             ]
         if alone:
-            rank = min(alone)
-            others = ", ".join(str(r) for r in range(self._group.size) if r not in alone)
-            self._group.end(
-                f"rank {rank} failed where rank {others} did not: {': '.join(alone[rank])}"
-            )
+            self._alone(min(alone), alone)
         elif objected:
             rank, uid, error = objected[0]
             self._group.end(f"request {uid} failed on rank {rank}, and not on rank 0: {error}")
+
+    def _alone(self, rank: int, failed: Mapping[int, Failure]) -> None:
+        others = ", ".join(str(each) for each in range(self._group.size) if each not in failed)
+        self._group.end(
+            f"rank {rank} failed where rank {others} did not: {': '.join(failed[rank])}"
+        )
 
     def _failed(self, rank: int, message: Message) -> None:
         failure = (str(message["what"]), str(message["said"]))

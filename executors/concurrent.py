@@ -286,8 +286,11 @@ class ConcurrentRun:
     def _fail(self, status: ActorStatus, cause: BaseException) -> None:
         assert status.at is not None, "only an op can fail"
         at = status.at
-        self.failures.append((at.step, at.vertex.position, status.failure(cause)))
+        failure = status.failure(cause)
+        self.failures.append((at.step, at.vertex.position, failure))
         self._abort()
+        if self.given.on_failure is not None:
+            self.given.on_failure(failure)
 
     def _leave_captures(self, tasks: Sequence[Task]) -> None:
         """By the thread that launched what is being captured."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
@@ -12,6 +12,7 @@ from ..graph import arguments
 from ..graph.plan import Plan
 from ..graph.verifier.verified import verified
 from .course import Course
+from .errors import NodeFailure
 from .firings import in_cycles, in_steps
 from .recorder import Recorder
 from .report import RunReport
@@ -50,6 +51,7 @@ def run(
     trace: bool | Recorder = False,
     watchdog_s: float | None = 60.0,
     course: Course | None = None,
+    on_failure: Callable[[NodeFailure], None] | None = None,
 ) -> RunReport:
     """Run `steps` steps, or until an op calls `ctx.stop()`.
 
@@ -62,7 +64,8 @@ def run(
     them, for whoever reads it meanwhile. If an op raises, the run ends with a `NodeFailure`; if
     nothing moves for `watchdog_s` seconds while an actor waits, with a `StuckWait`. In both cases
     no thread is left. `course`: other plans that the run may go over to between two steps; then
-    `plan` is the one that it is at.
+    `plan` is the one that it is at. `on_failure` is called at once where an op fails, on its
+    thread, while others may still be inside theirs.
     """
     arguments.a("run", "plan", plan, Plan, arguments.A_PLAN)
     if isinstance(executor, str):
@@ -77,7 +80,7 @@ def run(
     if watchdog_s is not None:
         arguments.number("run", "watchdog_s", watchdog_s, code="SW-ARGUMENT")
     recorder = Recorder() if trace is True else trace or None
-    given = RunArguments(steps, states, keep, recorder, watchdog_s, course)
+    given = RunArguments(steps, states, keep, recorder, watchdog_s, course, on_failure)
     if plan.graph.declared is None:
         report = executor(verified(plan), given)
     else:

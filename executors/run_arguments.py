@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .course import Course
+    from .errors import NodeFailure
     from .recorder import Recorder
 
 
@@ -21,3 +22,4 @@ class RunArguments:
     trace: Recorder | None = None  # which notes when each op ran
     watchdog_s: float | None = 60.0
     course: Course | None = None  # other plans that the run may go on with
+    on_failure: Callable[[NodeFailure], None] | None = None  # hears of it before the run ends

@@ -14,5 +14,8 @@ class Witness(Protocol):
     def noted(self, step: int, op: str, said: object) -> None:
         """What an op came to."""
 
+    def failing(self, step: int, error: str) -> None:
+        """An op has failed; its step has when no other op is under way. By any thread."""
+
     def failed(self, step: int | None, error: str) -> None:
         """A step has failed: come back where it has failed everywhere alike."""

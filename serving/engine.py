@@ -243,6 +243,11 @@ class Engine:
             )
         return self._by_name[1]
 
+    def _failing(self, failure: NodeFailure) -> None:
+        """Others may be waited for that will not come now: whoever knows them hears of it."""
+        if self.witness is not None:
+            self.witness.failing(failure.step, _said(failure))
+
     def _course(self, table: RequestTable) -> Course | None:
         """Between which plans the next run may go, from the one that the last was at."""
         if not self.others or self.check == "strict":
@@ -297,6 +302,7 @@ class Engine:
                     trace=trace,
                     watchdog_s=self.watchdog_s,
                     course=course,
+                    on_failure=self._failing,
                 )
             except NodeFailure as failure:
                 if not _ends_its_step_only(failure):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stepweave.distributed import verdicts as verdicts_module
 from stepweave.distributed.group import Group
 from stepweave.distributed.log import Log
 from stepweave.distributed.tasks import TaskFailed, Tasks
@@ -83,6 +84,22 @@ def test_a_failure_of_one_rank_alone_ends_the_group_and_names_it() -> None:
         found = at_once([lambda: every[2].settle("step 4", "no room")])
         assert found == [ended(made[0])]
         assert "rank 2 failed where rank 0, 1 did not: step 4: no room" in f"{found[0]}"
+
+
+def test_a_rank_that_waits_for_others_since_an_op_of_it_failed_ends_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It could settle nothing: its run ends when no op of it is under way."""
+    monkeypatch.setattr(verdicts_module, "STUCK_S", 0.0)
+    every: list[Verdicts] = []
+    with groups(3, verdicts(every, LONG_S)) as made:
+        every[1].failing("step 4", "no room")
+        for _ in range(3):
+            every[1]._look()
+        assert made[1].failure is None, "it waits for nobody"
+        with made[1].meeting("hearing from rank 2"):
+            for each in made:
+                assert "rank 1 failed where rank 0, 2 did not: step 4: no room" in ended(each)
 
 
 def test_failures_that_differ_end_the_group() -> None:

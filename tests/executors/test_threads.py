@@ -397,6 +397,32 @@ def test_of_several_failures_the_one_of_the_earliest_step_is_raised() -> None:
     assert (caught.value.op, caught.value.step) == ("forward.device", 2)
 
 
+def test_a_failure_is_told_while_others_are_still_inside_their_ops() -> None:
+    both, told = threading.Barrier(2, timeout=300), threading.Event()
+    heard: list[tuple[str, int]] = []
+
+    def around(name: str, work: Run) -> Run:
+        def fail(ctx: OpContext) -> None:
+            if (name, ctx.step) in {("forward.device", 2), ("schedule.host", 3)}:
+                both.wait()
+                if ctx.step == 2:
+                    raise ValueError(name)
+                assert told.wait(300)
+            work(ctx)
+
+        return fail
+
+    def hear(failure: NodeFailure) -> None:
+        heard.append((failure.op, failure.step))
+        told.set()
+
+    plan = decode(around)
+    states = recorded_states(plan.graph)
+    with pytest.raises(NodeFailure):
+        run(plan, executor="threads", steps=6, states=states, watchdog_s=600, on_failure=hear)
+    assert heard == [("forward.device", 2)]
+
+
 def test_no_op_begins_after_a_failure() -> None:
     failed = threading.Event()
     late: list[str] = []

@@ -23,7 +23,7 @@ from training.corpus import EXTRACTION, Task, examples, story
 from .acceptance import prose
 from .paired import at_least_one, save
 
-PIPELINE = "async_tree"
+PIPELINE = "async_eagle3_grammar"
 SEED = 11
 TEXTS: dict[str, dict[Task, float]] = {"extraction": EXTRACTION, "story": {story: 1}}
 TEMPERATURES = (0.0, 1.0)
@@ -64,15 +64,15 @@ def listed(tokens: int) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted((*way, *second[: tokens - deep])))
 
 
-def grown(tokens: int, **more: Any) -> Offer:
-    """A tree of so many nodes that grows, two of them in each pass of the drafter."""
-    return Offer(tokens, {"width": 2, "depth": (tokens - 1) // 2 + 1, **more})
+def grown(tokens: int, width: int, **more: Any) -> Offer:
+    """A tree of so many nodes that grows, `width` of them in each pass of the drafter."""
+    return Offer(tokens, {"width": width, "depth": (tokens - 1) // width + 1, **more})
 
 
 def offers(tokens: int) -> list[Offer]:
     """The chain with so many drafts, then trees with as many."""
-    trees = [grown(tokens), grown(tokens, children=3, among="all")]
-    return [Offer(tokens), Offer(tokens, listed(tokens)), *trees]
+    likeliest = [grown(tokens, width, children=3, among="all") for width in (2, 1)]
+    return [Offer(tokens), Offer(tokens, listed(tokens)), grown(tokens, 2), *likeliest]
 
 
 def lines(count: int, tokens: int, temperature: float) -> list[dict[str, Any]]:
@@ -119,7 +119,9 @@ def measured(
     offer: Offer, given: Sequence[dict[str, Any]]
 ) -> tuple[dict[str, Tally], list[Sequence[int]]]:
     """Tokens and steps by kind of text, and the tokens of each request."""
-    changes = {"torch_threads": 1, "executor": "serial", **offer.settings()}
+    changes: dict[str, Any] = {"torch_threads": 1, "executor": "serial", **offer.settings()}
+    if offer.tree is not None:
+        changes["nodes.keep_path"] = {"after": "sample"}
     tallies: dict[str, Tally] = {}
     with LLM(pipeline=PIPELINE, overrides=changes) as llm:
         asked = [{k: v for k, v in line.items() if k != "text"} for line in given]

@@ -288,7 +288,9 @@ def test_the_pictures_are_those_of_the_plans(script: str) -> None:
 
 def test_every_picture_is_drawn_by_a_script_and_shown_on_a_page() -> None:
     names = {name for script in SCRIPTS for name in _pictures(script)}
-    assert names == {path.name for path in (ROOT / "docs" / "images").iterdir()}
+    images = ROOT / "docs" / "images"
+    there = {path.relative_to(images).as_posix() for path in images.rglob("*") if path.is_file()}
+    assert names == there
     shown = "".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
     assert {name for name in names if f"images/{name}" not in shown} == set()
 

@@ -19,6 +19,7 @@ from stepweave.nodes.ops import windows
 from stepweave.requests.inbox import Inbox
 from stepweave.requests.step_rows import StepRows
 from stepweave.requests.stopping import StopChecker
+from stepweave.serving.engine import EngineError
 from tests.distributed.launched import write
 
 broken: Any = windows  # whose functions are replaced
@@ -177,7 +178,7 @@ def served(mutant: str) -> dict[str, Any]:
     try:
         outputs = llm.generate(PROMPTS, PARAMS, on_text=tell(mutant))
         again = llm.generate(PROMPTS[:1], PARAMS)
-    except GroupEnded as failure:
+    except (GroupEnded, EngineError) as failure:  # the latter where it ended before the call
         return {"failure": failure.message, "seconds": monotonic() - began}
     llm.close()
     return {"ends": [[each.finish_reason, each.error] for each in (*outputs, *again)]}

@@ -26,7 +26,7 @@ from tests.models.families import save_family
 
 COUNT = 14
 WITH_EXPERTS = ("mixtral", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss", "glm4_moe")
-LATENT = ("deepseek_v3", "deepseek_v2", "minicpm3")
+LATENT = ("deepseek_v3", "deepseek_v2", "glm4_moe_lite")
 WITH_STATES = ("qwen3_next", "falcon_h1", "lfm2")
 KEYS = {
     "scheduler.num_blocks": "120",

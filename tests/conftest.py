@@ -83,8 +83,12 @@ def _turn(item: pytest.Item) -> int:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays; full collections need not look at it."""
+    """What was imported stays; full collections need not look at it.
+
+    What tests make is looked at seldom: as often as usual that is a tenth of their time.
+    """
     gc.freeze()
+    gc.set_threshold(7_000, 10, 20)
     gc.enable()
 
 

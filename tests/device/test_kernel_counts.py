@@ -17,6 +17,7 @@ from tests.nodes.steps import chunk, decoding
 COUNTS = "tests.device.kernel_counts"
 
 
+@pytest.mark.nightly
 def test_three_drafts_of_an_eagle3_head(interpreted: Interpreter) -> None:
     """Where the host knows that no row comes to its end, and where one may."""
     plain, near = interpreted(f"{COUNTS}:chains", 20, 32)

@@ -239,6 +239,7 @@ def test_the_pipeline_gives_the_same_tokens_compiled() -> None:
     assert len(found[0][0]) > 20
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("g++") is None, reason="code for the CPU needs a C++ compiler")
 def test_generated_code_says_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -6,7 +6,6 @@ computed whole or not at all.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from ..graph.errors import did_you_mean
 from .errors import ModelError, ModelNotFound, UnsupportedModel
 from .head_files import require_numbers
+from .json_object import read_object
 from .pretrained import named
 from .source import require_safetensors
 
@@ -83,13 +83,7 @@ def _read_config(said: str, folder: Path) -> dict[str, Any]:
     file = folder / CONFIG
     if not file.is_file():
         raise ModelNotFound(f"{said}: it has no {CONFIG}, so it is no adapter in PEFT's layout")
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{said}: {CONFIG} is not readable JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{said}: {CONFIG} is no object but {type(config).__name__}")
-    return config
+    return read_object(file, said)
 
 
 def _refuse(said: str, config: Mapping[str, Any]) -> None:

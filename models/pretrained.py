@@ -10,7 +10,6 @@ written for somebody who called them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from ..graph.errors import StepweaveError, did_you_mean, shortly
 from .cutting import loading_only
 from .errors import ModelError, ModelNotFound, UnsupportedModel
+from .json_object import read_object
 from .plausible import require_plausible
 from .sharding import dividing, require_divided
 from .source import (
@@ -214,13 +214,7 @@ def _read_config(name: str) -> dict[str, Any]:
     file = Path(name) / "config.json"
     if not file.is_file():
         raise ModelNotFound(f"{name} has no config.json, so it is no model{_instead(Path(name))}")
-    try:
-        stated = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{name}: config.json is not readable JSON: {shortly(error)}") from error
-    if not isinstance(stated, dict):
-        raise ModelError(f"{name}: config.json is no object but {type(stated).__name__}")
-    return stated
+    return read_object(file, name)
 
 
 def _stated(name: str) -> dict[str, Any]:

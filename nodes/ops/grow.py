@@ -12,12 +12,11 @@ from ...models.attention import AttentionBatch
 from ...models.paged_cache import PagedCache
 from ...models.tree_rows import TreeRows
 from ...policies.acceptance import Acceptance
-from ...sampling.draw import filtered_log_probs
 from ...sampling.noise import Purpose, gumbel, of_window
 from ...sampling.windows import BITS
-from ...sampling.xtc import thresholds
 from ..data import Inputs, Proposal, SampleRows
 from ..tree import ListedTree, Tree
+from .likelihoods import likelihoods
 from .places import Ahead, ahead
 
 Following = Callable[[Tensor, Tensor, AttentionBatch], tuple[Tensor, Tensor]]
@@ -219,7 +218,9 @@ def several(
         seeds = sample.seeds.repeat_interleave(n, output_size=rows * n)
         noise = gumbel(seeds, first, of_window(Purpose.DRAFT, parent), vocab).view(logits.shape)
     positions = at[:, None].expand(-1, n)
-    log_probs = likelihoods(rule, sample, logits, positions) if rule.compares else None
+    log_probs = (
+        likelihoods(sample, logits, lambda: positions, normalized=True) if rule.compares else None
+    )
     scores = scored(rule, sample, logits, positions, log_probs, noise)
     best = scores.topk(count, dim=-1)
     if log_probs is None and sample.greedy:
@@ -245,36 +246,10 @@ def scored(
     if not (rule.compares or rule.couples) or (sample.greedy and not rule.compares):
         return logits
     if log_probs is None:
-        log_probs = likelihoods(rule, sample, logits, at)
+        log_probs = likelihoods(sample, logits, lambda: at, normalized=rule.compares)
     if rule.couples:
         seeds = sample.seeds[:, None].expand_as(at).flatten()
         noise = gumbel(seeds, at.flatten(), Purpose.TARGET, logits.shape[2]).view(logits.shape)
     scores = log_probs if noise is None else log_probs + noise
     greedy = (sample.temperature <= 0)[:, None, None]
     return torch.where(greedy, logits.to(scores.dtype), scores)
-
-
-def likelihoods(rule: Acceptance, sample: SampleRows, logits: Tensor, at: Tensor) -> Tensor:
-    """The log-probabilities `[S, n, V]` that requests ask for, of `logits[S, n, V]` at `at[S, n]`.
-
-    Raises nothing of its own.
-    """
-    rows, n, vocab = logits.shape
-
-    def each(setting: Tensor) -> Tensor:
-        return setting.repeat_interleave(n, output_size=rows * n)
-
-    xtc = None
-    if sample.xtc is not None:
-        xtc = thresholds(each(sample.seeds), at.flatten(), *map(each, sample.xtc.unbind()))
-    return filtered_log_probs(
-        logits.reshape(rows * n, vocab),
-        each(sample.temperature),
-        each(sample.top_k),
-        each(sample.top_p),
-        min_p=each(sample.min_p),
-        xtc=xtc,
-        any_top_k=sample.any_top_k,
-        any_top_p=sample.any_top_p,
-        normalized=rule.compares,
-    ).view(rows, n, vocab)

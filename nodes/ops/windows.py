@@ -12,15 +12,14 @@ from ...backends.kernels import active, runs_on
 from ...graph.errors import StepweaveError
 from ...policies.acceptance import Acceptance
 from ...policies.registry import called
-from ...sampling.draw import filtered_log_probs
 from ...sampling.logprobs import Logprobs, token_logprobs
 from ...sampling.trees import drafted
 from ...sampling.windows import DEPTH, PARENT, Verified, Windows
-from ...sampling.xtc import thresholds
 from ..data import Inputs, Mask, Progress, PromptTargets, Sampled, SampleRows
 from ..values import LOGITS, PROMPT_LOGITS
 from .edits import edited
 from .history import History
+from .likelihoods import likelihoods
 from .results import WrongResult, check_integers
 
 Agree = Callable[..., tuple[Tensor, ...]]
@@ -136,33 +135,13 @@ def _filtered(rule: Acceptance, rows: SampleRows, logits: Tensor) -> Tensor:
     Where they are only drawn from, they are not normalized: rounding there would differ from that
     of a draw straight from the logits, and a row's tokens must not depend on its company.
     """
-    count, width, vocab = logits.shape
 
-    def each_position(setting: Tensor) -> Tensor:
-        return setting.repeat_interleave(width, output_size=count * width)
+    def at() -> Tensor:
+        behind = torch.arange(logits.shape[1], device=logits.device)
+        first = (rows.window_start + 1 - rows.prompt)[:, None]
+        return first + (behind if rows.branches is None else rows.branches[:, DEPTH])
 
-    xtc = None
-    if rows.xtc is not None:
-        positions = (rows.window_start + 1 - rows.prompt)[:, None]
-        behind = torch.arange(width, device=logits.device)
-        xtc = thresholds(
-            each_position(rows.seeds),
-            (positions + (behind if rows.branches is None else rows.branches[:, DEPTH])).reshape(
-                -1
-            ),
-            *map(each_position, rows.xtc.unbind()),
-        )
-    return filtered_log_probs(
-        logits.reshape(-1, vocab),
-        each_position(rows.temperature),
-        each_position(rows.top_k),
-        each_position(rows.top_p),
-        min_p=each_position(rows.min_p),
-        xtc=xtc,
-        any_top_k=rows.any_top_k,
-        any_top_p=rows.any_top_p,
-        normalized=not rule.exact,
-    ).view(count, width, vocab)
+    return likelihoods(rows, logits, at, normalized=not rule.exact)
 
 
 def _verified(

@@ -390,3 +390,4 @@ def test_a_tooltip_goes_when_what_is_under_the_pointer_changes(page: Any, then: 
     else:
         press_lanes(page, then)
     until(page, "document.getElementById('tip').hidden")
+    assert ask(page, "document.getElementById('tip').hidden")

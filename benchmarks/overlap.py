@@ -7,6 +7,7 @@ from traced runs of A. The predicted period is that of the plan with the costs o
 of B, the measured one the time per step of other, untraced runs of B.
 
     python -m benchmarks.overlap [--rows 16] [--draft-tokens 0] [--vocab 50000] [--actor auto]
+                                 [--backend xgrammar]
 """
 
 from __future__ import annotations
@@ -32,14 +33,21 @@ from stepweave.requests.stopping import StopChecker
 from stepweave.requests.table import Limits
 from stepweave.serving.engine import Engine
 from stepweave.serving.pipeline import compiled
+from stepweave.structured.auto_backend import AutoBackend
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.grammar import GrammarSpec
+from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
 from .paired import Spread, at_least_one, rounds, save
 from .workload import random_llama, real_size_tokenizer, schema
 
 PROMPT = 8
+BACKENDS: dict[str, type[AutoBackend | XGrammarBackend | LLGuidanceBackend]] = {
+    "auto": AutoBackend,
+    "xgrammar": XGrammarBackend,
+    "llguidance": LLGuidanceBackend,
+}
 BOUNDED = 5  # one request in so many has strings of bounded length
 
 
@@ -47,7 +55,15 @@ class Bench:
     """The same work on engines of different depth and executor."""
 
     def __init__(
-        self, rows: int, k: int, vocab: int, hidden: int, layers: int, tokens: int, actor: str
+        self,
+        rows: int,
+        k: int,
+        vocab: int,
+        hidden: int,
+        layers: int,
+        tokens: int,
+        actor: str,
+        backend: str,
     ):
         self.rows, self.k, self.tokens, self.actor = rows, k, tokens, actor
         self.costs: dict[str, float] = {}  # by which an open node is placed
@@ -61,9 +77,9 @@ class Bench:
             if k
             else None
         )
-        backend = XGrammarBackend(self.tokenizer, self.vocab, (0,))
+        library = BACKENDS[backend](self.tokenizer, self.vocab, (0,))
         self.grammars: list[CompiledGrammar] = [
-            backend.compile(GrammarSpec.from_request({"json": schema(bounded)}))
+            library.compile(GrammarSpec.from_request({"json": schema(bounded)}))
             for bounded in (False, True)
         ]
 
@@ -144,6 +160,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=at_least_one, default=256)
     parser.add_argument("--layers", type=at_least_one, default=8)
     parser.add_argument("--actor", default="driver", help="the thread that fills masks, or auto")
+    parser.add_argument("--backend", choices=BACKENDS, default="auto", help="who fills masks")
     parser.add_argument("--tokens", type=at_least_one, default=40)
     parser.add_argument("--rounds", type=at_least_one, default=9)
     parser.add_argument("--json", type=Path)
@@ -157,6 +174,7 @@ def main() -> None:
         given.layers,
         given.tokens,
         given.actor,
+        given.backend,
     )
     serial = bench.engine(1, "serial")
     _, expected, _ = bench.run(serial)
@@ -198,6 +216,7 @@ def main() -> None:
         "workload": {
             "rows": given.rows,
             "draft_tokens": given.draft_tokens,
+            "backend": given.backend,
             "vocabulary": bench.vocab,
             "hidden": given.hidden,
             "layers": given.layers,

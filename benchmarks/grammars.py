@@ -27,9 +27,9 @@ from stepweave.structured.backend import (
     CompiledGrammar,
     GrammarBackend,
     Matcher,
-    fill_batch,
 )
 from stepweave.structured.bitmask import Words, words
+from stepweave.structured.filling import fill_batch
 from stepweave.structured.grammar import GrammarError, GrammarSpec, MatcherFailure
 from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.llguidance_backend import LLGuidanceBackend

@@ -2,24 +2,19 @@
 
 The step knows two protocols: a backend compiles a `GrammarSpec`, a matcher follows one request.
 Nothing that a matcher raises may leave the request it belongs to: engines have been killed for all
-users by one grammar. So `fill_batch` collects failures per row and closes the row that failed.
+users by one grammar; see `filling.fill_batch`.
 
 A library that fills many masks in one call may do so: its matchers say who fills them
-(`BatchedMatcher`), and a call that fails is repeated row by row, so that only the guilty row fails.
+(`BatchedMatcher`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
-
-import numpy as np
 
 from .bitmask import Words
 from .grammar import GrammarSpec, MatcherFailure
-from .refusal import is_library_error
-from .trees import fill_tree
 
 
 @runtime_checkable
@@ -222,113 +217,3 @@ class BatchedMatcher(Protocol):
             MatcherFailure: as `Matcher.fill_window`.
         """
         ...
-
-
-def fill_batch(
-    items: Sequence[tuple[Matcher, Sequence[int], int]],
-    bitmask: Words,
-    trees: Mapping[int, Sequence[int]] = MappingProxyType({}),
-) -> tuple[list[int], dict[int, MatcherFailure]]:
-    """Fill the windows of all structured rows of a batch; failures stay with their rows.
-
-    Windows are filled together, per library, where their matchers allow it and it pays. Rows that
-    are not named are left as they are: the caller has them all ones.
-
-    Args:
-        items: (matcher, drafts, row index) per structured request.
-        bitmask: int32 `[R, k + 1, W]`, C-contiguous.
-        trees: by row index, the window position before each of its drafts; of the drafts of other
-            rows it is the last.
-
-    Returns:
-        The valid drafts per item, in order, and the failures by row index. A failed row counts no
-        valid draft and is closed at all of its positions: its request must be ended.
-
-    Raises:
-        IndexError, ValueError: a row index outside the mask, or twice, or a mask of another
-            layout. That is a bug of the caller and not of a request; it is found before anything
-            is written.
-    """
-    if not bitmask.flags.c_contiguous:
-        raise ValueError("the mask is not C-contiguous: it would be filled in a copy")
-    seen: set[int] = set()
-    for _, _, row in items:
-        if not 0 <= row < len(bitmask):
-            raise IndexError(f"mask row {row} is outside the {len(bitmask)} rows of the batch")
-        if row in seen:
-            raise ValueError(f"mask row {row} is given to two requests")
-        seen.add(row)
-
-    counts = [0] * len(items)
-    failures: dict[int, MatcherFailure] = {}
-    flat = bitmask.reshape(-1, bitmask.shape[-1])
-    places = bitmask.shape[1]
-    left: dict[int, tuple[WindowFiller, list[tuple[int, Window]]]] = {}
-
-    def fail(index: int, error: BaseException) -> None:
-        matcher, _, row = items[index]
-        failures[row] = _as_failure(error)
-        bitmask[row] = _closed_row(matcher)
-
-    def one(index: int) -> None:
-        matcher, drafts, row = items[index]
-        try:
-            if row in trees:
-                counts[index] = fill_tree(matcher, drafts, trees[row], bitmask[row])
-            else:
-                counts[index] = matcher.fill_window(drafts, bitmask[row])
-        except BaseException as error:  # the boundary: it concerns this row only
-            if not is_library_error(error):
-                raise
-            fail(index, error)
-
-    for index, (matcher, drafts, row) in enumerate(items):
-        # Asked by name: to ask whether it is a `BatchedMatcher` takes longer than to fill a mask.
-        open_window = getattr(matcher, "open_window", None)
-        if open_window is None or len(items) == 1 or row in trees:
-            one(index)
-            continue
-        try:
-            opened = open_window(Window(matcher, drafts, row * places, places), flat)
-        except Exception as error:
-            fail(index, error)
-            continue
-        if isinstance(opened, int):
-            counts[index] = opened
-        else:
-            filler, window = opened
-            left.setdefault(id(filler), (filler, []))[1].append((index, window))
-
-    for filler, named in left.values():
-        results: list[int | MatcherFailure] | None = None
-        if len(named) >= filler.pays_from:
-            try:
-                results = filler.fill([window for _, window in named], flat)
-            except BaseException as error:
-                if not is_library_error(error):
-                    raise
-        if results is None:
-            for index, _ in named:
-                one(index)
-            continue
-        for (index, window), result in zip(named, results, strict=True):
-            if isinstance(result, MatcherFailure):
-                fail(index, result)
-            else:
-                counts[index] = window.settled + result
-    return counts, failures
-
-
-def _as_failure(error: BaseException) -> MatcherFailure:
-    if isinstance(error, MatcherFailure):
-        return error
-    failure = MatcherFailure(f"{type(error).__name__}: {error}")
-    failure.__cause__ = error
-    return failure
-
-
-def _closed_row(matcher: Matcher) -> Words | np.int32:
-    try:
-        return matcher.closed_row
-    except Exception:
-        return np.int32(0)  # nothing allowed at all: still closed

@@ -12,8 +12,11 @@ import torch
 
 from ...requests.batch import ScheduledRow, StepBatch
 from ...sampling.windows import PARENT
-from ...structured.backend import Matcher, fill_batch
+from ...structured.backend import (
+    Matcher,
+)
 from ...structured.bitmask import ALL_ALLOWED, words
+from ...structured.filling import fill_batch
 from ...structured.in_use import GrammarsInUse
 from ..data import GENERATION, FilledMask, HostDrafts, Mask
 from .transfer import CPU, packed, pinned, upload

@@ -9,8 +9,11 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from stepweave.structured.auto_backend import AutoBackend
-from stepweave.structured.backend import GrammarBackend, fill_batch
+from stepweave.structured.backend import (
+    GrammarBackend,
+)
 from stepweave.structured.bitmask import words
+from stepweave.structured.filling import fill_batch
 from stepweave.structured.grammar import GrammarError, GrammarSpec
 from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.llguidance_backend import LLGrammar

@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from stepweave.structured.backend import GrammarBackend, Matcher, Window, fill_batch
+from stepweave.structured.backend import (
+    GrammarBackend,
+    Matcher,
+    Window,
+)
 from stepweave.structured.bitmask import ALL_ALLOWED, Words, words
+from stepweave.structured.filling import fill_batch
 from stepweave.structured.grammar import GrammarSpec, MatcherFailure
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.reasoning import with_reasoning

@@ -15,8 +15,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from stepweave.structured import xgrammar_compile
-from stepweave.structured.backend import fill_batch
 from stepweave.structured.bitmask import words
+from stepweave.structured.filling import fill_batch
 from stepweave.structured.grammar import GrammarError, GrammarSpec
 from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.xgrammar_backend import XGrammarBackend

@@ -17,9 +17,9 @@ from stepweave.structured.backend import (
     CompiledGrammar,
     GrammarBackend,
     Matcher,
-    fill_batch,
 )
 from stepweave.structured.bitmask import ALL_ALLOWED, Words, words
+from stepweave.structured.filling import fill_batch
 from stepweave.structured.grammar import GrammarError, GrammarSpec, MatcherFailure
 
 from .conftest import BACKENDS, EOS, PAD, STOPS, TURN, VOCAB, make_backend, wrapped

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from stepweave.structured.backend import fill_batch
 from stepweave.structured.bitmask import words
+from stepweave.structured.filling import fill_batch
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.structured.surrogates import Surrogates
 from stepweave.structured.xgrammar_backend import XGrammarBackend

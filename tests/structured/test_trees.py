@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from stepweave.nodes.tree import Tree
-from stepweave.structured.backend import Matcher, fill_batch
+from stepweave.structured.backend import (
+    Matcher,
+)
 from stepweave.structured.bitmask import words
+from stepweave.structured.filling import fill_batch
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.structured.trees import fill_tree
 from stepweave.testing.engines import VOCAB, tiny_grammars

@@ -19,7 +19,9 @@ up to the nodes, which may round sizes up.
 A signature runs as usual when it first comes up, which warms kernels up; it is captured when it
 comes up again, and replayed from then on. Where a capture costs as much as several steps
 (`executors/threads.py`), it has to come up more often first. What cannot be captured, or has
-nothing to do, runs as usual, and `notes` says so.
+nothing to do, runs as usual, and `notes` says so. A step had nothing to do if it published nothing
+and, of an op that only changes a state, if no operation changed a tensor when its signature first
+came up (`changes.py`).
 
 A capture that fails has done nothing, and what is left of its pool is used no more: its step runs
 as usual, and later ones are captured in another. One that a run leaves open, since the run was

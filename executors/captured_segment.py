@@ -14,6 +14,7 @@ from torch import Tensor
 from ..backends.streams import CannotCapture, Moment, Recording, Stream
 from ..graph.plan import Plan
 from ..graph.planner.segments import Segment
+from .changes import Changes
 from .contents import Unstable, mapped, signature
 from .context import Context, Memory
 from .exits import NUMBERS, telling, watched_exits
@@ -40,7 +41,8 @@ The one that has not come up for longest is forgotten first; of each only a hash
 wrong answer here would only leave a graph out, or capture one sooner."""
 
 IDLE = "nothing to do"
-"""Why a step whose ops publish nothing is not captured: a graph of it would be empty."""
+"""Why a step whose ops publish nothing and change no state is not captured: a graph of it would be
+empty."""
 
 STEPS = 1 << 16
 """Replayed steps of a run that are remembered, the latest."""
@@ -118,6 +120,8 @@ class SegmentRun:
             int, int | str
         ] = {}  # hash, latest last -> times, or why it is not captured
         self._states: tuple[object, ...] = ()
+        # What they do is seen in no value.
+        self._only_change = {op for op in segment.ops if graph.only_changes_states(op)}
         self._buffers: list[list[Any]] = []
         self._kept: dict[str, list[Any]] = {}  # histories of the values that the run returns
         self._reads = [
@@ -140,7 +144,7 @@ class SegmentRun:
         # Of the step that is under way:
         self._replayed: _Captured | None = None
         self._first = False  # of its signature
-        self._idle = True  # nothing has been published
+        self._idle = True  # nothing has been published, and no state was changed
         self._key: Hashable = None
         self._inputs: tuple[Any, ...] = ()
         self._capturing: tuple[Recording, ExitStack] | None = None
@@ -333,9 +337,12 @@ class SegmentRun:
     def _run_body(self, context: Context) -> None:
         body = context.vertex.op.run
         if self._capturing is None:
-            if body is not None:
-                body(context)
-            self._settle(context)
+            if self._first and context.vertex.name in self._only_change:
+                with Changes() as seen:
+                    self._as_usual(context)
+                self._idle = self._idle and not seen.any
+            else:
+                self._as_usual(context)
             return
         self._done.append((self._as_usual, context))
         try:

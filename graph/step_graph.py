@@ -122,3 +122,8 @@ class StepGraph:
             for read in vertex.op.reads:
                 found.setdefault(read.name, []).append((vertex.name, read.carry))
         return found
+
+    def only_changes_states(self, op: str) -> bool:
+        """Whether the op writes states and no value: what it did is in no value that it wrote."""
+        writes = self.vertices[op].op.writes
+        return bool(writes) and self.states.keys() >= set(writes)

@@ -26,13 +26,13 @@ from .options import DrafterOptions
 from .registry import kind, known_kinds
 from .request_settings import RequestSetting, joined
 from .sizes import Sizes
-from .tree import TreeOptions
-from .trees import check_trees
+from .trees import check_trees, deepest_path
 from .values import (
     ACCEPTANCE,
     BATCH,
     BLOCKS,
     DIVIDED,
+    FORCED,
     FORK_COPIES,
     HOST_BLOCKS,
     HOST_SAMPLED,
@@ -88,7 +88,8 @@ def decode_step(
     settings = [kinds[name].settings(name, node) for name, node in nodes.items()]
     drafts = [each.tokens for each in settings if isinstance(each, DrafterOptions)]
     most = max([*drafts, draft_tokens])
-    trees = [each.tree_depth for each in settings if isinstance(each, TreeOptions)]
+    forced = any(_writes(each, FORCED.name) for each in kinds.values())
+    deepest = deepest_path(settings, forced=forced)
     found = Resources() if resources is None else resources
     found.bring(
         SIZES,
@@ -96,7 +97,7 @@ def decode_step(
             max_rows=max_rows,
             token_budget=token_budget,
             draft_tokens=most,
-            tree_depth=max(trees, default=0),
+            tree_depth=deepest,
         ),
     )
     found.bring(ACCEPTANCE, acceptance)
@@ -121,7 +122,7 @@ def decode_step(
         raise
     _check_that_requests_end(graph)
     _check_states(graph)
-    if any(trees):
+    if deepest:
         check_trees(graph, acceptance)
     return graph
 
@@ -157,12 +158,11 @@ def _name_writers(declared: Sequence[Declared]) -> None:
 
 def _writers(value: str) -> list[str]:
     """The kinds that ship and write that value."""
-    return [
-        name
-        for name in known_kinds(installed=False)
-        if value
-        in {write.name for op in (*kind(name).host, *kind(name).device) for write in op.writes}
-    ]
+    return [name for name in known_kinds(installed=False) if _writes(kind(name), value)]
+
+
+def _writes(kind: NodeKind, value: str) -> bool:
+    return any(write.name == value for op in (*kind.host, *kind.device) for write in op.writes)
 
 
 def _check_states(graph: StepGraph) -> None:

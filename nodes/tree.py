@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 
 from ..graph.parameters import Resource, given, settings
 from .options import MOST_DRAFTS, DrafterOptions
-from .values import TARGET
+from .sizes import Sizes
+from .values import SIZES, TARGET
 
 if TYPE_CHECKING:
     import torch
@@ -216,12 +217,14 @@ class GrownTree:
 
 
 def _draft_tree(
-    chosen: TreeOptions = settings(TreeOptions), target: CausalLM = given(TARGET)
+    chosen: TreeOptions = settings(TreeOptions),
+    target: CausalLM = given(TARGET),
+    sizes: Sizes = given(SIZES),
 ) -> ListedTree | GrownTree | None:
     if chosen.tree is not None:
         from ..models.fitting import fit_tree
 
-        fit_tree(chosen.tree_depth, target)
+        fit_tree(sizes.tree_depth, target)
     if isinstance(chosen.tree, Growth):
         return GrownTree(chosen.tree, chosen.tokens)
     shape = chosen.shape

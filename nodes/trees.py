@@ -10,7 +10,7 @@ from ..policies.acceptance import Acceptance
 from ..policies.registry import called
 from .options import Options
 from .tree import TreeOptions
-from .values import FORCED, KV, SAMPLED
+from .values import KV, SAMPLED
 
 
 def refuse_stages(options: Iterable[Options]) -> None:
@@ -22,17 +22,22 @@ def refuse_stages(options: Iterable[Options]) -> None:
         )
 
 
+def deepest_path(options: Iterable[Options], *, forced: bool) -> int:
+    """Drafts on the longest path of any draft tree; 0: nobody offers trees.
+
+    `forced`: some drafts may be those that a grammar forces. They come one behind the other, as
+    many as a tree has nodes.
+    """
+    trees = [each for each in options if isinstance(each, TreeOptions) and each.tree_depth]
+    return max((each.tokens if forced else each.tree_depth for each in trees), default=0)
+
+
 def check_trees(graph: StepGraph, rule: Acceptance) -> None:
     """Raise `GraphError` for what would take a draft tree for a chain."""
     if not getattr(rule, "trees", False):
         raise _refused(
             f"{called('acceptance', rule)} judges no draft trees: use 'coupled', 'rejection' or "
             "'typical', or leave out `tree` of the drafter"
-        )
-    if FORCED.name in graph.values:
-        raise _refused(
-            "a draft tree has no place for the drafts that a grammar forces: leave out the node "
-            "of kind 'jump_forward', or `tree` of the drafter"
         )
     moves = any(
         SAMPLED.name in {read.name for read in vertex.op.reads} and KV.name in vertex.op.writes

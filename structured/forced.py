@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from .backend import Matcher
+from .trees import walk
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -74,19 +75,20 @@ class ForcedTokens:
         matcher.accept(last)
         return found
 
-    def in_window(self, matcher: Matcher, drafts: Sequence[int]) -> list[tuple[int, ...]]:
-        """What must come next, and what after each of the drafts that the grammar allows.
+    def in_window(
+        self, matcher: Matcher, drafts: Sequence[int], parents: Sequence[int]
+    ) -> list[tuple[int, ...]]:
+        """What must come next, and what after each draft; nothing after one that is not allowed.
 
-        The matcher stands where it stood when this returns or raises. Raises `MatcherFailure`.
+        `parents`: of each draft, the place before its own, as `trees.walk` says. The matcher stands
+        where it stood when this returns or raises. Raises `MatcherFailure`.
         """
-        found, taken = [self.of(matcher)], 0
-        try:
-            for draft in drafts:
-                if matcher.terminated or not matcher.accept(draft):
-                    break
-                taken += 1
-                found.append(self.of(matcher))
-        finally:
-            if not matcher.failed:
-                matcher.rollback(taken)
+        found: list[tuple[int, ...]] = [()] * (len(drafts) + 1)
+        found[0] = self.of(matcher)
+
+        def note(place: int) -> bool:
+            found[place] = self.of(matcher)
+            return True
+
+        walk(matcher, drafts, parents, note)
         return found

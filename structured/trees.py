@@ -1,8 +1,8 @@
-"""Masks of a draft tree: one walk of a matcher over it, from the root down and back."""
+"""Draft trees: one walk of a matcher over such a tree, from the root down and back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from .bitmask import Words
@@ -31,6 +31,24 @@ def fill_tree(matcher: Matcher, drafts: Sequence[int], parents: Sequence[int], r
     """
     matcher.fill_window((), rows[:1])
     rows[1:] = matcher.closed_row
+    return walk(matcher, drafts, parents, lambda place: matcher.fill_here(rows[place]))
+
+
+def walk(
+    matcher: Matcher, drafts: Sequence[int], parents: Sequence[int], here: Callable[[int], bool]
+) -> int:
+    """Lead the matcher to each draft that the grammar allows; how many there are.
+
+    `here` is called where it stands after the draft of a place, and says whether to go on from
+    there. The matcher stands where it stood when this returns or raises.
+
+    Args:
+        drafts: token ids; each is at place 1 + its index.
+        parents: of each draft, the place before its own; more are not read.
+
+    Raises:
+        MatcherFailure: the library failed; or what `here` raises.
+    """
     children: list[list[int]] = [[] for _ in range(len(drafts) + 1)]
     for place, parent in enumerate(parents[: len(drafts)], start=1):
         children[parent].append(place)
@@ -47,7 +65,7 @@ def fill_tree(matcher: Matcher, drafts: Sequence[int], parents: Sequence[int], r
             elif not matcher.terminated and matcher.accept(drafts[place - 1]):
                 taken += 1
                 valid += 1
-                way.append(iter(children[place] if matcher.fill_here(rows[place]) else ()))
+                way.append(iter(children[place] if here(place) else ()))
     finally:
         if taken and not matcher.failed:
             matcher.rollback(taken)

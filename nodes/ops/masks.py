@@ -81,9 +81,8 @@ class MaskBuffer:
                 continue
             if matcher is not None:
                 items.append((matcher, drafts_of(row, table, drafts), sample_index))
-                if drafts is not None and drafts.branches is not None:
-                    parents = drafts.branches[row.request_slot, PARENT, 1:]
-                    trees[sample_index] = parents.tolist()
+                if (parents := parents_of(row, drafts)) is not None:
+                    trees[sample_index] = parents
         counts, failures = fill_batch(items, bits, trees)
         for (_, _, index), count in zip(items, counts, strict=True):
             valid[index] = count
@@ -103,6 +102,14 @@ def drafts_of(row: ScheduledRow, table: MatcherTable, drafts: HostDrafts | None)
         )
         return []
     found: list[int] = drafts.tokens[row.request_slot, : row.window - 1].tolist()
+    return found
+
+
+def parents_of(row: ScheduledRow, drafts: HostDrafts | None) -> list[int] | None:
+    """The window places before a row's pending drafts; None where each comes after the last."""
+    if drafts is None or drafts.branches is None:
+        return None
+    found: list[int] = drafts.branches[row.request_slot, PARENT, 1:].tolist()
     return found
 
 

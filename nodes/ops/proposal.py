@@ -53,7 +53,8 @@ def published(
     if proposal is not None:
         _check(proposal, len(sample.request_slot), before.tokens.shape[1])
     if forced is not None and sampled is not None and sample.draft_width:
-        proposal = with_forced(proposal, forced, sampled, sample.draft_width)
+        trees, width = before.branches is not None, sample.draft_width
+        proposal = with_forced(proposal, forced, sampled, width, trees=trees)
     if proposal is not None and proposal.log_probs is not None and draft_probs is not None:
         n = proposal.tokens.shape[1]
         draft_probs[:, :n].index_copy_(0, sample.request_slot, proposal.log_probs)

@@ -14,7 +14,7 @@ from stepweave.configs.costs import (
     to_yaml,
 )
 from stepweave.configs.errors import ConfigError
-from stepweave.configs.load import load_config
+from stepweave.configs.load import load_config, shipped
 from stepweave.configs.schema import PipelineConfig
 from stepweave.configs.shipped_costs import shipped_costs
 from stepweave.graph.declare import node, step_graph
@@ -269,6 +269,21 @@ def test_the_embedded_model_has_a_measured_profile_that_knows_every_op_of_its_pi
             assert not any("warning" in note for note in times.notes)
     slow, fast = (costs.of(decode(c), rows=1, window=4) for c in ("quickstart", "async_ngram"))
     assert slow.costs["draft.device"] > 2 * fast.costs["draft.device"], "a model against a look-up"
+
+
+@pytest.mark.parametrize("profile", shipped_costs())
+def test_every_shipped_pipeline_can_be_simulated_with_it_and_nothing_is_guessed(
+    profile: str,
+) -> None:
+    costs = load_costs(profile)
+    for name in shipped():
+        config = load_config(name)
+        if isinstance(config, PipelineConfig):
+            graph = decode_graph(config)
+            times = costs.of(graph)
+            assert times.complete, (name, graph.vertices.keys() - times.costs.keys())
+            plan = compile_plan(times.on(graph), costs=times.costs)
+            assert simulate(plan, steps=2).gap_us("compute") >= 0
 
 
 def test_a_link_says_how_long_ranks_take_to_meet_and_ops_are_named_without_ranks(

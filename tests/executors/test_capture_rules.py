@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.executors import NodeFailure, run
+from stepweave.executors import NodeFailure, captured_segment, run
 from stepweave.executors.capture import Captures
 from stepweave.executors.captured_segment import IDLE
+from stepweave.executors.threads import OnThreads
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
@@ -216,6 +217,48 @@ def test_idle_steps_are_not_captured_as_empty_graphs() -> None:
     assert counts(device).captured == 1
     assert counts(device).eager == {"first of its shape": 2, IDLE: 7}
     assert device.empty_captures == 0
+
+
+def only_changing(memory: Tensor) -> tuple[Plan, dict[str, object]]:
+    """An op whose result is the next version of a state; in every third step it has none."""
+
+    def stage(ctx: OpContext) -> None:
+        ctx.write("size", Sized(3, False) if ctx.step % 3 else None)
+
+    def change(ctx: OpContext) -> None:
+        size, held = ctx.read("size"), ctx.state("memory")
+        if size is not None:
+            held.mul_(2).add_(size.numbers)
+
+    nodes = [
+        Node(
+            "change",
+            (Op(writes=("size",), run=stage),),
+            (Op((Read("size"), Read("memory")), ("memory",), run=change),),
+            stream="compute",
+        ),
+    ]
+    plan = StepGraph.build(nodes, [Value("size", "pinned", "slots", slots=1)], ["memory"])
+    return compile_plan(plan), {"memory": memory}
+
+
+@pytest.mark.parametrize("device", [RecordedCalls(graphs=True), OnThreads()], ids=["tape", "cpu"])
+def test_an_op_that_only_changes_a_state_is_replayed(
+    device: RecordedCalls | OnThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captured_segment, "WORTHWHILE", 0)
+    expected, memory = torch.zeros(2), torch.zeros(2)
+    plan, states = only_changing(expected)
+    run(plan, executor="serial", steps=24, states=states)
+    plan, states = only_changing(memory)
+    run(plan, executor=device, steps=24, states=states)
+    assert memory.equal(expected)
+    assert device.captures is not None
+    [found] = device.captures.counts.values()
+    assert (found.captured, found.replayed) == (1, 14), "of 16 steps with something to do"
+    assert found.eager == {"first of its shape": 2, IDLE: 7}
+    if isinstance(device, RecordedCalls):
+        assert device.empty_captures == 0
 
 
 # --- versions that a run returns

@@ -15,6 +15,7 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import ModelError, UnsupportedModel
 from stepweave.models.fitting import fit_tree
 from stepweave.nodes.tree import Growth, TreeOptions
+from stepweave.nodes.trees import deepest_path
 from stepweave.serving.pipeline import step_graph
 from stepweave.testing.models import tiny_model
 
@@ -71,10 +72,6 @@ def test_trees_that_make_no_sense_are_refused_with_what_is_wrong(
         ({"policies__acceptance": "block"}, "'block' judges no draft trees: use 'coupled'"),
         ({"policies__acceptance": {"kind": "synthetic", "rates": [0.5]}}, "judges no draft trees"),
         (
-            {"nodes__bitmask": {"after": "forward"}, "nodes__jump_forward": {"after": "bitmask"}},
-            "no place for the drafts that a grammar forces",
-        ),
-        (
             {
                 "model__parallel__pipeline": 2,
                 "depth": 3,
@@ -87,6 +84,16 @@ def test_trees_that_make_no_sense_are_refused_with_what_is_wrong(
 def test_what_would_take_a_tree_for_a_chain_is_refused(more: dict[str, Any], said: str) -> None:
     with pytest.raises(GraphError, match=said):
         step_graph(pipeline(DRAFT, **more))
+
+
+def test_where_a_grammar_forces_drafts_a_path_is_as_deep_as_a_tree_has_nodes() -> None:
+    tree, chain = (pipeline({**DRAFT, "tree": each}).drafter for each in (TREE, None))
+    assert tree is not None
+    assert chain is not None
+    assert [deepest_path([tree], forced=forced) for forced in (False, True)] == [2, 3]
+    assert deepest_path([chain], forced=True) == 0
+    jump = {"nodes__bitmask": {"after": "forward"}, "nodes__jump_forward": {"after": "bitmask"}}
+    verify(compile_plan(step_graph(pipeline(DRAFT, **jump))))
 
 
 @pytest.mark.parametrize("stream", ["compute", "draft"])

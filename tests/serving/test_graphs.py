@@ -63,14 +63,9 @@ def taped(name: str, **overrides: str) -> tuple[LLM, RecordedCalls]:
     return llm, device
 
 
-PUBLISHES_NOTHING = "compute: keep_path"
-"""A segment that only changes a state: recordings are of what publishes something."""
-
-
 def counts(device: RecordedCalls) -> list[Counts]:
     assert device.captures is not None
-    every = device.captures.counts.items()
-    return [each for segment, each in every if str(segment) != PUBLISHES_NOTHING]
+    return list(device.captures.counts.values())
 
 
 def params_for(name: str) -> list[SamplingParams]:
@@ -139,8 +134,6 @@ def counted(device: RecordedCalls) -> str:
     assert device.captures is not None
     for segment, recordings in device.captures.recordings().items():
         of_each = [each.launches for each in recordings if isinstance(each, Taped)]
-        if str(segment) == PUBLISHES_NOTHING:
-            continue
         launches = max(each.total for each in of_each)
         copies = max(each.copies for each in of_each)
         copied = max(each.copied for each in of_each)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ import torch
 from stepweave.graph.verifier.verify import verify
 from stepweave.nodes.data import Proposal, Sampled
 from stepweave.nodes.ops.forcing import with_forced
+from stepweave.nodes.tree import Tree
 from stepweave.nodes.values import TOKENIZER
 from stepweave.policies.acceptance import Rejection
 from stepweave.policies.chosen import Policies
@@ -26,7 +27,7 @@ from stepweave.testing.engines import (
     tiny_requests,
 )
 from stepweave.testing.models import tiny_tokenizer
-from tests.serving.matrix import GRAMMARS, SCHEMA
+from tests.serving.matrix import GRAMMARS, SCHEMA, TREES
 from tests.shares import one_in
 
 BASE = TinyConfig(draft_tokens=3, structured=True)
@@ -65,13 +66,21 @@ def plain(sampling: str, grammars: str) -> list[list[int]]:
 
 @cache
 def at_depth_1(
-    method: Method, sampling: str, grammars: str, rule: str
+    method: str, sampling: str, grammars: str, rule: str
 ) -> tuple[list[list[int]], list[tuple[int, int]]]:
-    config = replace(BASE, method=method, policies=RULES[rule], check="strict")
+    config = replace(drafting(method), policies=RULES[rule], check="strict")
     return outcome(config, sampling, grammars, True)
 
 
-DRAFTERS: list[Method] = ["draft_model", "eagle3", "ngram", "suffix"]
+def drafting(method: str) -> TinyConfig:
+    """`BASE` with a drafter of the matrix."""
+    if method in TREES:
+        kind, tree, tokens = TREES[method]
+        return replace(BASE, method=kind, tree=tree, draft_tokens=tokens)
+    return replace(BASE, method=cast(Method, method))
+
+
+DRAFTERS = ("draft_model", "eagle3", "ngram", "suffix", *TREES)
 
 
 @pytest.mark.parametrize(
@@ -79,10 +88,10 @@ DRAFTERS: list[Method] = ["draft_model", "eagle3", "ngram", "suffix"]
     one_in(12, RUNS[1:], DRAFTERS, SETS, ("schema", "structural tag", "mixed"), RULES),
 )
 def test_tokens_are_those_without_and_counts_equal_at_every_depth(
-    run: tuple[int, str], method: Method, sampling: str, grammars: str, rule: str
+    run: tuple[int, str], method: str, sampling: str, grammars: str, rule: str
 ) -> None:
     depth, executor = run
-    config = replace(BASE, method=method, depth=depth, executor=executor, policies=RULES[rule])
+    config = replace(drafting(method), depth=depth, executor=executor, policies=RULES[rule])
     found = outcome(config, sampling, grammars, True)
     assert found == at_depth_1(method, sampling, grammars, rule)
     if rule == "coupled" or sampling == "greedy":
@@ -148,3 +157,36 @@ def test_forced_tokens_take_the_place_of_others_and_keep_those_that_agree() -> N
     assert alone.tokens.tolist() == [[6, 7, -1], [6, -1, -1], [-1, -1, -1], [6, -1, -1]]
     assert alone.valid is not None
     assert alone.valid.tolist() == [2, 1, 0, 1]
+
+
+def test_forced_tokens_are_the_trunk_of_a_tree_that_has_them_and_else_all_of_it() -> None:
+    shape = Tree.of([[0], [0, 0], [0, 1], [1], [1, 0]])  # in the order of their places 1 … 5
+    branches = shape.branches().expand(4, -1, -1)
+    forced = torch.full((4, 6, 6), -1, dtype=torch.int32)
+    forced[0, 0, :2] = torch.tensor([5, 6])  # the second way after the root
+    forced[1, 2, :3] = torch.tensor([5, 6, 7])  # what stands after place 2, which was kept
+    forced[2, 0, :4] = torch.tensor([5, 6, 7, 8])  # longer than any way of the tree
+    sampled = replace(sampled_of([[5], [4, 5], [5], [5]]), paths=torch.tensor([[0, 2]] * 4))
+    theirs = torch.tensor([[9, 1, 2, 6, 3], [6, 1, 7, 9, 7], [6, 7, 2, 9, 3], [9, 1, 2, 6, 3]])
+    drawn = torch.full((4, 5, 10), 0.1).log()
+    proposal = Proposal(theirs, torch.tensor([5, 5, 5, 4]), drawn, branches)
+    found = with_forced(proposal, forced, sampled, 5, trees=True)
+    assert found.valid is not None
+    assert found.valid.tolist() == [5, 5, 3, 4]
+    assert found.tokens[:2].tolist() == [[-1, -1, -1, 6, 3], [6, -1, 7, -1, -1]]
+    assert found.tokens[2, :3].tolist() == [6, 7, 8]
+    assert found.tokens[3].tolist() == [9, 1, 2, 6, -1]
+    assert found.branches is not None
+    line = Tree(tuple(range(5))).branches()
+    assert torch.equal(found.branches[2], line)
+    assert torch.equal(found.branches[[0, 1, 3]], branches[:3])
+    assert found.log_probs is not None
+    sure = found.log_probs.amax(dim=-1) == 0
+    assert sure[0, 3]
+    assert not sure[0, 4], "what comes behind was drawn"
+    assert sure[2, :3].all()
+    assert not sure[3].any()
+    alone = with_forced(None, forced, sampled, 5, trees=True)
+    assert alone.branches is not None
+    assert torch.equal(alone.branches[0], line)
+    assert alone.tokens[2].tolist() == [6, 7, 8, -1, -1]

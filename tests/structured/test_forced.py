@@ -61,11 +61,20 @@ def test_a_window_is_walked_and_the_matcher_stands_where_it_stood(backend: Gramm
     matcher, found = backend.compile(SPEC).matcher(), ForcedTokens(TOKENIZER)
     first = found.of(matcher)
     drafts = [*first, 5, 6]
-    places = found.in_window(matcher, drafts)
+    places = found.in_window(matcher, drafts, range(len(drafts)))
     assert places[0] == first
-    assert len(places) <= len(first) + 1, "no further than the grammar allows"
+    assert not any(places[len(first) + 1 :]), "no further than the grammar allows"
     assert text_of(places[1]) == text_of(first)[len(text_of(first[:1])) :]
     assert found.of(matcher) == first
+
+
+def test_each_branch_of_a_tree_is_walked(backend: GrammarBackend) -> None:
+    spec = GrammarSpec.from_request({"choice": ["abc", "xyz"]})
+    matcher, found = backend.compile(spec).matcher(), ForcedTokens(TOKENIZER)
+    (a,), (b,), (x,), (y,) = map(ids, "abxy")
+    places = found.in_window(matcher, [a, x, y, b, y], [0, 0, 1, 1, 2])
+    assert [text_of(each) for each in places] == ["", "bc", "yz", "", "c", "z"]
+    assert found.of(matcher) == ()
 
 
 def test_nothing_is_forced_at_the_end_or_inside_reasoning(backend: GrammarBackend) -> None:

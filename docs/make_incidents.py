@@ -32,8 +32,8 @@ brute force must give another result than the serial program.
 
 This page is written from the tests by `docs/make_incidents.py`. *(graph)* marks bugs of features
 that the engine does not have yet; they are tested as graphs. [Error codes](reference/errors.md)
-explains the codes. Those of group G are no reports: they are mistakes of the other groups, made in
-nodes that are newer.
+explains the codes. Those of groups G and H are no reports: they are mistakes of the other groups,
+made in nodes that are newer, or in what nodes call. Each node kind has one.
 """
 
 

@@ -72,9 +72,9 @@ def with_forced(
     chain = F.pad(chain[:, 1:], (0, max(0, width + 1 - chain.shape[1])), value=-1)[:, :width]
     is_forced = (begins & (chain >= 0)).to(torch.int64).cumprod(dim=1).bool()  # [S, k]
     count = is_forced.sum(dim=1)
-    line = _line(chain) if trees else None
     if proposal is None:
-        return Proposal(chain.masked_fill(~is_forced, -1), count, branches=line)
+        alone = chain.masked_fill(~is_forced, -1)
+        return Proposal(alone, count, branches=_line(chain) if trees else None)
     n = proposal.tokens.shape[1]
     theirs = F.pad(proposal.tokens, (0, width - n), value=-1)[:, :width]
     meant = count.new_full((len(count),), n) if proposal.valid is None else proposal.valid
@@ -90,7 +90,7 @@ def with_forced(
         there, has_all = _after_forced(there, branches, chain, count)
         sure = torch.where(has_all[:, None], branches[:, DEPTH, 1:] <= count[:, None], is_forced)
         tokens = torch.where(has_all[:, None], there, chain)
-        branches = torch.where(has_all[:, None, None], branches, line)
+        branches = torch.where(has_all[:, None, None], branches, _line(chain))
     log_probs = proposal.log_probs
     if log_probs is not None:
         drawn = F.pad(log_probs, (0, 0, 0, width - n), value=-torch.inf)[:, :width]

@@ -9,6 +9,7 @@ from tests.incidents import (
     optimistic,
     read_early,
     reused_early,
+    seeded,
     synchronization,
 )
 
@@ -20,6 +21,7 @@ GROUPS = {
     "E": "Grammars",
     "F": "Hidden or needless synchronization",
     "G": "The same, in nodes that are newer than the reports",
+    "H": "The same, in what requests ask, in rules and in memory",
 }
 INCIDENTS = [
     *reused_early.INCIDENTS,
@@ -29,4 +31,5 @@ INCIDENTS = [
     *grammar.INCIDENTS,
     *synchronization.INCIDENTS,
     *new_kinds.INCIDENTS,
+    *seeded.INCIDENTS,
 ]

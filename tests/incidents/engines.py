@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
+from stepweave.executors.errors import NodeFailure
 from stepweave.nodes.data import HostDrafts, HostSampled
 from stepweave.nodes.ops.host_copies import new_drafts, new_sampled
 from stepweave.nodes.ops.masks import MaskBuffer, MatcherTable
@@ -46,6 +49,43 @@ LETTERS = GrammarSpec.from_request({"regex": "(a|b)+"})
 def serve(requests: Sequence[Request], **config: Any) -> list[list[int]]:
     """What the requests get from an engine of this configuration."""
     return serve_on(tiny_engine(TinyConfig(**config)), requests)
+
+
+def strictly_served(requests: Sequence[Request], **config: Any) -> list[list[int]]:
+    """The same in checking mode; the cause of a node's failure is raised itself."""
+    try:
+        return serve(requests, check="strict", **config)
+    except NodeFailure as failure:
+        raise failure.__cause__ or failure from None
+
+
+def seeded(
+    where: object,
+    name: str,
+    fault: Callable[..., Any],
+    asked: Mapping[str, Any] = MappingProxyType({}),
+    **config: Any,
+) -> None:
+    """A run in checking mode in which `fault` takes the place of a function of the engine.
+
+    It is given that function, and what that is called with. All requests ask what is `asked`.
+    """
+    real = getattr(where, name)
+
+    def instead(*given: Any, **named: Any) -> Any:
+        return fault(real, *given, **named)
+
+    with patch.object(where, name, instead):
+        strictly_served(drawing(**asked), **config)
+
+
+def drawing(**asked: Any) -> list[Request]:
+    """Four short requests that draw at random, and ask this."""
+    params = (
+        SamplingParams(**{"max_tokens": 10, "temperature": 0.9, "seed": seed, **asked})
+        for seed in range(4)
+    )
+    return tiny_requests(list(params), longest=12)
 
 
 def structured(uid: int, spec: GrammarSpec, max_tokens: int = 8, window: int = 3) -> Request:

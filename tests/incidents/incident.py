@@ -65,7 +65,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Incident:
-    """One row of the table. `encoded_as_graph`: the engine has no such feature, the graph has."""
+    """One row of the table. `encoded_as_graph`: the engine has no such feature, the graph has.
+
+    `about`: the kinds of node that have the mistake, or have it in place of one of the engine's.
+    """
 
     id: str
     where: str
@@ -76,6 +79,7 @@ class Incident:
     safe: Callable[[], None] | None = None
     refusals: tuple[Refusal, ...] = ()
     encoded_as_graph: bool = False
+    about: tuple[str, ...] = ()
 
 
 def refused(attempt: Callable[[], Told | None]) -> Told:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.verifier.verify import verify, violations
+from stepweave.nodes.registry import BETWEEN_STAGES, known_kinds
 from tests.graph import oracle
 from tests.incidents.corpus import INCIDENTS
 from tests.incidents.incident import Derived, Incident, Mistake, Refusal, refused, written
@@ -91,10 +93,30 @@ def test_every_incident_has_a_safe_form_and_a_refused_one() -> None:
 
 
 def test_the_corpus_has_every_row() -> None:
-    rows = {"A": 9, "B": 3, "C": 7, "D": 6, "E": 6, "F": 4, "G": 6}
+    rows = {"A": 9, "B": 3, "C": 7, "D": 6, "E": 6, "F": 4, "G": 15, "H": 7}
     assert [each.id for each in INCIDENTS] == [
         f"{group}{number}" for group, count in rows.items() for number in range(1, count + 1)
     ]
+
+
+def test_every_kind_of_node_has_an_incident() -> None:
+    """By the registry, so that a new kind comes with one."""
+    about = {kind for incident in INCIDENTS for kind in incident.about}
+    assert about == {*known_kinds(installed=False), *BETWEEN_STAGES}
+
+
+@pytest.mark.parametrize(
+    ("incident", "mistake"), [each for each in MISTAKES if each[0].about], ids=named
+)
+def test_a_mistake_is_reported_of_a_node_that_the_incident_is_about(
+    incident: Incident, mistake: Mistake
+) -> None:
+    assert incident.derived is not None
+    plan = planned(incident.derived)
+    [found] = violations(mistake.plan(plan))
+    words = re.findall(r"[\w.]+", found.message.splitlines()[0])
+    racing = {plan.graph.vertices[op].node.kind for op in words if op in plan.graph.vertices}
+    assert racing & set(incident.about)
 
 
 def test_the_page_is_that_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:

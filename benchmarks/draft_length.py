@@ -86,7 +86,7 @@ def policies(table: Table, longest: int) -> dict[str, Any]:
     return {
         **fixed,
         "fastest": fastest,
-        "by_rows": {"kind": "by_rows", "tokens": 16},
+        "by_rows": {"kind": "by_rows"},
         "by_acceptance": {"kind": "by_acceptance", "cost": cost},
     }
 

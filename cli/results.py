@@ -63,7 +63,10 @@ def _sentence(summary: Mapping[str, Any]) -> str:
         f"depth {summary['depth']}, {summary['waits']} waits"
     )
     if summary["drafted"]:
-        said += f"; {summary['accepted'] / summary['drafted']:.0%} of drafts accepted"
+        said += (
+            f"; {summary['acceptance_length']:.2f} tokens per window of drafts, "
+            f"{summary['accepted'] / summary['drafted']:.0%} of drafts accepted"
+        )
     if "synthetic_acceptance" in summary:
         said += "\nSYNTHETIC ACCEPTANCE, for benchmarks: these texts are not what the model says"
     said += _switches(summary.get("plans", {}).get("switches", ()))

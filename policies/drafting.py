@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from operator import mul
-from statistics import median
 from types import MappingProxyType
 from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
@@ -24,15 +23,19 @@ class Window(NamedTuple):
 
 
 class DraftView(NamedTuple):
-    """A row that is to be offered drafts."""
+    """A row that is to be offered drafts, or all rows of a step with as many: see `Drafting`."""
 
     most: int  # drafts, at least 1: those of the pipeline, or of its request
     rows: int  # requests that run, this one included
-    own: Sequence[Window]  # its windows, the newest last, without its last few: see `Drafting`
+    own: Sequence[Window]  # its windows, the newest last, without its last few
     settled: Sequence[Window]  # the last windows of all requests, as they were settled
+    seen: int = 0  # its windows, with those that `own` no longer has
     took_us: Mapping[int, float] = MappingProxyType({})
     """How long steps with as many rows took in this engine, by the drafts of their widest window,
     where such steps came up often. Nothing with several ranks, which must decide alike."""
+    came: Mapping[int, int] = MappingProxyType({})
+    """How many steps with about as many rows there were so far, by the same."""
+    last: int = 0  # the most drafts that rows were offered in the last of these; 0: there was none
 
 
 @runtime_checkable
@@ -47,10 +50,12 @@ class Drafting(Protocol):
 
     @property
     def own(self) -> bool:
-        """Whether the answer depends on `most` and `own` of the view alone.
+        """Whether each row is asked about, and answers depend on `most`, `own` and `seen` alone.
 
         Then windows are the same at every depth, and so is what is drafted and accepted: a row's
-        last windows, which a deeper pipeline has not settled yet, are not shown at any depth.
+        last windows, which a deeper pipeline has not settled yet, are not shown at any depth. Else
+        no row's own windows are shown, and what is said holds for all rows of the step with as many
+        drafts: it is asked once.
         """
         ...
 
@@ -86,7 +91,7 @@ class ByRows(Policy):
     """
 
     tokens: int = Field(
-        default=16,
+        default=48,
         ge=1,
         le=1 << 20,
         description="Tokens of all windows of a step together, about: each row has one draft at "
@@ -109,7 +114,9 @@ class ByAcceptance(Policy):
     """As many drafts as the row's own settled windows say are worth their cost.
 
     The number that gives most tokens for its time, if a draft is kept as often as the row's last
-    drafts were, one after the other.
+    drafts were, one after the other; four of five, before any is known. It is looked at again every
+    few windows only, since each change brings a shape of step that may be new. Where many rows run,
+    a step computes as many drafts for each as for the row with most.
     """
 
     cost: float = Field(
@@ -122,6 +129,9 @@ class ByAcceptance(Policy):
     windows: int = Field(
         default=16, ge=1, le=1024, description="Of so many of its last windows it makes the guess."
     )
+    every: int = Field(
+        default=4, ge=1, le=1024, description="After so many of its windows it makes it again."
+    )
 
     @property
     def own(self) -> bool:
@@ -129,11 +139,14 @@ class ByAcceptance(Policy):
 
     @property
     def past(self) -> int:
-        return self.windows
+        return self.windows + self.every
 
     def drafts(self, row: DraftView) -> int:
-        periods = [1 + self.cost * count for count in range(1, row.most + 1)]
-        return best_length(chances(row.own, row.most), periods)
+        settled = row.own[: len(row.own) - row.seen % self.every][-self.windows :]
+        rates = tokens_per_time(
+            chances(settled, row.most), [1 + self.cost * count for count in range(1, row.most + 1)]
+        )
+        return best_of(rates)
 
 
 GUESSED = 0.1
@@ -150,8 +163,13 @@ class Fastest(Policy):
 
     How many drafts are kept is what the last windows of all requests came to. The period of a step
     is predicted for numbers of rows and of drafts; what steps of this engine took counts in place
-    of it as soon as there is enough of that, and corrects the predictions that are left. Numbers
-    beside the best one are offered until they are measured too, so wrong predictions are found out.
+    of it as soon as there is enough of that, and corrects the predictions that are left.
+
+    All rows are offered alike, since a step computes as many drafts for each as for the row with
+    most. Steps of a shape that is new are slow until they are recorded, so the last number with
+    about as many rows stays until what another promises would repay that within as many steps as
+    there were. Ever more seldom a number that is not measured is tried for a few steps, so wrong
+    predictions are found out.
     """
 
     rows: tuple[Annotated[int, Field(ge=1)], ...] = Field(
@@ -170,7 +188,17 @@ class Fastest(Policy):
         "measured. Default: a tenth more for each draft.",
     )
     windows: int = Field(
-        default=64, ge=1, le=4096, description="Of so many of the last windows it makes the guess."
+        default=1024,
+        ge=1,
+        le=4096,
+        description="Of so many of the last windows it makes the guess.",
+    )
+    change: float = Field(
+        default=64,
+        ge=0,
+        le=1 << 20,
+        description="What it costs to go over to a number of drafts that has not come up yet, in "
+        "steps.",
     )
 
     @model_validator(mode="after")
@@ -196,12 +224,24 @@ class Fastest(Policy):
 
     def drafts(self, row: DraftView) -> int:
         periods = corrected(self._periods(row.rows)[: row.most], row.took_us)
-        best = best_length(chances(row.settled, row.most), periods)
-        if best in row.took_us:
-            for beside in (best - 1, best + 1):
-                if 1 <= beside <= row.most and beside not in row.took_us:
-                    return beside
-        return best
+        if tried := _trial(len(periods), row.came, row.took_us):
+            return tried
+        last = min(row.last, len(periods))
+        if last and sum(row.came.values()) % EVERY:
+            return last
+        rates = tokens_per_time(chances(row.settled, row.most), periods)
+        best = best_of(rates)
+        if not last or rates[best - 1] > (1 + self._repaid(best, last, row.came)) * rates[last - 1]:
+            return best
+        return last
+
+    def _repaid(self, drafts: int, last: int, came: Mapping[int, int]) -> float:
+        """By what share `drafts` must be faster than the `last` number, to be gone over to.
+
+        What has come up less than `change` times is paid for in part: one number as the other.
+        """
+        left = min(self.change, came.get(last, 0)) - min(self.change, came.get(drafts, 0))
+        return max(NOISE, left / max(AHEAD, sum(came.values())))
 
     def _periods(self, rows: int) -> Sequence[float]:
         """Those of so many rows; outside of what is given, those of the nearest number."""
@@ -214,7 +254,39 @@ class Fastest(Policy):
         return [less + share * (more - less) for less, more in pairs]
 
 
-PRIOR = 0.5
+UNTRIED = 2048
+"""Steps with about as many rows before the first trial of another number of drafts. The second
+comes after twice as many, and so on: trials take an ever smaller share of the time."""
+
+TRIAL = 28
+"""Steps of a trial: after so many a shape that is new has been recorded and measured."""
+
+EVERY = 4
+"""Steps after which the numbers are compared again."""
+
+AHEAD = 1024
+"""Steps that are thought to come at least, when a change has to repay what it costs; after that, as
+many as there were."""
+
+NOISE = 0.03
+"""A promise that is higher by this share may be chance."""
+
+
+def _trial(most: int, came: Mapping[int, int], measured: Collection[int]) -> int:
+    """The number of drafts that is to be tried now, `most` at most; 0: none.
+
+    That is the one nearest to what came up most, of those that are not measured.
+    """
+    steps, offered = sum(came.values()), [drafts for drafts in came if 1 <= drafts <= most]
+    doubled = (steps // UNTRIED).bit_length()
+    if not offered or not doubled or steps - (UNTRIED << (doubled - 1)) >= TRIAL:
+        return 0
+    usual = max(offered, key=came.__getitem__)
+    left = [drafts for drafts in range(1, most + 1) if drafts not in (usual, *measured)]
+    return min(left, key=lambda drafts: abs(drafts - usual), default=0)
+
+
+PRIOR = 0.8
 """What is believed of the first draft before any was judged; of a later one, that of the one before
 it. It counts as much as one draft that was judged."""
 
@@ -241,25 +313,38 @@ def chances(windows: Sequence[Window], most: int) -> list[float]:
 def corrected(predicted: Sequence[float], took: Mapping[int, float]) -> list[float]:
     """The times of steps with 1, 2, … drafts: as they were measured, else as predicted.
 
-    Predictions are corrected by what measured times are to theirs. Raises nothing of its own.
+    Predictions are corrected by what measured times are to theirs: one in proportion, several by
+    what more drafts added. A step that computes more tokens takes no less time, and no more for
+    each: part of it is the same for any number. Raises nothing of its own.
     """
     known = {drafts: us for drafts, us in took.items() if 1 <= drafts <= len(predicted)}
     if not known:
         return list(predicted)
-    off = median(us / predicted[drafts - 1] for drafts, us in known.items())
-    return [known.get(drafts, off * us) for drafts, us in enumerate(predicted, start=1)]
+    least, most = min(known), max(known)
+    if least == most:
+        return [known[most] / predicted[most - 1] * us for us in predicted]
+    added, expected = known[most] - known[least], predicted[most - 1] - predicted[least - 1]
+    off = max(0.0, added / expected) if expected > 0 else 1.0
+    found = []
+    for drafts, us in enumerate(predicted, start=1):
+        beside = min(known, key=lambda each: (abs(each - drafts), each))
+        guess = known[beside] + off * (us - predicted[beside - 1])
+        in_proportion = known[beside] * (drafts + 1) / (beside + 1)
+        found.append(sorted((known[beside], guess, in_proportion))[1])
+    return found
 
 
-def best_length(kept: Sequence[float], periods: Sequence[float]) -> int:
-    """The number of drafts that gives most tokens for its time; of equals the least.
+def tokens_per_time(kept: Sequence[float], periods: Sequence[float]) -> list[float]:
+    """How many tokens a row gets in a unit of time, with 1, 2, … drafts.
 
     `kept`: for each place, how often a draft is kept, those before it being kept; `periods`: the
     time of a step with 1, 2, … drafts, in any unit. Raises nothing of its own.
     """
-    best, most, tokens = 1, 0.0, 1.0
-    of_all = accumulate(kept, mul)
-    for drafts, (chance, period) in enumerate(zip(of_all, periods, strict=False), start=1):
-        tokens += chance
-        if tokens / period > most:
-            best, most = drafts, tokens / period
-    return best
+    tokens = accumulate(accumulate(kept, mul), initial=1.0)
+    next(tokens)
+    return [count / period for count, period in zip(tokens, periods, strict=False)]
+
+
+def best_of(rates: Sequence[float]) -> int:
+    """The number of drafts with the highest of `rates`; of equals the least. Raises nothing."""
+    return max(range(len(rates)), key=rates.__getitem__) + 1

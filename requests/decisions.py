@@ -6,11 +6,11 @@ is kept, and another policy may go on from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 from ..policies.chosen import Policies
-from ..policies.drafting import DraftView, Window
+from ..policies.drafting import DraftView
 from ..policies.errors import PolicyError
 from ..policies.preemption import RunningView
 from ..policies.registry import called
@@ -26,7 +26,7 @@ class Decisions:
         self.keeps = policies.resumption.keeps
         self._drafting = policies.drafting
         self.past_windows = policies.drafting.past  # that the drafting policy wants to see
-        self.timed = not policies.drafting.own  # it may go by how long steps took
+        self.by_row = policies.drafting.own  # else it says the same of all, and may go by times
         self.offer = policies.scheduling.tokens  # whose answers `checked` checks
         self._asked = self._short = False  # in this step: for anybody; of memory
 
@@ -104,28 +104,15 @@ class Decisions:
             )
         return uid
 
-    def withheld(
-        self,
-        most: int,
-        rows: int,
-        own: Sequence[Window],
-        settled: Sequence[Window],
-        took_us: Mapping[int, float],
-    ) -> int:
-        """How many of the `most` drafts a row is not offered for its next window.
-
-        `rows`: requests that run; `own` and `settled`: windows of the request, and of all;
-        `took_us`: of steps with so many rows, by drafts.
-        """
-        past = self.past_windows
-        view = DraftView(most, rows, own[-past:] if past else (), settled, took_us)
-        drafts = self._drafting.drafts(view)
-        if not 1 <= drafts <= most:
+    def withheld(self, row: DraftView) -> int:
+        """How many of its most drafts a row is not offered for its next window."""
+        drafts = self._drafting.drafts(row)
+        if not 1 <= drafts <= row.most:
             raise PolicyError(
                 f"{called('drafting', self._drafting)}: it offers a row {drafts!r} drafts; a row "
-                f"that speculates is offered from 1 to {most}"
+                f"that speculates is offered from 1 to {row.most}"
             )
-        return most - drafts
+        return row.most - drafts
 
     def _broken(self, rule: str) -> NoReturn:
         raise PolicyError(f"{called('scheduling', self._scheduling)}: {rule}")

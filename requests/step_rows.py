@@ -9,6 +9,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from ..policies.drafting import DraftView
 from .batch import ScheduledRow
 from .census import running_view, window_view
 from .request import Request
@@ -36,6 +37,7 @@ class StepRows:
         self._requests, self._limits = table.requests, table.limits
         self._blocks, self._decisions = table.blocks, table.decisions
         self._rows: list[ScheduledRow] = []
+        self._withheld_from_all: dict[int, int] = {}  # by the most drafts that a row may have
 
     def chosen(self) -> list[ScheduledRow]:
         """Choose the rows, and grant them memory. Raises `PolicyError`."""
@@ -243,14 +245,18 @@ class StepRows:
 
     def _withheld(self, request: Request, *, decodes: bool) -> int:
         """How many drafts fewer than the most it is offered for the window after this row."""
-        number = len(request.windows) + request.in_flight.windows + decodes
-        return self._decisions.withheld(
-            request.window - 1,
-            len(self._table.phases.running),
-            request.windows[: max(0, number - UNSEEN)],
-            self._table.windows,
-            self._table.step_times.of(len(self._table.phases.running)),
-        )
+        most, running = request.window - 1, len(self._table.phases.running)
+        if self._decisions.by_row:
+            number = len(request.windows) + request.in_flight.windows + decodes
+            seen = max(0, min(len(request.windows), number - UNSEEN))
+            own = request.windows[max(0, seen - self._decisions.past_windows) : seen]
+            return self._decisions.withheld(DraftView(most, running, own, (), seen))
+        if most not in self._withheld_from_all:
+            times, settled = self._table.step_times, self._table.windows
+            of_steps = times.of(running), times.came(running), times.offered(running)
+            view = DraftView(most, running, (), settled, 0, *of_steps)
+            self._withheld_from_all[most] = self._decisions.withheld(view)
+        return self._withheld_from_all[most]
 
     def _reserve_window(self, request: Request, promised: int | None, chosen: set[int]) -> bool:
         """Blocks for one more window, preempting worse requests if need be.

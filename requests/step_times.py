@@ -1,4 +1,4 @@
-"""How long steps take in this engine, by the number of rows that decode and of their drafts.
+"""Which steps came up in this engine, and how long they take, by their rows and their drafts.
 
 A policy that weighs drafts against time begins with what a plan predicts, and goes on with these.
 """
@@ -16,6 +16,9 @@ STEADY = 4
 """Steps of one kind in a row, from which on the time between two schedules is the time of a step
 of that kind: what was scheduled before is no longer in flight."""
 
+FIRST = 16
+"""Steps of one kind whose times do not count: new shapes run slowly until they are recorded."""
+
 KEPT = 32
 """Times of one kind that its median is of, the last ones."""
 
@@ -24,20 +27,31 @@ RENEWED = 8
 
 
 class StepTimes:
-    """Fed by the thread that schedules, and read by it. `clock` tells seconds."""
+    """Fed by the thread that schedules, and read by it. `clock` tells seconds; without one steps
+    are counted, and no times are known.
+    """
 
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] | None = perf_counter) -> None:
         self._clock = clock
         self._kind: tuple[int, int] | None = None
         self._alike = 0  # steps of that kind in a row
         self._last = 0.0
+        self._number: dict[tuple[int, int], int] = {}  # of times of a kind, the first included
         self._times: dict[tuple[int, int], deque[float]] = {}
-        self._new: dict[tuple[int, int], int] = {}
         self._medians: dict[int, dict[int, float]] = {}
+        self._came: dict[int, dict[int, int]] = {}
+        self._offered: dict[int, int] = {}
 
     def scheduled(self, rows: Sequence[ScheduledRow]) -> None:
         """A step of these rows has been scheduled."""
-        now, kind = self._clock(), _kind(rows)
+        kind = _kind(rows)
+        if kind is not None:
+            came = self._came.setdefault(_about(kind[0]), {})
+            came[kind[1]] = came.get(kind[1], 0) + 1
+            self._offered[_about(kind[0])] = max(row.drafts for row in rows)
+        if self._clock is None:
+            return
+        now = self._clock()
         self._alike = self._alike + 1 if kind is not None and kind == self._kind else 1
         if kind is not None and self._alike > STEADY:
             self._note(kind, (now - self._last) * 1e6)
@@ -50,13 +64,27 @@ class StepTimes:
         """
         return self._medians.get(rows, {})
 
+    def came(self, rows: int) -> Mapping[int, int]:
+        """How many steps of about as many rows there were, by the drafts of their widest window."""
+        return self._came.get(_about(rows), {})
+
+    def offered(self, rows: int) -> int:
+        """The most drafts that a row was offered in the last of these; 0 where there was none."""
+        return self._offered.get(_about(rows), 0)
+
     def _note(self, kind: tuple[int, int], took_us: float) -> None:
+        number = self._number[kind] = self._number.get(kind, 0) + 1
+        if number <= FIRST:
+            return
         self._times.setdefault(kind, deque(maxlen=KEPT)).append(took_us)
-        self._new[kind] = self._new.get(kind, 0) + 1
-        if self._new[kind] == RENEWED:
-            self._new[kind] = 0
+        if (number - FIRST) % RENEWED == 0:
             rows, drafts = kind
             self._medians.setdefault(rows, {})[drafts] = median(self._times[kind])
+
+
+def _about(rows: int) -> int:
+    """Numbers of rows between two powers of two count as about the same."""
+    return (rows - 1).bit_length()
 
 
 def _kind(rows: Sequence[ScheduledRow]) -> tuple[int, int] | None:

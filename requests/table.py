@@ -85,7 +85,8 @@ class RequestTable:
         self.pacer = Pacer(policies.admission)
         self.decisions = Decisions(policies)
         self.windows: deque[Window] = deque(maxlen=self.decisions.past_windows)
-        self.step_times = StepTimes()  # stays empty where times have no say
+        # Ranks must decide alike: they count, and measure nothing.
+        self.step_times = StepTimes(perf_counter if witness is None else None)
         self._uncommitted: deque[int] = deque()  # query tokens of each step in flight
         self.inbox = Inbox(limits.max_queue) if inbox is None else inbox
         self.witness = witness
@@ -259,7 +260,7 @@ class RequestTable:
             request.in_flight.steps for request in self.requests.values()
         ) and not self.blocks.swap.any_awaited(self._past + step):
             self.decisions.nobody_runs()
-        if self.decisions.timed and self.witness is None:  # ranks must decide alike
+        if not self.decisions.by_row:
             self.step_times.scheduled(rows)
         self._uncommitted.append(sum(row.queries for row in rows))
         self._batches.append((step, tuple([row.request.uid for row in rows])))

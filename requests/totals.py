@@ -58,6 +58,16 @@ class Totals:
             for position in range(accepted):
                 self.accepted_at[position] += 1
 
+    def acceptance_length(self, before: Totals | None = None) -> float | None:
+        """Tokens that a window of drafts comes to, the one that the model adds included: the mean,
+        since the counts of `before`; None where there was no window.
+
+        The same of chains and of trees, of which most drafts are alternatives to what is kept.
+        """
+        windows = self.windows - (0 if before is None else before.windows)
+        accepted = self.accepted - (0 if before is None else before.accepted)
+        return 1 + accepted / windows if windows > 0 else None
+
     def copy(self) -> Totals:
         """The counts of now."""
         return replace(

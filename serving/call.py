@@ -15,6 +15,7 @@ from ..configs.errors import ConfigError
 from ..requests.complaints import shown
 from ..requests.increment import Increment
 from ..requests.request import Request, RequestError, RequestOutput, SamplingParams
+from ..requests.totals import Totals
 from ..structured.grammar import GrammarError
 from .progress import progress_bar, watched
 from .prompts import Prompt, id_and_text
@@ -65,8 +66,11 @@ class Listeners:
                 raise TypeError(f"{each.name} must be a function, not {shown(listener)}")
 
     @contextmanager
-    def shown(self, progress: bool | None, total: int) -> Iterator[Listeners]:
-        """These, and in the block a progress bar; None: if somebody looks and nobody listens."""
+    def shown(self, progress: bool | None, total: int, totals: Totals) -> Iterator[Listeners]:
+        """These, and in the block a progress bar; None: if somebody looks and nobody listens.
+
+        `totals`: those that the call adds to.
+        """
         if not isinstance(progress, bool | None):
             raise TypeError(f"progress must be true, false or None, not {shown(progress)}")
         listened = self.on_text is not None or self.on_progress is not None
@@ -75,7 +79,7 @@ class Listeners:
         if not progress:
             yield self
             return
-        with progress_bar(total) as show:
+        with progress_bar(total, totals) as show:
             yield replace(self, on_progress=partial(_both, show, self.on_progress))
 
 

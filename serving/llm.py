@@ -144,7 +144,8 @@ class LLM:
         """
         listeners = Listeners(on_text, on_progress, on_output)
         call = self._call(prompts, params)
-        with self._under_way(call), listeners.shown(progress, len(call.prompts)) as listening:
+        shown = listeners.shown(progress, len(call.prompts), self.service.totals)
+        with self._under_way(call), shown as listening:
             return call.outputs(listening)
 
     def chat(
@@ -199,7 +200,8 @@ class LLM:
         """
         listeners = Listeners(on_text, on_progress, on_output)
         call = self._call(prompts, params)
-        with self._under_way(call), listeners.shown(progress, len(call.prompts)) as listening:
+        shown = listeners.shown(progress, len(call.prompts), self.service.totals)
+        with self._under_way(call), shown as listening:
             call.take_in()
             trace = Trace(RequestLog(call.requests))
             with self.service.traced(trace):

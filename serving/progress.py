@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..requests.totals import Totals
 
 
 def watched() -> bool:
@@ -13,8 +17,11 @@ def watched() -> bool:
 
 
 @contextmanager
-def progress_bar(total: int) -> Iterator[Callable[[int, int], None]]:
-    """Shows how many of `total` prompts have ended: call what this yields with (ended, tokens)."""
+def progress_bar(total: int, totals: Totals) -> Iterator[Callable[[int, int], None]]:
+    """Shows how many of `total` prompts have ended: call what this yields with (ended, tokens).
+
+    Where there are drafts it shows how many tokens they come to, by what is added to `totals`.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -22,13 +29,15 @@ def progress_bar(total: int) -> Iterator[Callable[[int, int], None]]:
         TextColumn("generating"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[tokens]} tokens"),
+        TextColumn("{task.fields[said]}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=watched()) as bar:
-        task = bar.add_task("", total=total, tokens=0)
+        task, before = bar.add_task("", total=total, said="0 tokens"), totals.copy()
 
         def show(ended: int, tokens: int) -> None:
-            bar.update(task, completed=ended, tokens=tokens)
+            length = totals.acceptance_length(before)
+            drafts = "" if length is None else f", {length:.2f} per window of drafts"
+            bar.update(task, completed=ended, said=f"{tokens} tokens{drafts}")
 
         yield show

@@ -18,6 +18,7 @@ def summary(engine: Engine, config: PipelineConfig) -> dict[str, Any]:
         "steps": totals.steps,
         "drafted": totals.drafted,
         "accepted": totals.accepted,
+        "acceptance_length": totals.acceptance_length(),
         "preemptions": totals.preemptions,
         "swapped_out": totals.swapped_out,
         "swapped_in": totals.swapped_in,

@@ -18,6 +18,7 @@ SUMMARY = {
     "waits": 2,
     "drafted": 0,
     "accepted": 0,
+    "acceptance_length": None,
     "notes": ["a segment: 1 of 9 steps not replayed"],
     "equal_to_synchronous": None,
 }
@@ -35,6 +36,15 @@ def test_every_completion_is_shown_and_every_warning(capsys: pytest.CaptureFixtu
     for text in ("one", "two", "three", "tale/0", "tale/1", *said):
         assert text in shown
     assert "SYNTHETIC" not in shown
+
+
+def test_a_run_with_drafts_says_what_a_window_comes_to(capsys: pytest.CaptureFixture[str]) -> None:
+    print_text([], SUMMARY, sys.stdout)
+    assert "window" not in capsys.readouterr().out
+    of_trees = {**SUMMARY, "drafted": 200, "accepted": 30, "acceptance_length": 2.5}
+    print_text([], of_trees, sys.stdout)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2.50 tokens per window of drafts, 15% of drafts accepted" in said
 
 
 def test_synthetic_acceptance_is_labelled(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,6 +77,7 @@ class PretendedLLM:
             "steps": 1,
             "drafted": 2,
             "accepted": 1,
+            "acceptance_length": 1.5,
             "seconds": 0.5,
             "tokens_per_second": self.tokens * 2.0,
             "executor": self.pipeline.executor,
@@ -129,9 +130,9 @@ def test_json_is_an_object_per_request_and_a_summary() -> None:
         *("id", "prompt", "text", "token_ids", "finish_reason", "drafted", "accepted"),
     ]
     assert [each["text"] for each in found] == ["a b", "c"]
-    assert list(last["summary"])[:11] == [
-        *("tokens", "steps", "drafted", "accepted", "seconds", "tokens_per_second"),
-        *("executor", "depth", "waits", "slots", "notes"),
+    assert list(last["summary"])[:12] == [
+        *("tokens", "steps", "drafted", "accepted", "acceptance_length"),
+        *("seconds", "tokens_per_second", "executor", "depth", "waits", "slots", "notes"),
     ]
     assert last["summary"]["equal_to_synchronous"] is None
     *as_they_end, last = objects(stepweave(*asked))

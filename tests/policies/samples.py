@@ -10,7 +10,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "acceptance.synthetic": {"rates": (0.5, 0.25)},
     "resumption.cheaper": {"block_us": 20, "token_us": 3},
     "drafting.by_rows": {"tokens": 9},
-    "drafting.by_acceptance": {"cost": 0.3, "windows": 4},
+    "drafting.by_acceptance": {"cost": 0.3, "windows": 4, "every": 1},
     "drafting.fastest": {
         "rows": (1, 4),
         "periods_us": ((1.0, 1.1, 1.2, 1.3), (1.0, 1.5, 2.0, 2.5)),

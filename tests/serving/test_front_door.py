@@ -13,6 +13,7 @@ from stepweave import LLM, Pipeline, SamplingParams, TextPiece, load_config
 from stepweave.cli.main import app
 from stepweave.configs.errors import ConfigError
 from stepweave.requests.request import RequestError, RequestOutput
+from stepweave.requests.totals import Totals
 from stepweave.serving import progress
 from stepweave.serving.engine import EngineError
 from stepweave.testing.models import save_tiny
@@ -332,12 +333,17 @@ def test_a_stream_raises_what_its_call_raises_and_checks_its_arguments_at_once(l
 def test_a_bar_is_shown_on_terminals_to_those_who_do_not_listen_themselves(
     llm: LLM, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    said = ""
+
     def shows(**more: Any) -> bool:
+        nonlocal said
         llm.generate(STORY, {"max_tokens": 2}, **more)
-        return "generating" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        return "generating" in said
 
     assert not shows()
     assert shows(progress=True)
+    assert "2 tokens" in said
     seen: list[tuple[int, int]] = []
     assert shows(progress=True, on_progress=lambda *counts: seen.append(counts))
     assert seen[-1] == (1, 2)
@@ -346,3 +352,14 @@ def test_a_bar_is_shown_on_terminals_to_those_who_do_not_listen_themselves(
     assert not shows(progress=False)
     assert not shows(on_text=lambda *_: None)
     assert not progress.watched()
+
+
+def test_the_bar_says_what_the_windows_of_this_call_come_to(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    totals = Totals()
+    totals.settle(1, drafted=2, accepted=0)  # of a call before
+    with progress.progress_bar(1, totals) as show:
+        totals.settle(3, drafted=9, accepted=2)
+        show(1, 3)
+    assert "3 tokens, 3.00 per window of drafts" in " ".join(capsys.readouterr().err.split())

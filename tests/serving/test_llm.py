@@ -294,6 +294,8 @@ def test_the_summary_counts_settled_work_and_names_the_plan(model: Path) -> None
     # The drafter is the target: only drafts behind a request's last token are not accepted.
     assert summary["drafted"] - 2 * 3 <= summary["accepted"] <= summary["drafted"]
     assert summary["accepted"] > 0
+    windows = engine.engine.totals.windows
+    assert summary["acceptance_length"] == 1 + summary["accepted"] / windows
     assert summary["depth"] == 2
     assert summary["executor"] == "threads"
     assert summary["waits"] == len(engine.plan.waits)

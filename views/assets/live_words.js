@@ -40,8 +40,9 @@ const fact = (name, value, note = "") => {
 const facts = () => {
   const { totals, figures } = now, per = rate((it) => it.totals.tokens);
   const drafted = rate((it) => it.totals.drafted);
-  const shares = [[totals.accepted, totals.drafted]];
-  if (drafted > 0) shares.unshift([rate((it) => it.totals.accepted), drafted]);
+  const kept = rate((it) => it.totals.accepted), windows = rate((it) => it.totals.windows);
+  const recent = drafted > 0 ? { drafted, accepted: kept, windows } : totals;
+  const length = (of) => (1 + of.accepted / of.windows).toFixed(2);
   const found = [
     fact("tokens per second", per === null ? "–" : whole.format(per),
       `${whole.format(totals.tokens)} so far`),
@@ -50,9 +51,12 @@ const facts = () => {
     fact("KV blocks", percent(now.blocks_in_all ? now.blocks / now.blocks_in_all : null),
       `${whole.format(now.blocks)} of ${whole.format(now.blocks_in_all)}`),
   ];
-  if (totals.drafted)
-    found.push(fact("drafts accepted", percent(shares[0][0] / shares[0][1]),
+  if (totals.drafted) {
+    found.push(fact("tokens per window", length(recent),
+      `${length(totals)} so far`));
+    found.push(fact("drafts accepted", percent(recent.accepted / recent.drafted),
       `${percent(totals.accepted / totals.drafted)} so far`));
+  }
   if (figures) {
     found.push(fact("time per step", micro(figures.period_us),
       `${micro(figures.predicted_us)} predicted`));

@@ -29,7 +29,8 @@ from .embedded import as_line, held_out
 from .paired import at_least_one, save
 
 BLOCK = 16
-LIMIT = 96
+STORY, LIMIT = 96, 160
+"""Tokens: of a story, of any text."""
 SEED = 5
 
 
@@ -59,12 +60,13 @@ def difference(exact: Tensor, found: Tensor, tokens: Sequence[int]) -> dict[str,
     }
 
 
-def written(prompts: int, kept: str) -> tuple[list[list[int]], list[list[int]], int]:
-    """Prompts and greedy outputs as tokens, and how many of the extractions are right."""
+def written(prompts: int, kept: str, limit: int) -> tuple[list[list[int]], list[list[int]], int]:
+    """Prompts and greedy outputs of up to `limit` tokens, and how many extractions are right."""
     asked = held_out(prompts)
     told = islice(examples(SEED, {story: 1}, held_out=True), prompts)
     lines = [as_line(each) for each in asked]
-    lines += [{"prompt": each.prompt, "max_tokens": LIMIT} for each in told]
+    lines += [{"prompt": each.prompt, "max_tokens": STORY} for each in told]
+    lines = [{**line, "max_tokens": min(line["max_tokens"], limit)} for line in lines]
     with LLM(pipeline="quickstart", overrides={"model.kv_cache_dtype": kept}) as llm:
         outputs = llm.generate(lines)
         read = llm.service.intake.prompts
@@ -73,10 +75,10 @@ def written(prompts: int, kept: str) -> tuple[list[list[int]], list[list[int]], 
     return encoded, [list(each.token_ids) for each in outputs], right
 
 
-def measured(prompts: int) -> dict[str, Any]:
+def measured(prompts: int, limit: int) -> dict[str, Any]:
     """For each format in 8 bits, what differs from the cache in the model's own precision."""
     model = CausalLM.load("embedded")
-    asked, texts, right = written(prompts, "auto")
+    asked, texts, right = written(prompts, "auto", limit)
     found: dict[str, Any] = {"texts": len(texts), "auto": {"extractions_exact": right}}
     for kept in get_args(CacheDType)[1:]:
         each: dict[str, list[Tensor]] = {}
@@ -86,7 +88,7 @@ def measured(prompts: int) -> dict[str, Any]:
             for name, values in difference(*pair, ids).items():
                 each.setdefault(name, []).append(values[len(prompt) - 1 :])
         whole = {name: torch.cat(values) for name, values in each.items()}
-        _, others, exactly = written(prompts, kept)
+        _, others, exactly = written(prompts, kept, limit)
         found[kept] = {
             "tokens": len(whole["kl"]),
             "mean_kl": whole["kl"].mean().item(),
@@ -104,9 +106,10 @@ def measured(prompts: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--prompts", type=at_least_one, default=48, help="of each kind")
+    parser.add_argument("--limit", type=at_least_one, default=LIMIT, help="tokens of a text")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    result = measured(given.prompts)
+    result = measured(given.prompts, given.limit)
     print(json.dumps(result, indent=2))
     save("kv_cache_error", result, given.json)
 

@@ -31,7 +31,7 @@ from .memory import in_units
 from .merging import merge as merged
 from .paged_cache import PagedCache
 from .pretrained import load_model
-from .recurrent import Mixers, RowStates, StatePass
+from .recurrent import Mixers, RowStates, StatePass, bytes_per_version
 from .rope import RowSpeeds, keep_dynamic, switch_length, undo_rope
 from .sampling_defaults import sampling_defaults
 from .source import EMBEDDED
@@ -152,7 +152,7 @@ class CausalLM:
             ids = trial.token_ids(self)[None]
             given: dict[str, Any] = {"attention_mask": None, "paged": attention.LayerProbe()}
             self.mixers.learn(lambda: self.call(ids, **given))
-            each = in_units(self.mixers.bytes_per_version)
+            each = in_units(self.state_bytes(1, 1))
             self.notes += (f"layers with states keep {each} for each row and draft",)
 
     def _compare(self, expected: trial.Own) -> None:
@@ -364,6 +364,10 @@ class CausalLM:
         if not self.mixers:
             return None
         return RowStates(self.mixers.shapes, slots, versions, self.device)
+
+    def state_bytes(self, slots: int, versions: int) -> int:
+        """Memory of what `new_states` makes of so many, in bytes."""
+        return slots * versions * bytes_per_version(self.mixers.shapes)
 
     @property
     def keeps_states(self) -> bool:

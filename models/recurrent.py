@@ -63,9 +63,8 @@ class RowStates:
     def __init__(self, shapes: Shapes, slots: int, versions: int, device: torch.device) -> None:
         """Raises `NoMemory`."""
         self.versions = versions
-        every = [shape for kinds in shapes.values() for shape in kinds.values()]
-        nbytes = slots * versions * sum(shape.nbytes for shape in every)
         what = f"states of {slots} rows, {versions} versions each,"
+        nbytes = slots * versions * bytes_per_version(shapes)
         with room_for(what, nbytes, device, "lower scheduler.max_rows"):
             self.kept = {
                 layer: {
@@ -75,6 +74,11 @@ class RowStates:
                 for layer, kinds in shapes.items()
             }
             self.base = torch.zeros(slots, dtype=torch.int64, device=device)
+
+
+def bytes_per_version(shapes: Shapes) -> int:
+    """Memory of all states of one row, after one of its tokens."""
+    return sum(each.nbytes for kinds in shapes.values() for each in kinds.values())
 
 
 @dataclass(frozen=True)
@@ -126,11 +130,6 @@ class Mixers:
     def layers(self) -> frozenset[int]:
         """Those that have such a part; a layer may call attention too."""
         return frozenset(int(getattr(module, "layer_idx")) for module in self._found)  # noqa: B009
-
-    @property
-    def bytes_per_version(self) -> int:
-        """Memory of all states of one row."""
-        return sum(each.nbytes for kinds in self.shapes.values() for each in kinds.values())
 
     def learn(self, call: Callable[[], object]) -> None:
         """Find the shapes of all states by a `call` of the model.

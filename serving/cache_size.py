@@ -1,7 +1,8 @@
 """How many blocks a KV cache has where that is left to the memory that is free.
 
 What a step needs beside the cache cannot be asked before it has run, so it is counted generously:
-products of the widest step, and scores of every line over the vocabulary, which sampling copies. A
+products of the widest step, and scores of every line over the vocabulary, which sampling copies.
+States of layers that keep them are counted as they will be allocated. A
 tenth of the free memory is for graphs, and for what an allocator loses between its pieces.
 """
 
@@ -24,6 +25,7 @@ from ..models.mtp_checkpoint import of_module
 from ..models.paged_cache import LayerShape, bytes_per_block
 from ..models.source import EMBEDDED, EMBEDDED_HEADS, folder_of
 from ..nodes.mtp import MtpOptions
+from ..nodes.sizes import Sizes
 
 SHARE = 0.9
 """Of the memory that is free once the target is loaded."""
@@ -50,7 +52,9 @@ def blocks_of(config: PipelineConfig, model: CausalLM) -> int:
     drafter, layers = _drafter(config, model)
     every = [*model.layer_shapes, *layers]
     each = bytes_per_block(every, scheduler.block_size, model.dtype, config.model.kv_cache_dtype)
-    room = int(SHARE * free) - _step_bytes(config, model) - drafter
+    sizes = _sizes(config)
+    beside = drafter + model.state_bytes(sizes.request_slots, sizes.window)
+    room = int(SHARE * free) - _step_bytes(config, model) - beside
     if room < 2 * each:  # one is the scratch block
         raise NoMemory(
             f"of {in_units(free)} that are free on {model.device} nothing is left for a KV cache; "
@@ -61,10 +65,15 @@ def blocks_of(config: PipelineConfig, model: CausalLM) -> int:
     return min(room // each - 1, 2 * scheduler.max_rows * row)
 
 
+def _sizes(config: PipelineConfig) -> Sizes:
+    drafts = config.drafter.tokens if config.drafter else 0
+    return Sizes(max_rows=config.scheduler.max_rows, draft_tokens=drafts)
+
+
 def _step_bytes(config: PipelineConfig, model: CausalLM) -> int:
     """Of the widest step: hidden states and products of each token, scores of each line."""
-    drafter = config.drafter
-    lines = config.scheduler.max_rows * (1 + (drafter.tokens if drafter else 0))
+    sizes = _sizes(config)
+    lines = sizes.max_rows * sizes.window
     wide = getattr(model.config, "intermediate_size", None)
     wide = wide if isinstance(wide, int) else 4 * model.hidden_size
     tokens = config.scheduler.token_budget * (2 * wide + 8 * model.hidden_size)

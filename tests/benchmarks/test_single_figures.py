@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks import acceptance, cuts, interpreter, resumption, staging, start
+from benchmarks import acceptance, cuts, interpreter, kv_cache_error, resumption, staging, start
 from benchmarks.acceptance import Kept
 from benchmarks.paired import Spread, at_least_one
 from benchmarks.paired import cuts as parts_of
@@ -26,8 +26,9 @@ from benchmarks.ttft import Latencies
         (start, ["--rounds", "1", "--only", "check"]),
         (staging, ["--rounds", "1", "--rows", "1", "3", "--context", "64", "--tokens", "48"]),
         (resumption, ["--rounds", "1"]),
+        (kv_cache_error, ["--prompts", "1", "--limit", "4"]),
     ],
-    ids=["acceptance", "interpreter", "cuts", "start", "staging", "resumption"],
+    ids=["acceptance", "interpreter", "cuts", "start", "staging", "resumption", "kv_cache_error"],
 )
 def test_a_benchmark_runs_with_one_of_each(
     benchmark: ModuleType,

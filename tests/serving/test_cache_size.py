@@ -22,6 +22,7 @@ from stepweave.serving import cache_size
 from stepweave.serving.cache_size import SHARE, USUAL, blocks_of
 from stepweave.serving.loading import load_engine
 from tests.device.emulated import BACKEND, is_installed
+from tests.models.families import built, tiny_config
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +93,28 @@ def test_8_bits_let_as_many_more_blocks_fit(target: CausalLM) -> None:
     plain = blocks_of(on_the_device(), target)
     narrow = blocks_of(on_the_device(**{"model.kv_cache_dtype": "int8"}), target)
     assert narrow / plain == pytest.approx(4 * 32 / (32 + 4), rel=0.01), "heads of 32 numbers"
+
+
+def test_states_that_layers_keep_of_each_row_and_draft_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = tiny_config("lfm2")
+    assert config is not None
+    hybrid = CausalLM.wrap(built(config, torch.float32), invariant=False)
+    pipeline = on_the_device("async_ngram", **{"scheduler.max_rows": "5"})
+    made = hybrid.new_states(5 + 1, 1 + 4)
+    assert made is not None
+    kept = sum(each.nbytes for kinds in made.kept.values() for each in kinds.values())
+    assert hybrid.state_bytes(5 + 1, 1 + 4) == kept > 0
+    monkeypatch.setattr(cache_size, "backend_of", lambda device: BACKEND)
+    each = bytes_per_block(hybrid.layer_shapes, 16, torch.float32)
+    blocks = 7
+    BACKEND.free = 1 + int(
+        (cache_size._step_bytes(pipeline, hybrid) + kept + (blocks + 1) * each) / SHARE
+    )
+    assert blocks_of(pipeline, hybrid) == blocks
+    BACKEND.free -= int(each / SHARE)
+    assert blocks_of(pipeline, hybrid) == blocks - 1
 
 
 def test_it_is_no_larger_than_rows_and_kept_prefixes_can_fill(target: CausalLM) -> None:

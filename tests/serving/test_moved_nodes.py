@@ -25,6 +25,7 @@ ONCE = {
     "async": "d2h_copy",
     "async_eagle": "draft",
     "async_eagle3_grammar": "bitmask",
+    "async_fork": "fork",
     "async_grammar": "commit",
     "async_jump_forward": "jump_forward",
     "async_medusa": "forward",

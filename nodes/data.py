@@ -353,6 +353,16 @@ class HostSampled:
 
 
 @dataclass(frozen=True, slots=True)
+class HostTokens:
+    """`host_tokens`: the tokens of `Sampled` on the host, pinned."""
+
+    fixed: ClassVar[bool] = True  # as above
+
+    tokens: Tensor  # [S, k + 1], packed, W to a row
+    counts: Tensor  # [S]
+
+
+@dataclass(frozen=True, slots=True)
 class HostDrafts:
     """`host_drafts`: `DraftTable` on the host, pinned."""
 

@@ -19,6 +19,7 @@ from .drafting_model import cache_of, fitting
 from .options import DrafterOptions, ModelName
 from .values import (
     ACCEPTANCE,
+    DRAFT_MASK,
     INPUTS,
     KEPT,
     LIMITS,
@@ -29,6 +30,7 @@ from .values import (
 )
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
     from ..models.causal_lm import CausalLM
@@ -104,12 +106,16 @@ def propose(
     sampled: Sampled | None = read(SAMPLED),
     draft_kv: PagedCache = update(DRAFT_KV),
     kept: Kept | None = optional(KEPT),
+    allowed: Tensor | None = optional(DRAFT_MASK),
     model: CausalLM | TranslatedLM = given(FITTING_MODEL),
     rule: Acceptance = given(ACCEPTANCE),
     vocab_size: int = given(VOCAB_SIZE),
     limits: Limits = given(LIMITS),
 ) -> Proposal | None:
-    """Drafts that continue the sampled tokens, by the model's own continuation."""
+    """Drafts that continue the sampled tokens, by the model's own continuation.
+
+    The first of them is one of `allowed[S, V / 32]`.
+    """
     from .ops import draft_model
 
     if inputs is None:
@@ -118,7 +124,7 @@ def propose(
     if inputs.sample is None or sampled is None:
         return None
     return draft_model.propose(
-        model, inputs, sampled, draft_kv, kept, rule, vocab_size, limits.context_length
+        model, inputs, sampled, draft_kv, kept, allowed, rule, vocab_size, limits.context_length
     )
 
 

@@ -23,6 +23,7 @@ from .options import ModelName
 from .tree import DRAFT_TREE, GrownTree, ListedTree, TreeOptions
 from .values import (
     ACCEPTANCE,
+    DRAFT_MASK,
     HIDDEN,
     INPUTS,
     KEPT,
@@ -81,13 +82,17 @@ def proposing(head: Resource[EagleHead], head_kv: State[PagedCache]) -> Propose:
         hidden: Tensor | None = read(HIDDEN),
         draft_kv: PagedCache = update(head_kv),
         kept: Kept | None = optional(KEPT),
+        allowed: Tensor | None = optional(DRAFT_MASK),
         head: EagleHead = given(head),
         rule: Acceptance = given(ACCEPTANCE),
         vocab_size: int = given(VOCAB_SIZE),
         limits: Limits = given(LIMITS),
         tree: ListedTree | GrownTree | None = given(DRAFT_TREE),
     ) -> Proposal | None:
-        """Drafts that continue the sampled tokens. `hidden[T, F]` as the head wants them."""
+        """Drafts that continue the sampled tokens. `hidden[T, F]` as the head wants them.
+
+        The first of them are of `allowed[S, V / 32]`.
+        """
         from .ops import draft_eagle
 
         if inputs is None or hidden is None:
@@ -99,6 +104,7 @@ def proposing(head: Resource[EagleHead], head_kv: State[PagedCache]) -> Propose:
             hidden,
             draft_kv,
             kept,
+            allowed,
             rule,
             vocab_size,
             limits.context_length,

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from ..graph.parameters import Resource, given, read, settings
+from ..graph.parameters import Resource, given, optional, read, settings
 from ..policies.acceptance import Acceptance
 from .drafter import Drafter
 from .eagle import HeadOptions
 from .options import ModelName
 from .tree import DRAFT_TREE, GrownTree, ListedTree, Nodes
-from .values import ACCEPTANCE, HIDDEN, INPUTS, LOADING, SAMPLED, TARGET, VOCAB_SIZE
+from .values import ACCEPTANCE, DRAFT_MASK, HIDDEN, INPUTS, LOADING, SAMPLED, TARGET, VOCAB_SIZE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,15 +57,17 @@ def propose(
     inputs: Inputs | None = read(INPUTS),
     sampled: Sampled | None = read(SAMPLED),
     hidden: Tensor | None = read(HIDDEN),
+    allowed: Tensor | None = optional(DRAFT_MASK),
     heads: MedusaHeads = given(MEDUSA),
     rule: Acceptance = given(ACCEPTANCE),
     vocab_size: int = given(VOCAB_SIZE),
     tree: ListedTree | GrownTree | None = given(DRAFT_TREE),
 ) -> Proposal | None:
     """A draft from each head, for the places after the token that was just sampled, by the
-    states `hidden[T, F]`.
+    states `hidden[T, F]`. The first of them are of `allowed[S, V / 32]`.
     """
     from .ops import grow, proposal
+    from .ops.draft_masks import permitted
 
     sample = None if inputs is None else inputs.sample
     if sample is None or sampled is None or hidden is None or sample.draft_width == 0:
@@ -76,11 +78,14 @@ def propose(
     # The window position whose logits gave the newest token.
     states = hidden.index_select(0, sample.logit_index.gather(1, last)[:, 0])
     at = sample.window_start + newest[:, 0]
-    if not isinstance(tree, ListedTree):
-        guesses = heads.guesses(states, sample.draft_width)
-        return proposal.at_once(rule, vocab_size, sample, guesses, at)
-    guesses = heads.guesses(states, tree.shape.first(sample.draft_width).depth)
-    return grow.at_once(rule, vocab_size, sample, guesses, at, tree)
+    deep = sample.draft_width
+    if isinstance(tree, ListedTree):
+        deep = tree.shape.first(deep).depth
+    first, *others = heads.guesses(states, deep)
+    guesses = [permitted(first, allowed, vocab_size), *others]
+    if isinstance(tree, ListedTree):
+        return grow.at_once(rule, vocab_size, sample, guesses, at, tree)
+    return proposal.at_once(rule, vocab_size, sample, guesses, at)
 
 
 KIND = Drafter(

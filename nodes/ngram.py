@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
-from ..graph.parameters import read, settings, state
+from ..graph.parameters import optional, read, settings, state
 from .drafter import Drafter
 from .options import DrafterOptions
-from .values import HISTORY, INPUTS, SAMPLED
+from .values import DRAFT_MASK, HISTORY, INPUTS, SAMPLED
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from .data import Inputs, Proposal, Sampled
     from .ops.history import History
 
@@ -44,9 +46,13 @@ def propose(
     inputs: Inputs | None = read(INPUTS),
     sampled: Sampled | None = read(SAMPLED),
     history: History = state(HISTORY),
+    allowed: Tensor | None = optional(DRAFT_MASK),
     chosen: NgramOptions = settings(NgramOptions),
 ) -> Proposal | None:
-    """Drafts that follow the row's last `longest` … `shortest` tokens earlier in its text."""
+    """Drafts that follow the row's last `longest` … `shortest` tokens earlier in its text.
+
+    The first of them is one of `allowed[S, V / 32]`.
+    """
     from ..sampling.lookup import propose as look_up
     from .data import Proposal
 
@@ -60,6 +66,7 @@ def propose(
         sample.draft_width,
         chosen.longest,
         chosen.shortest,
+        allowed,
     )
     return Proposal(tokens, valid)
 

@@ -37,6 +37,8 @@ _BUILT_IN = (
     "ngram",
     "suffix",
     "d2h_counts",
+    "d2h_tokens",
+    "draft_mask",
     "d2h_copy",
     "commit",
 )

@@ -9,13 +9,13 @@ before, and before the drafter of its own step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from ..graph.declare import op
 from ..graph.node import State
-from ..graph.parameters import buffer, given, read, settings, update
+from ..graph.parameters import buffer, given, optional_update, read, settings, update
 from .drafter import Drafter
 from .options import DrafterOptions
 from .sizes import Sizes
@@ -23,6 +23,7 @@ from .values import (
     BATCH,
     ENDED,
     INPUTS,
+    MATCHERS,
     SAMPLED,
     SETTLED,
     SIZES,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from ..sampling.suffixes import Outputs, Search
     from .data import EndedRequest, Inputs, Proposal, Sampled, SettledRows
     from .ops.look_up import RowTexts
+    from .ops.masks import MatcherTable
 
 
 class SuffixOptions(DrafterOptions):
@@ -69,6 +71,11 @@ class SuffixOptions(DrafterOptions):
         le=1 << 28,
         description="Tokens of earlier outputs that are kept, the newest. 0: none.",
     )
+    propose: Literal["any", "allowed"] = Field(
+        default="any",
+        description="allowed: only what a request's grammar allows. Its matcher walks each way on, "
+        "and the next likely way is taken where it refuses one.",
+    )
 
 
 def _search(sizes: Sizes, chosen: SuffixOptions) -> Search:
@@ -95,6 +102,11 @@ OUTPUTS: State[Outputs] = State("earlier_outputs", make=_new_outputs)
 """Outputs of requests that have ended, as many as there is room for."""
 
 
+def by_grammar(chosen: SuffixOptions = settings(SuffixOptions)) -> bool:
+    """Whether what is proposed follows the grammars of the requests."""
+    return chosen.propose == "allowed"
+
+
 @op(writes=WAYS_ON)
 def look_up(
     batch: StepBatch = read(BATCH),
@@ -102,6 +114,7 @@ def look_up(
     ended: tuple[EndedRequest, ...] = read(ENDED, 1),
     texts: RowTexts = update(TEXTS),
     outputs: Outputs = update(OUTPUTS),
+    matchers: MatcherTable | None = optional_update(MATCHERS, when=by_grammar),
     ways_on: Tensor = buffer(WAYS_ON),
     sizes: Sizes = given(SIZES),
     chosen: SuffixOptions = settings(SuffixOptions),
@@ -111,7 +124,7 @@ def look_up(
 
     texts.settle(settled)
     remember(outputs, ended)
-    return prepare_ways(batch, texts, outputs, ways_on, _search(sizes, chosen))
+    return prepare_ways(batch, texts, outputs, ways_on, _search(sizes, chosen), matchers)
 
 
 def propose(

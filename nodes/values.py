@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         FilledMask,
         HostDrafts,
         HostSampled,
+        HostTokens,
         Inputs,
         Kept,
         Mask,
@@ -377,6 +378,33 @@ def _new_counts(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE
     return pinned(sizes.max_rows, device=device)
 
 
+def _tokens_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return 8 * sizes.max_rows * (sizes.window + 1)
+
+
+def _new_tokens(sizes: Sizes = given(SIZES), device: torch.device = given(DEVICE)) -> HostTokens:
+    from .ops.host_copies import new_tokens
+
+    return new_tokens(sizes, device)
+
+
+def _draft_mask_bytes(sizes: Sizes = given(SIZES)) -> int:
+    return VOCAB_GUESS // 8 * sizes.max_rows
+
+
+def _new_draft_mask(
+    sizes: Sizes = given(SIZES),
+    vocab_size: int = given(VOCAB_SIZE),
+    device: torch.device = given(DEVICE),
+) -> Tensor:
+    import torch
+
+    from ..structured.bitmask import words
+    from .ops.transfer import pinned
+
+    return pinned(sizes.max_rows, words(vocab_size), dtype=torch.int32, device=device)
+
+
 def _most_kept(sizes: Sizes) -> int:
     return max(sizes.token_budget, 2 * sizes.max_rows)
 
@@ -457,6 +485,16 @@ HOST_COUNTS: Value[Tensor | None, Tensor] = Value(
     "host_counts", "pinned", "slots", size=_counts_bytes, allocate=_new_counts
 )
 """`[S]`: how many tokens each sampling row got, on the host."""
+HOST_TOKENS: Value[HostTokens | None, HostTokens] = Value(
+    "host_tokens", "pinned", "slots", size=_tokens_bytes, allocate=_new_tokens
+)
+"""What each sampling row got, on the host before its drafter is launched."""
+DRAFT_MASK_HOST: Value[Tensor | None, Tensor] = Value(
+    "draft_mask_host", "pinned", "slots", size=_draft_mask_bytes, allocate=_new_draft_mask
+)
+"""`[S, V / 32]` int32: what a grammar allows after the newest token of each sampling row."""
+DRAFT_MASK: Value[Tensor | None] = Value("draft_mask", "device", "slots", size=_draft_mask_bytes)
+"""The same on the device; None where no row has a grammar."""
 SWAPS: Value[Swaps | None] = Value("swaps", "pinned", "fresh")
 """Which KV blocks the step copies to the host, and back."""
 FORK_COPIES: Value[tuple[tuple[int, int], ...] | None] = Value("fork_copies", "pinned", "fresh")

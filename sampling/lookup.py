@@ -7,7 +7,12 @@ from torch import Tensor
 
 
 def propose(
-    history: Tensor, length: Tensor, k: int, longest: int, shortest: int
+    history: Tensor,
+    length: Tensor,
+    k: int,
+    longest: int,
+    shortest: int,
+    allowed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Prompt look-up (Saxena 2023, "Prompt Lookup Decoding"): drafts `[S, k]` int64 and how many of
     them are valid, `[S]` int64; -1 behind those.
@@ -23,6 +28,9 @@ def propose(
     and 0.45 on a YAML file. Only with n from 1 does the earliest do better where answers copy a
     prompt (0.70 against 0.69 on extractions): its source is in front.
 
+    A place counts only if what followed there is one of `allowed`, so that where a grammar refuses
+    what came last, an earlier way or a shorter suffix is followed.
+
     Nothing after the first `length` tokens of a row has any influence. Time and memory are
     O(S C longest) and O(S C).
 
@@ -31,6 +39,7 @@ def propose(
         length: `[S]` int64: how many of them count.
         k: drafts per row, at least 0.
         longest, shortest: bounds of n, 1 ≤ shortest ≤ longest.
+        allowed: `[S, V / 32]` int32, a bit for each token that may be the first draft; None: all.
 
     Raises:
         ValueError: bounds that cannot be.
@@ -49,8 +58,11 @@ def propose(
         equal[:, back:] = history[:, : capacity - back] == ending
         running = running & equal
         matched = matched + running
+    fits = matched >= shortest
+    if allowed is not None:
+        fits[:, :-1] &= _among(allowed, history[:, 1:])
     # The longest match first, then the latest; keys differ, so there is one maximum.
-    key = torch.where(matched >= shortest, matched * capacity + at, -1)
+    key = torch.where(fits, matched * capacity + at, -1)
     best, end = key.max(dim=1, keepdim=True)
     found = best >= 0
     start = end + 1
@@ -58,3 +70,9 @@ def propose(
     source = start + torch.arange(k, device=history.device) % period
     drafts = history.gather(1, source.clamp(0, capacity - 1)).to(torch.int64)
     return torch.where(found, drafts, -1), found[:, 0] * k
+
+
+def _among(allowed: Tensor, tokens: Tensor) -> Tensor:
+    """`[S, n]` bool: which of `tokens[S, n]` have a bit in `allowed[S, V / 32]`."""
+    token = tokens.long()
+    return ((allowed.gather(1, token // 32) >> (token % 32)) & 1).bool()

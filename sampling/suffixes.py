@@ -13,9 +13,21 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 Key = tuple[int, ...]
+
+
+class Guide(Protocol):
+    """What says which token may come next, from where a text stands: a grammar's matcher does."""
+
+    def accept(self, token: int) -> bool:
+        """Go on by a token, if it may come next; False and no change if not."""
+        ...
+
+    def rollback(self, count: int) -> None:
+        """Go back by so many tokens."""
+        ...
 
 
 class Place(NamedTuple):
@@ -130,13 +142,17 @@ class Search:
     length: int  # tokens of each
 
 
-def ways_on(text: Text, outputs: Outputs, request: int, search: Search) -> list[list[int]]:
+def ways_on(
+    text: Text, outputs: Outputs, request: int, search: Search, guide: Guide | None = None
+) -> list[list[int]]:
     """How `text`, which is that of `request`, may go on: the likeliest way first.
 
     Every way begins with another token. One is likelier that has followed a longer suffix of the
     text, then one that did so more often, then later. It goes on with what came most often in the
     places that agree with it so far, longer suffixes and later places first. There are at most
-    `search.ways`, of at most `search.length` tokens.
+    `search.ways`, of at most `search.length` tokens. With a `guide`, which stands at the end of the
+    text and does so again when this returns, tokens count only where they may come next: a way
+    ends where no text goes on with one that may. Raises what the guide raises.
     """
     if len(text) < text.shortest:
         return []
@@ -155,10 +171,11 @@ def ways_on(text: Text, outputs: Outputs, request: int, search: Search) -> list[
             longest.setdefault(token, place.length)
     often = Counter(t for place, t in firsts if t is not None and place.length == longest[t])
     ranked = sorted(longest, key=lambda token: (-longest[token], -often[token]))
-    return [
-        _followed([place for place, first in firsts if first == token], search.length)
-        for token in ranked[: search.ways]
-    ]
+    followed = (
+        _followed([place for place, first in firsts if first == token], search.length, guide)
+        for token in ranked
+    )
+    return list(islice(filter(None, followed), search.ways))
 
 
 def _equal(text: Sequence[int], tokens: Sequence[int], end: int, longest: int) -> int:
@@ -170,17 +187,24 @@ def _equal(text: Sequence[int], tokens: Sequence[int], end: int, longest: int) -
     return most
 
 
-def _followed(places: Sequence[Place], length: int) -> list[int]:
-    """What came most often after `places`, which all go on with one token."""
+def _followed(places: Sequence[Place], length: int, guide: Guide | None) -> list[int]:
+    """What came most often after `places`, which all go on with one token; none where that may not
+    come.
+    """
     way: list[int] = []
     while places and len(way) < length:
         nexts = [(place, _token_after(place, way)) for place in places]
         counts = Counter(token for _, token in nexts if token is not None)
-        if not counts:
+        ranked = (token for token, _ in counts.most_common())  # of equals the first counted leads
+        if guide is not None:
+            ranked = filter(guide.accept, ranked)
+        token = next(ranked, None)
+        if token is None:
             break
-        [(token, _)] = counts.most_common(1)  # of equals the first that was counted
         way.append(token)
         places = [place for place, each in nexts if each == token]
+    if guide is not None:
+        guide.rollback(len(way))
     return way
 
 

@@ -12,6 +12,7 @@ from ...models.paged_cache import SCRATCH_SLOT, PagedCache
 from ...policies.acceptance import Acceptance
 from ..data import Inputs, Kept, Proposal, Sampled
 from ..tree import GrownTree, ListedTree
+from .draft_masks import permitted
 from .expand import expand
 from .grow import Begun, grow
 from .places import cache_slots_of
@@ -64,12 +65,16 @@ def propose(
     features: Tensor,
     cache: PagedCache,
     kept: Kept | None,
+    allowed: Tensor | None,
     rule: Acceptance,
     vocab_size: int,
     context_length: int,
     tree: ListedTree | GrownTree | None,
 ) -> Proposal | None:
-    """Drafts that continue the sampled tokens. `features[T, F]` as the head wants them."""
+    """Drafts that continue the sampled tokens. `features[T, F]` as the head wants them.
+
+    The first of them are of `allowed[S, V / 32]`.
+    """
     sample = inputs.sample
     ids, positions, slots = shifted(inputs, sampled), inputs.positions, inputs.cache_slots
     if inputs.tree is not None:
@@ -97,6 +102,7 @@ def propose(
     if sample is None or sampled is None or sample.draft_width == 0:
         return None
 
+    logits = permitted(logits, allowed, vocab_size)
     at, reach = sample.window_start + ends, min(context_length, head.context_length)
     ahead: dict[str, int] = {"input_is_ahead": 1, "context_length": context_length}
     begun = Begun(rule, vocab_size, inputs, logits, state, at, reach, cache, head.forward, **ahead)

@@ -11,6 +11,7 @@ from ...models.paged_cache import PagedCache
 from ...models.translated import TranslatedLM
 from ...policies.acceptance import Acceptance
 from ..data import Inputs, Kept, Proposal, Sampled
+from .draft_masks import permitted
 from .places import cache_slots_of
 from .proposal import FirstPass, chain
 
@@ -40,11 +41,15 @@ def propose(
     sampled: Sampled,
     cache: PagedCache,
     kept: Kept | None,
+    allowed: Tensor | None,
     rule: Acceptance,
     vocab_size: int,
     context_length: int,
 ) -> Proposal | None:
-    """Drafts that continue the sampled tokens, by the drafter's own continuation."""
+    """Drafts that continue the sampled tokens, by the drafter's own continuation.
+
+    The first of them is one of `allowed[S, V / 32]`.
+    """
     sample = inputs.sample
     assert sample is not None, "tokens were sampled for these rows"
     if sample.draft_width == 0:
@@ -76,7 +81,7 @@ def propose(
         rule,
         vocab_size,
         inputs,
-        logits,
+        permitted(logits, allowed, vocab_size),
         positions[:, 1],
         reach,
         cache,

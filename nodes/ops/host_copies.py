@@ -8,7 +8,7 @@ from torch import Tensor
 from ...requests.limits import MAX_LOGPROBS
 from ...requests.request import TokenLogprob
 from ...sampling.logprobs import Logprobs
-from ..data import DraftTable, HostDrafts, HostLogprobs, HostSampled, Sampled
+from ..data import DraftTable, HostDrafts, HostLogprobs, HostSampled, HostTokens, Sampled
 from ..sizes import Sizes
 from .transfer import CPU, download, packed, pinned
 
@@ -43,16 +43,28 @@ def new_drafts(sizes: Sizes, device: torch.device = CPU) -> HostDrafts:
     )
 
 
+def new_tokens(sizes: Sizes, device: torch.device = CPU) -> HostTokens:
+    """Buffers for the largest step."""
+    return HostTokens(
+        pinned(sizes.max_rows, sizes.window, fill=-1, device=device),
+        pinned(sizes.max_rows, device=device),
+    )
+
+
 @torch.inference_mode()
 def copy_sampled(sampled: Sampled, host: HostSampled) -> None:
     """Fill `host` when the stream comes to it."""
-    rows, width = sampled.tokens.shape
-    download(sampled.tokens, packed(host.tokens, rows, width))
-    download(sampled.counts, host.counts[:rows])
-    download(sampled.drafted, host.drafted[:rows])
+    _copy_tokens(sampled, host)
+    download(sampled.drafted, host.drafted[: len(sampled.drafted)])
     for found, there in ((sampled.logprobs, host.logprobs), (sampled.prompt, host.prompt)):
         if found is not None:
             _copy_logprobs(found, there)
+
+
+def _copy_tokens(sampled: Sampled, host: HostSampled | HostTokens) -> None:
+    rows, width = sampled.tokens.shape
+    download(sampled.tokens, packed(host.tokens, rows, width))
+    download(sampled.counts, host.counts[:rows])
 
 
 def _copy_logprobs(found: Logprobs, host: HostLogprobs) -> None:
@@ -70,6 +82,13 @@ def copy_drafts(drafts: DraftTable, host: HostDrafts) -> None:
     download(drafts.tags, host.tags)
     if drafts.branches is not None and host.branches is not None:
         download(drafts.branches, host.branches)
+
+
+@torch.inference_mode()
+def copy_tokens(sampled: Sampled, host: HostTokens) -> HostTokens:
+    """Fill the first lines of `host` when the stream comes to it; it returns `host`."""
+    _copy_tokens(sampled, host)
+    return host
 
 
 @torch.inference_mode()

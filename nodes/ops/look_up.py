@@ -8,7 +8,9 @@ from torch import Tensor
 
 from ...requests.batch import ScheduledRow, StepBatch
 from ...sampling.suffixes import Outputs, Search, Text, ways_on
+from ...structured.grammar import MatcherFailure
 from ..data import EndedRequest, SettledRow
+from .masks import MatcherTable
 from .transfer import packed
 
 
@@ -65,10 +67,17 @@ def remember(outputs: Outputs, ended: tuple[EndedRequest, ...]) -> None:
 
 
 def prepare_ways(
-    batch: StepBatch, texts: RowTexts, outputs: Outputs, buffer: Tensor, search: Search
+    batch: StepBatch,
+    texts: RowTexts,
+    outputs: Outputs,
+    buffer: Tensor,
+    search: Search,
+    table: MatcherTable | None = None,
 ) -> Tensor | None:
     """The ways of the sampling rows `[S, C, M]`, in `buffer[max_rows, C, M]`; None where no row
     may be offered drafts.
+
+    With a `table` of matchers, those that the rows' grammars allow, as far as they do.
     """
     for row in batch.rows:
         texts.take_in(row)
@@ -81,10 +90,33 @@ def prepare_ways(
             text = texts.of(row) if row.drafts else None
             if text is None:
                 continue
-            for way, tokens in enumerate(ways_on(text, outputs, row.request.uid, search)):
+            for way, tokens in enumerate(_ways_of(row, text, outputs, search, table)):
                 lines[sample_index, way, : len(tokens)] = tokens
     for row in batch.sampling:
         text = texts.of(row) if row.forced >= 0 else None
         if text is not None:
             text.extend((row.forced,))  # settled before, and handed on by this step
     return found
+
+
+def _ways_of(
+    row: ScheduledRow, text: Text, outputs: Outputs, search: Search, table: MatcherTable | None
+) -> list[list[int]]:
+    uid = row.request.uid
+    if table is None:
+        return ways_on(text, outputs, uid, search)
+    if uid in table.failures:
+        return []
+    try:
+        matcher = table.of(row)
+        # A row that resumes has a token that its matcher has accepted, and its text has not.
+        ahead = matcher is not None and row.forced >= 0
+        if matcher is not None and ahead:
+            matcher.rollback(1)
+        found = ways_on(text, outputs, uid, search, matcher)
+        if matcher is not None and ahead:
+            matcher.accept(row.forced)
+        return found
+    except MatcherFailure as error:  # the boundary: one request's grammar, one request's error
+        table.failures[uid] = str(error)
+        return []

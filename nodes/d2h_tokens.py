@@ -1,7 +1,7 @@
 """d2h_tokens: which tokens each row got, on the host, before the drafter is launched.
 
-With this node the masks of the next drafts can be filled in time (`draft_mask`). The host knows
-what was sampled one drafter's pass earlier than `d2h_copy` tells it; the plan shows what that costs.
+With this node a mask of the next draft can be filled in time (`draft_mask`): `d2h_copy` tells the
+host what was sampled a drafter's pass later. The plan shows what that costs.
 """
 
 from __future__ import annotations

@@ -74,5 +74,5 @@ def propose(
 
 def _among(allowed: Tensor, tokens: Tensor) -> Tensor:
     """`[S, n]` bool: which of `tokens[S, n]` have a bit in `allowed[S, V / 32]`."""
-    token = tokens.long()
+    token = tokens.long().clamp(0, 32 * allowed.shape[1] - 1)  # behind a row's end stands anything
     return ((allowed.gather(1, token // 32) >> (token % 32)) & 1).bool()

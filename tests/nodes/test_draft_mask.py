@@ -1,0 +1,153 @@
+"""draft_mask: what may follow the newest token, and drafts that are chosen among that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from stepweave.nodes.d2h_tokens import d2h_tokens
+from stepweave.nodes.data import HostTokens, Mask, SampleRows
+from stepweave.nodes.draft_mask import fill, upload
+from stepweave.nodes.ops.draft_masks import permitted
+from stepweave.nodes.ops.history import History
+from stepweave.nodes.ops.host_copies import new_tokens
+from stepweave.nodes.ops.masks import MatcherTable
+from stepweave.nodes.ops.proposal import at_once
+from stepweave.nodes.ops.windows import draw
+from stepweave.policies.registry import policy
+from stepweave.requests.batch import ScheduledRow, StepBatch
+from stepweave.sampling.lookup import propose as look_up
+from stepweave.structured.bitmask import ALL_ALLOWED, row_allowing, words
+from stepweave.structured.grammar import MatcherFailure
+from stepweave.testing.engines import EOS, VOCAB
+from tests.incidents.engines import (
+    LETTERS,
+    allowed,
+    decoding,
+    greedy,
+    matchers_for,
+    structured,
+    token,
+)
+from tests.nodes.steps import SIZES, sampled_of, some
+from tests.nodes.test_sample import VOCAB as FEW
+from tests.nodes.test_sample import sample_rows
+from tests.policies.test_acceptance import chi_square, limit
+
+CPU = torch.device("cpu")
+
+
+def told(*rows: list[int]) -> HostTokens:
+    return some(d2h_tokens(sampled=sampled_of(list(rows)), host_tokens=new_tokens(SIZES)))
+
+
+def filled(rows: tuple[ScheduledRow, ...], host: HostTokens, table: MatcherTable) -> Tensor:
+    buffer = torch.full((4, words(VOCAB)), 0x5A5A, dtype=torch.int32)
+    batch = StepBatch(4, rows)
+    found = some(fill(batch=batch, matchers=table, host_tokens=host, masks=buffer))
+    return some(upload(filled=found, device=CPU))
+
+
+def test_the_mask_is_that_after_the_newest_token_and_matchers_stay_where_they_are() -> None:
+    asked, plain, a = structured(0, LETTERS), greedy(2)[1], token("a")
+    table = matchers_for(asked)
+    for _ in range(2):
+        found = filled((decoding(asked), decoding(plain)), told([a, a], [5]), table)
+        assert EOS in allowed(found.numpy()[0])
+        assert a in allowed(found.numpy()[0])
+        assert len(allowed(found.numpy()[0])) < VOCAB
+        assert found[1].tolist() == [ALL_ALLOWED] * words(VOCAB), "it has no grammar"
+    table.matchers[0].advance([a])
+    ended = filled((decoding(asked),), told([a, EOS]), table)
+    assert allowed(ended.numpy()[0]) == {EOS}
+    table.matchers[0].advance([a])
+
+
+def test_what_is_not_allowed_or_comes_after_a_failure_leaves_a_row_open() -> None:
+    asked, a = structured(0, LETTERS), token("a")
+    table = matchers_for(asked)
+    open_row = [[ALL_ALLOWED] * words(VOCAB)]
+    assert filled((decoding(asked),), told([3]), table).tolist() == open_row, "it has ended"
+    table.matchers[0].advance([a])
+
+    class Broken:
+        def accept(self, token: int) -> bool:
+            raise MatcherFailure("broken")
+
+    table.matchers[0] = Broken()  # type: ignore[assignment]
+    assert filled((decoding(asked),), told([a]), table).tolist() == open_row
+    assert table.failures == {0: "broken"}
+    assert filled((decoding(asked),), told([a]), table).tolist() == open_row
+
+
+def test_there_is_no_mask_where_nobody_has_a_grammar_or_nobody_is_drafted_for() -> None:
+    [plain], asked = greedy(1), structured(0, LETTERS)
+    buffer, table = torch.zeros(4, words(VOCAB), dtype=torch.int32), matchers_for(asked)
+    without = StepBatch(4, (decoding(plain),))
+    assert fill(batch=without, matchers=table, host_tokens=told([5]), masks=buffer) is None
+    asked.window = 1
+    undrafted = StepBatch(4, (decoding(asked),))
+    assert fill(batch=undrafted, matchers=table, host_tokens=told([5]), masks=buffer) is None
+    assert d2h_tokens(sampled=None, host_tokens=new_tokens(SIZES)) is None
+    assert upload(filled=None, device=CPU) is None
+
+
+def test_a_drafter_that_can_say_nothing_allowed_says_what_it_would_have_said() -> None:
+    logits = torch.tensor([[3.0, 1.0, -torch.inf, 2.0, 9.0], [3.0, 1.0, -torch.inf, 2.0, 9.0]])
+    bits = torch.from_numpy(np.stack([row_allowing([1, 3], 4), row_allowing([2], 4)]))
+    assert permitted(logits, bits, 4).argmax(dim=1).tolist() == [3, 0]
+    assert permitted(logits, bits, 4)[0].exp().count_nonzero() == 2
+    assert torch.equal(permitted(logits, None, 4), logits[:, :4])
+
+
+def test_a_look_up_takes_the_next_place_whose_token_is_allowed() -> None:
+    history = torch.tensor([[7, 8, 9, 4, 5, 8, 9, 6, 9, 2, 7, 8, 9]] * 4)
+    length = torch.tensor([13] * 4)
+    every = (range(10), [4, 6], [2, 6], [5])
+    bits = torch.from_numpy(np.stack([row_allowing(tokens, 10) for tokens in every]))
+    tokens, valid = look_up(history, length, 2, 3, 1, bits)
+    assert tokens.tolist() == [[4, 5], [4, 5], [6, 9], [-1, -1]]
+    assert valid.tolist() == [2, 2, 2, 0]
+
+
+@pytest.mark.parametrize("rows", [20_000, pytest.param(100_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("rule", ["coupled", "rejection", "block"])
+def test_drafts_that_are_chosen_among_allowed_tokens_leave_the_distribution_as_it_is(
+    rule: str, rows: int
+) -> None:
+    """And more of them are kept: 1 − TV of both distributions, masked, under rejection."""
+    generator = torch.Generator().manual_seed(4)
+    p, q = torch.randn(2, FEW, generator=generator, dtype=torch.float64)
+    some_allowed = [0, 2, 3, 7]
+    bits = torch.from_numpy(row_allowing(some_allowed, FEW)).expand(rows, -1)
+    acceptance = policy("acceptance", rule)
+
+    def kept(masked: bool) -> tuple[Tensor, float]:
+        shape: SampleRows = sample_rows(torch.zeros(rows, 1, dtype=torch.int64), structured=True)
+        logits = permitted(q.expand(rows, FEW), bits if masked else None, FEW)
+        proposal = at_once(acceptance, FEW, shape, [logits], shape.window_start - 1)
+        allowed_draft = torch.isin(proposal.tokens[:, 0], torch.tensor(some_allowed))
+        assert not masked or bool(allowed_draft.all())
+        sampled = draw(
+            acceptance,
+            replace(shape, drafts=proposal.tokens),
+            p.expand(rows, 2, FEW),
+            Mask(bits[:, None].expand(-1, 2, -1).contiguous(), allowed_draft.long()),
+            History(rows, 4),
+            proposal.log_probs,
+        )
+        return sampled.tokens[:, 0], float((sampled.counts == 2).double().mean())
+
+    first, share = kept(True)
+    closed = torch.full_like(p, -torch.inf)
+    closed[some_allowed] = 0.0
+    wanted = (p + closed).softmax(dim=-1)
+    assert chi_square(torch.bincount(first, minlength=FEW), wanted * rows) < limit(4)
+    assert share > kept(False)[1] + 0.1
+    if rule != "coupled":
+        overlap = torch.minimum(wanted, (q + closed).softmax(dim=-1)).sum()
+        assert share == pytest.approx(float(overlap), abs=0.015)

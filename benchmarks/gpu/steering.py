@@ -142,7 +142,9 @@ def propose(
     tables: Tables = given(TABLES),
 ) -> Proposal | None:
     """The drafts that the tables say, after the draft model has computed its own."""
-    found = draft_model.propose(inputs, sampled, draft_kv, None, model, rule, vocab_size, limits)
+    found = draft_model.propose(
+        inputs, sampled, draft_kv, None, None, model, rule, vocab_size, limits
+    )
     if found is None or inputs is None or inputs.sample is None or sampled is None:
         return None
     return _replaced(tables, inputs.sample, sampled, found)

@@ -43,6 +43,8 @@ FEATURES = {
     "head": "a drafter that reads hidden states",
     "draws": "`acceptance: rejection` (except `ngram` and `suffix`)",
     "d2h_counts": "`d2h_counts`",
+    "d2h_tokens": "`d2h_tokens` and `draft_mask`",
+    "allowed": "`propose: allowed`",
     "swap": "`swap`",
     "keep_path": "`keep_path`",
     "fork": "`fork`",
@@ -68,14 +70,16 @@ def variants() -> Mapping[Settings, StepGraph]:
     heads, looking = ("eagle", "eagle3", "mtp", "medusa"), ("ngram", "suffix")
     choices += product(("draft_model", *heads, *looking), ("coupled", "rejection"), (False, True))
     choices += product((f"{each} tree" for each in heads), ("coupled",), (False,))
-    masked = ((False, False), (True, False), (True, True))
-    for copier, (masks, jumps), (drafter, acceptance, counts) in product(
+    masked = ((False, False, False), (True, False, False), (True, True, False), (True, False, True))
+    for copier, (masks, jumps, heeded), (drafter, acceptance, counts) in product(
         (None, "swap", "fork"), masked, choices
     ):
-        if copier and (jumps or (acceptance, counts) != ("coupled", False)):
+        if heeded and (drafter == "none" or (acceptance, counts) != ("coupled", False)):
+            continue  # what is drafted depends on nothing else
+        if copier and (jumps or heeded or (acceptance, counts) != ("coupled", False)):
             continue  # it copies the caches, whoever writes them
         drafter, _, tree = drafter.partition(" ")
-        if tree and (copier or jumps):
+        if tree and (copier or jumps or heeded):
             continue  # it copies what the others do, and has no place for what is forced
         if drafter in looking and (acceptance, counts) != ("coupled", False):
             continue  # it draws nothing, and computes no batches that could be padded
@@ -103,6 +107,13 @@ def variants() -> Mapping[Settings, StepGraph]:
             has |= {"cached"} if drafter not in (*looking, "medusa") else set()
             has |= {"head"} if drafter in heads else set()
             has |= {"draws"} if acceptance == "rejection" else set()
+        if heeded and drafter == "suffix":
+            changed["nodes.draft"] = "{kind: suffix, before: d2h_copy, propose: allowed}"
+            has |= {"allowed"}
+        elif heeded:
+            changed["nodes.d2h_tokens.after"] = "sample"
+            changed["nodes.draft_mask.after"] = "d2h_tokens"
+            has |= {"d2h_tokens"}
         if counts:
             changed["nodes.d2h_counts.after"] = "sample"
             has |= {"d2h_counts"}

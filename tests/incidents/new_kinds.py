@@ -29,6 +29,13 @@ OWN_STREAM = (
 )
 
 
+MASK_OF_DRAFTS = {
+    "nodes.d2h_tokens.after": "sample",
+    "nodes.draft_mask.after": "d2h_tokens",
+    "nodes.draft.after": "draft_mask",
+}
+
+
 def pipeline(name: str, node: str = "", **settings: str) -> Callable[[], StepGraph]:
     """A shipped pipeline; `settings` of one of its nodes differ."""
     changes = {f"nodes.{node}.{key}": value for key, value in settings.items()}
@@ -378,5 +385,29 @@ INCIDENTS = [
             ),
         ),
         about=("log", "receive", "send", "tell", "hear", "tell_drafts", "hear_drafts"),
+    ),
+    Incident(
+        "G16",
+        "as B3, in masks of the first draft",
+        "what a grammar allows next was looked up before it was known what the step had sampled",
+        "what was sampled is a pinned value: the walk waits for its copy, the drafter for the mask",
+        Derived(
+            lambda: planned("async_eagle3_grammar", MASK_OF_DRAFTS).graph,
+            (
+                "sample.device → d2h_tokens.device +0",
+                "d2h_tokens.device → draft_mask.host +0",
+                "draft.device → d2h_copy.device +0",
+                "d2h_copy.device → commit.host.advance +0",
+            ),
+        ),
+        (
+            Mistake(
+                "a walk that does not wait for the copy",
+                without_wait("d2h_tokens.device", "draft_mask.host"),
+                "SW-RAW-DEVICE-HOST",
+                ("draft_mask.host of step i may read it before d2h_tokens.device of step i",),
+            ),
+        ),
+        about=("d2h_tokens", "draft_mask", "eagle3"),
     ),
 ]

@@ -49,6 +49,7 @@ def chain_of(head: EagleHead, k: int, most: int) -> Callable[[], object]:
             hidden=hidden,
             draft_kv=kv,
             kept=None,
+            allowed=None,
             head=head,
             rule=Coupled(),
             vocab_size=head.vocab_size,

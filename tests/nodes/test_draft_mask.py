@@ -114,7 +114,7 @@ def test_a_look_up_takes_the_next_place_whose_token_is_allowed() -> None:
     assert valid.tolist() == [2, 2, 2, 0]
 
 
-@pytest.mark.parametrize("rows", [20_000, pytest.param(100_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("rows", [6_000, pytest.param(100_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("rule", ["coupled", "rejection", "block"])
 def test_drafts_that_are_chosen_among_allowed_tokens_leave_the_distribution_as_it_is(
     rule: str, rows: int
@@ -123,7 +123,7 @@ def test_drafts_that_are_chosen_among_allowed_tokens_leave_the_distribution_as_i
     generator = torch.Generator().manual_seed(4)
     p, q = torch.randn(2, FEW, generator=generator, dtype=torch.float64)
     some_allowed = [0, 2, 3, 7]
-    bits = torch.from_numpy(row_allowing(some_allowed, FEW)).expand(rows, -1)
+    bits = torch.tensor(row_allowing(some_allowed, FEW)).expand(rows, -1)
     acceptance = policy("acceptance", rule)
 
     def kept(masked: bool) -> tuple[Tensor, float]:
@@ -150,4 +150,4 @@ def test_drafts_that_are_chosen_among_allowed_tokens_leave_the_distribution_as_i
     assert share > kept(False)[1] + 0.1
     if rule != "coupled":
         overlap = torch.minimum(wanted, (q + closed).softmax(dim=-1)).sum()
-        assert share == pytest.approx(float(overlap), abs=0.015)
+        assert share == pytest.approx(float(overlap), abs=0.03)

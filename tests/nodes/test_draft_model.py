@@ -35,7 +35,13 @@ def proposed(
     model: ByHand,
     **more: Any,
 ) -> Proposal | None:
-    asked: dict[str, Any] = {"rule": Coupled(), "kept": None, "vocab_size": VOCAB, **more}
+    asked: dict[str, Any] = {
+        "rule": Coupled(),
+        "kept": None,
+        "allowed": None,
+        "vocab_size": VOCAB,
+        **more,
+    }
     fake: Any = model
     return propose(
         inputs=inputs_of(batch, progress_of(progress), drafts_of({})),

@@ -45,7 +45,7 @@ def proposed(
 ) -> Proposal | None:
     """The hidden state of the step's token number t is t."""
     inputs = inputs_of(batch, progress_of(progress), drafts_of(more.pop("pending", {})))
-    asked: dict[str, Any] = {"rule": Coupled(), "kept": None, **more}
+    asked: dict[str, Any] = {"rule": Coupled(), "kept": None, "allowed": None, **more}
     fake: Any = head
     return propose(
         inputs=inputs,

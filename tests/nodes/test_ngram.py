@@ -41,7 +41,7 @@ def proposed(
     sampled: Sampled = sampled_of(
         [(text[-counts[row] :]) for row, text in texts.items()] if window else []
     )
-    return some(propose(inputs=inputs, sampled=sampled, history=past, chosen=options))
+    return some(propose(inputs=inputs, sampled=sampled, history=past, allowed=None, chosen=options))
 
 
 def test_the_drafts_are_what_followed_the_same_tokens_before() -> None:
@@ -78,10 +78,12 @@ def test_what_stands_behind_a_text_is_not_looked_at() -> None:
 def test_there_is_no_proposal_without_sampling_rows_or_where_no_drafts_are_wanted() -> None:
     options, past = NgramOptions(), history()
     silent = inputs_of(StepBatch(9, (chunk(0, [3, 4], samples=False),)), progress_of({}))
-    assert propose(inputs=silent, sampled=None, history=past, chosen=options) is None
+    assert propose(inputs=silent, sampled=None, history=past, allowed=None, chosen=options) is None
     narrow = inputs_of(StepBatch(9, (decoding(0, window=1),)), progress_of({0: (3, 4)}))
     sampled = sampled_of([[5]])
-    assert propose(inputs=narrow, sampled=sampled, history=past, chosen=options) is None
+    assert (
+        propose(inputs=narrow, sampled=sampled, history=past, allowed=None, chosen=options) is None
+    )
 
 
 def test_the_shortest_suffix_is_no_longer_than_the_longest() -> None:

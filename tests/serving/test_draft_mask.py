@@ -186,8 +186,8 @@ def test_the_drafter_waits_for_the_host_once_and_a_look_up_on_the_host_for_nothi
 def test_what_the_wait_costs_is_on_the_critical_cycle() -> None:
     """Of a step of the assumed 8B model: the copy, the walk, the launch of the drafter."""
     without, masked = (
-        planned(name, costs="llama_8b", rows=8)
-        for name in ("async_eagle3_grammar", "async_draft_mask")
+        planned("async_eagle3_grammar", changes, costs="llama_8b", rows=8)
+        for changes in ({}, MASKED)
     )
     host = {"d2h_tokens.device", "draft_mask.host", "draft.host"}
     assert host < {vertex for vertex, _ in masked.critical_cycle}

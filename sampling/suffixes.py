@@ -195,7 +195,8 @@ def _followed(places: Sequence[Place], length: int, guide: Guide | None) -> list
     while places and len(way) < length:
         nexts = [(place, _token_after(place, way)) for place in places]
         counts = Counter(token for _, token in nexts if token is not None)
-        ranked = (token for token, _ in counts.most_common())  # of equals the first counted leads
+        # Of equals the first that was counted leads.
+        ranked: Iterator[int] = (token for token, _ in counts.most_common())
         if guide is not None:
             ranked = filter(guide.accept, ranked)
         token = next(ranked, None)

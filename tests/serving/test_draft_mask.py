@@ -79,7 +79,7 @@ def plain(sampling: str, grammars: str) -> list[list[int]]:
 
 @cache
 def at_depth_1(drafter: str, sampling: str, grammars: str, rule: str) -> Found:
-    config = replace(BASE, policies=RULES[rule], check="strict")
+    config = replace(BASE, policies=RULES[rule])
     return outcome(engine_of(config, drafter, True), asked(sampling, grammars))
 
 
@@ -92,14 +92,18 @@ def check(run: tuple[int, str], drafter: str, sampling: str, grammars: str, rule
         assert found[0] == plain(sampling, grammars)
 
 
+def each_of(drafters: Sequence[str], one: str) -> list[object]:
+    """All of them, but all but one in the night."""
+    night = pytest.mark.nightly
+    return [pytest.param(each, marks=() if each == one else night) for each in drafters]
+
+
 ARGUMENTS = ("run", "drafter", "sampling", "grammars", "rule")
 
 
 IN_THE_SUITE = [
     ((2, "threads"), "eagle3", "mixes", "mixed", "rejection"),
     ((3, "threads"), "ngram", "seeded", "regex", "coupled"),
-    ((2, "threads"), "suffix", "penalties", "schema", "rejection"),
-    ((3, "threads"), "eagle3 tree", "greedy", "structural tag", "coupled"),
 ]
 
 
@@ -113,6 +117,11 @@ def test_every_combination(
     check(run, drafter, sampling, grammars, rule)
 
 
+@pytest.mark.parametrize("drafter", each_of(DRAFTERS, "eagle3"))
+def test_checking_mode_finds_no_access_that_is_not_declared(drafter: str) -> None:
+    outcome(engine_of(replace(BASE, check="strict"), drafter, True), asked("greedy", "mixed", 5))
+
+
 @pytest.mark.parametrize(ARGUMENTS, IN_THE_SUITE)
 def test_tokens_are_those_without_and_counts_equal_at_every_depth(
     run: tuple[int, str], drafter: str, sampling: str, grammars: str, rule: str
@@ -120,7 +129,7 @@ def test_tokens_are_those_without_and_counts_equal_at_every_depth(
     check(run, drafter, sampling, grammars, rule)
 
 
-@pytest.mark.parametrize("drafter", ["eagle3", "medusa"])
+@pytest.mark.parametrize("drafter", each_of(("eagle3", "mtp", "medusa"), "eagle3"))
 def test_more_drafts_are_kept_of_a_drafter_that_knows_no_grammar(drafter: str) -> None:
     params = asked("greedy", "schema")
     tokens, counts = at_depth_1(drafter, "greedy", "schema", "coupled")
@@ -130,6 +139,7 @@ def test_more_drafts_are_kept_of_a_drafter_that_knows_no_grammar(drafter: str) -
     assert accepted[0] >= accepted[1] + 20
 
 
+@pytest.mark.nightly
 def test_a_look_up_takes_the_next_place_whose_token_is_allowed() -> None:
     params = asked("greedy", "schema")
     _, counts = at_depth_1("ngram", "greedy", "schema", "coupled")
@@ -160,7 +170,7 @@ def test_ways_that_a_grammar_refuses_are_not_offered_and_counts_are_equal_at_eve
     assert accepted[0] > accepted[1]
 
 
-@pytest.mark.parametrize("drafter", ["eagle3", "suffix"])
+@pytest.mark.parametrize("drafter", each_of(("suffix", "eagle3"), "suffix"))
 def test_a_row_that_gave_way_is_drafted_what_it_would_have_been(drafter: str) -> None:
     params = [SamplingParams(max_tokens=20, structured_outputs=SCHEMA)] * 4
     engine = engine_of(replace(BASE, depth=2, executor="threads", num_blocks=17), drafter, True)

@@ -397,12 +397,9 @@ def _new_draft_mask(
     vocab_size: int = given(VOCAB_SIZE),
     device: torch.device = given(DEVICE),
 ) -> Tensor:
-    import torch
+    from .ops.draft_masks import new_draft_mask
 
-    from ..structured.bitmask import words
-    from .ops.transfer import pinned
-
-    return pinned(sizes.max_rows, words(vocab_size), dtype=torch.int32, device=device)
+    return new_draft_mask(sizes.max_rows, vocab_size, device)
 
 
 def _most_kept(sizes: Sizes) -> int:

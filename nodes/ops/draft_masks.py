@@ -11,7 +11,12 @@ from ...structured import bitmask
 from ...structured.grammar import MatcherFailure
 from ..data import HostTokens
 from .masks import MatcherTable
-from .transfer import packed
+from .transfer import CPU, packed, pinned
+
+
+def new_draft_mask(rows: int, vocab_size: int, device: torch.device = CPU) -> Tensor:
+    """A pinned mask `[rows, V / 32]` int32, for the largest step."""
+    return pinned(rows, bitmask.words(vocab_size), dtype=torch.int32, device=device)
 
 
 def fill_next(

@@ -22,7 +22,7 @@ def likelihoods(
     count, n, vocab = logits.shape
 
     def each(setting: Tensor) -> Tensor:
-        return setting.repeat_interleave(n, output_size=count * n)
+        return setting if n == 1 else setting.repeat_interleave(n, output_size=count * n)
 
     xtc = None
     if rows.xtc is not None:

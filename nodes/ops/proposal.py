@@ -17,11 +17,11 @@ from ...backends.kernels import runs_on
 from ...models.attention import AttentionBatch
 from ...models.paged_cache import PagedCache
 from ...policies.acceptance import Acceptance
-from ...sampling.draw import draw, filtered_log_probs
+from ...sampling.draw import draw
 from ...sampling.noise import Purpose, of_window
-from ...sampling.xtc import thresholds
 from ..data import DraftTable, Inputs, Kept, Proposal, Sampled, SampleRows
 from .forcing import with_forced
+from .likelihoods import likelihoods
 from .places import ahead
 from .results import WrongResult, check_integers
 from .transfer import upload
@@ -263,18 +263,7 @@ def _choose(
             logits, sample.temperature, sample.min_p, sample.seeds, at, Purpose.TARGET
         )
         return token, None
-    xtc = None if sample.xtc is None else thresholds(sample.seeds, at, *sample.xtc.unbind())
-    log_probs = filtered_log_probs(
-        logits,
-        sample.temperature,
-        sample.top_k,
-        sample.top_p,
-        min_p=sample.min_p,
-        xtc=xtc,
-        any_top_k=sample.any_top_k,
-        any_top_p=sample.any_top_p,
-        normalized=draws,
-    )
+    log_probs = likelihoods(sample, logits[:, None], lambda: at[:, None], normalized=draws)[:, 0]
     greedy = sample.temperature <= 0
     if not draws:
         return draw(log_probs, sample.seeds, at, greedy, Purpose.TARGET), None

@@ -391,8 +391,8 @@ class PipelineConfig(Part):
         default=True,
         description="With executor cuda, or another on streams that capture: consecutive device "
         "ops are captured as graphs, and decode steps are padded to a few batch sizes for them. "
-        "With executor threads on a CPU: their operations are recorded and done again without the "
-        "Python between them. Other executors, and models on several ranks, ignore this key.",
+        "With executor serial or threads on a CPU: their operations are recorded and done again "
+        "without the Python between them. Models on several ranks ignore this key.",
     )
     nvtx: bool = Field(
         default=False,
@@ -503,11 +503,11 @@ class PipelineConfig(Part):
 
     @property
     def recorded(self) -> bool:
-        """Whether worker threads on a CPU record segments of device ops, as the plan has them.
+        """Whether threads on a CPU record segments of device ops, as the plan has them.
 
         A compiled layer is one operation of many, which no recording may take apart.
         """
-        on_host = self.executor == "threads" and self.device == HOST
+        on_host = streams_behind(self.executor) is None and self.device == HOST
         compiled = self.model.compile != "off" and not self.model.invariant
         return on_host and not compiled and self._repeats
 

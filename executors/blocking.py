@@ -7,7 +7,9 @@ runs on the same device, which is the reference for what streams compute there.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 
@@ -20,7 +22,13 @@ from .on_streams import OnStreams
 from .report import RunReport
 from .run import Executor, executor_named
 from .run_arguments import RunArguments
+from .serial_recorded import OnOneThread
 from .threads import OnThreads
+
+RECORDING: Mapping[str, Callable[[], Executor]] = MappingProxyType(
+    {"serial": OnOneThread, "threads": OnThreads}
+)
+"""The executors of host threads that record segments."""
 
 
 @dataclass(frozen=True)
@@ -59,5 +67,7 @@ def executor_on(
     if streams_behind(name) is not None:
         return OnStreams(device, ranges=ranges, graphs=graphs)
     on_host = backend_of(device).on_host
-    executor = OnThreads() if graphs and on_host and name == "threads" else executor_named(name)
-    return executor if backend_of(device).on_host else Blocking(executor, device)
+    if graphs and on_host:
+        return RECORDING[name]()
+    executor = executor_named(name)
+    return executor if on_host else Blocking(executor, device)

@@ -39,7 +39,7 @@ from typing import Any
 
 from ..backends.streams import Moment, Recording, Stream
 from ..graph.plan import Plan
-from ..graph.planner.segments import Segment, segments
+from ..graph.planner.segments import Segment, in_order, segments
 from .captured_segment import Counts, Pools, Run, SegmentRun
 from .context import Memory
 from .places import Places
@@ -48,16 +48,26 @@ from .places import Places
 class Captures:
     """The captured segments of one plan, from run to run: as long as its buffers and states."""
 
-    def __init__(self, plan: Plan, *, noted: bool = True, usual: int = 1) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        noted: bool = True,
+        usual: int = 1,
+        order: Sequence[tuple[str, int]] | None = None,
+    ) -> None:
         """`noted`: whether it is worth a note that a step was not replayed. `usual`: so many steps
-        of a signature run as usual before one is captured.
+        of a signature run as usual before one is captured. `order`: of the ops of an iteration,
+        where one thread runs all of them, and nothing of the plan's actors and waits counts.
         """
         self.plan, self._noted = plan, noted
         self.buffers: dict[str, list[Any]] = {}  # of the slots: they must lie where they lay
         self.where = Places()
         self.pools = Pools()
         # Firings of one node fill slots in turn, which signatures do not know: they run as usual.
-        self.segments = segments(plan) if plan.graph.declared is None else ()
+        self.segments: tuple[Segment, ...] = ()
+        if plan.graph.declared is None:
+            self.segments = segments(plan) if order is None else in_order(plan, order)
         self.counts = {segment: Counts() for segment in self.segments}
         self._runs = {
             segment: SegmentRun(plan, segment, self.where, self.pools, self.counts[segment], usual)

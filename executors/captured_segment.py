@@ -134,7 +134,8 @@ class SegmentRun:
         self._on_device = {name for name in segment.writes if graph.values[name].place == "device"}
         inner = segment.inner & self._on_device
         touched = (segment.reads | segment.writes) - inner
-        self._phases = math.lcm(*(plan.slots.get(name) or 1 for name in touched))
+        self._slotted = sorted(name for name in touched if plan.slots.get(name) is not None)
+        self._phases = 1
         self._settled = self._on_device - inner
         self._carried = {name for name in self._settled if graph.values[name].initial is not None}
         fresh = sorted(name for name in segment.writes if plan.slots.get(name) is None)
@@ -173,6 +174,7 @@ class SegmentRun:
         self._states, self._settled = states, settled
         self._kept = {name: memory.kept[name] for name in self._settled & memory.kept.keys()}
         memory.kept_elsewhere.update(self._kept)
+        self._phases = math.lcm(*(len(self._cells[name].cells) for name in self._slotted))
         filled = (self._cells[name] for name in sorted(self._segment.writes))
         self._buffers = [
             cells.buffers for cells in filled if cells.buffers and cells.value.allocate is not None

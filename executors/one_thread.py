@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+from ..backends.streams import Stream
 from ..graph.step_graph import StepGraph
-from .context import Earlier, Memory
+from .context import Context, Earlier, Memory
 from .course import known
 from .frontier import Frontier
 from .instructions import ActorStatus, Perform, interpret
 from .recorder import RunTimes
 from .report import RunReport
 from .run_arguments import RunArguments
+
+if TYPE_CHECKING:
+    from .capture import Captures  # with torch, which a graph of plain functions does without
 
 
 @dataclass(frozen=True)
@@ -36,10 +41,13 @@ class OneThread:
         given: RunArguments,
         after: OneThread | None = None,
         first: int = 0,
+        captures: Captures | None = None,
+        streams: Mapping[str, Stream] = MappingProxyType({}),
     ) -> OneThread:
         """`sizes`: cells of each value; `tail`: iterations that follow the last step.
 
-        `after`: the ops of the plan that run all steps before `first`.
+        `after`: the ops of the plan that run all steps before `first`. `captures` of segments, on
+        what stands for the `streams`.
         """
         frontier = Frontier(given.steps, tail=tail, first=first)
         states, keep, earlier = given.states, given.keep, None
@@ -49,22 +57,21 @@ class OneThread:
             states, keep = known(states, graph), [name for name in keep if name in graph.values]
         if after is not None:
             earlier = Earlier(after.memory.cells, after.frontier.first)
-        memory = Memory.of(graph, sizes, states, keep, frontier, earlier=earlier, held=held)
+        buffers = {} if captures is None else captures.buffers
+        memory = Memory.of(graph, sizes, states, keep, frontier, buffers, earlier, held)
+        captured = {} if captures is None else captures.begin(memory, streams)
         if after is None:
             status, origin = ActorStatus(), perf_counter()
             times = None if given.trace is None else given.trace.begin(given.course)
         else:
             status, origin, times = after.status, after.origin, after.times
+
+        def run_of(context: Context) -> Callable[[Context], None] | None:
+            body = captured.get(context.vertex.name, context.vertex.op.run)
+            return body if times is None else times.timed(context.vertex, body)
+
         performs = {
-            name: interpret(
-                context,
-                memory,
-                frontier,
-                status,
-                run=context.vertex.op.run
-                if times is None
-                else times.timed(context.vertex, context.vertex.op.run),
-            )
+            name: interpret(context, memory, frontier, status, run=run_of(context))
             for name, context in memory.contexts.items()
         }
         return OneThread(frontier, memory, status, performs, origin, times)

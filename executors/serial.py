@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+from ..backends.streams import Stream
 from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
 from ..graph.planner.requirements import requirements
@@ -23,10 +25,21 @@ from .report import RunReport
 from .run_arguments import RunArguments
 from .serial_turn import SerialTurn
 
+if TYPE_CHECKING:
+    from .capture import Captures  # with torch, which a graph of plain functions does without
 
-def run_serial(plan: Plan, given: RunArguments) -> RunReport:
-    """Run in the reference order on the calling thread. Nothing waits, so nothing is watched."""
-    leg = SerialLeg.of(plan, given)
+
+def run_serial(
+    plan: Plan,
+    given: RunArguments,
+    captures: Captures | None = None,
+    streams: Mapping[str, Stream] = MappingProxyType({}),
+) -> RunReport:
+    """Run in the reference order on the calling thread. Nothing waits, so nothing is watched.
+
+    `captures` of segments of the plan, on what stands for the `streams`; not with a course.
+    """
+    leg = SerialLeg.of(plan, given, captures=captures, streams=streams)
     kept: dict[str, list[Any]] = {}
     steps, status, iteration = 0, leg.run.status, leg.first  # no earlier one has a step ≥ 0
     try:
@@ -67,6 +80,8 @@ class SerialLeg:
         after: SerialLeg | None = None,
         step: int = 0,
         entered: int | None = None,
+        captures: Captures | None = None,
+        streams: Mapping[str, Stream] = MappingProxyType({}),
     ) -> SerialLeg:
         """The leg that begins with this step. `entered`: None where no other leg is before it."""
         graph = plan.graph
@@ -75,7 +90,9 @@ class SerialLeg:
         offsets = [offset for _, offset in order] or [0]
         sizes = {name: serial.cells_needed(name, plan.slots.get(name)) for name in graph.values}
         before = None if after is None else after.run
-        run = OneThread.of(_apart(graph), sizes, max(offsets), given, before, step)
+        run = OneThread.of(
+            _apart(graph), sizes, max(offsets), given, before, step, captures, streams
+        )
         first = min(offsets)
         leg = SerialLeg(plan, run, order, first, first if entered is None else entered, given)
         if given.course is not None:

@@ -79,7 +79,6 @@ class ScheduledRow(
     following: int = -1
     prefix: tuple[int, ...] = ()
     limit: int = 1 << 62  # tokens that it may come to, of its request's prompt and output
-    most: int = 0
     too_short: bool = False
     earlier_output: tuple[int, ...] = ()
     prompt_targets: tuple[int, ...] = ()
@@ -87,6 +86,12 @@ class ScheduledRow(
     passed: tuple[int, ...] = ()
     narrowed: int = 0
     withheld: int = 0
+    most: int = 0
+
+    @property
+    def lasting(self) -> tuple[object, ...]:
+        """All but `most`: what a row that decodes mostly has in common with its next step."""
+        return self[:-1]
 
     @property
     def queries(self) -> int:

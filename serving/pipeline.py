@@ -176,4 +176,5 @@ def synchronous(config: PipelineConfig) -> PipelineConfig:
     """
     alone = ParallelConfig()
     model = config.model.model_copy(update={"device": config.device, "parallel": alone})
-    return config.model_copy(update={"depth": 1, "executor": "serial", "model": model})
+    plain = {"depth": 1, "executor": "serial", "graphs": False, "model": model}
+    return config.model_copy(update=plain)

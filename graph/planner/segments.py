@@ -12,6 +12,7 @@ part from it on; without one it is a single segment.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -46,6 +47,27 @@ def segments(plan: Plan) -> tuple[Segment, ...]:
                 found.append(_segment(plan, actor, run))
                 run = []
     return tuple(found)
+
+
+def in_order(plan: Plan, order: Sequence[tuple[str, int]]) -> tuple[Segment, ...]:
+    """Those of one thread that runs all ops in the `order` of an iteration, each with its offset.
+
+    Nothing else orders them, so device ops that follow each other there belong together whatever
+    their streams are.
+    """
+    vertices = plan.graph.vertices
+    runs: list[list[tuple[str, int]]] = [[]]
+    for op, offset in order:
+        vertex = vertices[op]
+        if vertex.side == "host" and vertex.op.run is None:
+            continue  # it only launches
+        if vertex.side == "host" or (runs[-1] and offset != runs[-1][-1][1]):
+            runs.append([])
+        if vertex.side == "device":
+            runs[-1].append((op, offset))
+    return tuple(
+        _segment(plan, vertices[run[0][0]].actor, [op for op, _ in run]) for run in runs if run
+    )
 
 
 def _together(plan: Plan, first: str, second: str) -> bool:

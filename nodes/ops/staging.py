@@ -26,6 +26,8 @@ from ..request_settings import RequestSetting
 from .sections import (
     GIVEN,
     NONE,
+    S_NO_DRAFTS,
+    S_STEP,
     T_NEXT,
     T_SLOT,
     W_REPETITION,
@@ -52,6 +54,15 @@ class _Rows:
     samples: Ints  # [S] which rows sample
 
 
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """What the buffer holds."""
+
+    rows: tuple[object, ...]  # all that it depends on, but for what `step` says
+    step: StagedStep
+    number: Ints  # [S] the number of the step, of each sampling row
+
+
 class Staging:
     """A buffer for the largest step that the limits allow; its parts are those of `sections.py`."""
 
@@ -67,6 +78,7 @@ class Staging:
         self.limits, self._settings = limits, settings
         self.flat = pinned(most_words(limits, len(settings)), device=device)
         self._numbers = self.flat.numpy()
+        self._filled: _Filled | None = None
         self._gathered = backend_of(device).on_host
         self._blocks = limits.blocks_for(limits.context_length)
         # Where the parts lie that the device puts one after the other, before and behind `given`.
@@ -76,8 +88,27 @@ class Staging:
     def fill(self, batch: StepBatch) -> StagedStep:
         """Write the batch into the buffer; the sizes that shape the device work.
 
-        Rows that decode come before the others. Raises nothing of its own.
+        Rows that decode come before the others. Where they are as they were when the buffer was
+        last filled, all but the number of the step is there. Raises nothing of its own.
         """
+        before, self._filled = self._filled, None
+        if batch.padding is None:  # sizes that will hardly come again
+            return self._fill(batch)[0]
+        rows = (batch.padding, [row.lasting for row in batch.rows])
+        if (
+            before is not None
+            and before.rows == rows
+            and self._bounds(batch) == (before.step.whole, before.step.ends)
+        ):
+            before.number[:] = batch.step
+            self._filled = before
+            return before.step
+        step, number = self._fill(batch)
+        self._filled = _Filled(rows, step, number)
+        return step
+
+    def _fill(self, batch: StepBatch) -> tuple[StagedStep, Ints]:
+        """And where the number of the step stands."""
         clears = [row.request_slot for row in batch.rows if not row.known]
         changes = _joined(self._changes(batch.rows))
         known = _joined(_known(batch.rows, self.limits.context_length + 1))
@@ -104,7 +135,7 @@ class Staging:
             parts["bans"][:] = bans
         if words:
             parts["words"][:] = words
-        return step
+        return step, parts["samples"][S_STEP, : len(batch.sampling)]
 
     # --- sizes
 
@@ -125,6 +156,7 @@ class Staging:
         else:
             query_lens = tuple([row.queries for row in rows])
         longest = max(row.most for row in rows)
+        whole, ends = self._bounds(batch)
         return StagedStep(
             staging=self,
             tokens=sum(query_lens),
@@ -133,12 +165,12 @@ class Staging:
             samples=batch.samples,
             width=batch.width,
             draft_width=batch.draft_width,
-            whole=all(map(partial(self._whole, batch.draft_width), batch.sampling)),
+            whole=whole,
             decodes=batch.padded_size if rounded else sum(row.decodes for row in rows),
             given=sum(len(row.tokens) for row in rows),
             adapters=any(row.request.adapter for row in rows),
             long=self.limits.rope_switch is not None,
-            ends=any(row.most > min(row.limit, self.limits.context_length) for row in rows),
+            ends=ends,
             clears=clears,
             changes=changes,
             known=known,
@@ -162,6 +194,14 @@ class Staging:
             logprobs=batch.logprobs,
             prompt_logprobs=batch.prompt_logprobs,
             one_off=not rounded,
+        )
+
+    def _bounds(self, batch: StepBatch) -> tuple[bool, bool]:
+        """`whole` and `ends` of the step: what becomes of how far rows may have come."""
+        context = self.limits.context_length
+        return (
+            all(map(partial(self._whole, batch.draft_width), batch.sampling)),
+            any(row.most > min(row.limit, context) for row in batch.rows),
         )
 
     def _whole(self, draft_width: int, row: ScheduledRow) -> bool:
@@ -342,8 +382,8 @@ class Staging:
         samples = parts["samples"]
         samples[0] = rows.samples
         samples[1:8] = np.array(fields + [of_nobody] * (step.samples - count)).T
-        samples[8, :count], samples[8, count:] = batch.step, 0
-        samples[9] = 0
+        samples[S_STEP, :count], samples[S_STEP, count:] = batch.step, 0
+        samples[S_NO_DRAFTS] = 0
         warp = parts["warp"]
         warp[:, :count] = np.array([_warp(row) for row in sampling]).T
         if count < step.samples:

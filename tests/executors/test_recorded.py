@@ -15,6 +15,7 @@ from stepweave.executors import captured_segment, run, threads
 from stepweave.executors.captured_segment import Counts
 from stepweave.executors.errors import NodeFailure
 from stepweave.executors.recorder import Recorder
+from stepweave.executors.serial_recorded import OnOneThread
 from stepweave.executors.threads import OnThreads
 from stepweave.graph.node import OpContext
 from tests.executors.test_capture import STEPS, add, carry, outs, pipeline
@@ -25,7 +26,7 @@ def every_recording_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captured_segment, "WORTHWHILE", 0)
 
 
-def counts(executor: OnThreads) -> Counts:
+def counts(executor: OnThreads | OnOneThread) -> Counts:
     assert executor.captures is not None
     [found] = executor.captures.counts.values()
     return found
@@ -39,6 +40,30 @@ def test_replayed_steps_give_what_the_serial_program_gives() -> None:
     found = counts(executor)
     assert found.captured == 3 * 2, "one for each slot, and anew for the states of each run"
     assert found.replayed >= 3 * (STEPS - 3 * 2), "the first of its shape and the recorded one run"
+
+
+def test_the_serial_program_records_too_and_gives_the_same() -> None:
+    plan, executor = pipeline(), OnOneThread()
+    expected = outs(plan)
+    for _ in range(3):
+        assert outs(plan, executor) == expected
+    found = counts(executor)
+    assert found.captured == 3 * 2, "one for each slot, and anew for the states of each run"
+    assert found.replayed >= 3 * (STEPS - 3 * 2)
+
+
+def test_an_error_within_a_recording_of_the_serial_program_ends_it() -> None:
+    """Of the calling thread, which goes on: no operation of its own may be noted."""
+
+    def failing(ctx: OpContext) -> None:
+        if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
+            raise KeyboardInterrupt
+        carry(ctx)
+
+    plan, executor = pipeline(carry=failing), OnOneThread()
+    with pytest.raises(KeyboardInterrupt):
+        outs(plan, executor)
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
 
 
 def test_a_shape_that_comes_up_seldom_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,8 @@ def test_what_a_run_on_a_gpu_must_equal_runs_there_too() -> None:
     plain = synchronous(config)
     assert (plain.executor, plain.depth, plain.device) == ("serial", 1, "cuda")
     assert not plain.captured
+    assert not plain.recorded
+    assert not synchronous(config.model_copy(update={"executor": "threads"})).recorded
     assert synchronous(config.model_copy(update={"executor": "threads"})).device == "cpu"
 
 
@@ -87,7 +89,7 @@ def test_an_unpadded_drafter_is_not_captured_nor_is_anything_where_graphs_are_of
     assert not config(executor="threads").captured
 
 
-def test_what_worker_threads_record_is_captured_by_no_stream() -> None:
+def test_what_threads_of_a_cpu_record_is_captured_by_no_stream() -> None:
     def config(**settings: str) -> PipelineConfig:
         found = load_config("async_speculation", settings)
         assert isinstance(found, PipelineConfig)
@@ -95,7 +97,7 @@ def test_what_worker_threads_record_is_captured_by_no_stream() -> None:
 
     assert config().recorded
     assert not config(graphs="false").recorded
-    assert not config(executor="serial").recorded
+    assert config(executor="serial").recorded
     assert not config(executor="cuda").recorded
     assert not config(**{"nodes.d2h_counts.after": "sample"}).recorded
     assert not config(**{"model.compile": "layer", "model.invariant": "false"}).recorded

@@ -1,4 +1,4 @@
-"""Recorded steps under the whole engine, on worker threads: the tokens of the serial loop."""
+"""Recorded steps under the whole engine, on threads of a CPU: the tokens of the serial loop."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from stepweave import LLM
 from stepweave.executors.captured_segment import IDLE
 from tests.serving.test_graphs import GREEDY, PROMPTS, RUNNABLE, params_for, told
 
-SAMPLE = ("quickstart", "async_eagle3_grammar")
+SAMPLE = ("quickstart", "async_eagle3_grammar", "synchronous")
 
 
 def pipelines() -> list[object]:
     return [
-        pytest.param(name, marks=() if name in SAMPLE else pytest.mark.nightly)
-        for name in RUNNABLE
-        if name != "synchronous"
+        pytest.param(name, marks=() if name in SAMPLE else pytest.mark.nightly) for name in RUNNABLE
     ]
 
 
 @pytest.mark.parametrize("name", pipelines())
 def test_recorded_steps_give_the_tokens_and_counts_of_the_serial_loop(name: str) -> None:
-    plain = LLM(pipeline=name, overrides={"executor": "serial", "depth": "1"})
+    plain = LLM(pipeline=name, overrides={"executor": "serial", "depth": "1", "graphs": "false"})
+    assert plain.engine.captures is None
     recorded = LLM(pipeline=name)
     for params in ([GREEDY] * 5, params_for(name)):
         expected = told(plain.generate(PROMPTS, params))

@@ -1,0 +1,73 @@
+"""The serial program, recording segments of device ops and replaying them, as `capture.py` says.
+
+One thread runs all ops in the reference order, so segments are runs of device ops in that order.
+`run_serial` records nothing: it stays what every executor is compared with, this one too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from ..backends.streams import Event, Moment, Recording
+from ..backends.tape.arrange import Pool
+from ..backends.tape.recording import Tape
+from ..graph.plan import Plan
+from . import threads
+from .capture import Captures
+from .report import RunReport
+from .run_arguments import RunArguments
+from .serial import SerialProgram, run_serial
+
+
+class Called:
+    """The calling thread in the place of a stream: what it is given is done at once."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, Pool] = {}
+
+    def run(self, work: Any, step: int, node: str) -> None:
+        work(step)
+
+    def record(self) -> Event:
+        return _Past()
+
+    def wait(self, event: Event) -> None:
+        """All that it was given is done."""
+
+    def stamp(self) -> Moment:
+        now = perf_counter()
+        return lambda: now
+
+    def recording(self, pool: str) -> Recording:
+        """A tape of the operations."""
+        return Tape(self._pools.setdefault(pool, Pool()))
+
+
+class _Past:
+    def synchronize(self) -> None:
+        """It is done."""
+
+
+@dataclass
+class OnOneThread:
+    """An executor. What was captured lives as long as this object: use one for all runs of an
+    engine.
+    """
+
+    captures: Captures | None = field(default=None, init=False)
+    _stream: Called = field(default_factory=Called, init=False, repr=False, compare=False)
+
+    def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
+        if self.captures is None or self.captures.plan is not plan:
+            order = SerialProgram.of(plan.graph).order()
+            self.captures = Captures(plan, noted=False, usual=threads.USUAL, order=order)
+            self._stream = Called()
+        streams = {segment.stream: self._stream for segment in self.captures.segments}
+        try:
+            return run_serial(plan, given, self.captures, streams)
+        finally:
+            for segment in self.captures.segments:  # one that an error has left open
+                self.captures.leave(segment.ops[0], self._stream)
+            self.captures.end()

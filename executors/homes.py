@@ -105,7 +105,7 @@ class Homes:
     def of(self, datum: object) -> set[Home | None]:
         """Whose memory a datum reaches; None stands for memory that is nobody's."""
         found: set[Home | None] = set()
-        for _, part in reached(datum, _patience):
+        for _, part in reached(datum, _patience, self._objects):
             address = None
             if is_tensor(part):
                 address = _address_of_tensor(part)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
@@ -103,12 +103,14 @@ class Patience:
             self._fruitless[kind] = 0 if found else self._fruitless.get(kind, 0) + 1
 
 
-def reached(datum: object, patience: Patience) -> list[tuple[str, Any]]:
+def reached(datum: object, patience: Patience, known: Container[int] = ()) -> list[tuple[str, Any]]:
     """Every object that `datum` reaches, itself first, with the path to it; no scalars.
 
-    Up to a depth and a number of objects. Tensors, arrays and bytearrays are not entered.
+    Up to a depth and a number of objects. Tensors, arrays and bytearrays are not entered, nor are
+    objects with an id among `known` that promise by a true attribute `fixed` that their tensors
+    never move.
     """
-    walk = _Walk(patience)
+    walk = _Walk(patience, known)
     walk.enter(datum, "", 0)
     return walk.found
 
@@ -116,11 +118,11 @@ def reached(datum: object, patience: Patience) -> list[tuple[str, Any]]:
 class _Walk:
     """One walk through a datum. It is done for each datum that an op publishes: no generators."""
 
-    __slots__ = ("found", "left", "memory", "patience", "seen")
+    __slots__ = ("found", "known", "left", "memory", "patience", "seen")
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: Patience, known: Container[int]) -> None:
         self.found: list[tuple[str, Any]] = []
-        self.patience = patience
+        self.patience, self.known = patience, known
         self.seen: set[int] = set()
         self.left = MAX_OBJECTS
         self.memory = 0  # how many of those so far were memory
@@ -137,6 +139,9 @@ class _Walk:
             return
         self.seen.add(id(datum))
         self.found.append((path, datum))
+        if id(datum) in self.known and getattr(datum, "fixed", False):
+            self.memory += 1
+            return
         if not self.patience.has(kind):
             return
         before = self.memory

@@ -500,14 +500,18 @@ def _attend_in_tiles(
 
 
 def _in_order(parts: Tensor) -> Tensor:
-    """The sum over the tiles of `parts[R, h, tiles, ...]`, from the first on."""
+    """The sum over the tiles of `parts[R, h, tiles, ...]`, from the first on.
+
+    Two operations however many tiles there are: adding at an index adds one after the other.
+    """
     first, *others = parts.unbind(2)
     if not others:
         return first
-    total = first + others[0]
-    for each in others[1:]:
-        total += each
-    return total
+    if len(others) == 1:
+        return first + others[0]
+    total = first.unsqueeze(2).clone()
+    onto_it = torch.zeros(len(others), dtype=torch.int64, device=parts.device)
+    return total.index_add_(2, onto_it, parts[:, :, 1:]).squeeze(2)
 
 
 _proven: dict[object, tuple[int, ...]] = {}

@@ -82,16 +82,18 @@ class ScheduledRow(
     too_short: bool = False
     earlier_output: tuple[int, ...] = ()
     prompt_targets: tuple[int, ...] = ()
-    known: int = 0
-    passed: tuple[int, ...] = ()
     narrowed: int = 0
     withheld: int = 0
+    known: int = 0
+    passed: tuple[int, ...] = ()
     most: int = 0
 
     @property
     def lasting(self) -> tuple[object, ...]:
-        """All but `most`: what a row that decodes mostly has in common with its next step."""
-        return self[:-1]
+        """All but how far it has come, by `blocks`, `known`, `passed` and `most`: what a row that
+        decodes mostly has in common with its next step.
+        """
+        return self[:3] + self[4:-3]
 
     @property
     def queries(self) -> int:

@@ -58,9 +58,9 @@ class _Rows:
 class _Filled:
     """What the buffer holds."""
 
-    rows: tuple[object, ...]  # all that it depends on, but for what `step` says
+    rows: tuple[object, ...]  # what it depends on, but for what `step` says
     step: StagedStep
-    number: Ints  # [S] the number of the step, of each sampling row
+    parts: Parts
 
 
 class Staging:
@@ -89,28 +89,33 @@ class Staging:
         """Write the batch into the buffer; the sizes that shape the device work.
 
         Rows that decode come before the others. Where they are as they were when the buffer was
-        last filled, all but the number of the step is there. Raises nothing of its own.
+        last filled, all is there but the number of the step and the blocks that are new. Raises
+        nothing of its own.
         """
         before, self._filled = self._filled, None
-        if batch.padding is None:  # sizes that will hardly come again
-            return self._fill(batch)[0]
-        rows = (batch.padding, [row.lasting for row in batch.rows])
-        if (
-            before is not None
-            and before.rows == rows
-            and self._bounds(batch) == (before.step.whole, before.step.ends)
-        ):
-            before.number[:] = batch.step
-            self._filled = before
-            return before.step
-        step, number = self._fill(batch)
-        self._filled = _Filled(rows, step, number)
-        return step
-
-    def _fill(self, batch: StepBatch) -> tuple[StagedStep, Ints]:
-        """And where the number of the step stands."""
         clears = [row.request_slot for row in batch.rows if not row.known]
         changes = _joined(self._changes(batch.rows))
+        if batch.padding is None:  # sizes that will hardly come again
+            return self._fill(batch, clears, changes)[0]
+        rows = (batch.padding, [row.lasting for row in batch.rows])
+        if before is not None and not clears and before.rows == rows:
+            step = before.step
+            widest, most = self._widest(batch), _few(changes.shape[1], batch.padded_size)
+            if (step.clears, step.blocks, step.changes) == (0, widest, most) and (
+                (step.whole, step.ends) == self._bounds(batch)
+            ):
+                before.parts["samples"][S_STEP, : len(batch.sampling)] = batch.step
+                self._fill_changes(before.parts, changes)
+                self._filled = before
+                return step
+        step, parts = self._fill(batch, clears, changes)
+        self._filled = _Filled(rows, step, parts)
+        return step
+
+    def _fill(
+        self, batch: StepBatch, clears: Sequence[int], changes: Ints
+    ) -> tuple[StagedStep, Parts]:
+        """`clears`: request slots; `changes[2, C]`: what the block tables lack."""
         known = _joined(_known(batch.rows, self.limits.context_length + 1))
         biases, bans, words = (list(each(batch.sampling)) for each in (_biases, _bans, _words))
         step = self._sizes(batch, len(clears), len(changes.T), len(known.T), biases, bans, words)
@@ -120,10 +125,7 @@ class Staging:
         parts["request_slots"][:] = rows.slots
         if clears:
             parts["clears"][:] = clears
-        if step.changes:
-            nowhere = self._request_slots * (self._blocks + 1) - 1  # the last entry stays 0
-            parts["change_at"][:], parts["change_to"][:] = nowhere, 0
-            parts["change_at"][: len(changes.T)], parts["change_to"][: len(changes.T)] = changes
+        self._fill_changes(parts, changes)
         if step.known:
             parts["history_at"][:], parts["history_ids"][:] = known
         if step.prompt:
@@ -135,7 +137,7 @@ class Staging:
             parts["bans"][:] = bans
         if words:
             parts["words"][:] = words
-        return step, parts["samples"][S_STEP, : len(batch.sampling)]
+        return step, parts
 
     # --- sizes
 
@@ -149,9 +151,9 @@ class Staging:
     ) -> StagedStep:
         biases, bans, words = map(len, edits)
         rounded, rows = batch.padding is not None, batch.rows
-        widest = max(len(row.blocks) for row in rows)
+        widest = self._widest(batch)
         if rounded:
-            widest, changes = self._rounded(widest), _few(changes, batch.padded_size)
+            changes = _few(changes, batch.padded_size)
             query_lens = (batch.width,) * batch.padded_size
         else:
             query_lens = tuple([row.queries for row in rows])
@@ -217,6 +219,11 @@ class Staging:
         given = any(row.request.settings for row in batch.sampling)
         return tuple(each.name for each in self._settings) if given else ()
 
+    def _widest(self, batch: StepBatch) -> int:
+        """Columns of the block tables that the step takes."""
+        widest = max([len(row.blocks) for row in batch.rows])
+        return widest if batch.padding is None else self._rounded(widest)
+
     def _rounded(self, blocks: int) -> int:
         """A width of block tables that comes up again: where kernels stop at a row's length, all
         there is; else the next of few sizes, since each column is gathered."""
@@ -239,6 +246,14 @@ class Staging:
             if row.known < len(blocks):
                 fresh = np.array(blocks[row.known :])
                 yield np.arange(first + row.known, first + len(blocks)), fresh
+
+    def _fill_changes(self, parts: Parts, changes: Ints) -> None:
+        """What the block tables lack, and then the last entry, which stays 0, as often as there is
+        room.
+        """
+        at, to, count = parts["change_at"], parts["change_to"], changes.shape[1]
+        at[:count], to[:count] = changes
+        at[count:], to[count:] = self._request_slots * (self._blocks + 1) - 1, 0
 
     # --- rows, tokens and windows
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 from stepweave.executors import NodeFailure, run
 from stepweave.executors.errors import ContractViolation
 from stepweave.executors.homes import Home, Homes, fits
+from stepweave.executors.parts import PATIENCE
 from stepweave.executors.run import Executor
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
@@ -371,3 +373,15 @@ def test_an_array_that_nobody_can_write_is_shared_freely() -> None:
     view.flags.writeable = False
     homes.add_state("table", {"mask": view})
     assert None not in homes.of(seen), "its base can still be written"
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_buffer_that_promises_that_its_memory_stays_is_known_without_a_look_inside(
+    fixed: bool,
+) -> None:
+    buffer, homes = SimpleNamespace(numbers=torch.zeros(2), fixed=fixed), Homes()
+    homes.add_slot("x", 1, buffer)
+    buffer.made_later = torch.zeros(2)  # nobody's: only who looks inside finds it
+    published = SimpleNamespace(buffer=buffer, size=2)
+    for _ in range(3 * PATIENCE):
+        assert homes.of(published) == ({Home("x", 1)} if fixed else {Home("x", 1), None})

@@ -12,12 +12,16 @@ import torch
 from torch import Tensor
 
 from stepweave.executors import captured_segment, run, threads
+from stepweave.executors.capture import Captures
 from stepweave.executors.captured_segment import Counts
 from stepweave.executors.errors import NodeFailure
 from stepweave.executors.recorder import Recorder
+from stepweave.executors.serial import SerialProgram
 from stepweave.executors.serial_recorded import OnOneThread
 from stepweave.executors.threads import OnThreads
-from stepweave.graph.node import OpContext
+from stepweave.graph.node import Node, Op, OpContext, Read, Value
+from stepweave.graph.planner.compile import compile_plan
+from stepweave.graph.step_graph import StepGraph
 from tests.executors.test_capture import STEPS, add, carry, outs, pipeline
 
 
@@ -50,6 +54,24 @@ def test_the_serial_program_records_too_and_gives_the_same() -> None:
     found = counts(executor)
     assert found.captured == 3 * 2, "one for each slot, and anew for the states of each run"
     assert found.replayed >= 3 * (STEPS - 3 * 2)
+
+
+def test_a_segment_of_the_serial_program_is_a_run_of_device_ops_whatever_their_streams() -> None:
+    def device(name: str, stream: str, reads: str, write: str) -> Node:
+        read = tuple(map(Read, reads.split()))
+        return Node(name, (Op(),), (Op(read, (write,), run=carry),), stream=stream)
+
+    nodes = [
+        device("one", "a", "", "x"),
+        device("two", "b", "x", "y"),
+        Node("fill", (Op(writes=("z",), run=carry),)),
+        device("three", "a", "y z", "w"),
+    ]
+    values = [Value(name, "device", "slots") for name in "xyw"]
+    graph = StepGraph.build(nodes, [*values, Value("z", "pinned", "slots")], order="keep")
+    plan = compile_plan(graph)
+    captures = Captures(plan, order=SerialProgram.of(graph).order())
+    assert [*map(str, captures.segments)] == ["a: one → two", "a: three"]
 
 
 def test_an_error_within_a_recording_of_the_serial_program_ends_it() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from stepweave.requests.request import Request
 from tests.requests.memory_model import request
-from tests.requests.test_memory import simulation
+from tests.requests.test_memory import served, simulation
 
 
 def completions(first: int, n: int, prompt: tuple[int, ...], **asked: int) -> list[Request]:
@@ -33,30 +33,17 @@ def test_whatever_happens_every_read_finds_its_own_tokens(seed: int, depth: int)
         token_budget=rnd.randrange(4, 24),
     )
     table = world.table
-    requests: list[Request] = []
-    world.stop = 0.05
-    while len(requests) < 24 or not table.idle:
-        if len(requests) < 24 and rnd.random() < 0.15:
-            prompt = tuple(rnd.randrange(3) for _ in range(rnd.randrange(1, 24)))
-            asked = {
-                "max_tokens": rnd.randrange(1, 16),
-                "window": rnd.choice([1, 3]),
-                "priority": rnd.randrange(2),
-            }
-            made = completions(len(requests), rnd.randrange(1, 5), prompt, **asked)
-            requests += made
-            table.submit_all(made)
-        if rnd.random() < 0.03:
-            table.cancel(rnd.randrange(24))
-        running = [each for each in table.requests.values() if each.phase == "running"]
-        if running and rnd.random() < 0.1:
-            table.preempt(rnd.choice(running))
-        world.step()
-        assert world.steps < 3000, "it does not end"
-    world.drain()
-    assert all(each.phase == "done" for each in requests)
-    assert table.request_slots.held == table.blocks.pool.held == frozenset()
-    assert not table.blocks._records
+
+    def arriving(first: int) -> list[Request]:
+        prompt = tuple(rnd.randrange(3) for _ in range(rnd.randrange(1, 24)))
+        asked = {
+            "max_tokens": rnd.randrange(1, 16),
+            "window": rnd.choice([1, 3]),
+            "priority": rnd.randrange(2),
+        }
+        return completions(first, rnd.randrange(1, 5), prompt, **asked)
+
+    served(world, rnd, 0.15, arriving)
     assert not table.blocks.forks._running
     assert table.totals.forked_tokens > 0
     assert bool(table.totals.copied_blocks) == (seed % 5 > 0)

@@ -69,6 +69,37 @@ def arrivals(rnd: random.Random, priorities: int = 1) -> Callable[[int], Request
     return make
 
 
+def served(
+    world: Simulation,
+    rnd: random.Random,
+    often: float,
+    arriving: Callable[[int], list[Request]],
+) -> list[Request]:
+    """24 requests or some more, each `arriving` at random; some are cancelled, some give way.
+
+    All of them come to an end, and nothing is left of them.
+    """
+    table, requests = world.table, list[Request]()
+    world.stop = 0.05
+    while len(requests) < 24 or not table.idle:
+        if len(requests) < 24 and rnd.random() < often:
+            made = arriving(len(requests))
+            requests += made
+            table.submit_all(made)
+        if rnd.random() < 0.03:
+            table.cancel(rnd.randrange(24))
+        running = [each for each in table.requests.values() if each.phase == "running"]
+        if running and rnd.random() < 0.1:
+            table.preempt(rnd.choice(running))
+        world.step()
+        assert world.steps < 3000, "it does not end"
+    world.drain()
+    assert all(each.phase == "done" for each in requests)
+    assert table.request_slots.held == table.blocks.pool.held == frozenset()
+    assert not table.blocks._records, "of requests that have ended"
+    return requests
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_every_read_finds_its_own_tokens(seed: int, depth: int) -> None:
@@ -85,23 +116,7 @@ def test_whatever_happens_every_read_finds_its_own_tokens(seed: int, depth: int)
     )
     table = world.table
     make = arrivals(rnd, priorities=rnd.choice([1, 3]))
-    requests: list[Request] = []
-    world.stop = 0.05
-    while len(requests) < 24 or not table.idle:
-        if len(requests) < 24 and rnd.random() < 0.3:
-            requests.append(make(len(requests)))
-            table.submit(requests[-1])
-        if rnd.random() < 0.03:
-            table.cancel(rnd.randrange(24))
-        running = [each for each in table.requests.values() if each.phase == "running"]
-        if running and rnd.random() < 0.1:
-            table.preempt(rnd.choice(running))
-        world.step()
-        assert world.steps < 3000, "it does not end"
-    world.drain()
-    assert all(each.phase == "done" for each in requests)
-    assert table.request_slots.held == table.blocks.pool.held == frozenset()
-    assert not table.blocks._records, "of requests that have ended"
+    requests = served(world, rnd, 0.3, lambda first: [make(first)])
     assert table.preemptions > 0
     if seed % 5:
         assert 0 < table.prefix_hits < table.prefix_queries

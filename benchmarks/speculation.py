@@ -33,6 +33,8 @@ from .peers.embedded import until_eos
 
 SEED = 7
 LIMIT = 160
+LOOKED_UP = 8
+"""Drafts of prompt look-up, ours and that of transformers, where they are compared."""
 METHODS: dict[str, dict[str, str]] = {
     "none": {},
     "draft model": {"nodes.draft": "{kind: draft_model, after: sample, tokens: 3}"},
@@ -141,18 +143,23 @@ def main() -> None:
             sides[name] = ours(asked, method, given.rows, grammar=grammar)
     tokenizer = sides["none"].llm.tokenizer if sides["none"].llm else None
     if given.rows == 1:
-        # The arithmetic of transformers, and no second thread, as there: nothing to overlap with.
-        alike = {"model.invariant": "false", "executor": "serial", "depth": "1"}
-        for method, tokens in (("none", "3"), ("EAGLE-3", "5"), ("n-gram", "8")):
-            if method != "none":
-                alike["nodes.draft.tokens"] = tokens
-            sides[f"{method}, as transformers computes"] = ours(
-                asked, method, 1, grammar=False, **alike
-            )
+        # The arithmetic of transformers: by an engine as it is, whose steps are recorded, and by
+        # one without a second thread, as there, where nothing overlaps and no step is recorded.
+        engines: dict[str, dict[str, str]] = {
+            "without invariant arithmetic": {},
+            "as transformers computes": {"executor": "serial", "depth": "1"},
+        }
+        tokens = {"EAGLE-3": "5", "n-gram": str(LOOKED_UP)}
+        for how, overrides in engines.items():
+            for method in ("none", "draft model", "EAGLE-3", "n-gram"):
+                more = {"model.invariant": "false", **overrides}
+                if method in tokens:
+                    more["nodes.draft.tokens"] = tokens[method]
+                sides[f"{method}, {how}"] = ours(asked, method, 1, grammar=False, **more)
         sides["transformers, none"] = assisted(asked, tokenizer)
         sides["transformers, assistant"] = assisted(asked, tokenizer, assistant_model=assistant())
         sides["transformers, prompt look-up"] = assisted(
-            asked, tokenizer, prompt_lookup_num_tokens=4
+            asked, tokenizer, prompt_lookup_num_tokens=LOOKED_UP
         )
     for side in sides.values():
         side.tokens = side.run()  # warms up, and is what must be equal

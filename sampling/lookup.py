@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def propose(
@@ -52,11 +53,11 @@ def propose(
     # matched[s, e]: how many tokens that end at e are those that end the row.
     running = at < last
     matched = torch.zeros_like(history, dtype=torch.int64)
+    places = torch.arange(longest, device=history.device)
+    ending = history.gather(1, (last - places).clamp_min(0))
     for back in range(min(longest, capacity)):
-        ending = history.gather(1, (last - back).clamp_min(0))
-        equal = torch.zeros_like(running)
-        equal[:, back:] = history[:, : capacity - back] == ending
-        running = running & equal
+        equal = history[:, : capacity - back] == ending[:, back : back + 1]
+        running = running & F.pad(equal, (back, 0))
         matched = matched + running
     fits = matched >= shortest
     if allowed is not None:

@@ -62,7 +62,7 @@ def coupled(windows: Windows) -> Verified:
         chosen = target.argmax(dim=-1)
     if windows.branches is not None:
         return keep_chosen(windows, chosen)
-    return keep_equal(chosen, windows.drafts, windows.valid, vocab)
+    return keep_equal(chosen, windows.drafts, windows.valid)
 
 
 def rejection(windows: Windows) -> Verified:
@@ -245,12 +245,13 @@ def followed_by(token: Tensor, drafts: Tensor, kept: Tensor) -> Verified:
     return Verified(up_to(tokens.scatter(-1, kept[:, None], token[:, None]), kept), kept + 1)
 
 
-def keep_equal(chosen: Tensor, drafts: Tensor, valid: Tensor, vocab: int) -> Verified:
+def keep_equal(chosen: Tensor, drafts: Tensor, valid: Tensor) -> Verified:
     """The `drafts[R, k]` that are the token `chosen[R, k + 1]` at their position, and one more.
 
-    `valid[R]` drafts may be kept, of a vocabulary of `vocab` tokens. Raises nothing of its own.
+    `valid[R]` drafts may be kept. What is no token is never chosen. Raises nothing of its own.
     """
-    kept = prefix(usable(drafts, valid, vocab) & (drafts == chosen[:, :-1]))
+    window_positions = torch.arange(drafts.shape[1], device=drafts.device)
+    kept = prefix((drafts == chosen[:, :-1]) & (window_positions < valid[:, None]))
     # Up to the first difference the drafts are the chosen tokens, so no draft has to be copied.
     return Verified(up_to(chosen, kept), kept + 1)
 

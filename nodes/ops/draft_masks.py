@@ -61,7 +61,7 @@ def fill_next(
 
 
 def permitted(logits: Tensor, allowed: Tensor | None, vocab_size: int) -> Tensor:
-    """`logits[S, …]` of the V tokens that there are, `[S, V]`: −inf where `allowed[S, V / 32]`
+    """`logits[S, U]` of the V tokens that there are, `[S, V]`: −inf where `allowed[S, V / 32]`
     refuses one.
 
     A row whose drafter can say nothing that is allowed is left as it is: its drafts are refused

@@ -141,3 +141,33 @@ def test_with_no_room_nothing_is_kept() -> None:
     outputs = Outputs(0, 1)
     outputs.add([1, 2, 3], after=0)
     assert (len(outputs), outputs.tokens) == (0, 0)
+
+
+def test_where_a_likely_token_may_not_come_the_next_one_is_followed() -> None:
+    class Refusing:
+        """What may come: anything but these tokens, and nothing after so many."""
+
+        def __init__(self, refused: set[int], most: int) -> None:
+            self.refused, self.most, self.gone = refused, most, 0
+
+        def accept(self, token: int) -> bool:
+            goes = token not in self.refused and self.gone < self.most
+            self.gone += goes
+            return goes
+
+        def rollback(self, count: int) -> None:
+            self.gone -= count
+
+    tokens = [1, 2, 3, 9, 1, 2, 4, 9, 1, 2, 3, 8, 7, 1]
+    text, none = text_of(tokens), Outputs(0, 1)
+    search = Search(longest=50, places=50, ways=2, length=4)
+    assert ways_on(text, none, 0, search) == [[2, 3, 8, 7]]
+    for refused, most, expected in (
+        ({8}, 9, [[2, 3, 9, 1]]),
+        ({3}, 9, [[2, 4, 9, 1]]),
+        ({8}, 2, [[2, 3]]),
+        ({2}, 9, []),
+    ):
+        guide = Refusing(refused, most)
+        assert ways_on(text, none, 0, search, guide) == expected
+        assert guide.gone == 0, "it stands where it stood"

@@ -147,6 +147,7 @@ def test_a_look_up_takes_the_next_place_whose_token_is_allowed() -> None:
     assert sum(kept for _, kept in counts) > sum(kept for _, kept in without)
 
 
+@pytest.mark.nightly
 def test_ways_that_a_grammar_refuses_are_not_offered_and_counts_are_equal_at_every_depth() -> None:
     def rounds(config: TinyConfig, by_grammar: bool) -> list[Found]:
         engine, uids = engine_of(config, "suffix", by_grammar), count()

@@ -209,9 +209,17 @@ CONFIGS = (
     TinyConfig(draft_tokens=3, method="eagle3", structured=True, token_budget=24),
     TinyConfig(draft_tokens=2, method="draft_model", padded=False, invariant=True),
     TinyConfig(
-        draft_tokens=3, method="ngram", policies=Policies(acceptance=Synthetic(rates=(0.5,)))
+        draft_tokens=3,
+        method="ngram",
+        structured=True,
+        policies=Policies(acceptance=Synthetic(rates=(0.5,))),
     ),
-    TinyConfig(draft_tokens=2, method="draft_model", policies=Policies(acceptance=Rejection())),
+    TinyConfig(
+        draft_tokens=2,
+        method="draft_model",
+        structured=True,
+        policies=Policies(acceptance=Rejection()),
+    ),
     TinyConfig(draft_tokens=2, method="draft_model", policies=Policies(acceptance=Block())),
     TinyConfig(draft_tokens=2, method="eagle", policies=Policies(acceptance=Typical())),
     TinyConfig(draft_tokens=2, method="medusa"),
@@ -232,15 +240,28 @@ CONFIGS = (
 )
 
 
+MASKED = {
+    "nodes.d2h_tokens.after": "sample",
+    "nodes.draft_mask.after": "d2h_tokens",
+    "nodes.draft.after": "draft_mask",
+}
+BY_GRAMMAR = {
+    "suffix": {"nodes.jump_forward.after": "bitmask"},
+    "ngram": MASKED,
+    "draft_model": MASKED,
+}
+"""What follows grammars beside the masks of the step, by drafter."""
+
+
 def test_the_shapes_that_docstrings_say_are_those_of_a_run() -> None:
     observed = Observed()
     for config in CONFIGS:
         asked = list(ASKED)
         if config.structured:
             asked[1] = replace(asked[1], structured_outputs={"json": SCHEMA})
-        jumps = {"nodes.jump_forward.after": "bitmask"} if config.method == "suffix" else None
+        more = BY_GRAMMAR.get(config.method) if config.structured else None
         tokenizer = {TOKENIZER: tiny_tokenizer()}
-        engine = tiny_engine(config, settings=jumps, resources=tokenizer)
+        engine = tiny_engine(config, settings=more, resources=tokenizer)
         requests = tiny_requests(asked, longest=20)
         requests.append(tiny_request(9, [5, 6, 7], asked[0], bad_words=[[8, 9], [10]]))
         with observed.watching():

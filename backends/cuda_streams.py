@@ -13,10 +13,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter, sleep
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 
 from .streams import CannotCapture, Event, Moment
 
@@ -39,16 +41,17 @@ class CudaEvent:
 
 
 class CudaRecording:
-    """A CUDA graph of what one stream was given."""
+    """CUDA graphs of what one stream was given: one, and another after each call in between."""
 
     live = False
     refused = None
     size = 0  # a graph is launched by one call
 
     def __init__(self, stream: torch.cuda.Stream, pool: Any) -> None:
-        self._graph = torch.cuda.CUDAGraph()
         self._stream = stream
         self._pool = pool
+        self._graph: torch.cuda.CUDAGraph | None = None  # that is being captured
+        self._again: list[Callable[[], object]] = []
 
     @contextmanager
     def capture(self) -> Iterator[None]:
@@ -58,33 +61,47 @@ class CudaRecording:
             try:
                 yield
             except BaseException:
-                with suppress(Exception):  # it is invalid already, and is thrown away
-                    self._end()
+                if self._graph is not None:
+                    with suppress(Exception):  # it is invalid already, and is thrown away
+                        self._end()
                 raise
             self._end()
-        self._graph.replay()  # a capture does nothing yet
+        self._again[-1]()  # a capture does nothing yet
 
     def _begin(self) -> None:
+        self._graph = graph = torch.cuda.CUDAGraph()
         try:
-            self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         except BaseException:
-            self._take_the_pool_back()
+            self._take_the_pool_back(graph)
             raise
 
     def _end(self) -> None:
+        assert self._graph is not None, "only what has begun is ended"
+        graph, self._graph = self._graph, None
         try:
-            self._graph.capture_end()
+            graph.capture_end()
         except BaseException:
-            self._take_the_pool_back()
+            self._take_the_pool_back(graph)
             raise
+        self._again.append(graph.replay)
 
-    def _take_the_pool_back(self) -> None:
+    def between(self, call: Callable[..., None], *tensors: Tensor) -> None:
+        """The tensors `[...]` are known by address: later pieces may work in their memory."""
+        self._end()
+        self._again[-1]()
+        call(*tensors)
+        self._again.append(partial(call, *map(_by_address, tensors)))
+        self._begin()
+
+    def _take_the_pool_back(self, graph: torch.cuda.CUDAGraph) -> None:
         """What torch does at the end of a capture, and leaves out where that fails.
 
         Until then its allocator takes the capture for one that goes on: it frees nothing that
         several streams used, and asks the graph, which must be there to answer, what belongs to it.
         """
-        _FAILED.append(self._graph)
+        self._graph = None
+        _FAILED.append(graph)
         device = self._stream.device_index
         with suppress(RuntimeError, AttributeError):  # released by torch, or not a part of this one
             torch._C._cuda_endAllocateToPool(device, self._pool)
@@ -95,11 +112,27 @@ class CudaRecording:
 
     def replay(self, part: int = 0) -> None:
         if not part:
-            self._graph.replay()
+            for again in self._again:
+                again()
 
     def refuse(self, reason: str) -> NoReturn:
         """Raises `CannotCapture`: nothing has been done yet, and nothing can be."""
         raise CannotCapture(reason)
+
+
+def _by_address(tensor: Tensor) -> Tensor:
+    """The same `[...]`, which keeps no memory: a graph's pool may hand it out again.
+
+    What a replay leaves there is right from the piece that writes it to the call that reads it, as
+    the pieces follow each other as they were captured.
+    """
+    memory = tensor.untyped_storage()
+    bare = torch._C._construct_storage_from_data_pointer(
+        memory.data_ptr(), memory.device, memory.nbytes()
+    )
+    with torch.inference_mode(tensor.is_inference()):
+        alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return alias.set_(bare, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 _FAILED: list[torch.cuda.CUDAGraph] = []

@@ -17,7 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Moment = Callable[[], float | None]  # seconds of `perf_counter`; None: not yet come by
 
@@ -53,6 +56,14 @@ class Recording(Protocol):
 
     def part(self) -> None:
         """Within a capture: what follows is another part."""
+
+    def between(self, call: Callable[..., None], *tensors: Tensor) -> None:
+        """Within a capture: `call(*tensors)` is not recorded, but called now and in each replay.
+
+        It comes after what was recorded before and before what follows. Each `[...]` may lie
+        elsewhere in a replay; the call reads and writes what it is given, and nothing else that is
+        recorded. A capture with such a call may fail after it has done something.
+        """
 
     def replay(self, part: int = 0) -> None:
         """Do a part again, in the stream's order; each is asked for, in turn.

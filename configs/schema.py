@@ -394,6 +394,14 @@ class PipelineConfig(Part):
         "With executor serial or threads on a CPU: their operations are recorded and done again "
         "without the Python between them. Models on several ranks ignore this key.",
     )
+    pieces: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 16,
+        description="With `graphs`: the most tokens of a step with prompts whose model is captured "
+        "in pieces, between which attention runs as usual. Steps are rounded up to a few sizes for "
+        "them. 0: such steps run without graphs; the default on a GPU is 512.",
+    )
     nvtx: bool = Field(
         default=False,
         description="With executor cuda, or another on streams: each op is named `node/step` for "

@@ -25,7 +25,7 @@ from .run_arguments import RunArguments
 from .serial_recorded import OnOneThread
 from .threads import OnThreads
 
-RECORDING: Mapping[str, Callable[[], Executor]] = MappingProxyType(
+RECORDING: Mapping[str, Callable[[int], Executor]] = MappingProxyType(
     {"serial": OnOneThread, "threads": OnThreads}
 )
 """The executors of host threads that record segments."""
@@ -57,17 +57,17 @@ class Blocking:
 
 
 def executor_on(
-    device: torch.device, name: str, *, ranges: bool = False, graphs: bool = False
+    device: torch.device, name: str, *, ranges: bool = False, graphs: bool = False, pieces: int = 0
 ) -> Executor:
     """The executor called `name`, as it runs where data lie on `device`.
 
-    `ranges` and `graphs` are for one on streams: see `OnStreams`. Raises `StepweaveError` for a
-    name that is none.
+    `ranges`, `graphs` and `pieces` are for one on streams: see `OnStreams`. Raises `StepweaveError`
+    for a name that is none.
     """
     if streams_behind(name) is not None:
-        return OnStreams(device, ranges=ranges, graphs=graphs)
+        return OnStreams(device, ranges=ranges, graphs=graphs, pieces=pieces)
     on_host = backend_of(device).on_host
     if graphs and on_host:
-        return RECORDING[name]()
+        return RECORDING[name](pieces)
     executor = executor_named(name)
     return executor if on_host else Blocking(executor, device)

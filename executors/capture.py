@@ -40,9 +40,11 @@ from typing import Any
 from ..backends.streams import Moment, Recording, Stream
 from ..graph.plan import Plan
 from ..graph.planner.segments import Segment, in_order, segments
-from .captured_segment import Counts, Pools, Run, SegmentRun
+from .captured_segment import Counts, Run, SegmentRun
 from .context import Memory
+from .pieces import OpPieces
 from .places import Places
+from .pools import Pools
 
 
 class Captures:
@@ -54,11 +56,13 @@ class Captures:
         *,
         noted: bool = True,
         usual: int = 1,
+        largest: int = 0,
         order: Sequence[tuple[str, int]] | None = None,
     ) -> None:
         """`noted`: whether it is worth a note that a step was not replayed. `usual`: so many steps
-        of a signature run as usual before one is captured. `order`: of the ops of an iteration,
-        where one thread runs all of them, and nothing of the plan's actors and waits counts.
+        of a signature run as usual before one is captured. `largest`: tokens of the largest step
+        that ops may have recorded in pieces. `order`: of the ops of an iteration, where one thread
+        runs all of them, and nothing of the plan's actors and waits counts.
         """
         self.plan, self._noted = plan, noted
         self.buffers: dict[str, list[Any]] = {}  # of the slots: they must lie where they lay
@@ -73,6 +77,11 @@ class Captures:
             segment: SegmentRun(plan, segment, self.where, self.pools, self.counts[segment], usual)
             for segment in self.segments
         }
+        self.pieces = {
+            op: OpPieces(op, segment.stream, self.where, self.pools, largest, usual)
+            for segment in (self.segments if largest else ())
+            for op in segment.ops
+        }
 
     def begin(self, memory: Memory, streams: Mapping[str, Stream]) -> Mapping[str, Run]:
         """For a new run: what each device op runs in place of its body."""
@@ -85,6 +94,9 @@ class Captures:
         for segment, run in self._runs.items():
             run.begin(memory, streams[segment.stream])
             wrapped |= {op: run.of(op) for op in segment.ops}
+        for op, pieces in self.pieces.items():
+            memory.contexts[op].pieces = pieces
+            pieces.stream = streams[pieces.stream_name]
         return wrapped
 
     def recordings(self) -> Mapping[Segment, Sequence[Recording]]:
@@ -124,4 +136,12 @@ class Captures:
                 total = counts.replayed + counts.captured + eager
                 reasons = ", ".join(f"{why}: {n}" for why, n in sorted(counts.eager.items()))
                 lines.append(f"{segment}: {eager} of {total} steps not replayed ({reasons})")
+        for op, pieces in self.pieces.items():
+            runs = pieces.captured + pieces.replayed + sum(pieces.refused.values())
+            if runs and self._noted:
+                told = "".join(f"; {why}: {n}" for why, n in sorted(pieces.refused.items()))
+                lines.append(
+                    f"{op.removesuffix('.device')}: {pieces.replayed} of {runs} steps with prompts "
+                    f"replayed in pieces of {pieces.captured} sizes{told}"
+                )
         return lines

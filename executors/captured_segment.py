@@ -14,12 +14,13 @@ from torch import Tensor
 from ..backends.streams import CannotCapture, Moment, Recording, Stream
 from ..graph.plan import Plan
 from ..graph.planner.segments import Segment
+from .capturing import capturing
 from .changes import Changes
 from .contents import Unstable, mapped, signature
 from .context import Context, Memory
-from .exits import NUMBERS, telling, watched_exits
 from .frontier import Aborted
 from .places import Places, place
+from .pools import Pools
 
 LIMIT = 512
 """Captures of one segment: a server that is asked for ever new shapes must not fill its memory
@@ -65,20 +66,6 @@ class Counts:
         if reason not in self.eager and len(self.eager) >= REASONS:
             reason = "other reasons"
         self.eager[reason] = self.eager.get(reason, 0) + 1
-
-
-class Pools:
-    """The memory in which recordings of each stream work: another one after a failed capture."""
-
-    def __init__(self) -> None:
-        self._failed: dict[str, int] = {}
-
-    def of(self, stream: str) -> str:
-        failed = self._failed.get(stream, 0)
-        return f"{stream}, after {failed} failed captures" if failed else stream
-
-    def failed(self, stream: str) -> None:
-        self._failed[stream] = self._failed.get(stream, 0) + 1
 
 
 class _Later:
@@ -269,9 +256,7 @@ class SegmentRun:
         within = ExitStack()
         self._capturing = recording, within
         try:
-            within.enter_context(watched_exits())
-            within.enter_context(telling(_listener(recording)))
-            within.enter_context(recording.capture())
+            within.enter_context(capturing(recording))
         except Exception as error:
             self._fall_back(error)
 
@@ -464,6 +449,7 @@ class _StepBlind:
 
     __slots__ = ("_context", "_recording", "buffer", "read", "state", "vertex", "waited_s", "write")
     firing = 0
+    pieces = None  # it is recorded as a whole
 
     def __init__(self, context: Context, recording: Recording) -> None:
         self._context, self._recording = context, recording
@@ -484,15 +470,3 @@ class _StepBlind:
 def _touched(context: Context) -> set[str]:
     op = context.vertex.op
     return {read.name for read in op.reads} | set(op.writes)
-
-
-def _listener(recording: Recording) -> Callable[[str, object, object], None]:
-    """Of what a body calls: a graph would know for ever the numbers that the host got."""
-
-    def told(call: str, args: object, kwargs: object) -> None:
-        if call in NUMBERS:
-            recording.refuse(f"Tensor.{call} gives the numbers of a tensor to the host")
-        elif call == "data_ptr" and recording.live:
-            recording.refuse("Tensor.data_ptr gives memory to code that no recording sees")
-
-    return told

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from ..graph.answers.orderings import Orderings
 from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.node import Read, Value
+from ..graph.pieces import Pieces
 from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph, Vertex
 from .errors import ContractViolation, UndeclaredAccess
@@ -128,6 +129,7 @@ class Context:
         "_reads",
         "_states",
         "_writes",
+        "pieces",
         "step",
         "vertex",
         "waited_s",
@@ -146,6 +148,7 @@ class Context:
         self.vertex = vertex
         self.step = BEFORE_ALL
         self.waited_s = 0.0
+        self.pieces: Pieces | None = None
         self._frontier = frontier
         self._first = frontier.first
         self._homes = homes

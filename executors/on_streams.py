@@ -20,13 +20,15 @@ class OnStreams:
     """An executor: host threads, and streams of `device` (of the current one, without a number).
 
     `ranges`: to profilers, each op is called `node/step`. `graphs`: capture segments of device ops
-    and replay them, as `capture.py` says. Captured graphs live as long as this object, so use one
-    for all runs of an engine.
+    and replay them, as `capture.py` says; of steps with prompts of up to `pieces` tokens what ops
+    have recorded in pieces. Captured graphs live as long as this object, so use one for all runs of
+    an engine.
     """
 
     device: str | torch.device
     ranges: bool = False
     graphs: bool = False
+    pieces: int = 0
     captures: Captures | None = field(default=None, init=False)
     _streams: Streams | None = field(default=None, init=False, repr=False, compare=False)
     _of: torch.device | None = field(default=None, init=False, repr=False, compare=False)
@@ -38,7 +40,8 @@ class OnStreams:
         if not backend.has_streams:
             raise NoDevice(f"device {device} has no streams; run on it by executor 'threads'")
         if self.graphs and (self.captures is None or self.captures.plan is not plan):
-            self.captures, self._streams = Captures(plan), None  # graphs share a stream's memory
+            self._streams = None  # graphs share a stream's memory
+            self.captures = Captures(plan, largest=self.pieces)
         if self._streams is None or self._of != device:
             self._streams, self._of = backend.streams(device, ranges=self.ranges), device
         with backend.entered(device):

@@ -53,16 +53,19 @@ class _Past:
 @dataclass
 class OnOneThread:
     """An executor. What was captured lives as long as this object: use one for all runs of an
-    engine.
+    engine. `pieces`: tokens of the largest step of which ops may have parts recorded.
     """
 
+    pieces: int = 0
     captures: Captures | None = field(default=None, init=False)
     _stream: Called = field(default_factory=Called, init=False, repr=False, compare=False)
 
     def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
         if self.captures is None or self.captures.plan is not plan:
             order = SerialProgram.of(plan.graph).order()
-            self.captures = Captures(plan, noted=False, usual=threads.USUAL, order=order)
+            self.captures = Captures(
+                plan, noted=False, usual=threads.USUAL, largest=self.pieces, order=order
+            )
             self._stream = Called()
         streams = {segment.stream: self._stream for segment in self.captures.segments}
         try:

@@ -28,9 +28,11 @@ def run_threads(plan: Plan, given: RunArguments) -> RunReport:
 class OnThreads:
     """The same, capturing segments of device ops and replaying them, as `capture.py` says.
 
-    What was captured lives as long as this object, so use one for all runs of an engine.
+    `pieces`: tokens of the largest step of which ops may have parts recorded. What was captured
+    lives as long as this object, so use one for all runs of an engine.
     """
 
+    pieces: int = 0
     captures: Captures | None = field(default=None, init=False)
     _pools: Pools = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -38,5 +40,6 @@ class OnThreads:
         if self.captures is None or self.captures.plan is not plan:
             from .capture import Captures
 
-            self.captures, self._pools = Captures(plan, noted=False, usual=USUAL), {}
+            self._pools = {}
+            self.captures = Captures(plan, noted=False, usual=USUAL, largest=self.pieces)
         return run_on(Workers(self._pools), plan, given, captures=self.captures)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from .errors import GraphError, StepweaveError, did_you_mean
@@ -333,6 +333,8 @@ def _body(use: _Use, resources: Resources) -> Run:
             gets.append((name, methodcaller("buffer", each.name)))
         elif each.role == "context":
             gets.append((name, lambda ctx: ctx))
+        elif each.role == "pieces":
+            gets.append((name, attrgetter("pieces")))
         elif each.role in ("read", "state", "update", "buffer"):
             fixed[name] = None
     publish = _publisher(use)

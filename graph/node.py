@@ -11,6 +11,8 @@ from typing import Any, Generic, Literal, Protocol
 
 from typing_extensions import TypeVar  # of the standard library from Python 3.13 on
 
+from .pieces import Pieces
+
 T = TypeVar("T", default=Any)
 B = TypeVar("B", default=Any)
 
@@ -35,6 +37,10 @@ class OpContext(Protocol):
     @property
     def waited_s(self) -> float:
         """Seconds for which this op's own waits blocked its actor in this step; 0 without any."""
+
+    @property
+    def pieces(self) -> Pieces | None:
+        """What records the op in pieces, where it runs as usual; None: nothing does."""
 
     def read(self, name: str) -> Any:
         """The version of a value that the op declared (its carry is already applied)."""

@@ -21,11 +21,12 @@ from typing_extensions import TypeVar
 from . import arguments
 from .errors import GraphError, did_you_mean
 from .node import OpContext, State, Value
+from .pieces import Pieces
 
 T = TypeVar("T")
 B = TypeVar("B")
 
-Role = Literal["read", "state", "update", "buffer", "resource", "options", "context"]
+Role = Literal["read", "state", "update", "buffer", "resource", "options", "context", "pieces"]
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,14 @@ def settings(model: type[T]) -> T:
 def context() -> OpContext:
     """The op's context: the number of its step, how long it waited, `stop`. Raises nothing."""
     return cast(OpContext, Parameter("context"))
+
+
+def pieces() -> Pieces | None:
+    """What records the op in pieces, in a step that is not replayed as a whole; None: nothing does.
+
+    Raises nothing.
+    """
+    return cast(Pieces, Parameter("pieces"))
 
 
 @dataclass(frozen=True)

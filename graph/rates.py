@@ -27,6 +27,7 @@ from typing import Any
 from .arguments import whole
 from .errors import GraphError
 from .node import Firing, Node, Op, OpContext, Read, Run, Turn, Value
+from .pieces import Pieces
 from .ranks import declared_name
 from .step_graph import StepGraph
 
@@ -235,6 +236,10 @@ class FiringContext:
     @property
     def waited_s(self) -> float:
         return self.context.waited_s
+
+    @property
+    def pieces(self) -> Pieces | None:
+        return self.context.pieces
 
     def read(self, name: str) -> Any:
         return self.context.read(self.names.reads.get(name, name))

@@ -15,7 +15,7 @@ q query tokens of a row, C = keys of a row (padded), D head width.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, groupby
 from typing import Any, Protocol, TypeVar
@@ -27,6 +27,7 @@ from transformers import AttentionInterface
 
 from ..backends import backend_of
 from ..backends.kernels import asked_for
+from ..graph.pieces import Between
 from .invariant import elementwise, proven_tiles, tile_plan
 from .kernels import operators, packed
 from .kernels.forms import Angles, Norm
@@ -62,6 +63,7 @@ class AttentionBatch:
     long: Tensor | None = None  # [T]; tokens of rows longer than `CausalLM.rope_switch`; None: none
     masked: bool = True  # whether the host cannot rule out that some token is masked
     tree: TreeRows | None = None  # rows whose tokens do not see all that lies before them
+    between: Between | None = None  # the pass is recorded, and for more tokens than its own
     calls: list[int] = field(default_factory=list, init=False, compare=False)  # layers so far
     _shared: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     _of_rows: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -228,13 +230,20 @@ def attend_layer(
     *,
     invariant: bool,
     turn: Turn | None = None,
+    into: Tensor | None = None,
 ) -> Tensor:
     """What `paged_attention` does once it knows which layer asks. Returns `[T, H, D']`.
 
     `query[1, H, T, D]`, `key[1, h, T, D]`, `value[1, h, T, D']`. Tokens after those of the batch
     are padding: they have no keys, and get zeros. With `turn`, which needs kernels and no padding,
-    queries and keys have no positions yet.
+    queries and keys have no positions yet. The result lies in `into[T', H, D']`, if given.
     """
+    if paged.between is not None:
+        out = query.new_zeros(query.shape[2], query.shape[1], value.shape[3])
+        angles = () if turn is None else (turn.angles.cos, turn.angles.sin)
+        again = partial(_attend_again, layer, how, turn, invariant)
+        paged.between(again, out, query, key, value, *angles)
+        return out
     paged.calls.append(layer)
     layer -= paged.cache.first_layer
     by_operators = not invariant and (torch.compiler.is_compiling() or _by_operators(query.device))
@@ -280,9 +289,9 @@ def attend_layer(
             allowed = _allowed(paged, group, how.window, shared)
             result = attend_gathered(packed_query, k, v, allowed, how)
         results.append(unpack(result, length))
-    if len(groups) == 1 and padded == tokens:
+    if into is None and len(groups) == 1 and padded == tokens:
         return results[0].contiguous()  # the one group is the whole batch
-    out = query.new_zeros(padded, heads, shape.value_dim)
+    out = query.new_zeros(padded, heads, shape.value_dim) if into is None else into
     for group, result in zip(groups, results, strict=True):
         start = 0
         for piece in group.tokens:
@@ -290,6 +299,29 @@ def attend_layer(
             out[piece] = result[start : start + count]
             start += count
     return out
+
+
+def _attend_again(
+    layer: int,
+    how: How,
+    turn: Turn | None,
+    invariant: bool,
+    paged: AttentionBatch,
+    out: Tensor,
+    *given: Tensor,
+) -> None:
+    """Attention of the batch at hand, in a pass that was recorded with another: `out[T', H, D']`.
+
+    `given`: query, key and value, each `[1, heads, T', D]`, and the angles `[T', ...]` of `turn`.
+    """
+    tokens = len(paged.slots)
+    query, key, value = (each[:, :, :tokens] for each in given[:3])
+    if turn is not None:
+        cos, sin = (each[:tokens] for each in given[3:])
+        turn = replace(turn, angles=replace(turn.angles, cos=cos, sin=sin))
+    attend_layer(
+        paged, layer, query, key, value, how, invariant=invariant, turn=turn, into=out[:tokens]
+    )
 
 
 def _by_operators(device: torch.device) -> bool:

@@ -6,10 +6,13 @@ we cannot give is refused when it is loaded, never approximated: the model is pr
 token, then compared with itself on its own attention.
 """
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +22,7 @@ from transformers import PreTrainedModel
 from ..backends import backend_of, device_called
 from ..backends.kernels import takes
 from ..graph.errors import shortly
+from ..graph.pieces import Between, Pieces
 from . import adapters as lora
 from . import attention, compiled, fusing, products, trial
 from .attention import AttentionBatch
@@ -38,6 +42,29 @@ from .source import EMBEDDED
 from .support import own_code, plain_experts, refuse, windows
 
 DType = Literal["auto", "float32", "float64", "bfloat16", "float16"]
+
+
+class _Given(NamedTuple):
+    """What one pass computes on: T tokens, L of which have logits."""
+
+    ids: Tensor  # [T]
+    positions: Tensor  # [T]
+    logit_rows: Tensor | None = None  # [L]; None: all
+    long: Tensor | None = None  # [T]
+    adapters: Tensor | None = None  # [T]
+    arrived: Tensor | None = None  # [T, F]
+
+    def padded(self, tokens: int) -> _Given:
+        """The same for more tokens: zeros."""
+        more = tokens - len(self.ids)
+        if not more:
+            return self
+        of_tokens = {
+            name: F.pad(each, (0, 0) * (each.dim() - 1) + (0, more))
+            for name, each in self._asdict().items()
+            if each is not None and name != "logit_rows"
+        }
+        return self._replace(**of_tokens)
 
 
 def on_device(model: PreTrainedModel, name: str | Path, place: torch.device) -> PreTrainedModel:
@@ -191,7 +218,7 @@ class CausalLM:
         compile: Compile = "off",
         merge: bool | None = None,
         shards: int = 1,
-    ) -> "CausalLM":
+    ) -> CausalLM:
         """Load a directory, a hub name, or `"embedded"` / `"embedded-draft"`.
 
         Local files first, then the hub. Weights must be safetensors and code must be that of
@@ -231,7 +258,7 @@ class CausalLM:
         invariant: bool = True,
         compile: Compile = "off",
         merge: bool | None = None,
-    ) -> "CausalLM":
+    ) -> CausalLM:
         """Take over a model that is already built, such as a small random one in a test."""
         return cls(hf_model, invariant=invariant, compile=compile, merge=merge)
 
@@ -391,6 +418,7 @@ class CausalLM:
         arrived: Tensor | None = None,
         adapters: Tensor | None = None,
         states: StatePass | None = None,
+        pieces: Pieces | None = None,
     ) -> tuple[Tensor, Tensor]:
         """One pass over `input_ids[T]`: logits `[L, V]` and hidden states `[T, H]`.
 
@@ -401,14 +429,15 @@ class CausalLM:
         Masked tokens may hold any id: they are computed as token 0. Of a compiled model, results
         are tensors of inference mode. `arrived[T, F]` is for stages of a model alone.
         `adapters[T]`: the number of each token's adapter, by `adapt`; None: of the base model all.
-        `states`: of the rows, where layers keep some (`new_states`).
+        `states`: of the rows, where layers keep some (`new_states`). `pieces`: what may record the
+        pass by its numbers of tokens and of logits, attention apart.
         """
         if self.mixers:
             if states is None:
                 raise UnsupportedModel(f"{self.name}: its layers keep states, and no pass has them")
             self.mixers.begin(states, batch.positions)
         with torch.no_grad() if self._compiled is None else torch.inference_mode():
-            return self._forward(input_ids, batch, logit_rows, arrived, adapters)
+            return self._forward(input_ids, batch, logit_rows, arrived, adapters, pieces)
 
     def _forward(
         self,
@@ -417,27 +446,59 @@ class CausalLM:
         logit_rows: Tensor | None,
         arrived: Tensor | None,
         adapters: Tensor | None,
+        pieces: Pieces | None,
     ) -> tuple[Tensor, Tensor]:
         batch.begin()
         tokens = len(input_ids)
         ids, positions = input_ids, batch.positions
         if batch.masked:
             ids, positions = ids.masked_fill(positions < 0, 0), positions.clamp(min=0)
-        least = LEAST if self._compiled is not None else 0
-        wanted = whole_tiles(tokens, self._least) if self.invariant else max(tokens, least)
-        if padding := wanted - tokens:
-            ids, positions = F.pad(ids, (0, padding)), F.pad(positions, (0, padding))
-            arrived = None if arrived is None else F.pad(arrived, (0, 0, 0, padding))
+        given = _Given(ids, positions, logit_rows, batch.long, adapters, arrived)
+        found = None if pieces is None else self._in_pieces(pieces, given, batch)
+        if found is None:
+            found = self._pass(given.padded(self._least_tokens(tokens)), batch)
+        trial.require_every_layer(self.name, batch.calls, self.attending)
+        logits, hidden = found
+        return logits[: tokens if logit_rows is None else len(logit_rows)], hidden[:tokens]
+
+    def _least_tokens(self, tokens: int) -> int:
+        """With how many a pass over so many tokens is computed."""
+        if self.invariant:
+            return whole_tiles(tokens, self._least)
+        return max(tokens, LEAST if self._compiled is not None else 0)
+
+    def _in_pieces(
+        self, pieces: Pieces, given: _Given, batch: AttentionBatch
+    ) -> tuple[Tensor, Tensor] | None:
+        """`_pass`, recorded; None where it is not: layers with states know their rows."""
+        rows, size = given.logit_rows, pieces.size(len(given.ids))
+        if self.mixers or rows is None or size is None:
+            return None
+        size = self._least_tokens(size)
+        logits = 4 ** ((len(rows) - 1).bit_length() + 1 >> 1) if len(rows) else 0
+        there = [name for name, each in given._asdict().items() if each is not None]
+
+        def work(tensors: Sequence[Tensor], between: Between) -> tuple[Tensor, Tensor]:
+            batch.begin()
+            again = replace(batch, between=between)
+            return self._pass(_Given(**dict(zip(there, tensors, strict=True))), again)
+
+        sizes = [(getattr(given, name), logits if name == "logit_rows" else size) for name in there]
+        found = pieces.run((self._watched, *there), sizes, batch, work)
+        return None if found is None else (found[0].clone(), found[1].clone())
+
+    def _pass(self, given: _Given, batch: AttentionBatch) -> tuple[Tensor, Tensor]:
+        """Logits `[L, V]` and hidden states `[T, F]` of all that is given."""
         keep: dict[str, Any] = {}
-        if self._keeps_logits and logit_rows is not None:
-            keep["logits_to_keep"] = logit_rows
-        self._choose_speeds(batch.long, padding, tokens)
+        if self._keeps_logits and given.logit_rows is not None:
+            keep["logits_to_keep"] = given.logit_rows
+        self._choose_speeds(given.long, len(given.ids))
         if self.adapters is not None:
-            self.adapters.choose(None if adapters is None else F.pad(adapters, (0, padding)))
+            self.adapters.choose(given.adapters)
         output = self.call(
-            ids[None],
-            arrived,
-            position_ids=positions[None],
+            given.ids[None],
+            given.arrived,
+            position_ids=given.positions[None],
             attention_mask=None,
             paged=batch,
             paged_invariant=self.invariant,
@@ -446,26 +507,22 @@ class CausalLM:
         if self._speeds is not None:
             self._speeds.long = None
         self.mixers.end()
-        trial.require_every_layer(self.name, batch.calls, self.attending)
         logits: Tensor = output.logits[0]
-        if logit_rows is None:
-            logits = logits[:tokens]
-        elif not keep:
-            logits = logits[logit_rows]
+        if given.logit_rows is not None and not keep:
+            logits = logits[given.logit_rows]
         hidden, self._hidden = self._hidden, None
         if self._watched is not None:
             hidden = self._features(self._watched)
         if hidden is None:
             raise UnsupportedModel(f"{self.name}: cannot tell its last hidden states")
-        return logits, hidden[0, :tokens]
+        return logits, hidden[0]
 
-    def _choose_speeds(self, long: Tensor | None, padding: int, tokens: int) -> None:
+    def _choose_speeds(self, long: Tensor | None, tokens: int) -> None:
         if self._speeds is None:
             return
         if long is None:
-            self._speeds.long = torch.zeros(tokens + padding, dtype=torch.bool, device=self.device)
-        else:
-            self._speeds.long = F.pad(long, (0, padding))
+            long = torch.zeros(tokens, dtype=torch.bool, device=self.device)
+        self._speeds.long = long
 
     @property
     def watched(self) -> tuple[int, ...] | None:

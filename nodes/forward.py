@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph.declare import op
-from ..graph.parameters import given, optional, optional_update, read, update, wanted
+from ..graph.parameters import given, optional, optional_update, pieces, read, update, wanted
 from .kind import NodeKind
 from .values import (
     ARRIVED,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..distributed.membership import Membership
+    from ..graph.pieces import Pieces
     from ..models.causal_lm import CausalLM
     from ..models.paged_cache import PagedCache
     from ..models.recurrent import RowStates
@@ -39,6 +40,7 @@ def forward(
     arrived: Tensor | None = optional(ARRIVED),
     meetings: Membership | None = optional_update(MEETINGS, when=divided),
     states: RowStates | None = optional_update(ROW_STATES, when=keeps_states),
+    recorder: Pieces | None = pieces(),
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Logits `[S, W, V]` and `[P, V]`, and the hidden states `[T, F]` that are watched.
 
@@ -48,7 +50,9 @@ def forward(
     from .ops.passes import target_pass
 
     return (
-        (None, None, None) if inputs is None else target_pass(target, inputs, kv, arrived, states)
+        (None, None, None)
+        if inputs is None
+        else target_pass(target, inputs, kv, arrived, states, recorder)
     )
 
 

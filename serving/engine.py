@@ -86,6 +86,7 @@ class Engine:
     prefix_cache: bool = False
     executor: str | Executor = "serial"
     graphs: bool = False  # round decode steps up to few sizes, and capture them on streams
+    pieces: int = 0  # tokens of the largest step with prompts that is captured in pieces
     nvtx: bool = False  # name ops for profilers, where an executor has streams
     torch_threads: int | None = None
     check: Literal["off", "strict"] = "off"
@@ -239,7 +240,13 @@ class Engine:
             graphs = self.graphs and self.check == "off"
             self._by_name = (
                 self.executor,
-                executor_on(self.model.device, self.executor, ranges=self.nvtx, graphs=graphs),
+                executor_on(
+                    self.model.device,
+                    self.executor,
+                    ranges=self.nvtx,
+                    graphs=graphs,
+                    pieces=self.pieces,
+                ),
             )
         return self._by_name[1]
 

@@ -150,6 +150,7 @@ def _built(
         prefix_cache=scheduler.prefix_cache and not model.keeps_states,
         executor=config.executor,
         graphs=config.captured or config.recorded,
+        pieces=config.pieces,
         nvtx=config.nvtx,
         check=config.check,
         torch_threads=threads,

@@ -165,12 +165,14 @@ def _of_order(backend: Backend, device: torch.device, one: Stream, two: Stream) 
 
 
 def _of_captures(backend: Backend, device: torch.device, stream: Stream) -> Iterator[str]:
-    count = torch.zeros(1, dtype=torch.int64, device=device)
+    count, factors = torch.zeros(1, dtype=torch.int64, device=device), [3, 2]
     backend.synchronize(device)
 
     def body(step: int) -> None:
         recording = stream.recording("pool")
         with recording.capture():
+            count.add_(1)
+            recording.between(lambda there: there.mul_(factors.pop()), count)
             count.add_(1)
         recording.replay()
 
@@ -184,8 +186,11 @@ def _of_captures(backend: Backend, device: torch.device, stream: Stream) -> Iter
 
     stream.run(caught, 0, "capture")
     stream.record().synchronize()
-    if backend.captures and (raised or int(count) != 2):
-        yield f"a recording that is captured and replayed once ran {int(count)} times, not 2"
+    if backend.captures and (raised or int(count) != ((0 + 1) * 2 + 1 + 1) * 3 + 1):
+        yield (
+            "a recording that is captured and replayed once, with a call in between that is made "
+            f"anew each time, comes to {int(count)}, not to 13"
+        )
     if not backend.captures and not raised:
         yield "recording does not raise CannotCapture, though captures is false"
 

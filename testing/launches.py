@@ -26,13 +26,14 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within its `with`, `counts` has the operations started, by name: `index_select`, `cat`.
 
     Triton kernels have the names of their functions. `copied`: bytes that those operations wrote
-    which only copy.
+    which only copy. Nothing is counted while `paused`.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
         self.copied = 0
+        self.paused = False
         self._entered = 0
         self._kernels: Any = None
 
@@ -55,7 +56,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _counted(self) -> Callable[..., Any]:
         def launch(kernel: Any, grid: Any) -> Callable[..., None]:
             def run(*args: Any, **kwargs: Any) -> None:
-                self.counts[kernel.fn.__name__] += 1
+                self.counts[kernel.fn.__name__] += not self.paused
                 with _disable_current_modes():  # what interprets it is no launch
                     kernel.run(*args, grid=grid, warmup=False, **kwargs)
 
@@ -77,6 +78,8 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self.paused:
+            return operation(*args, **kwargs)
         if is_composite(operation):  # in inference mode these arrive whole
             with self:
                 return operation.decompose(*args, **kwargs)

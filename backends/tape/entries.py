@@ -61,6 +61,25 @@ class Entry:
         self.writes = (_changed(self) | (made - given)) if self.mutates else made - given
 
 
+OUTSIDE = 0
+"""A name for memory that no recording makes."""
+
+
+class Called(Entry):
+    """A call that is made anew each time, of whatever: it may change its tensors and what it knows
+    beside them."""
+
+    mutates = True
+
+    def __init__(self, call: Callable[..., None], tensors: Sequence[Tensor], part: int) -> None:
+        """`tensors`: each `[...]`."""
+        self.func, self.args, self.kwargs, self.results = call, tuple(tensors), {}, ()
+        self.again = lambda args, kwargs, results: (Operation(call, args),)
+        self.part = part
+        self.reads = frozenset(map(memory_of, tensors))
+        self.writes = self.reads | {OUTSIDE}
+
+
 def _changed(entry: Entry) -> frozenset[int]:
     """The memory of the arguments that the operation changes."""
     found: set[int] = set()

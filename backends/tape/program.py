@@ -109,6 +109,8 @@ class _Program:
 
     def add(self, operation: Operation) -> None:
         """As the last node. Raises `NoNode`."""
+        if not isinstance(operation.func, torch._ops.OpOverload):
+            raise NoNode
         returned = [f"{each.type}" for each in operation.func._schema.returns]
         if operation.places and returned != ["Tensor"] * len(operation.places):
             raise NoNode

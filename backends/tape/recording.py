@@ -13,17 +13,18 @@ written down as the reason why there is none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..operations import asks, is_composite
 from .arrange import Pool, arranged
 from .calls import way_of
-from .entries import Entry, leaves
+from .entries import Called, Entry, leaves
 from .program import Call, in_few_calls
 
 
@@ -40,6 +41,7 @@ class Tape:
         self.size = 0
         """Operations that a replay does."""
         self.refused: str | None = None
+        self._noting: _Noting | None = None  # while a capture is on
 
     def refuse(self, reason: str) -> None:
         """What is done cannot be recorded; it goes on all the same."""
@@ -48,9 +50,10 @@ class Tape:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        noting = _Noting(self)
+        noting = self._noting = _Noting(self)
         with noting:
             yield
+        self._noting = None
         if self.refused is None:
             with torch.inference_mode():
                 steps = arranged(noting.entries, self._pool)
@@ -63,6 +66,15 @@ class Tape:
     def part(self) -> None:
         self.parts += 1
 
+    def between(self, call: Callable[..., None], *tensors: Tensor) -> None:
+        assert self._noting is not None, "within a capture"
+        self._noting.entries.append(Called(call, tensors, self.parts - 1))
+        self._noting.paused = True
+        try:
+            call(*tensors)
+        finally:
+            self._noting.paused = False
+
     def replay(self, part: int = 0) -> None:
         with torch.inference_mode():
             for call in self._calls[part]:
@@ -74,6 +86,7 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._tape = tape
         self.entries: list[Entry] = []
+        self.paused = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -84,7 +97,7 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._tape.refused is not None:
+        if self.paused or self._tape.refused is not None:
             return func(*args, **kwargs)
         if is_composite(func):
             with self:

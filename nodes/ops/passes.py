@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...graph.pieces import Pieces
 from ...models.attention import AttentionBatch
 from ...models.causal_lm import CausalLM
 from ...models.paged_cache import PagedCache
@@ -19,12 +20,13 @@ def target_pass(
     cache: PagedCache,
     arrived: Tensor | None = None,
     states: RowStates | None = None,
+    pieces: Pieces | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor]:
     """Logits `[S, W, V]` of the sampling rows, `[P, V]` of prompt tokens, hidden states `[T, F]`.
 
     None where no row samples, or no prompt token is asked for. A stage goes on from
     `arrived[T, F]`; unless it is the last it has no logits, and its hidden states are what it hands
-    on.
+    on. A step with prompts may be recorded in `pieces`.
     """
     batch = AttentionBatch(
         query_lens=inputs.query_lens,
@@ -46,8 +48,16 @@ def target_pass(
     if not target.makes_logits:
         departing, _ = target.forward(inputs.ids, batch, None, arrived)
         return None, None, departing
+    if prompt is not None or inputs.decodes == len(inputs.query_lens):
+        pieces = None  # numbers of logits that seldom come again; or the step is one graph
     logits, hidden = target.forward(
-        inputs.ids, batch, logit_index, arrived, adapters=inputs.adapters, states=of_rows
+        inputs.ids,
+        batch,
+        logit_index,
+        arrived,
+        adapters=inputs.adapters,
+        states=of_rows,
+        pieces=pieces,
     )
     windows = of_prompt = None
     if sample is not None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -44,27 +45,43 @@ class EmulatedGraph:
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
         self._made: list[Tensor] = []
+        self._noting: _Noting | None = None
 
     @contextmanager
     def capture(self) -> Iterator[None]:
         """A capture that fails has done nothing, as with a graph: what it changed is put back."""
-        noting = _Noting(self.calls, self._made)
+        noting = self._noting = _Noting(self.calls, self._made)
         try:
             with noting:
                 yield
         except BaseException:
             noting.undo()
             raise
-        with torch.inference_mode():
-            self._spoil()
+        self.spoil()
+
+    def between(self, call: Callable[..., None], *tensors: Tensor) -> None:
+        """`call(*tensors)`, each [...], is no part of it: what comes before is done by then."""
+        assert self._noting is not None, "within a capture"
+        self.calls.append(partial(call, *tensors))
+        self._noting.paused = True
+        try:
+            call(*tensors)
+        finally:
+            self._noting.paused = False
 
     def replay(self) -> None:
-        with torch.inference_mode():
-            for call in self.calls:
-                call()
-            self._spoil()
+        self.again()
+        self.spoil()
 
-    def _spoil(self) -> None:
+    @torch.inference_mode()
+    def again(self) -> None:
+        """What was captured; whoever captured more in the same memory finds it there."""
+        for call in self.calls:
+            call()
+
+    @torch.inference_mode()
+    def spoil(self) -> None:
+        """What another graph does to the memory in which this one works."""
         for tensor in self._made:
             if tensor.dtype == torch.bool:
                 tensor.logical_not_()
@@ -76,12 +93,15 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, calls: list[Callable[[], None]], made: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._calls, self._made = calls, made
+        self.paused = False
         self._before: dict[int, tuple[Tensor, Tensor]] = {}  # memory -> (as bytes, what it held)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if asks(func, args):
             name = func.overloadpacket.__name__

@@ -24,6 +24,8 @@ from ...executors.run_arguments import RunArguments
 from ...graph.plan import Plan
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ...executors.capture import Captures
 
 
@@ -147,6 +149,24 @@ class Taped:
     def part(self) -> None:
         """A graph is one part."""
 
+    def between(self, call: Callable[..., None], *tensors: Tensor) -> None:
+        """In no capture."""
+        device = self._device
+
+        def outside(*touched: Tensor) -> None:
+            thread = device.capturing.pop(self._stream, None)
+            try:
+                call(*touched)
+            finally:
+                if thread is not None:
+                    device.capturing[self._stream] = thread
+
+        self.launches.paused = True
+        try:
+            self._tape.between(outside, *tensors)
+        finally:
+            self.launches.paused = False
+
     def replay(self, part: int = 0) -> None:
         """Raises `RuntimeError` where the stream is in a capture."""
         self._device.require_no_capture(self._stream)
@@ -158,10 +178,12 @@ class Taped:
 class RecordedCalls:
     """A device and an executor. `calls`: all of its runs, in the order in which they were made.
 
-    `graphs`: capture segments, as tapes, and replay them.
+    `graphs`: capture segments, as tapes, and replay them; `pieces`: and parts of ops, in steps of
+    up to so many tokens.
     """
 
     graphs: bool = False
+    pieces: int = 0
     captures: Captures | None = field(default=None, init=False)
     calls: list[Call] = field(default_factory=list)
     urgent: frozenset[str] = frozenset()
@@ -209,7 +231,7 @@ class RecordedCalls:
         if self.graphs and (self.captures is None or self.captures.plan is not plan):
             from ...executors.capture import Captures
 
-            self.captures = Captures(plan)
+            self.captures = Captures(plan, largest=self.pieces)
         return run_on(
             self,
             plan,

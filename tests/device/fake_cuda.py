@@ -78,6 +78,9 @@ class FakeCuda:
                 yield
             finally:
                 self.here.streams[index] = before
+                for tape in stream.replayed:  # other graphs may come next
+                    tape.spoil()
+                stream.replayed.clear()
 
     def current_stream(self, gpu: torch.device | None = None) -> FakeStream:
         index = self.here.device if gpu is None or gpu.index is None else gpu.index
@@ -150,6 +153,7 @@ class FakeStream:
     name: str = ""
     last: str | None = None
     capturing: FakeGraph | None = None
+    replayed: list[EmulatedGraph] = field(default_factory=list)
 
     @property
     def device_index(self) -> int:
@@ -252,7 +256,8 @@ class FakeGraph:
         assert self._stream is not None, "what was captured is replayed"
         assert self._cuda.current_stream() is self._stream, "in the order of its stream"
         self._stream.require_no_capture()
-        self._tape.replay()
+        self._tape.again()
+        self._stream.replayed.append(self._tape)
 
 
 class _NothingIsDone(Exception):

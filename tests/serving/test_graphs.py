@@ -58,7 +58,7 @@ def taped(name: str, **overrides: str) -> tuple[LLM, RecordedCalls]:
     with patch.object(PipelineConfig, "captured", property(lambda config: True)):
         llm = LLM(pipeline=name, overrides=overrides)
     assert llm.engine.buckets == powers_of_two(llm.engine.limits.max_rows)
-    device = RecordedCalls(graphs=True)
+    device = RecordedCalls(graphs=True, pieces=512)
     llm.engine.executor = device
     return llm, device
 
@@ -103,6 +103,8 @@ def test_replayed_steps_give_the_tokens_and_counts_of_the_serial_loop(name: str)
         for _ in range(2):
             assert told(llm.generate(PROMPTS, params)) == wanted
     assert all(each.replayed > 0 for each in counts(device)), device.captures.notes()  # type: ignore[union-attr]
+    assert device.captures is not None
+    assert device.captures.pieces["forward.device"].replayed > 0, "of steps with prompts"
     assert device.empty_captures == 0, "a step with nothing to do is no graph"
     assert device.pools_in_capture == set(), "no capture fails"
 

@@ -1,0 +1,160 @@
+"""Pieces of ops, recorded by size: `graph/pieces.py` says what an op asks for.
+
+One recording for each key: what it begins with lies in memory of its own, what it comes to in
+memory that all recordings of the op share, since it is overwritten by the next run anyway. What
+they leave between is in the pool of the op's stream, as that of whole segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..backends.streams import CannotCapture, Recording, Stream
+from ..graph.pieces import Between
+from .capturing import capturing, unheard
+from .places import Places
+from .pools import Pools
+
+R = TypeVar("R")
+
+LEAST = 16
+"""Tokens to which fewer are rounded up: a product takes as long for one as for these."""
+
+LIMIT = 64
+"""Recordings of one op."""
+
+REMEMBERED = 1024
+"""Keys of an op of which is known how often they came up, or why they are not recorded."""
+
+
+@dataclass
+class _Now:
+    """What the calls between pieces are told in this run."""
+
+    value: object
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    recording: Recording
+    given: Sequence[Tensor]  # each [n, ...]
+    now: _Now
+    found: Any
+
+
+@dataclass
+class OpPieces:
+    """`Pieces` of one op. `largest`: tokens of the largest step that is recorded.
+
+    `usual`: so many steps of a key run as usual before one is recorded.
+    """
+
+    name: str
+    stream_name: str
+    where: Places
+    pools: Pools
+    largest: int
+    usual: int = 1
+    stream: Stream | None = None  # of the run that is on
+    captured: int = 0
+    replayed: int = 0
+    refused: dict[str, int] = field(default_factory=dict)  # runs that were not, by the reason
+    _known: dict[Hashable, _Recorded] = field(default_factory=dict)
+    _seen: dict[Hashable, int | str] = field(default_factory=dict)  # times, or why it is not
+
+    def size(self, count: int) -> int | None:
+        """Four sizes for each power of two, so that a fifth is computed in vain at the most."""
+        apart = max(4, 1 << max(count - 1, 0).bit_length() >> 3)
+        rounded = -(-max(count, LEAST) // apart) * apart
+        return rounded if rounded <= self.largest else None
+
+    def run(
+        self,
+        key: Hashable,
+        given: Sequence[tuple[Tensor, int]],
+        now: object,
+        work: Callable[[Sequence[Tensor], Between], R],
+    ) -> R | None:
+        key = (key, *((size, each.shape[1:], each.dtype) for each, size in given))
+        known = self._known.get(key)
+        if known is None:
+            if (reason := self._why_not(key)) is not None:
+                self.refused[reason] = self.refused.get(reason, 0) + 1
+                return None
+            return self._record(key, given, now, work)
+        _fill(known.given, given)
+        known.now.value = now
+        known.recording.replay()
+        known.now.value = None
+        self.replayed += 1
+        found: R = known.found
+        return found
+
+    def _why_not(self, key: Hashable) -> str | None:
+        """Why a step of this key, which is not known, is not recorded now; None if it is."""
+        if len(self._known) >= LIMIT:
+            return f"{LIMIT} sizes are recorded already"
+        seen = self._seen.pop(key, 0)
+        self._seen[key] = seen if isinstance(seen, str) else seen + 1
+        if len(self._seen) > REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        if isinstance(seen, str):
+            return seen
+        return "its size has come up seldom so far" if seen < self.usual else None
+
+    def _record(
+        self,
+        key: Hashable,
+        given: Sequence[tuple[Tensor, int]],
+        now: object,
+        work: Callable[[Sequence[Tensor], Between], R],
+    ) -> R | None:
+        """Once as usual, which warms kernels up for this size and shows what it comes to."""
+        assert self.stream is not None, "a run is on"
+        cell = _Now(now)
+        tensors = [each.new_zeros(size, *each.shape[1:]) for each, size in given]
+        _fill(tensors, given)
+        usual = work(tensors, lambda call, *touched: call(cell.value, *touched))
+        self.where.reserve(self.name, 0, usual)
+        try:
+            recording = self.stream.recording(self.pools.of(self.stream_name))
+        except CannotCapture as error:
+            self._refuse(key, f"{error}")
+            return usual
+
+        def between(call: Callable[..., None], *touched: Tensor) -> None:
+            with unheard():
+                recording.between(lambda *there: call(cell.value, *there), *touched)
+
+        try:
+            with capturing(recording):
+                found = self.where.settle(self.name, 0, work(tensors, between))
+        except Exception as error:
+            self.pools.failed(self.stream_name)
+            reason = f"cannot be recorded: {type(error).__name__}: {error}"
+            self._refuse(key, reason.splitlines()[0])
+            return usual
+        if recording.refused is not None:
+            self._refuse(key, f"cannot be recorded: {recording.refused}")
+            return usual
+        cell.value = None
+        del self._seen[key]
+        self._known[key] = _Recorded(recording, tensors, cell, found)
+        self.captured += 1
+        result: R = found
+        return result
+
+    def _refuse(self, key: Hashable, reason: str) -> None:
+        self._seen[key] = reason
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+
+def _fill(tensors: Sequence[Tensor], given: Sequence[tuple[Tensor, int]]) -> None:
+    with torch.inference_mode():
+        for tensor, (each, _) in zip(tensors, given, strict=True):
+            tensor[: len(each)].copy_(each)

@@ -87,7 +87,7 @@ class CudaRecording:
         self._again.append(graph.replay)
 
     def between(self, call: Callable[..., None], *tensors: Tensor) -> None:
-        """The tensors `[...]` are known by address: later pieces may work in their memory."""
+        """`tensors[...]` are known by address: later pieces may work in their memory."""
         self._end()
         self._again[-1]()
         call(*tensors)

@@ -60,7 +60,7 @@ class Recording(Protocol):
     def between(self, call: Callable[..., None], *tensors: Tensor) -> None:
         """Within a capture: `call(*tensors)` is not recorded, but called now and in each replay.
 
-        It comes after what was recorded before and before what follows. Each `[...]` may lie
+        It comes after what was recorded before and before what follows. `tensors[...]` may lie
         elsewhere in a replay; the call reads and writes what it is given, and nothing else that is
         recorded. A capture with such a call may fail after it has done something.
         """

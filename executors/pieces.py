@@ -80,6 +80,7 @@ class OpPieces:
         now: object,
         work: Callable[[Sequence[Tensor], Between], R],
     ) -> R | None:
+        """As `Pieces` says, for `given[n, ...]`."""
         key = (key, *((size, each.shape[1:], each.dtype) for each, size in given))
         known = self._known.get(key)
         if known is None:

@@ -72,7 +72,7 @@ class Called(Entry):
     mutates = True
 
     def __init__(self, call: Callable[..., None], tensors: Sequence[Tensor], part: int) -> None:
-        """`tensors`: each `[...]`."""
+        """It is given `tensors[...]`."""
         self.func, self.args, self.kwargs, self.results = call, tuple(tensors), {}, ()
         self.again = lambda args, kwargs, results: (Operation(call, args),)
         self.part = part

@@ -67,6 +67,7 @@ class Tape:
         self.parts += 1
 
     def between(self, call: Callable[..., None], *tensors: Tensor) -> None:
+        """An operation of its own kind, on `tensors[...]`."""
         assert self._noting is not None, "within a capture"
         self._noting.entries.append(Called(call, tensors, self.parts - 1))
         self._noting.paused = True

@@ -163,6 +163,7 @@ def attend_now(
         query.dtype,
         processors(query.device),
         long=query_len > LONG and starts is None,
+        scaled=key_scales is not None,
     )
     with current(query.device):
         return split_kv.attend(

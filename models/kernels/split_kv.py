@@ -48,7 +48,14 @@ class Launch:
 
 
 def launch_for(
-    rows: int, kv_heads: int, width: int, dtype: torch.dtype, processors: int, *, long: bool
+    rows: int,
+    kv_heads: int,
+    width: int,
+    dtype: torch.dtype,
+    processors: int,
+    *,
+    long: bool,
+    scaled: bool = False,
 ) -> Launch:
     """A launch for a device of `processors` multiprocessors and heads of `width` numbers.
 
@@ -61,7 +68,8 @@ def launch_for(
 
     Left to itself the compiler spills a few registers where one more program would then fit beside
     this one. In half precision it may use all there are; in narrow heads of float32 it does so no
-    more if no tile is loaded ahead.
+    more if no tile is loaded ahead. Where keys and values are `scaled` and heads wide, a program
+    has half as many rows, since it widens what it loads.
     """
     head_bytes = triton.next_power_of_2(width) * dtype.itemsize
     wanted = -(-processors // max(1, rows * kv_heads))
@@ -69,7 +77,7 @@ def launch_for(
     return Launch(
         splits,
         tile=max(16, min(64, 16384 // head_bytes)),
-        most_rows=16 if dtype == torch.float32 else 64,
+        most_rows=16 if dtype == torch.float32 else 32 if scaled and head_bytes > 256 else 64,
         num_warps=4 if head_bytes <= 128 else 8,
         num_stages=1 if dtype == torch.float32 and head_bytes <= 256 else 2,
         registers=None if dtype == torch.float32 else 255,

@@ -150,7 +150,7 @@ class Taped:
         """A graph is one part."""
 
     def between(self, call: Callable[..., None], *tensors: Tensor) -> None:
-        """In no capture."""
+        """The call on `tensors[...]` is in no capture."""
         device = self._device
 
         def outside(*touched: Tensor) -> None:

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import torch
 
+from stepweave.executors.pieces import OpPieces
+from stepweave.executors.places import Places
+from stepweave.executors.pools import Pools
+from stepweave.models import attention
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.kernels import operators
 from stepweave.models.trial import TwoRows
 from stepweave.requests.batch import ScheduledRow
+from stepweave.testing.devices.recorded_calls import RecordedCalls
 from stepweave.testing.engines import tiny_pair
 from stepweave.testing.launches import Launches
 from stepweave.testing.models import tiny_eagle, tiny_model
@@ -40,6 +46,34 @@ def forward(family: str, dtype: torch.dtype, rows: int = 2) -> tuple[Counter[str
     with counting() as counted:
         target.forward(torch.arange(rows), batch)
     return counted.counts, target.notes
+
+
+def mixed(family: str, dtype: torch.dtype) -> tuple[int, int, int]:
+    """Launches of a pass over a row that decodes and a prompt: as usual; in pieces, those of the
+    calls between, and the graphs."""
+    model = tiny_model(family, dtype=dtype)
+    target = CausalLM.wrap(model, invariant=False, merge=True)
+    batch = TwoRows(target, 12).batch((0, 0, 1), (1, 0, 12))
+    ids, rows = torch.arange(13), torch.tensor([0, 12])
+    with counting() as usual:
+        expected = target.forward(ids, batch, rows)
+    device = RecordedCalls(graphs=True)
+    pieces = OpPieces("forward", "compute", Places(), Pools(), largest=512, usual=0)
+    pieces.stream = device.open(["compute"], frozenset())["compute"]
+    calls: list[Counter[str]] = []
+
+    def attend_again(*args: Any) -> None:
+        with counting() as counted:
+            again(*args)
+        calls.append(counted.counts)
+
+    again = attention._attend_again
+    with patch.object(attention, "_attend_again", attend_again):
+        found = target.forward(ids, batch, rows, pieces=pieces)
+    assert pieces.captured == 1
+    torch.testing.assert_close(found, expected)
+    each_time = calls[: len(calls) // 2]  # it is done as usual, and then captured
+    return usual.total, sum(each.total() for each in each_time), len(each_time) + 1
 
 
 def chains(*most: int) -> list[Counter[str]]:

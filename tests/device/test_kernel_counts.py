@@ -43,6 +43,13 @@ def test_the_inputs_of_a_step(
     assert counts.total() == launches, counts
 
 
+@pytest.mark.nightly
+def test_a_pass_with_a_prompt_in_pieces(interpreted: Interpreter) -> None:
+    """Of three layers: one graph around each of their calls, and what is fresh in each step."""
+    usual, between, graphs = interpreted(f"{COUNTS}:mixed", "llama", torch.float32)
+    assert (usual, between, graphs) == (3 * 14 + 14, 3 * 6, 3 + 1)
+
+
 LAYER = {"mm": 4, "_add_norm": 2, "_rotate": 1, "_attend_split": 1, "_merge_splits": 1, "_gated": 1}
 """Of a layer with merged products whose rows do not occupy the device."""
 

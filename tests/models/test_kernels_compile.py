@@ -119,7 +119,7 @@ def check_attention(
     long = query_len > operators.LONG
     call: Any = split_kv.attend
     for rows in (1, 100):
-        launch = split_kv.launch_for(rows, 2, dim, dtype, 132, long=long)
+        launch = split_kv.launch_for(rows, 2, dim, dtype, 132, long=long, scaled="scales" in how)
         call(*batch.arguments(), **batch.sizes(), scaling=1.0, **how, launch=launch)
     for compiled in (*attend.compiled, *merge.compiled):
         assert compiled.metadata.shared <= SHARED

@@ -201,6 +201,8 @@ class ByHand:
 class Context:
     """What an op gets of its executor: the step, how long it waited, and a way to stop."""
 
+    pieces = None
+
     def __init__(self, step: int = 0, waited_s: float = 0.0) -> None:
         self.step, self.waited_s, self.stopped = step, waited_s, False
         self.firing = 0

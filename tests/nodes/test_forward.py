@@ -23,7 +23,7 @@ class Target:
     def forward(
         self, ids: Tensor, batch: Any, lines: Tensor, arrived: None, **more: None
     ) -> tuple[Tensor, Tensor]:
-        assert more == {"adapters": None, "states": None}
+        assert more == {"adapters": None, "states": None, "pieces": None}
         self.batch = batch
         each = torch.stack([ids, batch.positions], dim=1)
         return each[lines], -each
@@ -31,7 +31,7 @@ class Target:
 
 def passed(inputs: Any) -> tuple[Any, Any, Any, Target]:
     target: Any = Target()
-    return *forward(inputs=inputs, kv=CACHE, target=target, states=None), target
+    return *forward(inputs=inputs, kv=CACHE, target=target, states=None, recorder=None), target
 
 
 def test_without_inputs_there_is_no_pass() -> None:

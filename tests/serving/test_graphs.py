@@ -192,8 +192,10 @@ def test_notes_say_what_was_not_replayed() -> None:
     llm, _ = taped("async")
     llm.generate(PROMPTS[:1], GREEDY)
     notes = llm.summary()["notes"]
-    assert len(notes) == 2, "one for each segment"
-    assert all("steps not replayed" in note for note in notes)
+    *of_segments, of_pieces = notes
+    assert len(of_segments) == 2, "one for each segment"
+    assert all("steps not replayed" in note for note in of_segments)
+    assert of_pieces.startswith("forward: 0 of 1 steps with prompts replayed in pieces")
     assert LLM(pipeline="async").summary()["notes"] == []
 
 

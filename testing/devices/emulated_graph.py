@@ -60,7 +60,7 @@ class EmulatedGraph:
         self.spoil()
 
     def between(self, call: Callable[..., None], *tensors: Tensor) -> None:
-        """`call(*tensors)` of `tensors[...]` is no part of it: what comes before is done by then."""
+        """A call on `tensors[...]` is no part of it: what comes before is done by then."""
         assert self._noting is not None, "within a capture"
         self.calls.append(partial(call, *tensors))
         self._noting.paused = True

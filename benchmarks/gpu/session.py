@@ -31,6 +31,8 @@ _T = TypeVar("_T")
 
 RESULTS = Path(__file__).parents[1] / "results"
 REHEARSAL = "rehearsal"
+PIECES = 512
+"""Tokens of the largest step with prompts that is captured in pieces: as in the preset for GPUs."""
 
 
 @dataclass
@@ -63,8 +65,8 @@ class Session:
     def executor(self, *, graphs: bool) -> Executor:
         """CUDA streams; in a rehearsal worker threads, and tapes in place of graphs."""
         if not self.toy:
-            return OnStreams("cuda", graphs=graphs)
-        return RecordedCalls(graphs=True) if graphs else run_threads
+            return OnStreams("cuda", graphs=graphs, pieces=PIECES)
+        return RecordedCalls(graphs=True, pieces=PIECES) if graphs else run_threads
 
     def synchronize(self) -> None:
         if not self.toy:

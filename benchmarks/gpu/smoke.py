@@ -26,6 +26,7 @@ from .workbench import replayed
 PIPELINES = (
     "async_eagle3_grammar",
     "async",
+    "async_tree",
     "async_eagle",
     "async_speculation",
     "async_ngram",
@@ -62,6 +63,7 @@ def loaded(session: Session, pipeline: str, **overrides: Any) -> LLM:
     settings = {"executor": executor, "model.compile": "off", "model.invariant": False}
     if session.toy:  # a CPU records every number of rows: these take longer than all else
         settings["scheduler.max_rows"] = len(LINES)
+        settings["pieces"] = 256  # as on a GPU
     return LLM(pipeline=pipeline, overrides={**settings, **overrides})
 
 

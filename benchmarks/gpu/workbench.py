@@ -322,6 +322,7 @@ def replayed(executor: object) -> dict[str, Any]:
         "replayed_share": sum(c.replayed for c in counts) / max(1, steps),
         "captured": sum(c.captured for c in counts),
         "as_usual": reasons,
+        "in_pieces": sum(each.replayed for each in captures.pieces.values()),
     }
 
 

@@ -201,6 +201,7 @@ def test_the_smoke_says_of_each_part_whether_it_is_right(
     parts = rehearse("smoke", "--pipelines", "async_eagle", "--tokens", "6")["parts"]
     assert list(parts) == ["kernels, async_eagle", "captures, async_eagle"]
     assert all(part["right"] for part in parts.values()), parts
+    assert parts["captures, async_eagle"]["graphs"]["in_pieces"] > 0
     counts = parts["kernels, async_eagle"]["accepted"]
     assert counts["kernels"] == counts["plain torch"] > 0
 

@@ -44,7 +44,7 @@ def check(asked: CheckOptions) -> int:
             if asked.json:
                 print(json.dumps({**success(found.plan, change), **forms_json(found)}), flush=True)
             else:
-                more = [("plans", in_words(forms))] if (forms := periods(found)) else []
+                more = [("plans", in_words(found))] if periods(found) else []
                 print(_plan_text(name, found.plan, change, asked.proof, more), flush=True)
     return status
 

@@ -101,7 +101,7 @@ def plan_of(
     """The plan of a config that is loaded already. Raises `Refused` where there is none."""
     try:
         graph = step_graph_of(loaded)
-        times = costs.of(graph, rows=rows, window=_window(loaded)) if costs else None
+        times = costs.of(graph, rows=rows, window=window_of(loaded.config)) if costs else None
         plan = _compile(loaded, graph, times, overrides or {})
         if costs is not None and times is not None:
             read = f"costs: {costs.label}; at {times.rows} rows, {times.tokens} query tokens"
@@ -140,9 +140,8 @@ def step_graph_of(loaded: Loaded) -> StepGraph:
     return replace(graph, name=loaded.name)
 
 
-def _window(loaded: Loaded) -> int:
+def window_of(config: PipelineConfig | AbstractGraph) -> int:
     """Query tokens of a row in a decode step."""
-    config = loaded.config
     if isinstance(config, AbstractGraph) or config.drafter is None:
         return 1
     return 1 + config.drafter.tokens

@@ -21,7 +21,8 @@ from .settings import overrides
 
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
-    from ..serving.profiling import Profiled
+    from ..serving.profiling import Profile, Profiled
+    from ..serving.resumption_costs import ResumptionCosts
     from ..timelines.profile import Spread
     from .verbs import ProfileOptions
 
@@ -41,7 +42,10 @@ def profile(asked: ProfileOptions) -> None:
 
     found = profiled(config, lines, rows=rows, rounds=asked.rounds, on_round=on_round)
     name = asked.config
-    save(path, costs_text(_file(config, name, found), f"Written by `stepweave profile {name}`."))
+    save(
+        path,
+        costs_text(_file(config, name, found.sizes), f"Written by `stepweave profile {name}`."),
+    )
     print(json.dumps(_json(name, path, found)) if asked.json else _text(path, found), end="\n")
 
 
@@ -106,7 +110,7 @@ def _point(spread: Spread) -> dict[str, float]:
     return {"p50": p50, "p10": p10, "p90": p90, "mean": mean, "samples": spread.samples}
 
 
-def _json(name: str, path: Path, found: Sequence[Profiled]) -> dict[str, Any]:
+def _json(name: str, path: Path, found: Profile) -> dict[str, Any]:
     return {
         "config": name,
         "file": str(path),
@@ -121,14 +125,22 @@ def _json(name: str, path: Path, found: Sequence[Profiled]) -> dict[str, Any]:
                 "mean_error": each.mean_error,
                 "tokens_per_step": each.tokens_per_step,
             }
-            for each in found
+            for each in found.sizes
         ],
+        **({"resumption": _resumption(costs)} if (costs := found.resumption) else {}),
     }
 
 
-def _text(path: Path, found: Sequence[Profiled]) -> str:
+def _resumption(found: ResumptionCosts) -> dict[str, Any]:
+    return {f"{name}_us": spread._asdict() for name, spread in vars(found).items()}
+
+
+def _text(path: Path, found: Profile) -> str:
     """A table of ops for each batch size, and how well the plan foretells the time per step."""
-    return "\n".join([*(line for each in found for line in _table(each)), f"written to {path}"])
+    lines = [line for each in found.sizes for line in _table(each)]
+    if found.resumption is not None:
+        lines.append(f"policies: {{resumption: {found.resumption}}}")
+    return "\n".join([*lines, f"written to {path}"])
 
 
 def _table(found: Profiled) -> list[str]:

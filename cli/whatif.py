@@ -17,7 +17,7 @@ from ..views.mode_words import mode_words, modes_gain
 from .change import Change, changed, configured
 from .cycle_letters import Letters
 from .diff import cycle_words, difference_lines
-from .forms import gain_of_forms
+from .forms import gains_of_forms
 from .sweeps import sweep, swept
 from .wrapping import columns, paragraph, table
 
@@ -38,7 +38,7 @@ def whatif(asked: WhatIfOptions) -> None:
     elif change and not asked.rank:
         _compared(asked, plain.plan, changed(asked, plain, change))
     else:
-        forms = None if change else gain_of_forms(plain)
+        forms = [] if change else [*gains_of_forms(plain)]
         _ranked(asked, changed(asked, plain, change), forms)
 
 
@@ -58,7 +58,7 @@ def _compared(asked: WhatIfOptions, before: Plan, after: Plan) -> None:
         print("\n".join(difference_lines(found_difference, columns())))
 
 
-def _ranked(asked: WhatIfOptions, plan: Plan, forms: str | None) -> None:
+def _ranked(asked: WhatIfOptions, plan: Plan, forms: Sequence[str]) -> None:
     found = sensitivities(plan)
     if asked.json:
         ops = [each.to_json() for each in found]
@@ -74,12 +74,12 @@ def _ranked(asked: WhatIfOptions, plan: Plan, forms: str | None) -> None:
 
 
 def _ranking(
-    config: str, plan: Plan, found: Sequence[Sensitivity], width: int, forms: str | None = None
+    config: str, plan: Plan, found: Sequence[Sensitivity], width: int, forms: Sequence[str] = ()
 ) -> list[str]:
     period = f"{plan.step_us:,.6g} µs a step (costs: {plan.costs_from})"
     lines = paragraph(f"{config}: {period}, bound by {bound_by(plan)}:", width)
     lines += paragraph(cycle_words(plan.critical_cycle), width, 2)
-    gains = [*_extensions(plan), *([forms] if forms else [])]
+    gains = [*_extensions(plan), *forms]
     lines += [line for said in gains for line in paragraph(said, width)]
     paying = [each for each in found if each.faster > 0]
     others = [each for each in found if not each.faster > 0]

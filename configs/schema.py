@@ -417,7 +417,7 @@ class PipelineConfig(Part):
     check: Literal["off", "strict"] = Field(
         default="off",
         description="strict: the run ends with an error if a node does anything that it did "
-        "not declare. For tests; it costs time.",
+        "not declare, and stays with the plan that it begins with. For tests; it costs time.",
     )
     order: Order = Field(
         default="search",

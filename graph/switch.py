@@ -68,7 +68,8 @@ class Switch:
     plan does not run are skipped, but keep their waits, launches and records.
 
     In the serial program the iterations of the plan after are `delay` later than its offsets say.
-    From step `over` on, every op comes after all that the plan before has run.
+    From step `over` on, every op comes after all that the plan before has run, and after all that
+    read its versions: from then on its slots may be written by others.
     """
 
     before: Plan

@@ -27,6 +27,7 @@ from ..nodes.values import BATCH
 from ..requests.batch import StepBatch
 from ..timelines.profile import Spread, op_times, spreads, step_times
 from .llm import LLM
+from .resumption_costs import ResumptionCosts, resumption_costs
 
 REQUESTS_PER_ROW = 6  # in a round: rows come and go, and most steps have all of them
 
@@ -59,6 +60,14 @@ class Profiled:
         return self.predicted_mean_us / self.period.mean - 1
 
 
+@dataclass(frozen=True)
+class Profile:
+    """What was found at each batch size; what resumption costs, where requests may be swapped."""
+
+    sizes: Sequence[Profiled]
+    resumption: ResumptionCosts | None
+
+
 @dataclass
 class _Recording:
     """An executor that traces, and keeps what each step's batch was."""
@@ -82,18 +91,22 @@ def profile(
     rows: Sequence[int],
     rounds: int,
     on_round: OnRound | None = None,
-) -> list[Profiled]:
+) -> Profile:
     """Time the pipeline at each batch size; `lines` are served again and again as they are.
+
+    Of a pipeline with other plans, the one that a run begins with is timed.
 
     Raises `ProfileError` where a request fails, or no two steps in a row have all rows decoding.
     """
     scheduler = config.scheduler.model_copy(update={"max_rows": max(rows)})
-    config = config.model_copy(update={"scheduler": scheduler, "check": "off"})
+    alone: dict[str, object] = {"check": "off", "plans": {}}
+    config = config.model_copy(update={"scheduler": scheduler, **alone})
     llm = LLM(pipeline=config)
     recording = _Recording(llm.engine.runner())
-    llm.engine.executor = recording
     sizes = [_Size(count, lines) for count in rows]
     try:
+        resumption = resumption_costs(llm, rounds)
+        llm.engine.executor = recording
         for number in range(rounds + 1):
             for size in sizes:
                 tokens = size.serve(llm)
@@ -104,7 +117,7 @@ def profile(
                     on_round(size.rows, number, size.steps)
     finally:
         llm.close()
-    return [size.profiled(llm.plan, config.executor) for size in sizes]
+    return Profile([size.profiled(llm.plan, config.executor) for size in sizes], resumption)
 
 
 @dataclass

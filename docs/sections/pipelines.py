@@ -9,7 +9,9 @@ from pathlib import Path
 
 from sections.markdown import code, table
 
-from stepweave.cli.planned import planned
+from stepweave.cli.forms import gains_of_forms
+from stepweave.cli.planned import planned, planned_with
+from stepweave.configs.costs import load_costs
 from stepweave.configs.load import load_config, shipped, shipped_file
 from stepweave.configs.schema import PipelineConfig
 from stepweave.graph.plan import Plan
@@ -123,7 +125,21 @@ def _about(name: str) -> str:
     parts += [f"{table(('costs', 'period', 'critical cycle'), rows)}\n"]
     plan = next(iter(plans(name).values()))
     parts += [f"{_bound(name, plan)}\n"]
+    parts += [f"{said}\n" for said in _gains(name)]
     return "\n".join(parts)
+
+
+def _gains(name: str) -> Iterator[str]:
+    """What its other plans are predicted to gain, with as many rows as they are meant for."""
+    config = load_config(name)
+    if not isinstance(config, PipelineConfig) or not config.plans:
+        return
+    rows = max(each.from_rows for each in config.plans.values())
+    for profile in PROFILES:
+        found = planned_with(name, None, load_costs(profile), rows if rows > 1 else None)
+        assert found.times is not None
+        first = f"With {profile} and {found.times.rows} rows, {found.plan.step_us:,.0f} µs a step"
+        yield f"{first}: {'; '.join(gains_of_forms(found))}."
 
 
 def _said(name: str) -> str:

@@ -16,6 +16,7 @@ from functools import cached_property
 from itertools import product
 
 from ..errors import GraphError
+from ..node import Read
 from ..plan import Hazard, Plan
 from ..step_graph import StepGraph, Vertex
 from ..switch import Crossing, Instance
@@ -121,22 +122,33 @@ def _of_values(pair: Pair) -> Iterator[Crossing]:
 
     The plan before must have written one, and must not write its slot again too soon.
     """
+    for vertex, read, writer in _borrowed(pair):
+        for step in range(read.carry):
+            target = Instance(1, vertex.name, step)
+            source = Instance(0, writer, step - read.carry)
+            yield crossing(pair, source, target, "RAW", read.name)
+            slots = pair.before.slots.get(read.name)
+            if slots is not None and step - read.carry + slots < 0:
+                again = replace_step(source, source.step + slots)
+                yield crossing(pair, target, again, "WAR", read.name)
+
+
+def _borrowed(pair: Pair) -> Iterator[tuple[Vertex, Read, str]]:
+    """Reads of the plan after that go back to versions of the plan before, and who writes those."""
     first, then = pair.graphs
     writers = {name: v.name for v in first.vertices.values() for name in v.op.writes}
     for vertex in then.vertices.values():
         for read in vertex.op.reads:
             if read.name not in first.values or read.name not in then.values:
                 continue
-            if read.name not in writers or then.values[read.name].external:
-                continue
-            for step in range(read.carry):
-                target = Instance(1, vertex.name, step)
-                source = Instance(0, writers[read.name], step - read.carry)
-                yield crossing(pair, source, target, "RAW", read.name)
-                slots = pair.before.slots.get(read.name)
-                if slots is not None and step - read.carry + slots < 0:
-                    again = replace_step(source, source.step + slots)
-                    yield crossing(pair, target, again, "WAR", read.name)
+            if read.name in writers and read.carry and not then.values[read.name].external:
+                yield vertex, read, writers[read.name]
+
+
+def last_users(pair: Pair) -> list[Instance]:
+    """After these nothing touches slots of the plan before: its own ops, readers of the next."""
+    own = [Instance(0, op, -1) for op in pair.before.graph.vertices]
+    return [*own, *(Instance(1, v.name, read.carry - 1) for v, read, _ in _borrowed(pair))]
 
 
 def replace_step(at: Instance, step: int) -> Instance:

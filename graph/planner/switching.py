@@ -20,7 +20,7 @@ from ..errors import GraphError
 from ..plan import Lease, Plan
 from ..step_graph import Vertex
 from ..switch import Crossing, Instance, Switch, WaitOnce
-from .crossings import Pair, bound, crossings, launched, users
+from .crossings import Pair, bound, crossings, last_users, launched, users
 from .events import plan_edges
 from .period import delays, period
 from .splice import (
@@ -193,9 +193,10 @@ class _Trial:
         return tuple(each for each in self.needed if not left.ordered(each.source, each.met_at))
 
     def _is_over(self, known: Ancestors, step: int) -> bool:
+        pair = self.window.pair
         return all(
-            known.ordered(Instance(0, u, -1), Instance(1, v, step))
-            for u, v in product(*(graph.vertices for graph in self.window.pair.graphs))
+            known.ordered(u, Instance(1, v, step))
+            for u, v in product(last_users(pair), pair.after.graph.vertices)
         )
 
 

@@ -368,8 +368,10 @@ def _early(run: _Run) -> Iterator[Violation]:
                     problem = f"a key of {name!r} passes to {target} too soon after {source}"
                     yield _violation(switch, "SW-LEASE", problem, source, target, "LEASE", name)
                     return
-    for before, after in product(first.vertices, then.vertices):
-        source, target = Instance(0, before, -1), Instance(1, after, switch.over)
+    ended = [Instance(0, op, -1) for op in first.vertices]
+    ended += [each.target for each in _values(run) if each.hazard == "RAW"]
+    for source, after in product(dict.fromkeys(ended), then.vertices):
+        target = Instance(1, after, switch.over)
         if target not in run.place or not _reached(run, source, target):
             problem = f"{target} may start before {source} is done, and the switch is said over"
             yield _violation(switch, "SW-BOUND", problem, source, target)

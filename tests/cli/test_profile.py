@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -9,6 +10,10 @@ from stepweave.configs.costs import load_costs
 from stepweave.configs.load import load_config
 from stepweave.configs.prompts import prompt_of
 from stepweave.configs.schema import PipelineConfig
+from stepweave.nodes.ops.swapping import HostBlocks
+from stepweave.requests.swap import Swaps
+from stepweave.serving import resumption_costs, steering
+from stepweave.serving.llm import LLM
 from stepweave.serving.pipeline import step_graph
 from stepweave.serving.profiling import ProfileError, profile
 
@@ -27,6 +32,9 @@ STORIES = [
     prompt_of({"prompt": f"Write a short story about a {animal}.", "max_tokens": 24})
     for animal in ("fox", "cat", "dog")
 ]
+
+
+SHORT = [line.model_copy(update={"max_tokens": 6}) for line in STORIES]
 
 
 @pytest.fixture(scope="module")
@@ -83,20 +91,22 @@ def test_the_plan_of_the_measured_costs_foretells_the_time_per_step(
 
 def test_with_the_serial_executor_the_prediction_is_the_sum_of_all_ops() -> None:
     serial = config("async", executor="serial", depth="1")
-    (found,) = profile(serial, STORIES, rows=(3,), rounds=1)
+    (found,) = profile(serial, STORIES, rows=(3,), rounds=1).sizes
     assert found.predicted_us == pytest.approx(sum(spread.p50 for spread in found.ops.values()))
     assert abs(found.mean_error) < 0.5
 
 
 def test_only_steps_in_which_all_rows_decode_are_counted() -> None:
     calls: list[tuple[int, int, int]] = []
-    (found,) = profile(
+    given = profile(
         config("async", executor="serial"),
         STORIES,
         rows=(2,),
         rounds=2,
         on_round=lambda *call: calls.append(call),
     )
+    (found,) = given.sizes
+    assert given.resumption is None, "no request is ever swapped"
     assert [call[:2] for call in calls] == [(2, 0), (2, 1), (2, 2)]
     assert calls[0][2] == 0, "the first round warms up"
     steps = calls[-1][2]
@@ -105,6 +115,39 @@ def test_only_steps_in_which_all_rows_decode_are_counted() -> None:
     assert 0.5 * 2 * 12 * 23 / 2 < steps < 2 * 12 * 24 / 2
     assert found.period.samples < steps
     assert 0.9 < found.tokens_per_step <= 1, "one token a step, and one step past each end"
+
+
+def test_where_requests_are_swapped_both_ways_to_resume_one_are_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock that goes on by 50 µs a copy, 20 a block, 8 a token of a prompt, 900 a step."""
+    now = [0.0]
+
+    def swap(self: HostBlocks, caches: object, swaps: Swaps) -> None:
+        now[0] += 50e-6 + 20e-6 * len(swaps.out)
+
+    def generate(self: LLM, prompts: Any, *params: Any, **options: Any) -> Any:
+        now[0] += 900e-6 + sum(8e-6 * len(each) for each in prompts if isinstance(each, list))
+        return serve(self, prompts, *params, **options)
+
+    serve = LLM.generate
+    monkeypatch.setattr(HostBlocks, "swap", swap)
+    monkeypatch.setattr(LLM, "generate", generate)
+    monkeypatch.setattr(resumption_costs, "perf_counter", lambda: now[0])
+    found = profile(config("async_swap", executor="serial"), SHORT[:1], rows=(1,), rounds=1)
+    policy = "{kind: cheaper, block_us: 20.0, start_us: 50.0, token_us: 8.0}"
+    assert str(found.resumption) == policy
+    chosen = config("async_swap", **{"policies.resumption": policy}).policies.resumption
+    assert chosen.kind == "cheaper"
+
+
+def test_of_several_plans_the_one_that_a_run_begins_with_is_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steering, "TRIAL", 1)
+    both = config("async_ngram", **{"plans": "{bare: {without: [draft], from_rows: 2}}"})
+    (found,) = profile(both, SHORT, rows=(2,), rounds=1).sizes
+    assert {spread.samples for spread in found.ops.values()} == {found.ops["draft.device"].samples}
 
 
 def test_rows_that_never_decode_together_are_told() -> None:

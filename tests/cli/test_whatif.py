@@ -257,8 +257,21 @@ def test_what_plans_beside_the_usual_one_gain_is_said_with_what_a_switch_costs(
     assert gain > 1.1
     said = " ".join(printed("graph", "whatif", str(path)).split())
     claim = f"plans: {gain:.2f}× the steps per second of the plan that a run begins with, by deep"
-    assert f"{claim} ({deep.period_us:,.6g} µs a step); a switch makes steps at most" in said
+    assert f"{claim} ({deep.period_us:,.6g} µs a step) a switch between plans makes steps" in said
     assert "plans:" not in printed("graph", "whatif", "async")
+
+
+def test_of_a_plan_without_drafts_is_said_how_many_kept_drafts_it_is_worth() -> None:
+    asked = ("--costs", "llama_8b", "--rows", "128")
+    drafts, bare = (planned(name, costs="llama_8b", rows=128) for name in ("async_eagle", "async"))
+    said = " ".join(printed("graph", "whatif", "drafts_by_load", *asked).split())
+    claim = f"without drafts from 112 requests on: {bare.step_us:,.6g} µs a step"
+    gain = drafts.step_us / bare.step_us
+    assert f"{claim}, {gain:.2f}× the steps per second" in said
+    assert f"gives a row fewer than {gain:.2f}" in said
+    assert gain > 2
+    found = json.loads(printed("check", "drafts_by_load", "--json", *asked))["plans"]
+    assert found == {"usual": drafts.step_us, "no_drafts": bare.step_us}
 
 
 def test_what_modes_gain_is_said_with_all_their_periods() -> None:

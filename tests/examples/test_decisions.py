@@ -90,6 +90,10 @@ def test_every_shipped_pipeline_plans_the_same_with_them() -> None:
     for name in shipped():
         config = load_config(name)
         if isinstance(config, PipelineConfig):
+            if name == "drafts_by_load":
+                with pytest.raises(ConfigError, match="'near_best' tokens depend on how many"):
+                    load_config(name, chosen)
+                continue
             changed = load_config(name, chosen)
             assert isinstance(changed, PipelineConfig)
             if name == "async_tree":

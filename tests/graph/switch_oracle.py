@@ -9,12 +9,12 @@ writes, the first must reach the second over arcs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Any
 
-from stepweave.graph.plan import Plan
+from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.switch import Instance, Switch, WaitOnce
 
 Place = tuple[object, ...]
@@ -55,13 +55,12 @@ class Around:
             for u, v in pairwise(ops):
                 found[u].add(v)
         for at in found:
-            plan = self.plans[at.part]
-            launch = plan.graph.vertices[at.op].launch
+            launch = self.op(at).launch
             if launch is not None:
                 found[Instance(at.part, launch, at.step)].add(at)
-            for wait in plan.waits:
+            for wait in self.waits[at.part][at.op]:
                 source = Instance(at.part, wait.source, at.step - wait.distance)
-                if wait.target == at.op and source in found:
+                if source in found:
                     found[source].add(at)
         for once in self.switch.waits:
             if once not in self.without and once.target in found:
@@ -70,42 +69,61 @@ class Around:
         return found
 
     @cached_property
-    def order(self) -> list[Instance] | None:
-        """Some order in which all can run; None if they block."""
-        left = dict.fromkeys(self.onward, 0)
-        for targets in self.onward.values():
+    def waits(self) -> tuple[Mapping[str, list[Wait]], ...]:
+        """By plan and op, what it waits for in each step."""
+        found: tuple[dict[str, list[Wait]], ...] = (defaultdict(list), defaultdict(list))
+        for part, plan in enumerate(self.plans):
+            for wait in plan.waits:
+                found[part][wait.target].append(wait)
+        return found
+
+    @cached_property
+    def number(self) -> dict[Instance, int]:
+        """The bit of each instance in sets of them."""
+        return {at: place for place, at in enumerate(self.onward)}
+
+    @cached_property
+    def order(self) -> list[int] | None:
+        """The numbers in some order in which all can run; None if they block."""
+        onward, left = self.arcs, [0] * len(self.arcs)
+        for targets in onward:
             for at in targets:
                 left[at] += 1
-        ready = [at for at, count in left.items() if not count]
+        ready = [at for at, count in enumerate(left) if not count]
         for at in ready:
-            for target in self.onward[at]:
+            for target in onward[at]:
                 left[target] -= 1
                 if not left[target]:
                     ready.append(target)
         return ready if len(ready) == len(left) else None
 
     @cached_property
-    def followers(self) -> dict[Instance, int]:
-        """All that must follow an instance: one bit for each."""
-        assert self.order is not None
-        number = {at: place for place, at in enumerate(self.order)}
-        found: dict[Instance, int] = {}
-        for at in reversed(self.order):
-            found[at] = 0
-            for target in self.onward[at]:
-                found[at] |= found[target] | 1 << number[target]
-        return found
+    def arcs(self) -> list[list[int]]:
+        """`onward`, by number."""
+        return [[self.number[each] for each in targets] for targets in self.onward.values()]
 
     @cached_property
-    def number(self) -> dict[Instance, int]:
+    def followers(self) -> list[int]:
+        """By number, all that must follow an instance: one bit for each."""
         assert self.order is not None
-        return {at: place for place, at in enumerate(self.order)}
+        found = [0] * len(self.order)
+        for at in reversed(self.order):
+            bits = 0
+            for target in self.arcs[at]:
+                bits |= found[target] | 1 << target
+            found[at] = bits
+        return found
 
     def before(self, u: Instance, v: Instance) -> bool:
-        """Whether u is done when v starts; a stream cannot wait for a host op but at a launch."""
-        if self.op(u).side == "host" and (launch := self.op(v).launch) is not None:
-            v = Instance(v.part, launch, v.step)
-        return u == v or bool(self.followers[u] >> self.number[v] & 1)
+        """Whether u is done when v starts."""
+        if self.op(u).side == "host":
+            v = self.met_at(v)
+        return u == v or bool(self.followers[self.number[u]] >> self.number[v] & 1)
+
+    def met_at(self, at: Instance) -> Instance:
+        """Where it can wait for a host op: a stream cannot, but at a launch."""
+        launch = self.op(at).launch
+        return at if launch is None else Instance(at.part, launch, at.step)
 
     def op(self, at: Instance) -> Any:
         return self.plans[at.part].graph.vertices[at.op]
@@ -116,9 +134,9 @@ class Around:
                 for op in plan.graph.vertices:
                     yield Instance(part, op, step)
 
-    def turn(self, at: Instance) -> tuple[int, ...]:
-        """The place in the serial program."""
-        vertex = self.op(at)
+    @cached_property
+    def listed(self) -> tuple[Mapping[str, tuple[int, ...]], ...]:
+        """By plan and op the offset, and the place in one listing of both plans' nodes."""
         names = [[node.name for node in plan.graph.nodes] for plan in self.plans]
         listed: list[str] = []
         while any(names):
@@ -126,15 +144,24 @@ class Around:
             one = next((e for e in own if not any(e[0] in o for o in own if o is not e)), None)
             listed.append(own[0][0] if one is None else one[0])
             names = [each[1:] if each and each[0] == listed[-1] else each for each in names]
-        phases = vertex.node.op_names(vertex.side)
-        late = self.switch.delay if at.part else 0
-        return (
-            at.step + vertex.offset + late,
-            listed.index(vertex.node.name),
-            vertex.side == "device",
-            phases.index(at.op),
-            at.part,
+        return tuple(
+            {
+                op: (
+                    vertex.offset,
+                    listed.index(vertex.node.name),
+                    vertex.side == "device",
+                    vertex.node.op_names(vertex.side).index(op),
+                )
+                for op, vertex in plan.graph.vertices.items()
+            }
+            for plan in self.plans
         )
+
+    def turn(self, at: Instance) -> tuple[int, ...]:
+        """The place in the serial program."""
+        offset, *places = self.listed[at.part][at.op]
+        late = self.switch.delay if at.part else 0
+        return (at.step + offset + late, *places, at.part)
 
     def touched(self) -> dict[Place, list[tuple[tuple[int, ...], int, Instance]]]:
         """Of each place of memory who reads (0) or writes (1) it, as the serial program does.
@@ -167,14 +194,36 @@ class Around:
         slots = self.plans[owner].slots[name]
         return owner, name, version if slots is None else version % slots
 
-    def races(self) -> list[tuple[Instance, Instance]]:
-        """Conflicting accesses that no chain of arcs orders."""
-        return [
-            (u, v)
-            for accesses in self.touched().values()
-            for (_, first, u), (_, then, v) in combinations(accesses, 2)
-            if (first or then) and u != v and not self.before(u, v)
+    def is_over(self, step: int) -> bool:
+        """Whether nobody touches memory of the plan before once an op comes to that step."""
+        last = [Instance(0, op, -1) for op in self.plans[0].graph.vertices]
+        last += [
+            at
+            for at in self.running()
+            if at.part
+            and any(
+                read.carry > at.step and self._slot(1, read.name, at.step - read.carry)
+                for read in self.op(at).op.reads
+            )
         ]
+        onward = self.plans[1].graph.vertices
+        begun = [Instance(1, op, step) for op in onward]
+        return all(u != v and self.before(u, v) for u in last for v in begun)
+
+    def races(self) -> bool:
+        """Whether no chain of arcs orders some two conflicting accesses."""
+        number, must_follow = self.number, dict.fromkeys(self.onward, 0)
+        for accesses in self.touched().values():
+            later = {(side, writes): 0 for side in ("host", "device") for writes in (0, 1)}
+            for _, writes, at in reversed(accesses):
+                own, side = 1 << number[at], self.op(at).side
+                must_follow[at] |= later[side, 1] | (later[side, 0] if writes else 0)
+                later["device", writes] |= own
+                later["host", writes] |= 1 << number[self.met_at(at)]
+        return any(
+            bits & ~self.followers[number[at]] & ~(1 << number[at])
+            for at, bits in must_follow.items()
+        )
 
     def unfed(self) -> list[tuple[Instance, Instance]]:
         """Device ops that a stream may get in another order than it runs them."""
@@ -207,4 +256,4 @@ class Around:
     def unsound(self) -> bool:
         """Whether something can go wrong."""
         wrong = self.order is None or self.backward()
-        return wrong or bool(self.races()) or bool(self.unfed())
+        return wrong or self.races() or bool(self.unfed())

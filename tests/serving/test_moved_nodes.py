@@ -37,6 +37,7 @@ ONCE = {
     "async_tree": "keep_path",
     "base": "forward",
     "drafter_stream": "draft",
+    "drafts_by_load": "draft",
     "grammar_worker": "schedule",
     "quickstart": "prepare_inputs",
     "synchronous": "commit",

@@ -12,6 +12,7 @@ from stepweave import LLM, SamplingParams
 from stepweave.cli.results import print_text
 from stepweave.cli.trace_summary import summary
 from stepweave.executors.course import Course, Goal
+from stepweave.serving import steering
 from stepweave.serving.plans import USUAL, Load
 from stepweave.views.perfetto import write_perfetto
 from stepweave.views.traced import Trace
@@ -86,6 +87,20 @@ def test_the_summary_says_which_plans_there_are_and_how_often_it_went_over(llm: 
     about = {"equal_to_synchronous": None, **llm.summary()}
     print_text([], about, out)
     assert "usual → apart (measured)" in " ".join(out.getvalue().split())
+
+
+def test_drafts_end_under_load_and_begin_again_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steering, "TRIAL", 2)
+    params = [SamplingParams(max_tokens=tokens, ignore_eos=True) for tokens in (48, 12)]
+    loaded = {"plans.no_drafts.from_rows": 2}
+    with LLM(pipeline="drafts_by_load", overrides=loaded) as llm:
+        found = llm.generate([STORY, "Hello"], params, progress=False)
+        moves = [(each.after, each.reason) for each in llm.engine.turned]
+    assert moves == [("no_drafts", "rows"), (USUAL, "rows")]
+    with LLM(pipeline="async", overrides={"executor": "serial", "depth": "1"}) as plain:
+        expected = plain.generate([STORY, "Hello"], params, progress=False)
+    assert [each.token_ids for each in found] == [each.token_ids for each in expected]
+    assert found[1].drafted <= 4 * 3 < found[0].drafted, "while both ran few were drafted"
 
 
 def test_an_engine_with_one_plan_has_no_word_of_others() -> None:

@@ -9,58 +9,29 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ..requests.keys import NOT_SUPPORTED, Keys, WholeCharacters, with_keys_of
+from ..requests.keys import NOT_SUPPORTED, Keys, Listed, with_keys_of
 from ..requests.params import SamplingParams
+from .contents import ImageSource, Text, UserContent
 from .errors import ConfigError, Mark, Problem, reading
 from .validated import validated
 from .yaml_source import Located
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 MAX_LINES = 100_000
-MAX_TEXT = 4 * 1024 * 1024
 MAX_PROBLEMS = 100  # listed; a file that is wrong throughout is wrong in one way
-
-Text = Annotated[str, Field(max_length=MAX_TEXT), WholeCharacters]
-
-
-class TextPart(Keys):
-    """A part of a message's content."""
-
-    type: Literal["text"]
-    text: Text
-
-
-def _joined(content: Any) -> Any:
-    """Parts as one text, with a line break between them. Raises `ValueError` for other parts."""
-    if not isinstance(content, list | tuple):
-        return content
-    texts: list[str] = []
-    for index, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str) or kind != "text":
-            typed = kind != "text" and kind is not None
-            what = f"is of type {kind!r}" if typed else "is not a text part"
-            raise ValueError(
-                f'part {index} {what}: a content is a text, or a list of {{"type": "text", '
-                '"text": …}; there are no other kinds of parts'
-            )
-        if unknown := sorted(map(str, set(part) - {"type", "text"})):
-            raise ValueError(f"part {index}: unknown key {unknown[0]!r}")
-        texts.append(part["text"])
-    return "\n".join(texts)
-
-
-Content = Annotated[
-    Text, BeforeValidator(_joined, json_schema_input_type=str | tuple[TextPart, ...])
-]
-"""What a message says: a text, or parts that become one."""
 
 
 class Message(Keys):
     """One turn of a conversation, put through the model's chat template."""
 
     role: Literal["system", "user", "assistant"]
-    content: Content
+    content: UserContent
+
+    @model_validator(mode="after")
+    def _only_users_show(self) -> Message:
+        if self.role != "user" and not isinstance(self.content, str):
+            raise ValueError("only messages of the user may have images")
+        return self
 
 
 def _number_as_text(value: Any) -> Any:
@@ -91,11 +62,19 @@ class PromptLine(Keys):
         max_length=1024,
         description="A conversation, formatted by the model's chat template.",
     )
+    images: Annotated[tuple[ImageSource, ...], Listed] = Field(
+        default=(),
+        max_length=1024,
+        description="Images for the placeholders of a `prompt`, in order: paths of files, or "
+        "`data:` URLs with base64. Those of `messages` stand in their contents.",
+    )
 
     @model_validator(mode="after")
     def _prompt_or_messages(self) -> PromptLine:
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("needs either prompt or messages")
+        if self.images and self.messages is not None:
+            raise ValueError("the images of messages stand in their contents: leave out images")
         return self
 
     @property
@@ -105,7 +84,7 @@ class PromptLine(Keys):
         return {key: value for key in said if (value := getattr(self, key)) is not None}
 
 
-PROMPT = frozenset({"id", "prompt", "messages"})
+PROMPT = frozenset({"id", "prompt", "messages", "images"})
 
 
 def prompt_of(given: str | Mapping[str, Any] | PromptLine, name: str = "prompt") -> PromptLine:

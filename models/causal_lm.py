@@ -34,12 +34,14 @@ from .invariant import least_tiles, make_invariant, undo_invariant, whole_tiles
 from .memory import in_units
 from .merging import merge as merged
 from .paged_cache import PagedCache
+from .placed import Placed, Placing
 from .pretrained import load_model
 from .recurrent import Mixers, RowStates, StatePass, bytes_per_version
 from .rope import RowSpeeds, keep_dynamic, switch_length, undo_rope
 from .sampling_defaults import sampling_defaults
 from .source import EMBEDDED
 from .support import own_code, plain_experts, refuse, windows
+from .vision import Encoder, Pixels
 
 DType = Literal["auto", "float32", "float64", "bfloat16", "float16"]
 
@@ -53,6 +55,13 @@ class _Given(NamedTuple):
     long: Tensor | None = None  # [T]
     adapters: Tensor | None = None  # [T]
     arrived: Tensor | None = None  # [T, F]
+    axes: Tensor | None = None  # [T, 3]: what is added to each position, by axis
+
+    def on_axes(self) -> Tensor:
+        """Position ids `[1, T]`, or `[3, 1, T]` where each axis has its own."""
+        if self.axes is None:
+            return self.positions[None]
+        return (self.positions[:, None] + self.axes).clamp(min=0).T[:, None]
 
     def padded(self, tokens: int) -> _Given:
         """The same for more tokens: zeros."""
@@ -116,6 +125,9 @@ class CausalLM:
         refuse(model, self.config, keeps_states=bool(self.mixers))
         if self.mixers:
             self._require_plain_arithmetic()
+        self.encoder = Encoder.of(model)
+        if self.encoder is not None:
+            self._require_plain_layers()
         self._base = model.base_model
         if self._base is model:
             raise UnsupportedModel(f"{self.name} has no base model apart from its head")
@@ -128,6 +140,7 @@ class CausalLM:
         model.requires_grad_(False)
         lora.undo(model)
         self.adapters: lora.Adapters | None = None
+        self._placing = self._new_placing()
         undo_invariant(model)
         products.undo(model)
         undo_rope(model)
@@ -142,17 +155,19 @@ class CausalLM:
         with torch.no_grad(), own_code(self.name):
             expected = trial.own(self)
             if self.merge:
-                self.notes += merged(model).notes()
+                self.notes += merged(self._decoding).notes()
             attention.register()
             model.set_attn_implementation(attention.NAME)
+            if self.encoder is not None:
+                self.encoder.attend()
             self.layer_shapes = trial.layer_shapes(self)
             self._learn_states()
             if compile == "off":
                 products.lay_out(model)
             if invariant:
-                make_invariant(model)
+                make_invariant(self._decoding)
             self._watch_hidden()
-            plain = compile == "off" and not invariant and not self.mixers
+            plain = compile == "off" and not (invariant or self.mixers or self.encoder)
             if plain and takes(self.device, self.dtype):
                 self.notes += self._fuse()
             if compile == "layer":
@@ -161,6 +176,12 @@ class CausalLM:
             self._compare(expected)
         if self._compiled is not None:
             self.notes += (self._compiled.note,)
+
+    def _new_placing(self) -> Placing | None:
+        if self.encoder is None:
+            return None
+        first = self._decoder_layers()[: self.encoder.depth]
+        return Placing(self._base, first, self.hidden_size)
 
     def _require_plain_arithmetic(self) -> None:
         """Of layers with states. Raises `NotInvariant`, `CompileFailed`, `UnsupportedModel`."""
@@ -173,6 +194,23 @@ class CausalLM:
             raise CompileFailed(f"{self.name}: its layers keep states, and are not compiled")
         if self.in_stages:
             raise UnsupportedModel(f"{self.name}: layers that keep states run on one rank alone")
+
+    def _require_plain_layers(self) -> None:
+        """Of a model with an encoder. Raises `CompileFailed`, `UnsupportedModel`."""
+        if self.compile != "off":
+            raise CompileFailed(
+                f"{self.name}: its layers take in what its encoder makes, and are not compiled"
+            )
+        if self.in_stages:
+            raise UnsupportedModel(f"{self.name}: a model with an encoder runs on one rank alone")
+
+    @property
+    def _decoding(self) -> nn.Module:
+        """All that computes on a batch: an encoder has one image at a time."""
+        if self.encoder is None:
+            return self.hf
+        hf: Any = self.hf
+        return nn.ModuleList([hf.get_decoder(), hf.get_output_embeddings()])
 
     def _learn_states(self) -> None:
         if self.mixers:
@@ -189,7 +227,8 @@ class CausalLM:
             self._least = least
             trial.compare(self, expected, self._compiled)
 
-        trial.first_invariant(least_tiles(self.hf) if self.invariant else (1,), attempt)
+        tiles = least_tiles(self._decoding) if self.invariant else (1,)
+        trial.first_invariant(tiles, attempt)
 
     def _fuse(self) -> tuple[str, ...]:
         """Run what stands between the products of its layers by kernels; notes for people."""
@@ -397,6 +436,21 @@ class CausalLM:
         return slots * versions * bytes_per_version(self.mixers.shapes)
 
     @property
+    def encoded_width(self) -> int:
+        """Numbers of a row that its encoder makes; 0: it has none, and reads text alone."""
+        return 0 if self.encoder is None else self.encoder.width
+
+    def encode(self, image: Pixels) -> Tensor:
+        """The rows of an image, `[tokens, encoded_width]`; another thread may run a pass meanwhile.
+
+        Raises `UnsupportedModel` without an encoder.
+        """
+        if self.encoder is None:
+            raise UnsupportedModel(f"{self.name} reads text alone")
+        with torch.no_grad():
+            return self.encoder.encode(image)
+
+    @property
     def keeps_states(self) -> bool:
         """Whether some of its layers keep a state of each text, which cannot be cut like keys."""
         return bool(self.mixers)
@@ -408,7 +462,9 @@ class CausalLM:
 
         `arrived[T, F]` is for stages of a model alone.
         """
-        return self.hf(input_ids=ids, use_cache=False, **given)
+        if "inputs_embeds" not in given:
+            given["input_ids"] = ids
+        return self.hf(use_cache=False, **given)
 
     def forward(
         self,
@@ -419,6 +475,8 @@ class CausalLM:
         adapters: Tensor | None = None,
         states: StatePass | None = None,
         pieces: Pieces | None = None,
+        axes: Tensor | None = None,
+        placed: Placed | None = None,
     ) -> tuple[Tensor, Tensor]:
         """One pass over `input_ids[T]`: logits `[L, V]` and hidden states `[T, H]`.
 
@@ -430,14 +488,18 @@ class CausalLM:
         are tensors of inference mode. `arrived[T, F]` is for stages of a model alone.
         `adapters[T]`: the number of each token's adapter, by `adapt`; None: of the base model all.
         `states`: of the rows, where layers keep some (`new_states`). `pieces`: what may record the
-        pass by its numbers of tokens and of logits, attention apart.
+        pass by its numbers of tokens and of logits, attention apart. `axes[3, T]`: what is added to
+        each token's position on each axis, for a model with such; None: nothing. `placed`: rows
+        that its encoder has made, in the place of tokens; such a pass is not recorded.
         """
         if self.mixers:
             if states is None:
                 raise UnsupportedModel(f"{self.name}: its layers keep states, and no pass has them")
             self.mixers.begin(states, batch.positions)
         with torch.no_grad() if self._compiled is None else torch.inference_mode():
-            return self._forward(input_ids, batch, logit_rows, arrived, adapters, pieces)
+            return self._forward(
+                input_ids, batch, logit_rows, arrived, adapters, pieces, axes, placed
+            )
 
     def _forward(
         self,
@@ -447,16 +509,21 @@ class CausalLM:
         arrived: Tensor | None,
         adapters: Tensor | None,
         pieces: Pieces | None,
+        axes: Tensor | None,
+        placed: Placed | None,
     ) -> tuple[Tensor, Tensor]:
         batch.begin()
         tokens = len(input_ids)
         ids, positions = input_ids, batch.positions
         if batch.masked:
             ids, positions = ids.masked_fill(positions < 0, 0), positions.clamp(min=0)
-        given = _Given(ids, positions, logit_rows, batch.long, adapters, arrived)
-        found = None if pieces is None else self._in_pieces(pieces, given, batch)
+        by_token = None if axes is None else axes.T
+        given = _Given(ids, positions, logit_rows, batch.long, adapters, arrived, by_token)
+        found = None
+        if pieces is not None and placed is None:
+            found = self._in_pieces(pieces, given, batch)
         if found is None:
-            found = self._pass(given.padded(self._least_tokens(tokens)), batch)
+            found = self._pass(given.padded(self._least_tokens(tokens)), batch, placed)
         trial.require_every_layer(self.name, batch.calls, self.attending)
         logits, hidden = found
         return logits[: tokens if logit_rows is None else len(logit_rows)], hidden[:tokens]
@@ -487,7 +554,9 @@ class CausalLM:
         found = pieces.run((self._watched, *there), sizes, batch, work)
         return None if found is None else (found[0].clone(), found[1].clone())
 
-    def _pass(self, given: _Given, batch: AttentionBatch) -> tuple[Tensor, Tensor]:
+    def _pass(
+        self, given: _Given, batch: AttentionBatch, placed: Placed | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Logits `[L, V]` and hidden states `[T, F]` of all that is given."""
         keep: dict[str, Any] = {}
         if self._keeps_logits and given.logit_rows is not None:
@@ -495,20 +564,25 @@ class CausalLM:
         self._choose_speeds(given.long, len(given.ids))
         if self.adapters is not None:
             self.adapters.choose(given.adapters)
+        if placed is not None:
+            assert self._placing is not None, "only a model with an encoder has what it made"
+            keep["inputs_embeds"] = self._placing.begin(self.entrance(given.ids[None]), placed)
         output = self.call(
             given.ids[None],
             given.arrived,
-            position_ids=given.positions[None],
+            position_ids=given.on_axes(),
             attention_mask=None,
             paged=batch,
             paged_invariant=self.invariant,
             **keep,
         )
+        if self._placing is not None:
+            self._placing.end()
         if self._speeds is not None:
             self._speeds.long = None
         self.mixers.end()
         logits: Tensor = output.logits[0]
-        if given.logit_rows is not None and not keep:
+        if given.logit_rows is not None and "logits_to_keep" not in keep:
             logits = logits[given.logit_rows]
         hidden, self._hidden = self._hidden, None
         if self._watched is not None:

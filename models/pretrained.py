@@ -21,10 +21,14 @@ from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+)
 
 from ..graph.errors import StepweaveError, did_you_mean, shortly
 from .cutting import loading_only
@@ -41,6 +45,7 @@ from .source import (
     stored_dtypes,
 )
 from .stage import Stage
+from .vision import FAMILIES
 
 _NAMED = 4
 """How many names of weights a message lists; more are counted."""
@@ -49,7 +54,8 @@ _LIBRARY = f"transformers {transformers.__version__}"
 
 
 def load_config(name_or_path: str | Path) -> PreTrainedConfig:
-    """The configuration of a causal language model of the installed transformers.
+    """The configuration of a causal language model of the installed transformers, or of a family
+    that reads images beside text and is served (`vision.py`).
 
     Raises `ModelNotFound`, `UnsupportedModel` for any other kind of model, and `ModelError` for a
     file that is no configuration.
@@ -70,7 +76,7 @@ def load_config(name_or_path: str | Path) -> PreTrainedConfig:
             f"{name}: config.json is no configuration of a {stated.get('model_type')!r} model: "
             f"{shortly(error)}"
         ) from error
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    if _mapping(config) is None:
         raise UnsupportedModel(f"{name}: {_not_causal(config)}")
     assert isinstance(config, PreTrainedConfig)
     return config
@@ -88,7 +94,7 @@ def load_model(
     With a `stage`, only that stage's weights are read, and the rest of the model is left out. With
     `shards` > 1 each rank has its part of them.
 
-    Raises `ModelError` (or a kind of it) that names what is wrong, and where.
+    Raises `ModelError` that names what is wrong, and where, or a kind of it: `UnsupportedModel`.
     """
     name = located(name_or_path)
     with quiet() as reports:
@@ -96,10 +102,12 @@ def load_model(
         if (folder := Path(name)).is_dir():
             require_safetensors(name, folder)
             require_plausible(name, folder, config)
+        if config.model_type in FAMILIES and (stage is not None or shards > 1):
+            raise UnsupportedModel(f"{name}: a model that reads images runs on one rank alone")
         divided = dividing(name, config, shards) if shards > 1 else {}
         try:
             model, loaded = from_local_then_hub(
-                AutoModelForCausalLM if stage is None else loading_only(_class_of(config), stage),
+                _auto(config) if stage is None else loading_only(_class_of(config), stage),
                 name,
                 dtype=dtype,
                 use_safetensors=True,
@@ -122,8 +130,21 @@ def load_model(
     return model
 
 
+def _mapping(config: PreTrainedConfig) -> Any:
+    """Where its class is listed; None: nowhere that is served."""
+    if config.model_type in FAMILIES:
+        return MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    return MODEL_FOR_CAUSAL_LM_MAPPING if causal else None
+
+
+def _auto(config: PreTrainedConfig) -> Any:
+    reads_images = config.model_type in FAMILIES
+    return AutoModelForImageTextToText if reads_images else AutoModelForCausalLM
+
+
 def _class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    found: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    found: Any = _mapping(config)[type(config)]
     made: type[PreTrainedModel] = found[0] if isinstance(found, tuple) else found
     return made
 
@@ -259,5 +280,6 @@ def _not_causal(config: Any) -> str:
         what = ""
     return (
         f"{_LIBRARY} has no causal language model of model_type {config.model_type!r}{what}; "
-        "Stepweave serves decoders of text alone (docs/reference/models-tested.md lists families)"
+        f"of models that read images Stepweave serves {' and '.join(FAMILIES)} "
+        "(docs/reference/models-tested.md lists families)"
     )

@@ -38,6 +38,8 @@ class StagedStep:
     decodes: int  # rows that decode; they lie before the prefill rows
     given: int  # tokens that the host gives: those of prompt chunks
     adapters: bool  # some row has an adapter of the model
+    axes: bool  # some row's positions have axes of their own
+    encoded: int  # tokens that stand for encoded rows
     long: bool  # the model has a context of short texts, and rows are told apart by it
     ends: bool  # some row may come to its end, so that positions have to be checked
     clears: int  # request slots whose block tables begin anew
@@ -211,6 +213,8 @@ class Inputs:
     adapters: Tensor | None = None  # [T] the number of each row's adapter; None: no row has one
     long: Tensor | None = None  # [T] bool: rows beyond the model's original context, if it has one
     tree: TreePlaces | None = None  # where tokens of draft trees stand; None: there are none
+    axes: Tensor | None = None  # [3, T] what is added to positions on each axis; None: nothing
+    encoded: Tensor | None = None  # [2, E] tokens, and the encoded rows that they stand for
 
     @property
     def places(self) -> Tensor:

@@ -36,6 +36,7 @@ from .values import (
     FORK_COPIES,
     HOST_BLOCKS,
     HOST_SAMPLED,
+    PAGES,
     REQUEST_SETTINGS,
     REQUEST_SLOTS,
     REQUESTS,
@@ -167,7 +168,7 @@ def _writes(kind: NodeKind, value: str) -> bool:
 
 def _check_states(graph: StepGraph) -> None:
     """The engine makes each state, and orders the owners of keys that it hands out."""
-    pools = (REQUEST_SLOTS, BLOCKS, HOST_BLOCKS)
+    pools = (REQUEST_SLOTS, BLOCKS, HOST_BLOCKS, PAGES)
     for state in graph.states.values():
         wrong = None
         if state.make is None:
@@ -175,7 +176,7 @@ def _check_states(graph: StepGraph) -> None:
         elif state.keys is not None and state.keys not in pools:
             wrong = (
                 f"has keys of no pool: {state.keys!r}{did_you_mean(state.keys, pools)}. Say "
-                "`keys=REQUEST_SLOTS`, `keys=BLOCKS` or `keys=HOST_BLOCKS`"
+                "`keys=REQUEST_SLOTS`, `keys=BLOCKS`, `keys=HOST_BLOCKS` or `keys=PAGES`"
             )
         if wrong:
             users = (

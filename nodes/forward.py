@@ -5,10 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph.declare import op
-from ..graph.parameters import given, optional, optional_update, pieces, read, update, wanted
+from ..graph.parameters import (
+    given,
+    optional,
+    optional_state,
+    optional_update,
+    pieces,
+    read,
+    update,
+    wanted,
+)
 from .kind import NodeKind
 from .values import (
     ARRIVED,
+    ENCODED,
     HIDDEN,
     INPUTS,
     KV,
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
     from ..models.paged_cache import PagedCache
     from ..models.recurrent import RowStates
     from .data import Inputs
+    from .ops.encoding import EncodedRows
 
 
 @op(writes=(LOGITS, PROMPT_LOGITS, wanted(HIDDEN)))
@@ -41,6 +52,7 @@ def forward(
     meetings: Membership | None = optional_update(MEETINGS, when=divided),
     states: RowStates | None = optional_update(ROW_STATES, when=keeps_states),
     recorder: Pieces | None = pieces(),
+    encoded: EncodedRows | None = optional_state(ENCODED),
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Logits `[S, W, V]` and `[P, V]`, and the hidden states `[T, F]` that are watched.
 
@@ -49,11 +61,9 @@ def forward(
     """
     from .ops.passes import target_pass
 
-    return (
-        (None, None, None)
-        if inputs is None
-        else target_pass(target, inputs, kv, arrived, states, recorder)
-    )
+    if inputs is None:
+        return None, None, None
+    return target_pass(target, inputs, kv, arrived, states, recorder, encoded)
 
 
 KIND = NodeKind(

@@ -22,6 +22,7 @@ NODES, DRAFTERS = "stepweave.nodes", "stepweave.drafters"  # groups of entry poi
 _BUILT_IN = (
     "schedule",
     "swap",
+    "encode",
     "fork",
     "prepare_inputs",
     "forward",

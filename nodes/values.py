@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..models.paged_cache import PagedCache
     from ..models.recurrent import RowStates
     from ..policies.acceptance import Acceptance
+    from ..requests.attachments import Encode
     from ..requests.batch import StepBatch
     from ..requests.swap import Swaps
     from ..requests.table import RequestTable
@@ -151,6 +152,15 @@ HOST_BLOCKS = "host_blocks"
 
 Such a state says `num_blocks`, how many it has.
 """
+
+PAGES = "pages"
+"""The pool of pages of encoded rows, as `keys` of a state that has a part for each.
+
+Such a state says `room`, how much is in it.
+"""
+
+ENCODED = "encoded_rows"
+"""The state in which an encoder leaves what the target takes in place of tokens."""
 
 VOCAB_GUESS = 131_072
 """Vocabulary for sizes in bytes that are needed before a model is loaded."""
@@ -494,6 +504,8 @@ DRAFT_MASK: Value[Tensor | None] = Value("draft_mask", "device", "slots", size=_
 """The same on the device; None where no row has a grammar."""
 SWAPS: Value[Swaps | None] = Value("swaps", "pinned", "fresh")
 """Which KV blocks the step copies to the host, and back."""
+ENCODES: Value[tuple[Encode, ...] | None] = Value("encodes", "pinned", "fresh")
+"""Which images the step encodes, and into which pages."""
 FORK_COPIES: Value[tuple[tuple[int, int], ...] | None] = Value("fork_copies", "pinned", "fresh")
 """Which KV blocks the step copies, from and to, before its rows run."""
 KEPT: Value[Kept | None, Tensor] = Value(

@@ -42,6 +42,7 @@ class ManyEngines:
         self.digest = about.digest
         self._prompts = Prompts(config, about.limits.context_length)
         self.tokenizer = self._prompts.tokenizer
+        self.images = self._prompts.images
         self.most_characters = self._prompts.most_characters
         self._ids = count()
         self._live: dict[Completion, asyncio.Task[None]] = {}
@@ -135,7 +136,7 @@ class ManyEngines:
         self, prompt: Prompt, params: SamplingParams | None, name: str
     ) -> tuple[tuple[int, ...], SamplingParams]:
         line = self._prompts.read(prompt, name)
-        return self._prompts.encode(line), self._prompts.params(line, params)
+        return self._prompts.encode(line).ids, self._prompts.params(line, params)
 
     def _over(self, completion: Completion, task: asyncio.Task[None]) -> None:
         del self._live[completion]

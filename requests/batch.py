@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from .attachments import Axes, Encode
 from .params import SamplingParams
 from .swap import Swaps
 
@@ -26,6 +27,7 @@ class RequestSpec:
     `dry_breakers`: token ids at which DRY breaks sequences. `settings`: the numbers that it
     gives to nodes, by name.
     `adapter`: the number of its adapter of the model; 0: it has none.
+    `axes`: where its tokens stand, if not at their places in the text.
     `structured`: a grammar says what it may output.
     """
 
@@ -39,6 +41,7 @@ class RequestSpec:
     dry_breakers: tuple[int, ...] = ()
     settings: tuple[tuple[str, float], ...] = ()
     adapter: int = 0
+    axes: Axes | None = None
     structured: bool = False
 
 
@@ -65,7 +68,8 @@ class ScheduledRow(
     tokens are banned by position, so a row that is said to be so for too long loses nothing.
     `earlier_output`: of a structured row, the tokens that were settled when this run of the engine
     began. `prompt_targets`: the prompt tokens that this chunk's tokens predict, one for each from
-    the first on, if their log-probabilities are asked for.
+    the first on, if their log-probabilities are asked for. `encoded`: which of `tokens` stand for
+    encoded rows, as runs of (token, row, how many).
     """
 
     request: RequestSpec
@@ -84,6 +88,7 @@ class ScheduledRow(
     prompt_targets: tuple[int, ...] = ()
     narrowed: int = 0
     withheld: int = 0
+    encoded: tuple[tuple[int, int, int], ...] = ()
     known: int = 0
     passed: tuple[int, ...] = ()
     most: int = 0
@@ -127,7 +132,8 @@ class StepBatch:
     `padding`: with how many rows of no request the step is rounded up to a size that comes up
     again and again, for captured graphs; then every row has the widest window and the longest
     block table too. None: sizes are as they are. `swaps`, `copies`: KV blocks to copy before any
-    row runs; the latter are pairs, from and to.
+    row runs; the latter are pairs, from and to. `encodes`: what is encoded in the step, for rows of
+    this or of later ones.
     """
 
     step: int
@@ -135,6 +141,7 @@ class StepBatch:
     padding: int | None = None
     swaps: Swaps | None = None
     copies: tuple[tuple[int, int], ...] = ()
+    encodes: tuple[Encode, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.rows)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..models.paged_cache import SCRATCH_BLOCK
+from .attachments import content_of
 from .batch import ScheduledRow
 from .forks import Forks
 from .limits import Limits
@@ -349,8 +350,10 @@ class BlockManager:
         count = min(count, (request.settled - tail) // size)
         for start in range(len(names) * size, count * size, size):
             parent = names[-1] if names else self._root_of(request)
-            tokens = [request.token(at) for at in range(start, start + size + tail)]
-            names.append(block_hash(parent, tokens))
+            stop = start + size + tail
+            tokens = [request.token(at) for at in range(start, stop)]
+            content = content_of(request.attachments, start, stop)
+            names.append(block_hash(parent, tokens, content))
         return names[:count]
 
     def _give_back(self, blocks: Iterable[int], last_step: int) -> None:

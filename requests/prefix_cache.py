@@ -25,9 +25,13 @@ def empty_hash(salt: bytes) -> bytes:
     return blake2b(salt, digest_size=DIGEST_BYTES).digest()
 
 
-def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """The name of the block that holds `tokens` after the prefix named `parent`."""
-    return blake2b(parent + array("q", tokens).tobytes(), digest_size=DIGEST_BYTES).digest()
+def block_hash(parent: bytes, tokens: Sequence[int], content: bytes = b"") -> bytes:
+    """The name of the block that holds `tokens` after the prefix named `parent`.
+
+    `content`: what tokens of it stand for, where they are placeholders.
+    """
+    held = array("q", tokens).tobytes() + content
+    return blake2b(parent + held, digest_size=DIGEST_BYTES).digest()
 
 
 class PrefixCache:

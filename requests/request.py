@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from ..policies.drafting import Window
 from ..structured.backend import CompiledGrammar
+from .attachments import Attachment, Axes
 from .batch import RequestSpec
 from .counts import InFlight, OptimisticCount, SettledCount
 from .increment import Deliver, Increment
@@ -60,6 +61,8 @@ class Request:
     dry_breakers: tuple[int, ...] = ()  # tokens at which DRY breaks sequences
     settings: tuple[tuple[str, float], ...] = ()  # what it says to nodes, by name
     adapter: int = 0  # the number of its adapter; 0: none
+    attachments: tuple[Attachment, ...] = ()  # in the order of the prompt
+    axes: Axes | None = None  # None: a token stands at its place in the text
     index: int = 0  # which of the n completions of its prompt this is
     fork_of: int | None = None  # the first of these n, by its uid; None: it is alone
     cache_salt: bytes = b""  # it shares cached prefixes with requests of the same salt only
@@ -107,6 +110,7 @@ class Request:
             dry_breakers=self.dry_breakers,
             settings=self.settings,
             adapter=self.adapter,
+            axes=self.axes,
             structured=self.grammar is not None,
         )
         self.begin_run()

@@ -161,12 +161,15 @@ class StepRows:
                 continue
             if self._blocks.swap.is_awaited(request.uid, self._now):
                 continue  # its blocks are still being filled
+            reach = self._table.encodings.reach(request, self._now)
+            if request.prefilled >= reach:
+                continue  # what stands for its next tokens is still being encoded
             prefix = self._blocks.pending_prefix(request)
             if prefix > room:
                 blocked = True
                 continue
             room -= prefix
-            left -= self._chunk(request, most)
+            left -= self._chunk(request, min(most, reach - request.prefilled))
 
     def _chunk(self, request: Request, most: int) -> int:
         """Compute the next tokens of a prompt, `most` at most; the result is how many."""
@@ -185,9 +188,11 @@ class StepRows:
                 request.token(position) for position in range(self._blocks.pending_prefix(request))
             ),
             prompt_targets=request.prompt_targets(start, end - start),
+            encoded=tuple(self._table.encodings.runs(request, start, end)),
         )
         self._blocks.named_prefix(request)
         request.prefilled = end
+        self._table.encodings.passed(request, self._now)
         if final and forced < 0:
             request.in_flight.firsts += 1
         else:
@@ -205,6 +210,7 @@ class StepRows:
         following: int = -1,
         prefix: tuple[int, ...] = (),
         prompt_targets: tuple[int, ...] = (),
+        encoded: tuple[tuple[int, int, int], ...] = (),
     ) -> None:
         request.last_step = self._now
         narrowed = request.withheld if start < 0 else 0
@@ -236,6 +242,7 @@ class StepRows:
             passed=passed,
             narrowed=narrowed,
             withheld=request.withheld,
+            encoded=encoded,
         )
         self._rows.append(row)
 

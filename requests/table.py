@@ -14,10 +14,12 @@ from ..policies.chosen import Policies
 from ..policies.drafting import Window
 from ..policies.resumption import LeavingView
 from ..structured.in_use import GrammarsInUse
+from .attachments import Attachment, Room
 from .batch import ScheduledRow, StepBatch
 from .blocks import ONE_CLASS, BlockManager
 from .census import Census
 from .decisions import Decisions
+from .encodings import Encodings
 from .inbox import Inbox
 from .limits import Limits
 from .pacer import Pacer
@@ -51,7 +53,8 @@ class RequestTable:
     """All requests of an engine, and the rows and KV blocks they hold.
 
     `prefix_cache`, `cache_tail`, `sliding_window`, `host_blocks`, `forks` and `copies` are those of
-    `BlockManager`.
+    `BlockManager`. `room`: how much can be encoded that requests bring beside tokens, in pages with
+    `page_leases`.
     `policies` decide when steps are scheduled, who runs and who gives way. `apart`: after how many
     steps a row that decodes finds what its last step handed on. In `grammars` are those of the
     requests that are being served: batches name them by the request. What is settled is counted in
@@ -72,6 +75,8 @@ class RequestTable:
         host_leases: Leases = ONE_CLASS,
         forks: bool = True,
         copies: bool = False,
+        room: Room | None = None,
+        page_leases: Leases = ONE_CLASS,
         apart: int = 1,
         policies: Policies | None = None,
         grammars: GrammarsInUse | None = None,
@@ -110,6 +115,7 @@ class RequestTable:
             forks=forks,
             copies=copies,
         )
+        self.encodings = Encodings(room or Room(), page_leases)
         self.steps = 0  # steps with at least one row
         self.preemptions = 0
         self.finished = 0  # requests that have ended, however
@@ -130,12 +136,17 @@ class RequestTable:
             "request_slots": self.request_slots,
             "blocks": blocks.pool,
             "host_blocks": blocks.swap.host,
+            "pages": self.encodings.pool,
         }
 
     # -- arrivals --------------------------------------------------------------------------
 
     def refuse_reason(
-        self, prompt_tokens: int, max_tokens: int, window: int | None = None
+        self,
+        prompt_tokens: int,
+        max_tokens: int,
+        window: int | None = None,
+        attachments: Sequence[Attachment] = (),
     ) -> str | None:
         """Why a request can never be served by this table, or None (any thread).
 
@@ -156,7 +167,7 @@ class RequestTable:
                 f"prompt and output need {need} KV blocks of {limits.block_size} tokens, "
                 f"but there are {limits.num_blocks}"
             )
-        return None
+        return self.encodings.refuse_reason(attachments)
 
     def open(self) -> None:
         """Expect more requests (any thread): a run goes on, though it be idle, until `close`.
@@ -256,14 +267,15 @@ class RequestTable:
         if rows:
             self.steps += 1
             self.totals.steps += 1
-        elif not any(
-            request.in_flight.steps for request in self.requests.values()
-        ) and not self.blocks.swap.any_awaited(self._past + step):
+        elif not any(request.in_flight.steps for request in self.requests.values()) and not any(
+            each.any_awaited(self._past + step) for each in (self.blocks.swap, self.encodings)
+        ):
             self.decisions.nobody_runs()
         if not self.decisions.by_row:
             self.step_times.scheduled(rows)
         self._uncommitted.append(sum(row.queries for row in rows))
-        self._batches.append((step, tuple([row.request.uid for row in rows])))
+        hit = (*[row.request.uid for row in rows], *self.encodings.of_step)
+        self._batches.append((step, hit))
         if self.counts is not None:
             self.counts.scheduled(self._count(step, rows, idle_s))
         if self.witness is not None:
@@ -274,7 +286,9 @@ class RequestTable:
             self.totals.swapped_in += len(swaps.into)
         copies = self.blocks.forks.take()
         self.totals.copied_blocks += len(copies)
-        return StepBatch(step, tuple(rows), swaps=swaps, copies=copies)
+        encodes = self.encodings.take()
+        self.totals.encoded += len(encodes)
+        return StepBatch(step, tuple(rows), swaps=swaps, copies=copies, encodes=encodes)
 
     def _await_arrival(self) -> float:
         """Until something comes, or `IDLE_WAIT_S`; how many seconds that took."""
@@ -334,7 +348,8 @@ class RequestTable:
                 self.grammars.enter(request.uid, request.grammar)
             self.requests[request.uid] = request
             prompt, window = len(request.prompt_ids), request.window
-            if (why := self.refuse_reason(prompt, request.max_tokens, window)) is not None:
+            why = self.refuse_reason(prompt, request.max_tokens, window, request.attachments)
+            if why is not None:
                 self.finish(request, "error", why)  # or it would wait for room for ever
         for uid, error in cancelled:
             if uid in self.requests:
@@ -535,10 +550,12 @@ class RequestTable:
             "request slots held by nobody who runs"
         )
         self.blocks.check_conservation(running)
+        self.encodings.check_conservation()
 
     def _release(self, request: Request) -> None:
         self.request_slots.release([request.request_slot], request.last_step)
         self.blocks.release(request)
+        self.encodings.release(request, self._past + self._step)
         request.request_slot = request.generation = -1
 
 

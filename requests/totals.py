@@ -25,6 +25,7 @@ class Totals:
     preemptions: int = 0
     swapped_out: int = 0  # KV blocks copied to host memory
     swapped_in: int = 0  # … and back
+    encoded: int = 0  # images, each as often as it was encoded
     failed_steps: int = 0  # and were recovered from
     # By plan before, plan after and reason: how often a run went over.
     switches: dict[tuple[str, str, str], int] = field(default_factory=dict)

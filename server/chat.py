@@ -74,7 +74,7 @@ async def begin(
     prompt = await engine.conversations.encode(asked.messages, asked.tools or ())
     calls = await engine.conversations.call_format() if _may_call(asked) else None
     defaults = engine.settings.sampling
-    room = engine.room(len(prompt))
+    room = engine.room(len(prompt.ids))
     most = min(defaults.get("max_tokens", room), room)
     own = _length(asked, most) | grammar_of(asked, calls)
     own["logprobs"] = (asked.top_logprobs or 0) if asked.logprobs else None

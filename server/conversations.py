@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..models.call_format import CallFormat
 from ..models.chat import Chat, ChatError, TooLong
+from ..requests.params import RequestError
+from ..serving.images import Encoded, Images, illustrated
+from ..serving.prompts import without_images
 from .errors import ApiError
 from .protocol.base import json_object
 from .protocol.chat import AssistantMessage, Message, SystemMessage, Tool, ToolCall
@@ -21,13 +24,21 @@ if TYPE_CHECKING:
 class Conversations:
     """Renders and encodes beside the event loop: a template is a program, and texts may be long."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, most_characters: int) -> None:
-        self._tokenizer = tokenizer
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        most_characters: int,
+        images: Images | None = None,
+    ) -> None:
+        self._tokenizer, self._images = tokenizer, images
         self._most = most_characters
         self._mine = threading.local()  # a `Chat` is of one thread
 
-    async def encode(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
-        """The tokens of a conversation. Raises `ApiError` where the template refuses it."""
+    async def encode(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Encoded:
+        """The tokens of a conversation, with its images.
+
+        Raises `ApiError` where the template refuses it, and for an image that cannot be taken.
+        """
         told = [_message(each, index) for index, each in enumerate(messages)]
         offered = [each.model_dump(exclude_none=True, exclude={"strict"}) for each in tools]
         if offered or any("tool_calls" in each or each["role"] == "tool" for each in told):
@@ -37,6 +48,8 @@ class Conversations:
         except ChatError as error:
             code = "context_length_exceeded" if isinstance(error, TooLong) else None
             raise ApiError(400, f"{error}", param="messages", code=code) from error
+        except RequestError as error:
+            raise ApiError(400, f"{error}", param="messages") from error
 
     async def call_format(self) -> CallFormat:
         """How this model writes calls. Raises `ApiError` where its template has no form of them."""
@@ -59,8 +72,9 @@ class Conversations:
             chat = self._mine.chat = Chat(self._tokenizer, self._most)
         return chat
 
-    def _encode(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[int]:
-        return self._chat.encode(messages, tools)
+    def _encode(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Encoded:
+        told, sources = without_images(messages)
+        return illustrated(self._images, self._chat.encode(told, tools), sources, files=False)
 
 
 def _message(message: Message, index: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
     from ..requests.params import SamplingParams
     from ..serving.async_llm import Listener
+    from ..serving.images import Images
     from ..serving.prompts import Prompt
 
 
@@ -55,6 +56,11 @@ class Front(Protocol):
     @property
     def most_characters(self) -> int:
         """Characters of a text, beyond which it cannot fit into the context."""
+        ...
+
+    @property
+    def images(self) -> Images | None:
+        """What puts images into prompts; None: none are served."""
         ...
 
     @property

@@ -18,6 +18,7 @@ class OneEngine:
         self.digest = llm.plan.digest
         self.limits = llm.engine.limits
         self.most_characters = llm.service.intake.most_characters
+        self.images = llm.service.intake.prompts.images
         self.submit = llm.submit
         self.start = llm.start
         self.drain = llm.drain

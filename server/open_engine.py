@@ -40,7 +40,9 @@ class OpenEngine:
 
     def __post_init__(self) -> None:
         self.texts = TokenTexts(self.front.tokenizer)
-        self.conversations = Conversations(self.front.tokenizer, self.most_characters)
+        self.conversations = Conversations(
+            self.front.tokenizer, self.most_characters, self.front.images
+        )
 
     @property
     def fingerprint(self) -> str:

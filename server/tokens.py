@@ -26,7 +26,8 @@ def tokens_router(engine: OpenEngine) -> APIRouter:
         asked = await read(request, TokenizeRequest, engine.settings.limits)
         engine.model_named(asked.model)
         if asked.messages is not None:
-            ids = await engine.conversations.encode(asked.messages, asked.tools or ())
+            prompt = await engine.conversations.encode(asked.messages, asked.tools or ())
+            ids = list(prompt.ids)
         else:
             if (length := len(asked.prompt or "")) > engine.most_characters:
                 why = too_long("the prompt", length, engine.most_characters)

@@ -36,6 +36,7 @@ from ..nodes.values import (
     LIMITS,
     LINKS,
     LOADING,
+    PAGES,
     REQUEST_SLOTS,
     TABLE,
     TARGET,
@@ -43,6 +44,7 @@ from ..nodes.values import (
 from ..policies.admission import Eager
 from ..policies.chosen import Policies
 from ..policies.errors import PolicyError
+from ..requests.attachments import Room
 from ..requests.buckets import every_size, powers_of_two
 from ..requests.inbox import Inbox
 from ..requests.table import Limits, RequestTable
@@ -140,6 +142,9 @@ class Engine:
         hosts: list[Any] = [
             self._states[state.name] for state in self._lasting if state.keys == HOST_BLOCKS
         ]
+        rooms: list[Any] = [
+            self._states[state.name] for state in self._lasting if state.keys == PAGES
+        ]
         return RequestTable(
             self.limits,
             slot_leases=self._plans.leases(REQUEST_SLOTS),
@@ -151,6 +156,8 @@ class Engine:
             host_leases=self._plans.leases(HOST_BLOCKS),
             forks=not self.model.keeps_states,  # states behind the prompt are nobody else's
             copies=all(map(copies_blocks, plans)),
+            room=min((each.room for each in rooms), default=Room()),
+            page_leases=self._plans.leases(PAGES),
             apart=max(map(handed_on_after, plans)),
             policies=policies,
             totals=self.totals,

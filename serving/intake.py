@@ -21,6 +21,7 @@ from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarError, GrammarSpec
 from .engine import Engine, EngineError
 from .grammars import Grammars
+from .images import Encoded, Images
 from .prompts import Prompts
 
 
@@ -45,7 +46,8 @@ class Intake:
     def __init__(self, config: PipelineConfig, engine: Engine) -> None:
         self._config = config
         self._engine = engine
-        self.prompts = Prompts(config, engine.limits.context_length)
+        images = Images.of(config, engine.model)
+        self.prompts = Prompts(config, engine.limits.context_length, images)
         self.tokenizer = self.prompts.tokenizer
         self.most_characters = self.prompts.most_characters
         own = self.tokenizer.eos_token_id
@@ -77,13 +79,13 @@ class Intake:
         uids: Iterator[int],
         request_id: str,
         text: str,
-        prompt: PromptLine | tuple[int, ...],
+        prompt: PromptLine | Encoded,
         params: SamplingParams,
         cache_salt: bytes = b"",
     ) -> list[Request]:
         """The n requests of one prompt, with the next of `uids`; their grammar is not there yet."""
-        prompt_ids = self.prompts.encode(prompt)
-        self._check_tokens("prompt", prompt_ids)
+        encoded = self.prompts.encode(prompt)
+        self._check_tokens("prompt", encoded.ids)
         self._check_tokens("stop_token_ids", params.stop_token_ids)
         self._check_tokens("logit_bias", [token for token, _ in params.biases])
         asked = self._asked(params)
@@ -96,7 +98,7 @@ class Intake:
                 request_id if params.n == 1 else f"{request_id}/{index}",
                 index,
                 text,
-                prompt_ids,
+                encoded,
                 replace(params, seed=(params.seed + index) % 2**63),
                 asked,
                 cache_salt,
@@ -117,7 +119,7 @@ class Intake:
             str(spec["id"]),
             int(spec["index"]),
             str(spec["prompt"]),
-            tuple(map(int, spec["prompt_ids"])),
+            Encoded(tuple(map(int, spec["prompt_ids"]))),
             params,
             self._asked(params),
             bytes.fromhex(spec["salt"]),
@@ -133,20 +135,22 @@ class Intake:
         request_id: str,
         index: int,
         text: str,
-        prompt_ids: tuple[int, ...],
+        prompt: Encoded,
         params: SamplingParams,
         asked: _Asked,
         cache_salt: bytes,
     ) -> Request:
         limits = self._engine.limits
-        room = max(min(params.max_tokens, limits.context_length - len(prompt_ids)), 1)
+        room = max(min(params.max_tokens, limits.context_length - len(prompt.ids)), 1)
         wanted = limits.draft_tokens if params.draft_tokens is None else params.draft_tokens
         return Request(
             uid=uid,
             id=request_id,
             index=index,
             prompt=text,
-            prompt_ids=prompt_ids,
+            prompt_ids=prompt.ids,
+            attachments=prompt.attachments,
+            axes=prompt.axes,
             params=params,
             max_tokens=room,
             stop_token_ids=asked.stops,
@@ -157,7 +161,7 @@ class Intake:
                 min(params.min_tokens, room),
                 policy=self._engine.policies.stopping,
             ),
-            decoder=StreamDecoder(self.tokenizer, prompt_ids),
+            decoder=StreamDecoder(self.tokenizer, prompt.ids),
             window=1 + min(wanted, limits.draft_tokens),
             bad_words=asked.bad_words,
             dry_breakers=asked.dry_breakers,

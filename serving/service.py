@@ -93,7 +93,7 @@ class Service:
         ticket.requests = self.intake.requests(self._uids, id, text, line, asked, cache_salt)
         first = ticket.requests[0]
         refusal = self.table.refuse_reason(
-            len(first.prompt_ids), first.params.max_tokens, first.window
+            len(first.prompt_ids), first.params.max_tokens, first.window, first.attachments
         )
         if refusal is not None:
             raise RequestError(refusal, code="SW-LENGTH" if first.prompt_ids else None)

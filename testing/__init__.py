@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .models import tiny_tokenizer as tiny_tokenizer
     from .unverified import Unverified as Unverified
     from .unverified import run_unverified as run_unverified
+    from .vision import save_tiny_vision as save_tiny_vision
 else:
     from ..graph.public import door
 

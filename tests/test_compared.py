@@ -11,7 +11,6 @@ import pytest
 
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load_config
-from stepweave.configs.prompts import prompt_of
 from stepweave.configs.schema import PipelineConfig
 from stepweave.graph.verifier.verify import verify
 from stepweave.requests.request import RequestError, SamplingParams
@@ -65,6 +64,7 @@ PIPELINES: Mapping[str, Mapping[str, Any]] = {
     "a CPU": {"executor": "threads", **draft("eagle"), **MASKS},
     "two grammar libraries in one engine": {**MASKS, "nodes.bitmask.backend": "auto"},
     "keys and values in 8 bits, on a CPU too": {"model.kv_cache_dtype": "int8"},
+    "images in prompts": {"nodes.encode.after": "schedule", "nodes.encode.allow_sync": True},
 }
 REQUESTS: Mapping[str, SamplingParams] = {
     "speculation with `min_p` and `logit_bias`": SamplingParams(
@@ -92,13 +92,6 @@ REFUSED: Mapping[str, tuple[Callable[[], object], type[Exception], str]] = {
         "not yet by both",
     ),
     "beam search": (lambda: SamplingParams.of({"num_beams": 4}), RequestError, "beam search"),
-    "images in prompts": (
-        lambda: prompt_of(
-            {"messages": [{"role": "user", "content": [{"type": "image", "image": "a.png"}]}]}
-        ),
-        ConfigError,
-        "no other kinds of parts",
-    ),
 }
 
 

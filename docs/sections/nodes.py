@@ -46,6 +46,7 @@ FEATURES = {
     "d2h_tokens": "`d2h_tokens` and `draft_mask`",
     "allowed": "`propose: allowed`",
     "swap": "`swap`",
+    "encode": "`encode`",
     "keep_path": "`keep_path`",
     "fork": "`fork`",
     "cached": "a drafter with a model",
@@ -72,12 +73,12 @@ def variants() -> Mapping[Settings, StepGraph]:
     choices += product((f"{each} tree" for each in heads), ("coupled",), (False,))
     masked = ((False, False, False), (True, False, False), (True, True, False), (True, False, True))
     for copier, (masks, jumps, heeded), (drafter, acceptance, counts) in product(
-        (None, "swap", "fork"), masked, choices
+        (None, "swap", "fork", "encode"), masked, choices
     ):
         if heeded and (drafter == "none" or (acceptance, counts) != ("coupled", False)):
             continue  # what is drafted depends on nothing else
         if copier and (jumps or heeded or (acceptance, counts) != ("coupled", False)):
-            continue  # it copies the caches, whoever writes them
+            continue  # it copies the caches, whoever writes them, or looks at none
         drafter, _, tree = drafter.partition(" ")
         if tree and (copier or jumps or heeded):
             continue  # it copies what the others do, and has no place for what is forced

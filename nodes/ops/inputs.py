@@ -83,6 +83,8 @@ def prepare(
         adapters=parts["adapters"] if staged.adapters else None,
         long=parts["long"] if staged.long else None,
         tree=tree,
+        axes=parts["axes"] if staged.axes else None,
+        encoded=parts["encoded"] if staged.encoded else None,
     )
 
 

@@ -9,8 +9,10 @@ from ...graph.pieces import Pieces
 from ...models.attention import AttentionBatch
 from ...models.causal_lm import CausalLM
 from ...models.paged_cache import PagedCache
+from ...models.placed import Placed
 from ...models.recurrent import RowStates, StatePass
 from ..data import Inputs
+from .encoding import EncodedRows
 
 
 @torch.inference_mode()
@@ -21,12 +23,13 @@ def target_pass(
     arrived: Tensor | None = None,
     states: RowStates | None = None,
     pieces: Pieces | None = None,
+    encoded: EncodedRows | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor]:
     """Logits `[S, W, V]` of the sampling rows, `[P, V]` of prompt tokens, hidden states `[T, F]`.
 
     None where no row samples, or no prompt token is asked for. A stage goes on from
     `arrived[T, F]`; unless it is the last it has no logits, and its hidden states are what it hands
-    on. A step with prompts may be recorded in `pieces`.
+    on. A step with prompts may be recorded in `pieces`. `encoded` has what some tokens stand for.
     """
     batch = AttentionBatch(
         query_lens=inputs.query_lens,
@@ -50,6 +53,11 @@ def target_pass(
         return None, None, departing
     if prompt is not None or inputs.decodes == len(inputs.query_lens):
         pieces = None  # numbers of logits that seldom come again; or the step is one graph
+    placed = None
+    if inputs.encoded is not None:
+        assert encoded is not None, "what is encoded is encoded by a node"
+        tokens, rows = inputs.encoded.unbind()
+        placed = Placed(tokens, encoded.rows.index_select(0, rows))
     logits, hidden = target.forward(
         inputs.ids,
         batch,
@@ -58,6 +66,8 @@ def target_pass(
         adapters=inputs.adapters,
         states=of_rows,
         pieces=pieces,
+        axes=inputs.axes,
+        placed=placed,
     )
     windows = of_prompt = None
     if sample is not None:

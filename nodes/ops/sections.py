@@ -65,7 +65,9 @@ def shapes(step: StagedStep) -> dict[str, tuple[int, ...]]:
     place behind the last draft, where there are drafts; then, not among the M before, the first
     token of each window. `given[2 + 2 · G]`: 0, −1, then tokens of prompts, then their positions.
     `following[1 + G]`: −1, then the token after each of those. `adapters[T]`: the number of each
-    token's adapter, where any row has one.
+    token's adapter, where any row has one. `axes[3, T]`: what is added to each token's position on
+    each axis, where any row has axes. `encoded[2, E]`: tokens that stand for encoded rows, and
+    which these are.
 
     `clears[F]`: request slots whose block tables begin anew; `change_at[C]` and `change_to[C]`:
     entries of the block tables that are new. `history_at[K]`, `history_ids[K]`: known tokens for
@@ -83,6 +85,8 @@ def shapes(step: StagedStep) -> dict[str, tuple[int, ...]]:
         "following": (1 + step.given,),
         "tokens": (T_FIELDS, step.tokens),
         "adapters": (step.tokens if step.adapters else 0,),
+        "axes": (3, step.tokens if step.axes else 0),
+        "encoded": (2, step.encoded),
         "long": (step.tokens if step.long else 0,),
         "request_slots": (len(step.query_lens),),
         "samples": (S_FIELDS, samples),
@@ -111,7 +115,7 @@ def most_words(limits: Limits, settings: int = 0) -> int:
     rows, tokens, window = limits.max_rows, limits.token_budget, limits.window
     entries = tokens + rows * window + rows
     table = limits.blocks_for(limits.context_length) + 1
-    of_tokens = 4 * entries + GIVEN + 1 + (4 + T_FIELDS + 1 + 2) * tokens
+    of_tokens = 4 * entries + GIVEN + 1 + (4 + T_FIELDS + 1 + 3 + 2 + 2) * tokens
     of_rows = rows * (2 + S_FIELDS + W_FIELDS + window + 2 * table)
     of_history = 2 * (tokens + limits.context_length)
     of_edits = 3 * MAX_BIASES + B_FIELDS * MAX_STOP_TOKENS

@@ -171,6 +171,8 @@ class Staging:
             decodes=batch.padded_size if rounded else sum(row.decodes for row in rows),
             given=sum(len(row.tokens) for row in rows),
             adapters=any(row.request.adapter for row in rows),
+            axes=any(row.request.axes is not None for row in rows),
+            encoded=sum(count for row in rows for *_, count in row.encoded),
             long=self.limits.rope_switch is not None,
             ends=ends,
             clears=clears,
@@ -312,6 +314,12 @@ class Staging:
         if step.adapters:
             numbers = [row.request.adapter for row in batch.rows] + [0] * (batch.padding or 0)
             parts["adapters"][:] = np.array(numbers).repeat(rows.counts)
+        if step.axes:
+            parts["axes"][:] = 0
+            for row, start, count in zip(batch.rows, rows.starts, rows.counts, strict=False):
+                parts["axes"][:, start : start + count] = _axes(row, int(count))
+        if step.encoded:
+            parts["encoded"][:] = _joined(_encoded(batch.rows, rows.starts))
         if step.long or step.ends:
             limits = self._limits(batch)
             if step.long:
@@ -437,6 +445,21 @@ def _known(rows: Sequence[ScheduledRow], width: int) -> Iterator[tuple[Ints, Int
             if tokens:
                 at = first + start
                 yield np.arange(at, at + len(tokens)), np.array(tokens)
+
+
+def _axes(row: ScheduledRow, count: int) -> Ints | int:
+    """What is added to the positions of a row's tokens, `[3, count]`, or all of it."""
+    axes = row.request.axes
+    if axes is None:
+        return 0
+    return axes.behind if row.decodes else axes.of(row.start, count)
+
+
+def _encoded(rows: Sequence[ScheduledRow], starts: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Tokens of chunks that stand for encoded rows, and these."""
+    for row, start in zip(rows, starts.tolist(), strict=False):
+        for at, first, count in row.encoded:
+            yield np.arange(start + at, start + at + count), np.arange(first, first + count)
 
 
 def _warp(row: ScheduledRow) -> tuple[float, ...]:

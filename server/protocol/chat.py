@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from ...configs.prompts import Content, Text
+from ...configs.contents import Content, Text, UserContent
 from ...requests.keys import Listed
 from ...requests.limits import MAX_LOGPROBS
 from .base import Body
@@ -46,7 +46,7 @@ class UserMessage(Body):
     """A turn of the user."""
 
     role: Literal["user"]
-    content: Content
+    content: UserContent
     name: ShortText | None = None
 
 

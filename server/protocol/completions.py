@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from ...configs.prompts import MAX_TEXT
+from ...configs.contents import MAX_TEXT
 from ...requests.limits import MAX_LOGPROBS
 from .sampling import REFUSED, Generating
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from ...configs.prompts import Text
+from ...configs.contents import Text
 from ...requests.keys import Listed, with_keys_of
 from ...requests.limits import MAX_LOGPROBS
 from ...requests.params import SamplingParams

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
-from ...configs.prompts import Text
+from ...configs.contents import Text
 from ...requests.keys import Listed
 from .base import Body
 from .chat import MAX_MESSAGES, MAX_TOOLS, Message, Tool

@@ -51,6 +51,17 @@ class Checked:
         self.states_read = tuple(name for name in strict.objects if name in named)
         self.states_written = tuple(name for name in strict.objects if name in op.writes)
         self.may_change = frozenset(self.states_written)
+        # Users of another class may change other parts of a state with keys meanwhile.
+        self.only_read = tuple(
+            name
+            for name in self.states_read
+            if name not in self.may_change
+            and all(
+                self._users(name) in ("", other.op.class_of(name))
+                for other in graph.vertices.values()
+                if name in other.op.writes
+            )
+        )
         self.may_touch = self.may_change | frozenset(self.states_read)
         self.looked_up = False  # what its function refers to
         self.step = -1
@@ -87,12 +98,11 @@ class Checked:
             before += self._fingerprints(str(read), version)
         for name in self.states_read:
             self.readable |= strict.states[name].entries
-            if name not in self.states_written:
+            if name in self.only_read:
                 before += self._fingerprints(name, strict.states[name])
         for name in self.states_written:
             self.writable |= strict.states[name].entries
-        only_read = [name for name in self.states_read if name not in self.may_change]
-        held = [(name, each) for name in only_read for each in contents(strict.objects[name])]
+        held = [(name, each) for name in self.only_read for each in contents(strict.objects[name])]
         assert isinstance(context, Context), "executors give ops contexts of their own"
         try:
             if self.body is not None:

@@ -72,6 +72,15 @@ def not_awaited(between: str, source: str, target: str) -> Refusal:
     )
 
 
+def encoder_without_its_wait() -> None:
+    verify(without_wait("encode.device", "forward.device")(planned("async_vision")))
+
+
+def encoder_is_planned() -> None:
+    [wait] = [w for w in planned("async_vision").waits if w.source == "encode.device"]
+    assert (wait.target, wait.distance) == ("forward.device", 1)
+
+
 INCIDENTS = [
     Incident(
         "G1",
@@ -409,5 +418,23 @@ INCIDENTS = [
             ),
         ),
         about=("d2h_tokens", "draft_mask", "eagle3"),
+    ),
+    Incident(
+        "G17",
+        "as D3, in reading images",
+        "the encoder runs on a stream of its own, and the forward pass takes in the rows of an "
+        "image before they are there",
+        "rows pass from the encoder to the request by a lease: the forward pass a step later waits "
+        "for the encoder, and the one of the same step does not",
+        safe=encoder_is_planned,
+        refusals=(
+            Refusal(
+                "the forward pass does not wait for the encoder",
+                encoder_without_its_wait,
+                "SW-BOUND",
+                ("let forward.device wait for encode.device of the step before",),
+            ),
+        ),
+        about=("encode",),
     ),
 ]

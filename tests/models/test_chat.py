@@ -135,7 +135,19 @@ def test_a_tokenizer_that_cannot_take_it_as_text_refuses_it(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ([{"type": "image_url", "image_url": {"url": "x"}}], "part 0 is of type 'image_url'"),
+        (
+            [{"type": "video_url", "video_url": {"url": "x"}}],
+            "videos and other media are not served",
+        ),
+        (
+            [{"type": "image_url", "image_url": {"url": ""}}],
+            "part 0 is of type 'image_url', and has",
+        ),
+        (
+            [{"type": "image_url", "image_url": {"url": "x", "detail": "low"}}],
+            "detail 'low' is not",
+        ),
+        ([{"type": "image", "image": "x", "size": 1}], "part 0: unknown key 'size'"),
         ([{"type": "text", "text": "a"}, {"type": "input_audio"}], "part 1 is of type 'input_aud"),
         ([{"type": "text"}], "part 0 is not a text part"),
         ([{"text": "a"}], "part 0 is not a text part"),

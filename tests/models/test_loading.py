@@ -258,7 +258,7 @@ def test_models_that_are_no_decoders_of_text_are_refused_in_our_words(
     save_file({"a": torch.ones(1)}, tmp_path / FILE)
     said = refusal(lambda: CausalLM.load(tmp_path))
     assert f"no causal language model of model_type {kind.model_type!r}" in said
-    assert "Stepweave serves decoders of text alone" in said
+    assert "Stepweave serves qwen2_5_vl and qwen3_vl" in said
 
 
 # --- where it is

@@ -1,0 +1,76 @@
+"""Images as callers hand them in: what is taken, and what is refused before it costs anything."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from stepweave.models.images import ImageError, ImageReader, digest_of
+from stepweave.testing.vision import save_tiny_vision
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> ImageReader:
+    path = save_tiny_vision(tmp_path_factory.mktemp("model"))
+    return ImageReader(str(path), max_bytes=4000, max_pixels=32 * 32)
+
+
+def encoded(size: tuple[int, int] = (24, 16), seed: int = 0, kind: str = "PNG") -> bytes:
+    colours = np.random.default_rng(seed).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+    stream = BytesIO()
+    Image.fromarray(colours).save(stream, kind)
+    return stream.getvalue()
+
+
+def url(raw: bytes) -> str:
+    return f"data:image/png;base64,{b64encode(raw).decode()}"
+
+
+def test_an_image_is_the_same_from_a_file_and_from_a_url(
+    reader: ImageReader, tmp_path: Path
+) -> None:
+    (tmp_path / "a.png").write_bytes(encoded())
+    of_file = reader.read(str(tmp_path / "a.png"), files=True)
+    of_url = reader.read(url(encoded()), files=False)
+    assert of_file.grid == of_url.grid == (1, 4, 6)
+    assert len(of_url.patches) == 4 * 6 * 3 * 2 * 4 * 4 * 4
+    assert digest_of(of_file) == digest_of(of_url)
+    assert digest_of(of_url) != digest_of(reader.read(url(encoded(seed=1)), files=False))
+    turned = reader.read(url(encoded((16, 24))), files=False)
+    assert turned.grid == (1, 6, 4)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("http://example.com/a.png", "a http address is not fetched"),
+        ("https://example.com/a.png", "a https address is not fetched"),
+        ("ftp://example.com/a.png", "a ftp address is not fetched"),
+        ("/etc/passwd", "no file is opened"),
+        ("data:image/png;base64,####", "its data URL is not base64"),
+        (url(b"no image"), "it cannot be read"),
+        (url(encoded()[:200]), "it cannot be read"),
+        (url(encoded(kind="TIFF")), "it cannot be read"),
+        (url(encoded((33, 32))), "it has 33 x 32 pixels, more than 1024"),
+        (url(bytes(4001)), "it has more than 4000 bytes"),
+    ],
+)
+def test_what_is_no_image_of_that_size_is_refused(
+    reader: ImageReader, source: str, said: str
+) -> None:
+    with pytest.raises(ImageError) as caught:
+        reader.read(source, files=False)
+    assert said in str(caught.value)
+
+
+def test_a_file_is_read_no_further_than_the_limit(reader: ImageReader, tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(bytes(5000))
+    with pytest.raises(ImageError, match="more than 4000 bytes"):
+        reader.read(str(tmp_path / "large"), files=True)
+    with pytest.raises(ImageError, match="cannot be opened"):
+        reader.read(str(tmp_path / "nowhere.png"), files=True)

@@ -1,0 +1,286 @@
+"""Prompts with images: the tokens of the model's own `generate`, whatever else goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from stepweave.configs.load import load_config
+from stepweave.configs.schema import PipelineConfig
+from stepweave.graph.planner.leases import pool_leases
+from stepweave.models.causal_lm import CausalLM
+from stepweave.models.errors import CompileFailed
+from stepweave.models.vision import Pixels, Span
+from stepweave.requests.attachments import Attachment, Axes, content_of
+from stepweave.requests.limits import Limits
+from stepweave.requests.request import Request, SamplingParams
+from stepweave.requests.table import RequestTable
+from stepweave.serving.engine import Engine
+from stepweave.serving.pipeline import compiled
+from stepweave.testing.engines import fitted, tiny_request
+from stepweave.testing.vision import FAMILIES, tiny_vision_model
+from tests.graph.shipped_plans import shipped_plan
+
+GRID = (1, 6, 10)  # 15 tokens
+SMALL = (1, 4, 4)  # 4 tokens
+TEXT = (7, 40, 9, 33, 7, 40)
+NEW = 8
+
+
+@cache
+def pixels(seed: int, grid: tuple[int, int, int]) -> Pixels:
+    draw = torch.Generator().manual_seed(seed)
+    patches = torch.randn(grid[1] * grid[2], 3 * 2 * 4 * 4, generator=draw)
+    return Pixels(patches.numpy().tobytes(), grid)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Tokens, and images in place of None."""
+
+    parts: tuple[int | Pixels, ...]
+
+    def ids(self, encoder: Any) -> list[int]:
+        found: list[int] = []
+        for part in self.parts:
+            many = 1 if isinstance(part, int) else encoder.tokens(part.grid)
+            found += [part if isinstance(part, int) else encoder.image_token] * many
+        return found
+
+    @property
+    def images(self) -> list[Pixels]:
+        return [part for part in self.parts if isinstance(part, Pixels)]
+
+
+ONE, OTHER = pixels(1, GRID), pixels(2, GRID)
+PROMPTS = (
+    Prompt((*TEXT, ONE, 8, 41)),
+    Prompt((*TEXT, OTHER, 8, 41)),  # other pixels for equal placeholders
+    Prompt((11, 12, 13, 14, 15)),
+    Prompt((5, pixels(3, SMALL), 6, ONE, *TEXT)),
+)
+
+
+@cache
+def model(family: str) -> CausalLM:
+    return CausalLM.wrap(tiny_vision_model(family).double(), invariant=False)
+
+
+@cache
+def own(family: str) -> tuple[list[int], ...]:
+    """What the model's own `generate` makes of the prompts."""
+    hf: Any = tiny_vision_model(family).double()
+    encoder = model(family).encoder
+    found = []
+    for prompt in PROMPTS:
+        ids = torch.tensor([prompt.ids(encoder)])
+        given: dict[str, Any] = {}
+        if prompt.images:
+            patches = [
+                torch.frombuffer(bytearray(each.patches), dtype=torch.float32)
+                for each in prompt.images
+            ]
+            given = {
+                "pixel_values": torch.cat([each.view(-1, 96) for each in patches]).double(),
+                "image_grid_thw": torch.tensor([each.grid for each in prompt.images]),
+                "mm_token_type_ids": (ids == hf.config.image_token_id).int(),
+            }
+        out = hf.generate(
+            input_ids=ids, max_new_tokens=NEW, do_sample=False, eos_token_id=None, pad_token_id=0,
+            **given,
+        )  # fmt: skip
+        found.append(out[0, ids.shape[1] :].tolist())
+    return tuple(found)
+
+
+def request(family: str, uid: int, prompt: Prompt, **params: Any) -> Request:
+    encoder = model(family).encoder
+    assert encoder is not None
+    ids = prompt.ids(encoder)
+    made = tiny_request(uid, ids, SamplingParams(max_tokens=NEW, ignore_eos=True, **params))
+    attached, at = [], 0
+    for part in prompt.parts:
+        count = 1 if isinstance(part, int) else encoder.tokens(part.grid)
+        if isinstance(part, Pixels):
+            attached.append(Attachment(at, count, part.patches[:16], part))
+        at += count
+    made.attachments = tuple(attached)
+    if attached:
+        spans = [Span(each.start, each.data.grid) for each in attached]
+        made.axes = Axes(*encoder.axes(ids, spans))
+    return made
+
+
+def engine(
+    family: str,
+    *,
+    depth: int = 2,
+    executor: str = "threads",
+    drafter: str | None = None,
+    budget: int = 64,
+    blocks: int = 100,
+    prefix_cache: bool = False,
+    check: Any = "off",
+    nodes: Mapping[str, Any] | None = None,
+) -> Engine:
+    more: dict[str, Any] = dict(nodes or {})
+    if drafter is not None:
+        more["draft"] = {"kind": drafter, "after": "sample", "tokens": 3}
+    scheduler = {"max_rows": 3, "token_budget": budget}
+    config = load_config("async_vision", {"depth": depth, "scheduler": scheduler, "nodes": more})
+    assert isinstance(config, PipelineConfig)
+    limits = Limits(
+        max_rows=3, token_budget=budget, block_size=4, num_blocks=blocks, context_length=64,
+        draft_tokens=3 if drafter else 0, max_queue=100,
+    )  # fmt: skip
+    return Engine(
+        lambda resources: compiled(config, resources), model(family), limits,
+        prefix_cache=prefix_cache, executor=executor, check=check, watchdog_s=30.0,
+    )  # fmt: skip
+
+
+def served(built: Engine, requests: Sequence[Request]) -> RequestTable:
+    table = built.new_table()
+    table.submit_all([fitted(built, each) for each in requests])
+    built.run(table)
+    table.check_conservation()
+    assert [each.error for each in requests] == [None] * len(requests)
+    return table
+
+
+def requests(family: str) -> list[Request]:
+    return [request(family, uid, prompt) for uid, prompt in enumerate(PROMPTS)]
+
+
+RUNS = ((1, "serial"), (2, "threads"), (3, "threads"))
+ROOMS: Mapping[str, Mapping[str, Any]] = {
+    "room": {},
+    "chunks": {"budget": 7},  # an image takes three steps
+    "gives way": {"blocks": 17},
+    "swaps": {"blocks": 17, "nodes": {"swap": {"after": "schedule", "blocks": 40}}},
+    "pages": {"nodes": {"encode": {"rows": 16}}},  # one image at a time
+}
+
+
+CELLS = list(
+    product(FAMILIES, RUNS, (None, "ngram", "suffix"), ROOMS, (False, True), ("strict", "off"))
+)
+DAILY = {
+    ("qwen2_5_vl", RUNS[0], None, "chunks", False, "off"),
+    ("qwen2_5_vl", RUNS[1], "suffix", "swaps", False, "off"),
+    ("qwen3_vl", RUNS[1], None, "chunks", True, "strict"),
+    ("qwen3_vl", RUNS[2], "ngram", "gives way", False, "off"),
+    ("qwen3_vl", RUNS[2], None, "pages", False, "off"),
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "run", "drafter", "room", "prefix_cache", "check"),
+    [pytest.param(*c, marks=() if c in DAILY else pytest.mark.nightly) for c in CELLS],
+)
+def test_tokens_are_those_of_the_models_own_generate(
+    family: str, run: tuple[int, str], drafter: Any, room: str, prefix_cache: bool, check: Any
+) -> None:
+    depth, executor = run
+    built = engine(
+        family, depth=depth, executor=executor, drafter=drafter, prefix_cache=prefix_cache,
+        check=check, **ROOMS[room],
+    )  # fmt: skip
+    asked = requests(family)
+    table = served(built, asked)
+    assert [each.output_ids for each in asked] == [*own(family)]
+    assert table.totals.encoded >= 4
+    if room in ("gives way", "swaps"):
+        assert table.preemptions > 0
+
+
+def test_blocks_are_shared_by_equal_images_alone() -> None:
+    built = engine("qwen2_5_vl", prefix_cache=True)
+    first, other, again = (request("qwen2_5_vl", uid, PROMPTS[uid % 2]) for uid in range(3))
+    table = built.new_table()
+    for each in (first, other, again):
+        table.submit(fitted(built, each))
+        built.run(table)
+    expected = own("qwen2_5_vl")
+    assert [each.output_ids for each in (first, other, again)] == [
+        expected[0], expected[1], expected[0],
+    ]  # fmt: skip
+    assert first.cached_tokens == 0
+    assert other.cached_tokens == 4, "the one block before the image"
+    assert again.cached_tokens == 20
+    assert table.totals.encoded == 3, "the last image was not whole in the cache"
+
+
+def test_the_encoder_runs_beside_the_forward_pass_of_its_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for that pass, which in the order of the plan comes behind it."""
+    began, met = threading.Event(), []
+    encode, forward = CausalLM.encode, CausalLM.forward
+
+    def waiting(self: CausalLM, image: Any) -> Any:
+        met.append(began.wait(10.0))
+        return encode(self, image)
+
+    def begins(self: CausalLM, *args: Any, **given: Any) -> Any:
+        began.set()
+        return forward(self, *args, **given)
+
+    monkeypatch.setattr(CausalLM, "encode", waiting)
+    monkeypatch.setattr(CausalLM, "forward", begins)
+    text, image = (request("qwen2_5_vl", uid, PROMPTS[at]) for uid, at in enumerate((2, 0)))
+    served(engine("qwen2_5_vl"), [text, image])
+    assert met == [True]
+    assert (text.output_ids, image.output_ids) == (own("qwen2_5_vl")[2], own("qwen2_5_vl")[0])
+
+
+def test_the_plan_hands_rows_to_the_request_a_step_later() -> None:
+    leases = pool_leases(shipped_plan("async_vision"), "pages")
+    assert leases["encode", "owner"] == 1
+    assert leases["owner", "encode"] >= 1
+
+
+def test_grammars_and_drafts_give_the_tokens_of_the_plain_loop() -> None:
+    found = []
+    for depth, executor, drafter in ((1, "serial", None), (3, "threads", "ngram")):
+        nodes = {"bitmask": {"after": "forward"}}
+        built = engine("qwen3_vl", depth=depth, executor=executor, drafter=drafter, nodes=nodes)
+        asked = [
+            request("qwen3_vl", uid, PROMPTS[uid], structured_outputs={"regex": "[a-f]{2,9}"})
+            for uid in (0, 1)
+        ]
+        served(built, asked)
+        found.append([each.output_ids for each in asked])
+        assert all(set(each.text) <= set("abcdef") and each.text for each in asked)
+    assert found[0] == found[1]
+
+
+def test_an_image_for_which_there_never_is_room_is_refused() -> None:
+    built = engine("qwen2_5_vl", nodes={"encode": {"rows": 16}})
+    large = request("qwen2_5_vl", 0, Prompt((5, pixels(4, (1, 8, 10)), 6)))
+    small = request("qwen2_5_vl", 1, PROMPTS[0])
+    table = built.new_table()
+    table.submit_all([fitted(built, each) for each in (large, small)])
+    built.run(table)
+    assert "takes 20 tokens, but there is room for 16" in (large.error or "")
+    assert small.output_ids == own("qwen2_5_vl")[0]
+
+
+def test_layers_that_take_images_in_are_not_compiled() -> None:
+    with pytest.raises(CompileFailed, match="are not compiled"):
+        CausalLM.wrap(tiny_vision_model(), invariant=False, compile="layer")
+
+
+def test_the_content_of_tokens_is_that_of_the_images_they_belong_to() -> None:
+    images = (Attachment(3, 4, b"one", None), Attachment(9, 2, b"two", None))
+    assert content_of(images, 0, 3) == b""
+    assert content_of(images, 2, 4) == content_of(images, 6, 8) != b""
+    assert content_of(images, 6, 10).count(b"two") == 1
+    assert content_of(images, 7, 9) == b""

@@ -70,7 +70,7 @@ def written(prompts: int, kept: str, limit: int) -> tuple[list[list[int]], list[
     with LLM(pipeline="quickstart", overrides={"model.kv_cache_dtype": kept}) as llm:
         outputs = llm.generate(lines)
         read = llm.service.intake.prompts
-        encoded = [list(read.encode(read.read(line, ""))) for line in lines]
+        encoded = [list(read.encode(read.read(line, "")).ids) for line in lines]
     right = sum(o.text == e.answer for o, e in zip(outputs, asked, strict=False))
     return encoded, [list(each.token_ids) for each in outputs], right
 

@@ -57,7 +57,8 @@ def published(
         proposal = with_forced(proposal, forced, sampled, width, trees=trees)
     if proposal is not None and proposal.log_probs is not None and draft_probs is not None:
         n = proposal.tokens.shape[1]
-        draft_probs[:, :n].index_copy_(0, sample.request_slot, proposal.log_probs)
+        drawn_from = proposal.log_probs.to(draft_probs.dtype)
+        draft_probs[:, :n].index_copy_(0, sample.request_slot, drawn_from)
     if proposal is not None and agree is not None:
         own: tuple[Tensor, ...] = (proposal.tokens,)
         own += () if proposal.valid is None else (proposal.valid,)

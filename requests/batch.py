@@ -83,22 +83,15 @@ class ScheduledRow(
     following: int = -1
     prefix: tuple[int, ...] = ()
     limit: int = 1 << 62  # tokens that it may come to, of its request's prompt and output
+    most: int = 0
     too_short: bool = False
     earlier_output: tuple[int, ...] = ()
     prompt_targets: tuple[int, ...] = ()
+    known: int = 0
+    passed: tuple[int, ...] = ()
     narrowed: int = 0
     withheld: int = 0
     encoded: tuple[tuple[int, int, int], ...] = ()
-    known: int = 0
-    passed: tuple[int, ...] = ()
-    most: int = 0
-
-    @property
-    def lasting(self) -> tuple[object, ...]:
-        """All but how far it has come, by `blocks`, `known`, `passed` and `most`: what a row that
-        decodes mostly has in common with its next step.
-        """
-        return self[:3] + self[4:-3]
 
     @property
     def queries(self) -> int:

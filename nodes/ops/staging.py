@@ -26,8 +26,6 @@ from ..request_settings import RequestSetting
 from .sections import (
     GIVEN,
     NONE,
-    S_NO_DRAFTS,
-    S_STEP,
     T_NEXT,
     T_SLOT,
     W_REPETITION,
@@ -54,15 +52,6 @@ class _Rows:
     samples: Ints  # [S] which rows sample
 
 
-@dataclass(frozen=True, slots=True)
-class _Filled:
-    """What the buffer holds."""
-
-    rows: tuple[object, ...]  # what it depends on, but for what `step` says
-    step: StagedStep
-    parts: Parts
-
-
 class Staging:
     """A buffer for the largest step that the limits allow; its parts are those of `sections.py`."""
 
@@ -78,7 +67,6 @@ class Staging:
         self.limits, self._settings = limits, settings
         self.flat = pinned(most_words(limits, len(settings)), device=device)
         self._numbers = self.flat.numpy()
-        self._filled: _Filled | None = None
         self._gathered = backend_of(device).on_host
         self._blocks = limits.blocks_for(limits.context_length)
         # Where the parts lie that the device puts one after the other, before and behind `given`.
@@ -88,34 +76,10 @@ class Staging:
     def fill(self, batch: StepBatch) -> StagedStep:
         """Write the batch into the buffer; the sizes that shape the device work.
 
-        Rows that decode come before the others. Where they are as they were when the buffer was
-        last filled, all is there but the number of the step and the blocks that are new. Raises
-        nothing of its own.
+        Rows that decode come before the others. Raises nothing of its own.
         """
-        before, self._filled = self._filled, None
         clears = [row.request_slot for row in batch.rows if not row.known]
         changes = _joined(self._changes(batch.rows))
-        if batch.padding is None:  # sizes that will hardly come again
-            return self._fill(batch, clears, changes)[0]
-        rows = (batch.padding, [row.lasting for row in batch.rows])
-        if before is not None and not clears and before.rows == rows:
-            step = before.step
-            widest, most = self._widest(batch), _few(changes.shape[1], batch.padded_size)
-            if (step.clears, step.blocks, step.changes) == (0, widest, most) and (
-                (step.whole, step.ends) == self._bounds(batch)
-            ):
-                before.parts["samples"][S_STEP, : len(batch.sampling)] = batch.step
-                self._fill_changes(before.parts, changes)
-                self._filled = before
-                return step
-        step, parts = self._fill(batch, clears, changes)
-        self._filled = _Filled(rows, step, parts)
-        return step
-
-    def _fill(
-        self, batch: StepBatch, clears: Sequence[int], changes: Ints
-    ) -> tuple[StagedStep, Parts]:
-        """`clears`: request slots; `changes[2, C]`: what the block tables lack."""
         known = _joined(_known(batch.rows, self.limits.context_length + 1))
         biases, bans, words = (list(each(batch.sampling)) for each in (_biases, _bans, _words))
         step = self._sizes(batch, len(clears), len(changes.T), len(known.T), biases, bans, words)
@@ -125,7 +89,10 @@ class Staging:
         parts["request_slots"][:] = rows.slots
         if clears:
             parts["clears"][:] = clears
-        self._fill_changes(parts, changes)
+        if step.changes:
+            nowhere = self._request_slots * (self._blocks + 1) - 1  # the last entry stays 0
+            parts["change_at"][:], parts["change_to"][:] = nowhere, 0
+            parts["change_at"][: len(changes.T)], parts["change_to"][: len(changes.T)] = changes
         if step.known:
             parts["history_at"][:], parts["history_ids"][:] = known
         if step.prompt:
@@ -137,7 +104,7 @@ class Staging:
             parts["bans"][:] = bans
         if words:
             parts["words"][:] = words
-        return step, parts
+        return step
 
     # --- sizes
 
@@ -151,14 +118,13 @@ class Staging:
     ) -> StagedStep:
         biases, bans, words = map(len, edits)
         rounded, rows = batch.padding is not None, batch.rows
-        widest = self._widest(batch)
+        widest = max(len(row.blocks) for row in rows)
         if rounded:
-            changes = _few(changes, batch.padded_size)
+            widest, changes = self._rounded(widest), _few(changes, batch.padded_size)
             query_lens = (batch.width,) * batch.padded_size
         else:
             query_lens = tuple([row.queries for row in rows])
         longest = max(row.most for row in rows)
-        whole, ends = self._bounds(batch)
         return StagedStep(
             staging=self,
             tokens=sum(query_lens),
@@ -167,14 +133,14 @@ class Staging:
             samples=batch.samples,
             width=batch.width,
             draft_width=batch.draft_width,
-            whole=whole,
+            whole=all(map(partial(self._whole, batch.draft_width), batch.sampling)),
             decodes=batch.padded_size if rounded else sum(row.decodes for row in rows),
             given=sum(len(row.tokens) for row in rows),
             adapters=any(row.request.adapter for row in rows),
             axes=any(row.request.axes is not None for row in rows),
             encoded=sum(count for row in rows for *_, count in row.encoded),
             long=self.limits.rope_switch is not None,
-            ends=ends,
+            ends=any(row.most > min(row.limit, self.limits.context_length) for row in rows),
             clears=clears,
             changes=changes,
             known=known,
@@ -200,14 +166,6 @@ class Staging:
             one_off=not rounded,
         )
 
-    def _bounds(self, batch: StepBatch) -> tuple[bool, bool]:
-        """`whole` and `ends` of the step: what becomes of how far rows may have come."""
-        context = self.limits.context_length
-        return (
-            all(map(partial(self._whole, batch.draft_width), batch.sampling)),
-            any(row.most > min(row.limit, context) for row in batch.rows),
-        )
-
     def _whole(self, draft_width: int, row: ScheduledRow) -> bool:
         """Whether a row may be offered so many drafts, and has a place for each of them.
 
@@ -220,11 +178,6 @@ class Staging:
         """The names of what nodes take from requests, if any sampling row's request gives any."""
         given = any(row.request.settings for row in batch.sampling)
         return tuple(each.name for each in self._settings) if given else ()
-
-    def _widest(self, batch: StepBatch) -> int:
-        """Columns of the block tables that the step takes."""
-        widest = max([len(row.blocks) for row in batch.rows])
-        return widest if batch.padding is None else self._rounded(widest)
 
     def _rounded(self, blocks: int) -> int:
         """A width of block tables that comes up again: where kernels stop at a row's length, all
@@ -248,14 +201,6 @@ class Staging:
             if row.known < len(blocks):
                 fresh = np.array(blocks[row.known :])
                 yield np.arange(first + row.known, first + len(blocks)), fresh
-
-    def _fill_changes(self, parts: Parts, changes: Ints) -> None:
-        """What the block tables lack, and then the last entry, which stays 0, as often as there is
-        room.
-        """
-        at, to, count = parts["change_at"], parts["change_to"], changes.shape[1]
-        at[:count], to[:count] = changes
-        at[count:], to[count:] = self._request_slots * (self._blocks + 1) - 1, 0
 
     # --- rows, tokens and windows
 
@@ -405,8 +350,8 @@ class Staging:
         samples = parts["samples"]
         samples[0] = rows.samples
         samples[1:8] = np.array(fields + [of_nobody] * (step.samples - count)).T
-        samples[S_STEP, :count], samples[S_STEP, count:] = batch.step, 0
-        samples[S_NO_DRAFTS] = 0
+        samples[8, :count], samples[8, count:] = batch.step, 0
+        samples[9] = 0
         warp = parts["warp"]
         warp[:, :count] = np.array([_warp(row) for row in sampling]).T
         if count < step.samples:

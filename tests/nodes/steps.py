@@ -60,17 +60,11 @@ def spec(row: int, window: int = 3, *, structured: bool = False, **params: Any) 
 
 
 def decoding(
-    row: int,
-    window: int = 3,
-    generation: int = 1,
-    *,
-    most: int = 34,
-    known: int = 0,
-    **params: Any,
+    row: int, window: int = 3, generation: int = 1, *, most: int = 34, **params: Any
 ) -> ScheduledRow:
     """A row that decodes: the device knows its tokens, at `most` so many with this step's."""
-    request, blocks = spec(row, window, **params), blocks_of(row)
-    return ScheduledRow(request, row, generation, blocks, limit=32, most=most, known=known)
+    request = spec(row, window, **params)
+    return ScheduledRow(request, row, generation, blocks_of(row), limit=32, most=most)
 
 
 def chunk(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from stepweave.nodes.data import Inputs
-from stepweave.nodes.ops.sections import used
 from stepweave.nodes.ops.staging import Staging
 from stepweave.nodes.prepare_inputs import prepare_inputs, stage
 from stepweave.requests.batch import ScheduledRow, StepBatch
@@ -455,40 +453,3 @@ def test_a_step_takes_no_more_launches_than_it_did(
     with Launches() as counted:
         prepare()
     assert counted.total == most, counted.counts
-
-
-def test_a_buffer_that_is_filled_again_holds_what_a_new_one_would() -> None:
-    """Of a step like the one before, only the number and new blocks are written: nothing of another
-    may be left over.
-    """
-    rnd, again, kept = random.Random(3), Staging(LIMITS), 0
-    settled = [decoding(row, most=12, known=8, seed=row) for row in range(3)]
-    rows, changed = list(settled), dict[str, int]()
-    changes: dict[str, Callable[[ScheduledRow], ScheduledRow]] = {
-        "most": lambda row: row._replace(most=min(row.most + 1, 34)),
-        "known": lambda row: row._replace(known=7),
-        "passed": lambda row: row._replace(passed=(0, 1)),
-        "blocks": lambda row: row._replace(blocks=row.blocks[:6], known=6),
-        "generation": lambda row: row._replace(generation=row.generation + 1),
-        "withheld": lambda row: row._replace(withheld=1),
-        "too_short": lambda row: row._replace(
-            too_short=True, request=replace(row.request, stop_tokens=(3,))
-        ),
-        "params": lambda row: decoding(row.request_slot, known=8, temperature=0.5),
-    }
-    for step in range(160):
-        what = rnd.choice((*changes, *["most"] * 6))
-        at = rnd.randrange(len(rows))
-        rows[at] = changes[what](rows[at])
-        batch = StepBatch(step, tuple(rows[: 2 + step // 40 % 2]), padding=step // 80)
-        before, found = again._filled, again.fill(batch)
-        kept += again._filled is before
-        new = Staging(LIMITS)
-        expected = new.fill(batch)
-        assert replace(found, staging=new) == expected, (step, what)
-        assert np.array_equal(again._numbers[: used(found)], new._numbers[: used(found)])
-        if what != "most":
-            rows[at] = settled[at]
-            changed[what] = changed.get(what, 0) + 1
-    assert kept > 20
-    assert len(changed) == len(changes) - 1

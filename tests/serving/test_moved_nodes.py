@@ -35,6 +35,7 @@ ONCE = {
     "async_suffix": "draft",
     "async_swap": "swap",
     "async_tree": "keep_path",
+    "async_vision": "encode",
     "base": "forward",
     "drafter_stream": "draft",
     "drafts_by_load": "draft",
@@ -106,7 +107,7 @@ def copied_back() -> Iterator[list[int]]:
 def check(pipeline: str, node: str, seed: int, executor: str | Interleaved | None = None) -> None:
     expected, _ = serially(pipeline)
     overrides = {
-        "actors": ["driver", "grammar", "suffix", "own"],
+        "actors": ["driver", "grammar", "suffix", "encoder", "own"],
         f"nodes.{node}.actor": "own",
         "check": "strict",
         "executor": "serial",

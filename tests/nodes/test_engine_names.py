@@ -20,7 +20,7 @@ ENGINE = ("serving/engine.py", "executors", "graph")
 
 WORDS = {"schedule", "forward", "sample", "commit", "draft", "advance", "finish"} | {
     *("requests", "history", "matchers", "batch", "staging", "inputs", "logits", "hidden", "mask"),
-    *("sampled", "progress", "drafts", "kept", "settled", "kv"),
+    *("sampled", "progress", "drafts", "kept", "settled", "kv", "encode"),
 }
 """Names that are words of English too, or of the field: they are looked for in code only."""
 

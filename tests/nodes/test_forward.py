@@ -23,7 +23,8 @@ class Target:
     def forward(
         self, ids: Tensor, batch: Any, lines: Tensor, arrived: None, **more: None
     ) -> tuple[Tensor, Tensor]:
-        assert more == {"adapters": None, "states": None, "pieces": None}
+        assert set(more) == {"adapters", "states", "pieces", "axes", "placed"}
+        assert set(more.values()) == {None}
         self.batch = batch
         each = torch.stack([ids, batch.positions], dim=1)
         return each[lines], -each

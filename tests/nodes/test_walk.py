@@ -57,7 +57,7 @@ def test_from_the_sampled_tokens_every_value_of_the_step_is_reached_by_reference
         reached = more
     every = {name for name, each in vars(values).items() if isinstance(each, Value)}
     # The host decides of a step before it knows what was sampled: these begin at the requests.
-    from_the_host = {"BATCH", "STAGING", "SWAPS", "FORK_COPIES"}
+    from_the_host = {"BATCH", "STAGING", "SWAPS", "FORK_COPIES", "ENCODES"}
     from_another_stage = {"ARRIVED"}
     assert reached == every - from_the_host - from_another_stage
     assert written_by(readers("BATCH")) >= {"STAGING", "MASK_HOST", "SETTLED", "KEPT"}
@@ -97,6 +97,7 @@ def other(drafts = read("drafts")): ...
 
 REASONED = {
     ("nodes/values.py", "draft_kv"): "the state of whichever drafter there is, for who copies it",
+    ("nodes/values.py", "encoded_rows"): "the state of whichever encoder there is, for its reader",
     ("nodes/registry.py", "_BUILT_IN"): "the kinds of this package: what a pipeline file may say",
     ("serving/summary.py", "requests"): "a key of the summary, which counts requests",
     ("serving/warm_up.py", "sampled"): "names the warm-up's requests that are drawn at random",

@@ -67,8 +67,7 @@ def _copies(llm: LLM) -> Callable[[int], float]:
         pairs = tuple((1 + block, block) for block in range(blocks))
         began = perf_counter()
         host.swap((cache,), Swaps(out=pairs))
-        if model.device.type != "cpu":
-            cache.keys[0][0].cpu()  # waits for all that is enqueued before
+        cache.keys[0][0].cpu()  # on a GPU, waits for all that is enqueued before
         return perf_counter() - began
 
     return copied

@@ -218,8 +218,8 @@ def lease_notes(waits: Sequence[Wait]) -> list[str]:
         if all(each.hazard == "LEASE" for each in wait.protects):
             states = dict.fromkeys(repr(each.value) for each in wait.protects)
             found.append(
-                f"lease wait {wait.source} → {wait.target} (+{wait.distance}): nothing else lets "
-                f"a key of {', '.join(states)} change hands, or not so soon"
+                f"lease wait {wait.source} → {wait.target} (+{wait.distance}): "
+                f"keys of {', '.join(states)} change hands by it"
             )
     return found
 

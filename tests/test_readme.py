@@ -23,7 +23,7 @@ from stepweave.configs.schema import PipelineConfig
 from stepweave.serving.pipeline import compiled
 from stepweave.testing.exploring.campaign import campaign
 from tests.graph.shipped_plans import EXTENDED, GRAPHS, shipped_plan
-from tests.serving.matrix import DEPTHS, GRAMMARS, METHODS, SAMPLING, SITUATIONS
+from tests.serving.test_matrix import AXES
 from tests.testing.test_faults import NIGHTLY
 
 ROOT = Path(__file__).parents[1]
@@ -212,7 +212,7 @@ CLAIMS: dict[str, Callable[[], str]] = {
     ),
 }
 COUNTED = {
-    "6,750 combinations": lambda: prod(map(len, (DEPTHS, METHODS, GRAMMARS, SAMPLING, SITUATIONS))),
+    "13,500 combinations": lambda: prod(map(len, AXES)),
     "10,000 runs under random faults": lambda: NIGHTLY,
 }
 MUTANTS = f"mutants of the {len(shipped()) - len(EXTENDED)} shipped plans without rates or modes"

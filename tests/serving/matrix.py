@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 
+from stepweave.models.cache_dtype import CacheDType
 from stepweave.nodes.tree import Growth
 from stepweave.policies.chosen import Policies
 from stepweave.requests.request import Request, SamplingParams
@@ -24,6 +25,7 @@ from stepweave.testing.engines import (
     tiny_request,
 )
 from tests.serving.reference import Expected, expected
+from tests.serving.rounding import rounding
 
 METHODS: tuple[str | None, ...] = (
     *(None, "draft_model", "eagle", "eagle3", "mtp"),
@@ -132,6 +134,8 @@ SITUATIONS: dict[str, TinyConfig] = {
     "short drafter context": TinyConfig(),
 }
 SHORT_OF_BLOCKS = ("preemption", "swap")
+KEPT: tuple[CacheDType, ...] = ("auto", "int8")
+"""Number formats of the caches, the target's and its drafter's."""
 CONTEXT = 96
 LENGTHS = (14, 10, 17, 12)
 
@@ -145,10 +149,11 @@ class Cell:
     grammar: str
     sampling: str
     situation: str
+    kept: CacheDType = "auto"
 
     def __str__(self) -> str:
         parts = (f"d{self.depth}", self.method or "none", self.grammar, self.sampling)
-        return "-".join((*parts, self.situation))
+        return "-".join((*parts, self.situation, self.kept))
 
 
 @dataclass(frozen=True)
@@ -173,15 +178,15 @@ class Outcome:
 
 
 @cache
-def target(dtype: torch.dtype = torch.float64) -> object:
-    return tiny_pair(dtype, context=CONTEXT)[0]
+def target(kept: CacheDType) -> object:
+    return rounding(tiny_pair(torch.float64, context=CONTEXT)[0], kept)
 
 
 @cache
-def plainly(asked: CellRequest) -> Expected:
+def plainly(asked: CellRequest, kept: CacheDType = "auto") -> Expected:
     """The reference's answer. Kept: many cells ask the same."""
     return expected(
-        target(),
+        target(kept),
         asked.prompt,
         asked.params,
         bad_words=asked.bad_words,
@@ -210,7 +215,7 @@ def asked(cell: Cell) -> list[CellRequest]:
         params = replace(
             setting, max_tokens=plain.max_tokens, structured_outputs=plain.structured_outputs
         )
-        without = plainly(CellRequest(prompt, plain)).tokens
+        without = plainly(CellRequest(prompt, plain), cell.kept).tokens
         if params.min_tokens and plain.structured_outputs is None:
             # A token that would end the plain output before its time.
             params = replace(params, stop_token_ids=(without[2],))
@@ -259,6 +264,7 @@ def run(
         tree=tree,
         structured=cell.grammar != "no grammar",
         context=CONTEXT,
+        cache_dtype=cell.kept,
         check="strict" if executor == "serial" else "off",
         policies=policies or Policies(),
     )

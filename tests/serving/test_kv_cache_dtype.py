@@ -1,7 +1,7 @@
 """KV caches in 8 bits: the tokens of a plain loop over a model whose keys and values are rounded.
 
-The plain loop has no cache. Its attention is that of a textbook, of keys and values that are
-rounded here, so it shares neither the paged cache nor the rounding with what is tested.
+The plain loop has no cache. Its attention is that of a textbook, of keys and values that it rounds
+itself, so it shares neither the paged cache nor the rounding with what is tested.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from transformers import AttentionInterface, PreTrainedModel
 
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
@@ -31,6 +29,7 @@ from stepweave.testing.engines import (
     tiny_requests,
 )
 from tests.serving.reference import expected
+from tests.serving.rounding import rounding
 from tests.shares import one_in
 
 NARROW: tuple[CacheDType, ...] = ("int8", "float8_e4m3")
@@ -62,42 +61,11 @@ def asked() -> list[Request]:
     return [*others, tiny_request(last.uid, others[0].prompt_ids, last.params)]
 
 
-def rounded(x: Tensor, kept: str) -> Tensor:
-    """`x[…, D]` after a way through 8 bits, by the definition."""
-    most = x.float().abs().max(dim=-1, keepdim=True).values / (127 if kept == "int8" else 448)
-    steps = torch.where(most > 0, x.float() / most, 0.0)
-    if kept == "int8":
-        return torch.round(steps).double() * most.double()
-    return steps.to(torch.float8_e4m3fn).double() * most.double()
-
-
-def plain_attention(kept: str) -> Any:
-    def attend(
-        module: Any, query: Tensor, key: Tensor, value: Tensor, mask: object, **_: object
-    ) -> tuple[Tensor, None]:
-        shared = query.shape[1] // key.shape[1]
-        k = rounded(key, kept).repeat_interleave(shared, dim=1)
-        v = rounded(value, kept).repeat_interleave(shared, dim=1)
-        scores = query @ k.transpose(2, 3) * query.shape[-1] ** -0.5
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        weights = scores.masked_fill(later, -torch.inf).softmax(dim=-1)
-        return (weights @ v).transpose(1, 2).contiguous(), None
-
-    return attend
-
-
-@cache
-def target(kept: str) -> PreTrainedModel:
-    model, _ = tiny_pair(torch.float64)
-    AttentionInterface.register(f"plain_{kept}", plain_attention(kept))
-    model.set_attn_implementation(f"plain_{kept}")
-    return model
-
-
 @cache
 def plain(kept: str) -> tuple[list[list[int]], list[float]]:
     """The tokens of each request, and the log-probabilities of all of them."""
-    found = [expected(target(kept), each.prompt_ids, each.params) for each in asked()]
+    model = rounding(tiny_pair(torch.float64)[0], kept)
+    found = [expected(model, each.prompt_ids, each.params) for each in asked()]
     chosen = [
         float(row[token])
         for each in found

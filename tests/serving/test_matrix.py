@@ -16,6 +16,7 @@ from tests.serving.matrix import (
     CHANGES_TOKENS,
     DEPTHS,
     GRAMMARS,
+    KEPT,
     METHODS,
     SAMPLING,
     SHORT_OF_BLOCKS,
@@ -28,7 +29,9 @@ from tests.serving.matrix import (
     run,
 )
 
-AXES: list[list[Any]] = [list(axis) for axis in (DEPTHS, METHODS, GRAMMARS, SAMPLING, SITUATIONS)]
+AXES: list[list[Any]] = [
+    list(axis) for axis in (DEPTHS, METHODS, GRAMMARS, SAMPLING, SITUATIONS, KEPT)
+]
 
 
 def pairwise() -> list[Cell]:
@@ -41,7 +44,7 @@ def check(cell: Cell) -> None:
     pipelined = run(cell, requests, depth=cell.depth, executor="threads")
     for outcome in (serial, pipelined):
         for request, each in zip(outcome.requests, requests, strict=True):
-            expected = plainly(each)
+            expected = plainly(each, cell.kept)
             assert request.error is None
             assert request.output_ids == expected.tokens
             check_logprobs(

@@ -20,7 +20,7 @@ from ..backends.executor_names import streams_behind
 from ..backends.registry import HOST, backend_of_name
 from ..graph.arguments import MAX_DISTANCE
 from ..graph.errors import GraphError
-from ..models.cache_dtype import CacheDType
+from ..models.cache_dtype import CacheDType, CacheForm
 from ..nodes.bitmask import GrammarOptions
 from ..nodes.d2h_counts import KIND as COUNTS
 from ..nodes.draft_model import DraftModelOptions
@@ -105,6 +105,13 @@ class ModelConfig(Part):
         "`dtype`. int8, float8_e4m3: 8 bits, with a scale for each token and head; they take about "
         "half the memory of 16 bits, and change the text a little. Attention computes in `dtype` "
         "all the same.",
+    )
+    kv_cache_form: CacheForm = Field(
+        default="auto",
+        description="What a model with latent attention (DeepSeek and others) keeps of a token. "
+        "latent: the latent that keys and values of all heads are made of, many times less; "
+        "attention computes with it as it is. expanded: keys and values of each head. auto: "
+        "latent where the model has it, but expanded with `adapters`.",
     )
     device: Device = Field(
         default="auto",

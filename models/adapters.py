@@ -41,6 +41,7 @@ class Adapters:
     def __init__(self, model: CausalLM, folders: Mapping[str, str | Path]) -> None:
         self.numbers = {name: number for number, name in enumerate(folders, start=BASE + 1)}
         self.called: set[str] = set()
+        self._keeps_latents = any(shape.within for shape in model.layer_shapes)
         self._chosen: Tensor | None = None
         self._masks: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
         read = {
@@ -62,9 +63,10 @@ class Adapters:
     def require_called(self, name: str) -> None:
         """Raises `UnsupportedModel` where a pass did not call every adapted layer."""
         if missed := sorted(set(self.modules) - self.called):
+            other = ", or say model.kv_cache_form: expanded" if self._keeps_latents else ""
             raise UnsupportedModel(
                 f"{name}: {missed[0]!r} has an adapter, but a pass does not call that layer for "
-                "each token; leave it out of the adapter's target_modules"
+                f"each token; leave it out of the adapter's target_modules{other}"
             )
 
     def _install(

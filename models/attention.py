@@ -32,6 +32,7 @@ from .invariant import elementwise, proven_tiles, tile_plan
 from .kernels import operators, packed
 from .kernels.forms import Angles, Norm
 from .kernels.reference import How, attend_gathered, pack, packed_mask, unpack
+from .latent import latent_of
 from .paged_cache import SCRATCH_BLOCK, LayerShape, PagedCache
 from .tree_rows import TreeRows, along_paths
 
@@ -132,6 +133,17 @@ class LayerProbe:
     softcaps: dict[int, float | None] = field(default_factory=dict)
     calls: list[int] = field(default_factory=list)
 
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, how: How, *, within: bool
+    ) -> Tensor:
+        """Zeros `[T, H, D']`; of `query[1, H, T, D]`, `key[1, h, T, D]` and `value[1, h, T, D']`
+        the shapes are noted. `within`: values are the first numbers of keys.
+        """
+        self.calls.append(layer)
+        self.layers[layer] = LayerShape(key.shape[1], key.shape[-1], value.shape[-1], within)
+        self.windows[layer], self.softcaps[layer] = how.window, how.softcap
+        return query.new_zeros(query.shape[2], query.shape[1], value.shape[-1])
+
 
 class InGraph(Protocol):
     """Takes the place of a batch while a layer is compiled: no graph may depend on a batch."""
@@ -196,28 +208,32 @@ def paged_attention(
     used, since positions say what a token sees. `paged_invariant` chooses the arithmetic in which
     a token's bits do not depend on the batch; None means on CPU, in float32 and float64.
     `sliding_window` counts the token itself; `softcap` bounds the scores (Gemma 2); `s_aux[H]` are
-    attention sinks (gpt-oss). Raises `TypeError` for a module without `layer_idx`.
+    attention sinks (gpt-oss). Of a module that keeps latents (`latent.py`), key and value are made
+    of these, and the result is expanded. Raises `TypeError` for a module without `layer_idx`.
     """
     if sliding_window is None:
         sliding_window = getattr(module, "sliding_window", None)
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
     how = How(scaling, sliding_window, softcap, s_aux)
-    if not isinstance(paged, AttentionBatch | LayerProbe):
-        return paged.attend(query, key, value, how)[None], None
-    layer = getattr(module, "layer_idx", None)
-    if not isinstance(layer, int):
-        raise TypeError(f"{type(module).__name__} has no layer_idx, so no place in the cache")
-    if isinstance(paged, LayerProbe):
-        paged.calls.append(layer)
-        paged.layers[layer] = LayerShape(key.shape[1], key.shape[-1], value.shape[-1])
-        paged.windows[layer], paged.softcaps[layer] = sliding_window, softcap
-        return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[-1]), None
-
     if paged_invariant is None:
         exact = query.dtype in (torch.float32, torch.float64)
         paged_invariant = exact and backend_of(query.device).on_host
-    return attend_layer(paged, layer, query, key, value, how, invariant=paged_invariant)[None], None
+    if (latent := latent_of(module)) is not None:
+        query = latent.absorbed(query, exactly=paged_invariant)
+    if not isinstance(paged, AttentionBatch | LayerProbe):
+        mixed = paged.attend(query, key, value, how)
+    else:
+        layer = getattr(module, "layer_idx", None)
+        if not isinstance(layer, int):
+            raise TypeError(f"{type(module).__name__} has no layer_idx, so no place in the cache")
+        if isinstance(paged, LayerProbe):
+            mixed = paged.attend(layer, query, key, value, how, within=latent is not None)
+        else:
+            mixed = attend_layer(paged, layer, query, key, value, how, invariant=paged_invariant)
+    if latent is not None:
+        return latent.expanded(mixed[None], exactly=paged_invariant), None
+    return mixed[None], None
 
 
 def attend_layer(

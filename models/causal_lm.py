@@ -24,16 +24,16 @@ from ..backends.kernels import takes
 from ..graph.errors import shortly
 from ..graph.pieces import Between, Pieces
 from . import adapters as lora
-from . import attention, compiled, fusing, products, trial
+from . import attention, compiled, fusing, latent, products, trial
 from .attention import AttentionBatch
-from .cache_dtype import CacheDType
+from .cache_dtype import CacheDType, CacheForm
 from .compiled import LEAST, Compile, CompiledLayers
 from .cutting import decoder_layers
 from .errors import CompileFailed, ModelError, NotInvariant, UnsupportedModel
 from .invariant import least_tiles, make_invariant, undo_invariant, whole_tiles
 from .memory import in_units
 from .merging import merge as merged
-from .paged_cache import PagedCache
+from .paged_cache import PagedCache, bytes_per_block
 from .placed import Placed, Placing
 from .pretrained import load_model
 from .recurrent import Mixers, RowStates, StatePass, bytes_per_version
@@ -105,8 +105,10 @@ class CausalLM:
         invariant: bool,
         compile: Compile = "off",
         merge: bool | None = None,
+        cache_form: CacheForm = "auto",
     ) -> None:
         self.hf = model
+        self.cache_form = cache_form
         self.name = type(model).__name__
         self.invariant = invariant
         self.compile = compile
@@ -143,6 +145,7 @@ class CausalLM:
         self._placing = self._new_placing()
         undo_invariant(model)
         products.undo(model)
+        latent.undo(model)
         undo_rope(model)
         keep_dynamic(model, self.config)
         self.rope_switch = self._rope_switch()
@@ -160,10 +163,12 @@ class CausalLM:
             model.set_attn_implementation(attention.NAME)
             if self.encoder is not None:
                 self.encoder.attend()
+            maps = () if cache_form == "expanded" else latent.keep_latents(model)
             self.layer_shapes = trial.layer_shapes(self)
+            self._tell_latents(bool(maps))
             self._learn_states()
             if compile == "off":
-                products.lay_out(model)
+                products.lay_out(model, leave=maps)
             if invariant:
                 make_invariant(self._decoding)
             self._watch_hidden()
@@ -220,6 +225,17 @@ class CausalLM:
             each = in_units(self.state_bytes(1, 1))
             self.notes += (f"layers with states keep {each} for each row and draft",)
 
+    def _tell_latents(self, there: bool) -> None:
+        """Raises `UnsupportedModel` where there are none and they are asked for."""
+        if there:
+            each = bytes_per_block(self.layer_shapes, 1, self.dtype)
+            self.notes += (f"keeps latents in place of keys and values: {each} bytes a token",)
+        elif self.cache_form == "latent":
+            raise UnsupportedModel(
+                f"{self.name} has no latent attention, so no latents to keep; leave "
+                "model.kv_cache_form out"
+            )
+
     def _compare(self, expected: trial.Own) -> None:
         """And find the fewest rows of a pass. Raises `UnsupportedModel`, `NotInvariant`."""
 
@@ -256,6 +272,7 @@ class CausalLM:
         invariant: bool = True,
         compile: Compile = "off",
         merge: bool | None = None,
+        cache_form: CacheForm = "auto",
         shards: int = 1,
     ) -> CausalLM:
         """Load a directory, a hub name, or `"embedded"` / `"embedded-draft"`.
@@ -270,6 +287,9 @@ class CausalLM:
         `merge` makes one product of those that take the same input (`merging.py`; None: if
         compiled). `notes` say what was done. Raises `CompileFailed` if a layer cannot be compiled.
 
+        `cache_form` says whether a model with latent attention keeps latents (`latent.py`); others
+        have none.
+
         With `shards` > 1 this process is one of as many ranks of torch.distributed, and has a part
         of each layer (`sharding.py`). Raises `UnsupportedModel` for a model that cannot be divided.
         """
@@ -280,7 +300,8 @@ class CausalLM:
         loaded = load_model(name_or_path, wanted, shards=shards)
         model = on_device(loaded, name_or_path, place)
         try:
-            found = cls(model, invariant=invariant, compile=compile, merge=merge)
+            how: Any = {"compile": compile, "merge": merge, "cache_form": cache_form}
+            found = cls(model, invariant=invariant, **how)
             if shards > 1 and found.keeps_states:
                 raise UnsupportedModel(
                     f"{found.name}: layers that keep states run on one rank alone"
@@ -297,9 +318,12 @@ class CausalLM:
         invariant: bool = True,
         compile: Compile = "off",
         merge: bool | None = None,
+        cache_form: CacheForm = "auto",
     ) -> CausalLM:
         """Take over a model that is already built, such as a small random one in a test."""
-        return cls(hf_model, invariant=invariant, compile=compile, merge=merge)
+        return cls(
+            hf_model, invariant=invariant, compile=compile, merge=merge, cache_form=cache_form
+        )
 
     # --- what it is
 

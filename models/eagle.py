@@ -34,6 +34,7 @@ from .errors import ModelError, NotInvariant
 from .fused_parts import allowed, apart_by
 from .heads import output_head
 from .invariant import least_tiles, make_invariant, whole_tiles
+from .latent import keep_latents
 from .merging import merge as merged
 from .mtp_network import MtpNetwork
 from .paged_cache import LayerShape, PagedCache
@@ -96,11 +97,12 @@ class EagleHead:
         self.notes = tuple(f"head: {note}" for note in merged(network).notes()) if merge else ()
         self._fused: FusedHead | None = None
         self._compiled: CompiledLayers | None = None
+        maps = () if target.cache_form == "expanded" else keep_latents(self.network)
         if compile == "layer":
             layers = list(self.network.layers)
             self._compiled = CompiledLayers(self.name, layers, keyword="attend")
         if compile == "off":
-            lay_out(self.network)
+            lay_out(self.network, leave=maps)
         self._least = 1
         if self.invariant:
             make_invariant(self.network)

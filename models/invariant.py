@@ -73,6 +73,17 @@ def matmul(x: Tensor, weight: Tensor) -> Tensor:
     return _in_tiles(multiply, x, weight, ("matmul",))
 
 
+def by_head(x: Tensor, weight: Tensor) -> Tensor:
+    """`[T, H, N]`: products of `x[T, H, K]` and `weight[H, K, N]` of each head, in proven tiles."""
+    heads, columns, width = weight.shape
+
+    def multiply(rows: Tensor) -> Tensor:
+        of_heads = rows.view(-1, heads, columns).transpose(0, 1).contiguous()
+        return torch.bmm(of_heads, weight).transpose(0, 1).flatten(1)
+
+    return _in_tiles(multiply, x.flatten(1), weight, ("by head",)).view(-1, heads, width)
+
+
 def elementwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """`function` of `x[...]`, as `[...]`: an element's result does not depend on its place."""
     size = x.numel()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
 from ..backends import backend_of
+from .cache_dtype import CacheForm
 from .causal_lm import CausalLM, DType
 from .compiled import Compile
 from .eagle import EagleHead
@@ -30,6 +31,7 @@ class Loading:
     invariant: bool = True
     compile: Compile | Literal["auto"] = "off"
     merge: bool | None = None
+    cache_form: CacheForm = "auto"
 
     def causal_lm(
         self,
@@ -45,25 +47,17 @@ class Loading:
         """
 
         def load(compile: Compile) -> CausalLM:
+            how: Any = {
+                "dtype": self.dtype,
+                "device": device,
+                "invariant": self.invariant,
+                "compile": compile,
+                "merge": self.merge,
+                "cache_form": self.cache_form,
+            }
             if stage is not None:
-                return StageLM.load_stage(
-                    name,
-                    stage,
-                    dtype=self.dtype,
-                    device=device,
-                    invariant=self.invariant,
-                    compile=compile,
-                    merge=self.merge,
-                )
-            return CausalLM.load(
-                name,
-                dtype=self.dtype,
-                device=device,
-                invariant=self.invariant,
-                compile=compile,
-                merge=self.merge,
-                shards=shards,
-            )
+                return StageLM.load_stage(name, stage, **how)
+            return CausalLM.load(name, **how, shards=shards)
 
         return self._compiled(load, "layer" if self._may_compile(device) else "off")
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from .attention import LayerProbe, paged_attention
 from .cutting import decoder_layers
 from .eagle_network import Attend
 from .errors import UnsupportedModel
@@ -127,22 +128,19 @@ class MtpNetwork(nn.Module):
     @cached_property
     def layer_shapes(self) -> tuple[LayerShape, ...]:
         """Of its cache, learned from one token."""
-        found: list[LayerShape] = []
+        probe = LayerProbe()
 
         def attend(
-            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **_: Any
+            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **asked: Any
         ) -> Tensor:
-            found.append(LayerShape(key.shape[1], key.shape[-1], value.shape[-1]))
-            return query.new_zeros(
-                *query.shape[:1], query.shape[2], query.shape[1], value.shape[-1]
-            )
+            return paged_attention(module, query, key, value, None, paged=probe, **asked)[0]
 
         weight = self.eh_proj.weight
         token = weight.new_zeros(1, 1, self.config.hidden_size)
         first = torch.zeros(1, 1, dtype=torch.int64, device=weight.device)
         with torch.no_grad():
             self(token, token, self.angles(token, first), attend)
-        return tuple(found)
+        return tuple(probe.layers.values())
 
     def forward(
         self,

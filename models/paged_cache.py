@@ -8,6 +8,7 @@ to it unmasked.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -24,16 +25,25 @@ SCRATCH_SLOT = 0
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What one layer stores per token. Keys and values differ in width in some models."""
+    """What one layer stores per token. Keys and values differ in width in some models.
+
+    Where they are `within` keys, values are the first `value_dim` numbers of them.
+    """
 
     kv_heads: int
     key_dim: int
     value_dim: int
+    within: bool = False
 
     @property
     def elements(self) -> int:
         """Numbers stored per token."""
-        return self.kv_heads * (self.key_dim + self.value_dim)
+        return self.kv_heads * (self.key_dim + (0 if self.within else self.value_dim))
+
+    @property
+    def scales(self) -> int:
+        """Scales stored per token, in 8 bits."""
+        return self.kv_heads * (1 if self.within else 2)
 
 
 NO_KEYS = LayerShape(0, 0, 0)
@@ -49,12 +59,14 @@ def bytes_per_block(
     """Memory of one block over all layers, in bytes: what to divide a memory budget by."""
     stored = stored_as(cache_dtype, dtype)
     numbers = sum(layer.elements for layer in layers) * stored.itemsize
-    scales = sum(2 * layer.kv_heads for layer in layers) * SCALE.itemsize
+    scales = sum(layer.scales for layer in layers) * SCALE.itemsize
     return block_size * (numbers + (scales if has_scales(stored) else 0))
 
 
 class PagedCache:
     """Per layer, keys `[slots, kv_heads, key_dim]` and values `[slots, kv_heads, value_dim]`.
+
+    Values `within` keys are views of them, and have their scales.
 
     Where `cache_dtype` is one of 8 bits, they have scales `[slots, kv_heads]` beside them
     (`cache_format.py`), and are read as numbers of `dtype`.
@@ -103,16 +115,23 @@ class PagedCache:
         def zeros(*shape: int, dtype: torch.dtype = stored) -> Tensor:
             return torch.zeros(slots, *shape, dtype=dtype, device=device)
 
-        def scales(layer: LayerShape) -> Tensor | None:
-            return zeros(layer.kv_heads, dtype=SCALE) if has_scales(stored) else None
+        def values(layer: LayerShape, keys: Tensor) -> Tensor:
+            shape = layer.kv_heads, layer.value_dim
+            return keys[..., : layer.value_dim] if layer.within else zeros(*shape)
+
+        def scales(layer: LayerShape) -> tuple[Tensor | None, Tensor | None]:
+            if not has_scales(stored):
+                return None, None
+            of_keys = zeros(layer.kv_heads, dtype=SCALE)
+            return of_keys, of_keys if layer.within else zeros(layer.kv_heads, dtype=SCALE)
 
         per_block = self.bytes_per_block
         what = f"a KV cache of {num_blocks} blocks of {block_size} tokens, {per_block} bytes each,"
         advice = "lower scheduler.num_blocks"
         with room_for(what, num_blocks * per_block, torch.device(device), advice):
             self.keys = [zeros(layer.kv_heads, layer.key_dim) for layer in self.layers]
-            self.values = [zeros(layer.kv_heads, layer.value_dim) for layer in self.layers]
-            self.scales = [(scales(layer), scales(layer)) for layer in self.layers]
+            self.values = [*map(values, self.layers, self.keys)]
+            self.scales = [*map(scales, self.layers)]
         # The same memory with one line for each (slot, head).
         self._key_lines = [store.flatten(0, 1) for store in self.keys]
         self._value_lines = [store.flatten(0, 1) for store in self.values]
@@ -126,8 +145,11 @@ class PagedCache:
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """All that it keeps, `[...]`, with a line for each slot."""
-        scales = (each for pair in self.scales for each in pair if each is not None)
-        return (*self.keys, *self.values, *scales)
+        apart = [not layer.within for layer in self.layers]
+        of_keys, of_values = zip(*self.scales, strict=True) if self.scales else ((), ())
+        scales = (*of_keys, *compress(of_values, apart))
+        stored = (*self.keys, *compress(self.values, apart), *scales)
+        return tuple(each for each in stored if each is not None)
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Store `k[T, kv_heads, key_dim]`, `v[T, kv_heads, value_dim]` at `slots[T]`.
@@ -233,13 +255,19 @@ def write(
 
     In 8 bits if there are `scales[N, h]` of keys and of values.
     """
-    for store, scale, new in ((keys, scales[0], k), (values, scales[1], v)):
+    stores = [(keys, scales[0], k), (values, scales[1], v)]
+    for store, scale, new in stores[:1] if within(keys, values) else stores:
         if scale is None:
             store.index_copy_(0, slots, finite(new.to(store.dtype)))
         else:
             narrow, found = narrowed(new, store.dtype)
             _as_bytes(store).index_copy_(0, slots, _as_bytes(narrow))
             scale.index_copy_(0, slots, found)
+
+
+def within(keys: Tensor, values: Tensor) -> bool:
+    """Whether `values[N, h, D']` are the first numbers of `keys[N, h, D]`, and stored with them."""
+    return values.data_ptr() == keys.data_ptr()
 
 
 def _as_bytes(x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ as well, more slowly.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from functools import cache, partial
 from typing import Any
 
@@ -39,16 +40,16 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def lay_out(model: nn.Module) -> None:
+def lay_out(model: nn.Module, leave: Collection[nn.Module] = ()) -> None:
     """Give, in place, the linear layers of `model` their products by oneDNN.
 
     Weights are laid out one by one: the memory beside them is that of one. A layer that is not a
     plain `nn.Linear` (divided among ranks, adapted) is left alone, and so is one whose `forward`
-    somebody has replaced. Doing it again changes nothing.
+    somebody has replaced, or that is to be left. Doing it again changes nothing.
     """
     shared = shared_parameters(model)
     for module in model.modules():
-        if type(module) is not nn.Linear or "forward" in module.__dict__:
+        if type(module) is not nn.Linear or "forward" in module.__dict__ or module in leave:
             continue
         weight = module.weight
         if not _takes(weight):

@@ -65,7 +65,7 @@ def require_divided(name: str, model: torch.nn.Module, shards: int) -> None:
     whole = local = 0
     largest = ("", 0)
     for key, parameter in model.named_parameters():
-        here = _local(parameter)
+        here = own_part(parameter)
         whole, local = whole + parameter.numel(), local + here.numel()
         if here.numel() == parameter.numel() > largest[1]:
             largest = (key, here.numel())
@@ -86,7 +86,8 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor if gather is None else gather()
 
 
-def _local(parameter: Tensor) -> Tensor:
+def own_part(parameter: Tensor) -> Tensor:
+    """`[...]`: what this rank has of `parameter[...]`."""
     local = getattr(parameter, "to_local", None)
     return parameter if local is None else local()
 

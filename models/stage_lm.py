@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from ..backends import device_called
 from . import trial
+from .cache_dtype import CacheForm
 from .causal_lm import CausalLM, DType, on_device
 from .compiled import Compile
 from .cutting import cut
@@ -46,6 +47,7 @@ class StageLM(CausalLM):
         invariant: bool,
         compile: Compile = "off",
         merge: bool | None = None,
+        cache_form: CacheForm = "auto",
         is_cut: bool = False,
     ) -> None:
         self.stage = stage
@@ -57,7 +59,9 @@ class StageLM(CausalLM):
         self._misled = False  # tried with other embeddings than what arrived
         self._brought: tuple[int, ...] = ()
         self._made: tuple[int, ...] = ()
-        super().__init__(model, invariant=invariant, compile=compile, merge=merge)
+        super().__init__(
+            model, invariant=invariant, compile=compile, merge=merge, cache_form=cache_form
+        )
         with torch.no_grad(), own_code(self.name):
             self._require_nothing_else()
 
@@ -72,6 +76,7 @@ class StageLM(CausalLM):
         invariant: bool = True,
         compile: Compile = "off",
         merge: bool | None = None,
+        cache_form: CacheForm = "auto",
     ) -> StageLM:
         """`CausalLM.load` of one stage, without the weights of others. Raises `ModelError`."""
         if dtype == "auto" and str(name_or_path) in EMBEDDED:
@@ -80,7 +85,8 @@ class StageLM(CausalLM):
         read = load_model(name_or_path, wanted, stage=stage)
         model = on_device(read, name_or_path, device_called(str(device)))
         try:
-            return cls(model, stage, invariant=invariant, compile=compile, merge=merge, is_cut=True)
+            how: Any = {"compile": compile, "merge": merge, "cache_form": cache_form}
+            return cls(model, stage, invariant=invariant, **how, is_cut=True)
         except ModelError as error:
             raise type(error)(f"{name_or_path}, {stage}: {error}") from error
 

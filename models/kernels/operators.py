@@ -159,7 +159,7 @@ def attend_now(
     launch = split_kv.launch_for(
         len(block_tables),
         keys.shape[1],
-        max(keys.shape[2], values.shape[2]),
+        split_kv.width(keys, values),
         query.dtype,
         processors(query.device),
         long=query_len > LONG and starts is None,

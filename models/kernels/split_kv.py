@@ -16,6 +16,10 @@ So which keys are summed together, and in what order, depends on neither the row
 window, and a tile that is masked as a whole changes no bit: a token's result depends on its own
 position, the launch and the (padded) rows of the product only, whatever else is in the batch.
 
+Values that are the first numbers of their keys (`latent.py`) are loaded once, as part of these.
+What keys have behind them is a product of its own, so that the whole of a key, 576 numbers in some
+models, is not brought to the next power of two.
+
 Shapes: R rows, q query tokens of a row, H query heads, h key/value heads, g = H / h, M = q · g,
 B blocks of a row, S splits, D and D' widths of keys and values.
 """
@@ -27,6 +31,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..paged_cache import within
 from .write_cache import check_scales
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
@@ -45,6 +50,11 @@ class Launch:
     num_warps: int = 4
     num_stages: int = 2
     registers: int | None = None  # of a thread, where a window or a cap needs more; None: any
+
+
+def width(keys: Tensor, values: Tensor) -> int:
+    """How many numbers of a head a program holds, of `keys[N, h, D]` and `values[N, h, D']`."""
+    return values.shape[2] if within(keys, values) else max(keys.shape[2], values.shape[2])
 
 
 def launch_for(
@@ -112,7 +122,8 @@ def attend(
     negative position gets zeros. Memory that no token of the row may see is not read, nor is a
     block table's entry for it; an entry that names no block is as if its keys were masked. float16,
     bfloat16 or float32, summed in float32; keys and values may be whole numbers of 8 bits with
-    `scales[slots, h]`, which are multiplied into scores and weights.
+    `scales[slots, h]`, which are multiplied into scores and weights. Values `within` the keys are
+    not read again.
 
     Raises:
         ValueError: shapes do not fit, or the launch has more than 16 splits.
@@ -145,6 +156,7 @@ def attend(
     tree = starts is not None and bits is not None
     check_scales(keys, *scales)
     key_scales, value_scales = scales
+    inside = within(keys, values)
     _attend_split[(rows * kv_heads, splits, triton.cdiv(packed, block_m))](
         query,
         keys,
@@ -177,9 +189,11 @@ def attend(
         KV_HEADS=kv_heads,
         GROUP=group,
         BLOCK_SIZE=block_size,
-        DIM=dim,
+        DIM=value_dim if inside else dim,
+        REST=dim - value_dim if inside else 0,
         VALUE_DIM=value_dim,
-        BLOCK_D=max(16, triton.next_power_of_2(dim)),
+        BLOCK_D=block_v if inside else max(16, triton.next_power_of_2(dim)),
+        BLOCK_R=max(16, triton.next_power_of_2(dim - value_dim)) if inside else 0,
         BLOCK_V=block_v,
         BLOCK_M=block_m,
         TILE=launch.tile,
@@ -188,6 +202,7 @@ def attend(
         HAS_WINDOW=window is not None,
         HAS_SINKS=direct and sinks is not None,
         HAS_TREE=tree,
+        WITHIN=inside,
         SCALED=key_scales is not None,
         WIDEN=triton.knobs.runtime.interpret and query.dtype == torch.bfloat16,
         num_warps=launch.num_warps,
@@ -269,8 +284,10 @@ def _attend_split(
     GROUP: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     DIM: tl.constexpr,
+    REST: tl.constexpr,  # with WITHIN: what keys have behind values
     VALUE_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    BLOCK_R: tl.constexpr,
     BLOCK_V: tl.constexpr,
     BLOCK_M: tl.constexpr,
     TILE: tl.constexpr,
@@ -279,6 +296,7 @@ def _attend_split(
     HAS_WINDOW: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     HAS_TREE: tl.constexpr,
+    WITHIN: tl.constexpr,
     SCALED: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
@@ -310,6 +328,10 @@ def _attend_split(
     q = tl.load(q_at + d * query_stride, mask=inside[:, None] & (d < DIM)[None, :], other=0.0)
     if WIDEN:  # Triton's interpreter cannot multiply bfloat16
         q = q.to(tl.float32)
+    if WITHIN:
+        r = tl.arange(0, BLOCK_R)
+        rest_at = q_at + (DIM + r) * query_stride
+        q_rest = tl.load(rest_at, mask=inside[:, None] & (r < REST)[None, :], other=0.0).to(q.dtype)
 
     most = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -332,23 +354,30 @@ def _attend_split(
         live = live & (block >= 0) & (block < blocks)
         slot = tl.where(live, block.to(tl.int64) * BLOCK_SIZE + key % BLOCK_SIZE, 0)
         # Products with zero weight must not meet NaN, so what is not `live` is never loaded.
+        k_at = keys + slot[None, :] * key_slot_stride + kv_head * key_head_stride
         k = tl.load(
-            keys
-            + slot[None, :] * key_slot_stride
-            + kv_head * key_head_stride
-            + d[:, None] * key_stride,
-            mask=live[None, :] & (d < DIM)[:, None],
-            other=0.0,
+            k_at + d[:, None] * key_stride, mask=live[None, :] & (d < DIM)[:, None], other=0.0
         )
-        v = tl.load(
-            values
-            + slot[:, None] * value_slot_stride
-            + kv_head * value_head_stride
-            + e[None, :] * value_stride,
-            mask=live[:, None] & (e < VALUE_DIM)[None, :],
-            other=0.0,
-        )
-        scores = tl.dot(q, k.to(q.dtype), input_precision="ieee") * scaling
+        if WITHIN:
+            v = tl.trans(k)
+        else:
+            v = tl.load(
+                values
+                + slot[:, None] * value_slot_stride
+                + kv_head * value_head_stride
+                + e[None, :] * value_stride,
+                mask=live[:, None] & (e < VALUE_DIM)[None, :],
+                other=0.0,
+            )
+        scores = tl.dot(q, k.to(q.dtype), input_precision="ieee")
+        if WITHIN:
+            rest = tl.load(
+                k_at + (DIM + r)[:, None] * key_stride,
+                mask=live[None, :] & (r < REST)[:, None],
+                other=0.0,
+            )
+            scores = tl.dot(q_rest, rest.to(q.dtype), scores, input_precision="ieee")
+        scores *= scaling
         if SCALED:
             of_key = slot * KV_HEADS + kv_head
             scores *= tl.load(key_scales + of_key, mask=live, other=0.0)[None, :]

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...sampling.kernels.checks import check_shapes, check_written
+from ..paged_cache import within
 
 
 def write(
@@ -26,8 +27,9 @@ def write(
 
     As whole numbers of 8 bits if there are `scales[N, h]` of keys and of values, which are stored
     too: the bits are those of `narrowed`. Zero takes the place of NaN and infinities (see
-    `PagedCache`). A slot outside the cache is not written. Several tokens may name one scratch
-    slot; which of them stays there is undefined. The tensors may lie in memory in any way.
+    `PagedCache`). Values `within` the keys are stored with them. A slot outside the cache is not
+    written. Several tokens may name one scratch slot; which of them stays there is undefined. The
+    tensors may lie in memory in any way.
 
     Raises:
         ValueError: shapes do not fit, or several entries of `keys` or `values` share one place.
@@ -65,6 +67,7 @@ def write(
         BLOCK_D=triton.next_power_of_2(dim),
         BLOCK_V=triton.next_power_of_2(value_dim),
         SCALED=key_scales is not None,
+        WITHIN=within(keys, values),
         num_warps=1,
     )
 
@@ -114,6 +117,7 @@ def _write(
     BLOCK_D: tl.constexpr,
     BLOCK_V: tl.constexpr,
     SCALED: tl.constexpr,
+    WITHIN: tl.constexpr,
 ):
     """Program (token, head)."""
     token = tl.program_id(0).to(tl.int64)
@@ -133,13 +137,13 @@ def _write(
             new_k, k_scale = _narrowed(new_k)
             new_v, v_scale = _narrowed(new_v)
             tl.store(key_scales + of_head, k_scale)
-            tl.store(value_scales + of_head, v_scale)
-            tl.store(keys_at + d * keys_stride, new_k, mask=d < DIM)
-            tl.store(values_at + e * values_stride, new_v, mask=e < VALUE_DIM)
+            if not WITHIN:
+                tl.store(value_scales + of_head, v_scale)
         else:
             new_k = _finite(new_k.to(keys.dtype.element_ty))
             new_v = _finite(new_v.to(values.dtype.element_ty))
-            tl.store(keys_at + d * keys_stride, new_k, mask=d < DIM)
+        tl.store(keys_at + d * keys_stride, new_k, mask=d < DIM)
+        if not WITHIN:
             tl.store(values_at + e * values_stride, new_v, mask=e < VALUE_DIM)
 
 

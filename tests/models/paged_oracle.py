@@ -130,3 +130,21 @@ def randomized(seed: int) -> tuple[Batch, dict[str, Any], dict[str, int]]:
         "sinks": pick(None, None, sinks),
     }
     return batch, how, {"splits": pick(1, 2, 3, 4), "tile": pick(16, 32)}
+
+
+def attend_within(query: Tensor, keys: Tensor, value_dim: int, *rest: Tensor, **how: Any) -> Tensor:
+    """The kernel's answer `[tokens, heads, value_dim]` where values are part of `keys[...]`."""
+    from stepweave.models.kernels.split_kv import Launch, attend
+
+    launch = Launch(how.pop("splits"), tile=16)
+    return attend(query, keys, keys[..., :value_dim], *rest, **how, launch=launch)
+
+
+def write_within(
+    keys: Tensor, value_dim: int, slots: Tensor, k: Tensor, scales: Tensor | None
+) -> None:
+    """The kernel stores `k[tokens, heads, dim]`, whose values are part of `keys[...]`."""
+    from stepweave.models.kernels.write_cache import write
+
+    values, v = keys[..., :value_dim], k[..., :value_dim]
+    write(keys, values, slots, k, v, (scales, scales))

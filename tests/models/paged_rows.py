@@ -86,10 +86,8 @@ class PagedRows:
         del self.tokens[name][len(self.tokens[name]) - count :]
 
 
-def own_greedy(
-    model: PreTrainedModel, prompt: Sequence[int], count: int, *, use_cache: bool = True
-) -> list[int]:
-    """The next `count` greedy tokens by the model's own `generate` and attention."""
+def own_greedy(model: PreTrainedModel, prompt: Sequence[int], count: int, **how: Any) -> list[int]:
+    """The next `count` greedy tokens by the model's own `generate`, called so, and attention."""
     before = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
@@ -102,7 +100,7 @@ def own_greedy(
             max_new_tokens=count,
             eos_token_id=None,
             pad_token_id=0,
-            use_cache=use_cache,
+            **how,
         )
     finally:
         model.set_attn_implementation(before)

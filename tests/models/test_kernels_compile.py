@@ -57,6 +57,7 @@ def spilled(compiled: Any) -> int:
         (89, torch.bfloat16, 128, 1, {"sinks": torch.zeros(8)}),
         (89, torch.float32, 256, 40, {"window": 1}),
         (80, torch.bfloat16, 128, 8, {"kept": torch.int8}),
+        (80, torch.bfloat16, 512, 8, {"latent": 576}),
     ],
 )
 def test_attention_compiles(
@@ -98,6 +99,25 @@ def test_attention_compiles_for_every_head_dtype_and_window(
             check_attention(patched, capability, dtype, dim, query_len, how)
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("dtype", [*HALF, torch.float32], ids=str)
+@pytest.mark.parametrize(("dim", "latent"), [(512, 576), (256, 288), (128, 192)])
+@pytest.mark.parametrize("how", [{}, {"kept": torch.int8}], ids=["plain", "8 bits"])
+def test_attention_to_latents_compiles(
+    monkeypatch: pytest.MonkeyPatch,
+    capability: int,
+    dtype: torch.dtype,
+    dim: int,
+    latent: int,
+    how: dict[str, Any],
+) -> None:
+    for query_len in (1, 8, 40):
+        with monkeypatch.context() as patched:
+            check_attention(patched, capability, dtype, dim, query_len, {**how, "latent": latent})
+
+
 def check_attention(
     monkeypatch: pytest.MonkeyPatch,
     capability: int,
@@ -107,19 +127,25 @@ def check_attention(
     how: dict[str, Any],
 ) -> None:
     """It fits the GPU, and nothing is spilled from registers: always in half precision."""
-    batch = Batch((50,), query_len, 8, 2, dim, dim, 16, dtype=dtype)
     how = dict(how)
+    latent = how.pop("latent", 0)  # numbers of a key of which the first `dim` are the value
+    kv_heads = 1 if latent else 2
+    batch = Batch((50,), query_len, 8, kv_heads, latent or dim, dim, 16, dtype=dtype)
     if (kept := how.pop("kept", None)) is not None:
         batch.keys, batch.values = (torch.zeros_like(batch.keys, dtype=kept) for _ in range(2))
         how["scales"] = tuple(torch.zeros(batch.keys.shape[:2]) for _ in range(2))
+    if latent:
+        batch.values = batch.keys[..., :dim]
     attend = Recorder(split_kv._attend_split, aligned, capability)
     merge = Recorder(split_kv._merge_splits, aligned, capability)
     monkeypatch.setattr(split_kv, "_attend_split", attend)
     monkeypatch.setattr(split_kv, "_merge_splits", merge)
     long = query_len > operators.LONG
     call: Any = split_kv.attend
-    for rows in (1, 100):
-        launch = split_kv.launch_for(rows, 2, dim, dtype, 132, long=long, scaled="scales" in how)
+    for rows in (1, 200):
+        launch = split_kv.launch_for(
+            rows, kv_heads, dim, dtype, 132, long=long, scaled="scales" in how
+        )
         call(*batch.arguments(), **batch.sizes(), scaling=1.0, **how, launch=launch)
     for compiled in (*attend.compiled, *merge.compiled):
         assert compiled.metadata.shared <= SHARED

@@ -13,6 +13,7 @@ from tests.models.interpreter import Interpreter
 from tests.models.paged_oracle import Batch, randomized
 
 KERNEL = "stepweave.models.kernels.split_kv:attend"
+WITHIN = "tests.models.paged_oracle:attend_within"
 
 
 def attend(
@@ -195,3 +196,16 @@ def test_keys_and_values_in_8_bits_are_read_with_their_scales(
     out = attend(interpreted, batch, {**how, "scales": scales}, **launch)
     error = 1e-5 if dtype == torch.float32 else 4e-3
     torch.testing.assert_close(out.double(), batch.expected(**how), rtol=error, atol=error)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_values_that_are_part_of_their_keys_are_read_with_them(
+    interpreted: Interpreter, splits: int
+) -> None:
+    """Latents: 40 numbers of a key, of which a value has 24."""
+    batch = Batch((21, 0, 16), 2, heads=6, kv_heads=1, dim=40, value_dim=24)
+    batch.rows = [(k, k[..., :24]) for k, _ in batch.rows]
+    how = {**PLAIN, **batch.sizes(), "splits": splits}
+    rest = batch.tables, batch.positions
+    out = interpreted(WITHIN, batch.query, batch.keys, 24, *rest, **how)
+    torch.testing.assert_close(out.double(), batch.expected(**PLAIN), rtol=1e-5, atol=3e-6)

@@ -9,6 +9,7 @@ from stepweave.models.paged_cache import write
 from tests.models.interpreter import Interpreter
 
 KERNEL = "stepweave.models.kernels.write_cache:write"
+WITHIN = "tests.models.paged_oracle:write_within"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -63,6 +64,21 @@ def test_in_8_bits_it_stores_the_bits_that_torch_does(interpreted: Interpreter) 
     answer = interpreted(KERNEL, mine_k, mine_v, slots, k, v, tuple(mine))
     for wanted, found in zip((keys, values, *scales), (*answer[1:3], *answer[6]), strict=True):
         assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("kept", [torch.int8, torch.float32])
+def test_values_that_are_part_of_their_keys_are_stored_with_them(
+    interpreted: Interpreter, kept: torch.dtype
+) -> None:
+    k = torch.randn(3, 1, 24, generator=torch.Generator().manual_seed(0))
+    k[..., 20] = 9.0  # the scale is of the whole key, which is larger than its value
+    slots = torch.tensor([7, 2, 4])
+    keys, scales = torch.ones(12, 1, 24).to(kept), torch.ones(12, 1)
+    given = scales if kept == torch.int8 else None
+    answer = interpreted(WITHIN, keys.clone(), 16, slots, k, given)
+    write(keys, keys[..., :16], slots, k, k[..., :16], (given, given))
+    assert torch.equal(answer[1], keys)
+    assert kept == torch.float32 or torch.equal(answer[5], scales)
 
 
 def test_scales_that_do_not_fit_are_refused(interpreted: Interpreter) -> None:

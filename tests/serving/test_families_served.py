@@ -23,6 +23,7 @@ from stepweave.models.support import plain_experts
 from stepweave.requests.request import RequestOutput, SamplingParams
 from stepweave.serving.llm import LLM
 from tests.models.families import save_family
+from tests.models.paged_rows import own_greedy
 
 COUNT = 14
 WITH_EXPERTS = ("mixtral", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss", "glm4_moe")
@@ -65,17 +66,7 @@ def saved(family: str) -> Saved:
     plain_experts(model)
 
     def own(prompt: list[int], **how: Any) -> tuple[int, ...]:
-        ids = torch.tensor([prompt])
-        out = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=COUNT,
-            eos_token_id=None,
-            pad_token_id=0,
-            **how,
-        )
-        return tuple(out[0, len(prompt) :].tolist())
+        return tuple(own_greedy(model, prompt, COUNT, **how))
 
     answers = [own(prompt) for prompt in prompts()]
     banned = [answer[5 + at] for at, answer in enumerate(answers)]
@@ -115,10 +106,18 @@ ROOM: dict[str, dict[str, str]] = {
 }
 
 
-CELLS = itertools.product(WITH_EXPERTS + LATENT + WITH_STATES, ("1", "2", "3"), ROOM)
+OF_LATENTS: dict[str, dict[str, str]] = {
+    "swapped": {**ROOM["few blocks"], "nodes.swap.after": "schedule", "nodes.swap.blocks": "16"},
+    "expanded": {"model.kv_cache_form": "expanded"},
+    "invariant": {"model.invariant": "true", "model.dtype": "float32"},
+}
+CELLS = (
+    *itertools.product(WITH_EXPERTS + LATENT + WITH_STATES, ("1", "2", "3"), ROOM),
+    *itertools.product(LATENT, ("1", "2", "3"), OF_LATENTS),
+)
 ALWAYS = (
     ("qwen3_next", "3", "few blocks"),
-    ("deepseek_v3", "2", "plenty"),
+    ("deepseek_v3", "2", "swapped"),
     ("lfm2", "2", "small chunks"),
 )
 
@@ -131,10 +130,11 @@ def test_tokens_are_those_of_generate_with_drafts_that_are_refused(
     family: str, depth: str, room: str
 ) -> None:
     expected = saved(family)
-    with served(family, "async_suffix", depth=depth, **ROOM[room]) as llm:
+    with served(family, "async_suffix", depth=depth, **(ROOM | OF_LATENTS)[room]) as llm:
         greedy = said(llm)
         # It drafts from these texts now, so drafts are right up to the token that is banned.
         turned = said(llm, [SamplingParams(logit_bias={token: -100}) for token in expected.banned])
+        assert (llm.engine.totals.swapped_out > 0) == (room == "swapped")
     assert [output.token_ids for output in greedy] == expected.answers
     assert [output.token_ids for output in turned] == expected.turned
     drafted = sum(output.drafted for output in turned)
@@ -173,10 +173,12 @@ def test_checking_mode_finds_no_access_to_states_that_is_not_declared(family: st
         assert [output.token_ids for output in said(llm)] == saved(family).answers
 
 
-def test_latent_attention_tells_its_memory(tmp_path: Path) -> None:
-    with served("deepseek_v3", "async") as llm:
-        model = llm.engine.model
-        config: Any = model.config
-        keys = config.qk_nope_head_dim + config.qk_rope_head_dim
-        elements = config.num_attention_heads * (keys + config.v_head_dim)
-        assert [shape.elements for shape in model.layer_shapes] == [elements] * 2
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", LATENT)
+def test_completions_share_the_latents_of_their_prompt(family: str) -> None:
+    keys = {"nodes.fork.after": "schedule", "nodes.fork.stream": "compute"}
+    with served(family, "async_suffix", **keys) as llm:
+        found = said(llm, n=2)
+        choices = [[choice.token_ids for choice in each.choices] for each in found]
+        assert choices == [[answer] * 2 for answer in saved(family).answers]
+        assert llm.engine.totals.forked_tokens > 0

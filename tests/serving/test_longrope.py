@@ -15,6 +15,7 @@ from stepweave.models.errors import ModelError
 from stepweave.requests.request import RequestOutput, SamplingParams
 from stepweave.serving.llm import LLM
 from stepweave.testing.models import longrope, save_tiny, tiny_model
+from tests.models.paged_rows import own_greedy
 from tests.shares import one_in
 
 ORIGINAL = 24
@@ -45,18 +46,7 @@ def prompts() -> list[list[int]]:
 
 
 def own(model: PreTrainedModel, prompt: list[int], **how: Any) -> tuple[int, ...]:
-    generate: Any = model.generate
-    ids = torch.tensor([prompt])
-    out = generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=False,
-        max_new_tokens=COUNT,
-        eos_token_id=None,
-        pad_token_id=0,
-        **how,
-    )
-    return tuple(out[0, len(prompt) :].tolist())
+    return tuple(own_greedy(model, prompt, COUNT, **how))
 
 
 @pytest.fixture(scope="module")

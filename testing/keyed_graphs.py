@@ -24,7 +24,11 @@ def random_keyed_graph(
     ordered.
     """
     graph = random_step_graph(seed, most_nodes=most_nodes, order=order)
-    random = Random(seed + 1_000_003)
+    return with_keys(graph, Random(seed + 1_000_003))
+
+
+def with_keys(graph: StepGraph, random: Random) -> StepGraph:
+    """The graph with keyed states more, its own states keyed too; without modes and ranks."""
     extra = [f"keyed{number}" for number in range(random.choice((1, 1, 2)))]
     users = CLASSES[: random.choice((2, 2, 3))]
     kept = random.choice((0.0, 0.2, 1.0))  # of the reads of values
@@ -56,6 +60,6 @@ def random_keyed_graph(
         nodes,
         graph.values.values(),
         [State(name, keys=f"keys of {name}") for name in sorted(states)],
-        order=order,
+        order=graph.order,
         name="keyed",
     )

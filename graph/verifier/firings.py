@@ -18,7 +18,7 @@ from ..node import Node, Read, Side
 from ..plan import Plan
 from ..step_graph import StepGraph
 from ..violation import Violation
-from .order import Need, needs_without_rates
+from .order import Need, Touch, needs_without_rates, state_needs, touches_without_rates
 
 
 class Fires(NamedTuple):
@@ -132,7 +132,7 @@ def _needs(firings: Counted) -> Iterator[Need]:
             again, cycle = firings.op(value, version + slots)
             yield Need("WAW", firings.name(value, version), 0, wrote, again, cycle)
     for state in firings.declared.states:
-        yield from _state_needs(firings, state)
+        yield from state_needs(state, list(_touches(firings, state)), firings.cycle)
 
 
 def _slots(firings: Counted, value: str) -> int | None:
@@ -165,29 +165,14 @@ def _reads(firings: Counted, node: Node, at: Fires) -> Iterator[tuple[str, Read]
             yield from ((name, read) for read in op.reads if read.name in firings.declared.values)
 
 
-class _Touch(NamedTuple):
-    """An access of a state by one op of a cycle: where it stands in the reference order."""
-
-    op: str
-    letter: str
-    step: int  # step + offset
-    place: tuple[int, ...]  # within that: loop, turn, node, op
+def touches_of(plan: Plan, state: str) -> Iterator[Touch]:
+    """Who accesses a state, by the declared graph; of one op a read comes first."""
+    firings = counted(plan)
+    return touches_without_rates(plan, state) if firings is None else _touches(firings, state)
 
 
-def _state_needs(firings: Counted, state: str) -> Iterator[Need]:
-    touches = list(_touches(firings, state))
-    for first in touches:
-        for then in touches:
-            if first.letter == then.letter == "R":
-                continue
-            later = (first.step - then.step) // firings.cycle - 1
-            while (then.step + later * firings.cycle, then.place) <= (first.step, first.place):
-                later += 1
-            yield Need(f"{then.letter}A{first.letter}", state, 0, first.op, then.op, later)
-
-
-def _touches(firings: Counted, state: str) -> Iterator[_Touch]:
-    places = 0
+def _touches(firings: Counted, state: str) -> Iterator[Touch]:
+    places = 0  # in the loop of a step: loop, turn, node, op
     for rate, nodes in groupby(firings.declared.nodes, key=lambda node: node.rate):
         loop = places
         for node in nodes:
@@ -199,10 +184,11 @@ def _touches(firings: Counted, state: str) -> Iterator[_Touch]:
                     zip((*node.host, *node.device), names, strict=True)
                 ):
                     place = (loop if rate > 1 else places - 1, at.turn, places, index)
+                    where = (at.step + node.offset, place)
                     if any(read.name == state for read in op.reads):
-                        yield _Touch(name, "R", at.step + node.offset, place)
+                        yield Touch(name, op.class_of(state), "R", *where)
                     if state in op.writes:
-                        yield _Touch(name, "W", at.step + node.offset, place)
+                        yield Touch(name, op.class_of(state), "W", *where)
 
 
 def wrong_firings(plan: Plan) -> list[Violation]:
@@ -258,6 +244,8 @@ def _other_nodes(firings: Counted) -> Iterator[Violation]:
                     yield _wrong(f"node {fired.name!r} reads other versions than declared")
                 if now.writes != tuple(_written(firings, node, at, name) for name in op.writes):
                     yield _wrong(f"node {fired.name!r} writes other versions than declared")
+                if now.classes != op.classes:
+                    yield _wrong(f"node {fired.name!r} has other users of keys than declared")
 
 
 def _expected(firings: Counted, node: Node, at: Fires, read: Read) -> Read:

@@ -9,11 +9,12 @@ program.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ..plan import Lease, Plan
-from ..step_graph import Vertex
 from ..violation import Violation
-from .order import Distances, Need
+from .firings import touches_of
+from .order import Distances, Need, least_gap
 from .reports import Report, is_met, missing_order, repair_of
 from .words import counted, instant, later
 
@@ -21,45 +22,33 @@ from .words import counted, instant, later
 def early_leases(plan: Plan, distance: Distances) -> Iterator[Violation]:
     """A report for each lease that is missing, or too short; the least short of its pairs first."""
     stated = {(each.state, each.source, each.target): each for each in plan.leases}
-    met: dict[tuple[str, str, str], list[Need]] = {}
+    met: dict[tuple[str, str, str], list[_Early]] = {}
     for state, datum in plan.graph.states.items():
         if datum.keys is None:
             continue
-        touching = [op for op in plan.graph.vertices.values() if _accesses(op, state)]
+        touching = {each.op: each for each in touches_of(plan, state)}.values()  # a write, if any
         for old in touching:
             for new in touching:
-                letters = _letters(old, new, state)
-                if letters is None:
+                if old.letter == new.letter == "R":
                     continue
-                key = (state, old.op.class_of(state), new.op.class_of(state))
+                key = (state, old.users, new.users)
                 lease = stated.get(key)
                 if lease is None:
                     met.setdefault(key, [])
                     continue
-                need = Need(letters, state, 0, old.name, new.name, lease.steps)
-                if _turned(old, new, lease.steps) or not is_met(plan, need, distance):
-                    met.setdefault(key, []).append(need)
-    for key, needs in met.items():
-        yield _short(plan, stated[key], needs, distance) if needs else _missing(*key)
+                need = Need(f"{new.letter}A{old.letter}", state, 0, old.op, new.op, lease.steps)
+                turned = lease.steps < least_gap(old, new, plan.graph.cycle)
+                if turned or not is_met(plan, need, distance):
+                    met.setdefault(key, []).append(_Early(need, turned))
+    for key, early in met.items():
+        yield _short(plan, stated[key], early, distance) if early else _missing(*key)
 
 
-def _accesses(op: Vertex, state: str) -> str:
-    """`R`, `W`, `RW` or nothing."""
-    reads = any(read.name == state for read in op.op.reads)
-    return "R" * reads + "W" * (state in op.op.writes)
+class _Early(NamedTuple):
+    """Two accesses that may meet."""
 
-
-def _letters(old: Vertex, new: Vertex, state: str) -> str | None:
-    """The hazard of two accesses, if one of them writes."""
-    first, then = _accesses(old, state), _accesses(new, state)
-    if "W" not in first + then:
-        return None
-    return f"{then[-1]}A{first[-1]}"
-
-
-def _turned(old: Vertex, new: Vertex, steps: int) -> bool:
-    """Whether the serial program has `new` of so many steps later before `old`, or as that."""
-    return (new.offset + steps, new.position) <= (old.offset, old.position)
+    need: Need
+    turned: bool  # in the serial program, too
 
 
 def _missing(state: str, source: str, target: str) -> Violation:
@@ -73,13 +62,13 @@ def _missing(state: str, source: str, target: str) -> Violation:
     )
 
 
-def _short(plan: Plan, lease: Lease, needs: list[Need], distance: Distances) -> Violation:
+def _short(plan: Plan, lease: Lease, early: list[_Early], distance: Distances) -> Violation:
+    needs = [each.need for each in early]
     need = needs[0]
-    new, old = plan.graph.vertices[need.after], plan.graph.vertices[need.before]
-    then = f"{new.name} of step {later(lease.steps)}"
-    why = f"{then} may touch it before {old.name} of step i is done"
-    if _turned(old, new, lease.steps):
-        why = f"the serial program has not {instant(old.name, new.name, lease.steps)}"
+    then = f"{need.after} of step {later(lease.steps)}"
+    why = f"{then} may touch it before {need.before} of step i is done"
+    if early[0].turned:
+        why = f"the serial program has not {instant(need.before, need.after, lease.steps)}"
     verbs = {"R": "reads", "W": "writes"}
     report = Report(
         "SW-LEASE",

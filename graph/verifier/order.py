@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..plan import Plan
-from ..step_graph import Vertex
 from .words import instant
 
 Arc = tuple[str, str, int]  # (u, v, d): u of step i is done before v of step i + d starts
@@ -52,24 +52,42 @@ def needs_without_rates(plan: Plan) -> Iterator[Need]:
         if name not in plan.graph.states and copies is not None:
             yield Need("WAW", name, 0, wrote, wrote, copies)
     for state in plan.graph.states:
-        yield from _state_needs(state, list(ops.values()))
+        yield from state_needs(state, list(touches_without_rates(plan, state)), 1)
 
 
-def _state_needs(state: str, ops: Sequence[Vertex]) -> Iterator[Need]:
-    """Conflicting accesses of a state, in the order of (step + offset, position)."""
-    touching = [
-        (op, letter)
-        for op in ops
-        for letter, names in (("R", [read.name for read in op.op.reads]), ("W", op.op.writes))
-        if state in names
-    ]
-    for first, a in touching:
-        for second, b in touching:
-            if a == b == "R" or first.op.class_of(state) != second.op.class_of(state):
+class Touch(NamedTuple):
+    """An access of a state by an op, and where that stands in the reference order."""
+
+    op: str
+    users: str  # the class on whose behalf
+    letter: str
+    step: int  # step + offset, of an op of the first cycle
+    place: tuple[int, ...]  # within that
+
+
+def touches_without_rates(plan: Plan, state: str) -> Iterator[Touch]:
+    """Who accesses a state; of one op a read comes first."""
+    for op in plan.graph.vertices.values():
+        at = (op.offset, (op.position,))
+        for letter, names in (("R", [read.name for read in op.op.reads]), ("W", op.op.writes)):
+            if state in names:
+                yield Touch(op.name, op.op.class_of(state), letter, *at)
+
+
+def state_needs(state: str, touching: Sequence[Touch], cycle: int) -> Iterator[Need]:
+    """Conflicting accesses of a state, in the reference order."""
+    for first in touching:
+        for then in touching:
+            if first.letter == then.letter == "R" or first.users != then.users:
                 continue  # a key that passes between classes: `leases.py`
-            # The least d for which (step + offset, position) of `second` at i + d is later.
-            gap = first.offset - second.offset + (first.position >= second.position)
-            yield Need(f"{b}A{a}", state, 0, first.name, second.name, gap)
+            hazard = f"{then.letter}A{first.letter}"
+            yield Need(hazard, state, 0, first.op, then.op, least_gap(first, then, cycle))
+
+
+def least_gap(first: Touch, then: Touch, cycle: int) -> int:
+    """The least number of cycles after which the second access comes later than the first."""
+    cycles, steps = divmod(first.step - then.step, cycle)
+    return cycles + (steps > 0 or then.place <= first.place)
 
 
 def feeds_of(plan: Plan) -> Iterator[Need]:

@@ -62,12 +62,15 @@ def races(plan: Plan, word: Sequence[str]) -> list[Unordered]:
         for at in filter(unrolled.real, unrolled.program(actor)):
             vertex = graph.vertices[at.op]
             for name, version, writes in unrolled.made(at):
+                cell = unrolled.cell(name, version)
                 if name in graph.states:
                     when = (at.step + vertex.offset, vertex.position)
+                    if graph.states[name].keys is not None:  # what one user does with its keys
+                        cell = (f"{name} of {vertex.op.class_of(name)}", 0)
                 else:
                     when = (version, 0 if writes else 1)
                 if name in written:
-                    touched[unrolled.cell(name, version)].append((when, at, writes))
+                    touched[cell].append((when, at, writes))
     found = [
         Unordered(at, other, cell)
         for cell, each in touched.items()

@@ -12,17 +12,17 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, product
 from math import lcm
 from typing import Any, NamedTuple
 
 import networkx as nx
 
 from stepweave.graph.node import Node, Op, OpContext, Read, Run
-from stepweave.graph.plan import Plan
+from stepweave.graph.plan import Lease, Plan
 from stepweave.graph.step_graph import StepGraph, Vertex
 
-from .oracle import Instance, Order, Unrolled
+from .oracle import Instance, Order, Unrolled, padding_for
 
 
 class At(NamedTuple):
@@ -108,15 +108,20 @@ class Loop:
         places = self.places
         for read in self.op(at).reads:
             if read.name in self.graph.states:
-                yield read.name, (places[at],), False
+                yield self._keys(read.name, at), (places[at],), False
             elif (version := self.version(at, read)) is not None:
                 yield self._cell(read.name, version, slots), (version, 1), False
         for name in self.op(at).writes:
             if name in self.graph.states:
-                yield name, (places[at],), True
+                yield self._keys(name, at), (places[at],), True
             else:
                 version = self.number[name, at]
                 yield self._cell(name, version, slots), (version, 0), True
+
+    def _keys(self, state: str, at: At) -> tuple[str, str]:
+        """What of a state a firing touches: of one with keys, those of its class of users."""
+        keyed = self.graph.states[state].keys is not None
+        return state, self.op(at).class_of(state) if keyed else ""
 
     @cached_property
     def places(self) -> dict[At, int]:
@@ -126,10 +131,14 @@ class Loop:
         count = slots[name]
         return name, version if count is None else version % count
 
-    def conflicts(self, slots: dict[str, int | None]) -> list[tuple[At, At]]:
-        """Every two firings that must keep an order, the first of them first."""
+    def conflicts(
+        self, slots: dict[str, int | None], steps: range | None = None
+    ) -> list[tuple[At, At]]:
+        """Every two firings, both of these steps, that must keep an order; the first one first."""
         cells: dict[Any, list[tuple[Any, At, bool]]] = defaultdict(list)
         for at in self.order:
+            if steps is not None and at.step not in steps:
+                continue
             for cell, when, writes in self.accesses(at, slots):
                 cells[cell].append((when, at, writes))
         return [
@@ -196,12 +205,10 @@ def unordered(plan: Plan) -> list[tuple[At, At]]:
     if order.stuck:
         return [(At("stuck", 0, 0), At("stuck", 0, 0))]
     loop = Loop(graph, -padding * cycle, (cycles + padding) * cycle)
-    found = []
-    for pair in loop.conflicts(declared_slots(plan)):
-        if all(0 <= at.step < cycles * cycle for at in pair):
-            first, then = (instance(graph, at) for at in pair)
-            if not order.before(first, then):
-                found.append(pair)
+    found: list[tuple[At, At]] = []
+    asked = loop.conflicts(declared_slots(plan), range(cycles * cycle))
+    known = {at: instance(graph, at) for at in loop.order if at.step in range(cycles * cycle)}
+    found += [(at, then) for at, then in asked if not order.before(known[at], known[then])]
     near = range(-1, cycles + 1)
     for u, v in order.unrecorded:
         if u.step in near and v.step in near:
@@ -216,6 +223,41 @@ def unordered(plan: Plan) -> list[tuple[At, At]]:
             if fed[0] != fed[1] and not order.before(*fed):
                 found.append((At(u.op, u.step, 0), At(v.op, v.step, 0)))
     return found
+
+
+class Keys:
+    """The unrolled order of a plan, and who touches which keys in the plain loop.
+
+    Leases count cycles; who has a key has it to any step of one, and the next from so many steps
+    on.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        assert plan.graph.declared is not None
+        self.graph, self.cycle = plan.graph.declared, plan.graph.cycle
+        self.middle = 3 + max((abs(each.steps) for each in plan.leases), default=0)
+        self.order = Order(Unrolled(plan, 2 * self.middle, padding_for(plan)))
+        loop = Loop(self.graph, 0, 2 * self.middle * self.cycle - 1)
+        self.touching: dict[Any, list[tuple[int, Instance, bool]]] = defaultdict(list)
+        for place, at in enumerate(loop.order):
+            op, each = loop.op(at), instance(self.graph, at)
+            for state in {*op.writes, *(read.name for read in op.reads)} & self.graph.states.keys():
+                key = state, op.class_of(state), at.step
+                self.touching[key].append((place, each, state in op.writes))
+
+    def meet(self, lease: Lease) -> bool:
+        """Whether two accesses may meet on a key that passes on as soon as a lease permits."""
+        cycle, steps = self.cycle, lease.steps * self.cycle
+        start = self.middle * cycle
+        passes = [(last, last + steps) for last in range(start, start + cycle)]
+        passes.append((start + cycle - 1, start + steps))
+        return any(
+            (wrote or writes) and (place >= other or not self.order.before(at, then))
+            for last, first in passes
+            for step, later in product(range(cycle), repeat=2)
+            for place, at, wrote in self.touching[lease.state, lease.source, last - step]
+            for other, then, writes in self.touching[lease.state, lease.target, first + later]
+        )
 
 
 def can_be_ordered(graph: StepGraph, cycles: int = 6) -> bool:

@@ -23,7 +23,9 @@ from stepweave.graph.step_graph import StepGraph, Vertex
 from stepweave.graph.verifier.verify import violations
 from stepweave.testing.devices.virtual_streams import Deferred
 from stepweave.testing.graphs import random_step_graph
+from stepweave.testing.keyed_graphs import with_keys
 from stepweave.timelines.modes import simulate_word
+from tests.graph import key_oracle
 from tests.graph.conditions_oracle import races
 from tests.graph.shipped_plans import shipped_plan
 
@@ -31,9 +33,14 @@ NIGHTLY = 3000
 LENGTH = 7  # steps of a word
 
 
-def told_graph(seed: int) -> StepGraph:
-    """A random graph with two or three modes, told by a value that a first node writes."""
+def told_graph(seed: int, *, keyed: bool = False) -> StepGraph:
+    """A random graph with two or three modes, told by a value that a first node writes.
+
+    `keyed`: its states have keys, which pass between classes of users.
+    """
     random, graph = Random(seed), random_step_graph(seed, most_nodes=4)
+    if keyed:
+        graph = with_keys(graph, Random(seed + 1_000_003))
     nodes = [Node("decide", (Op(writes=("kind",), cost_us=1.0),), offset=random.choice((0, 0, -1)))]
     for node in graph.nodes:
         if random.random() < 0.85:
@@ -61,9 +68,9 @@ def random_modes(random: Random, graph: StepGraph) -> tuple[Mode, ...]:
     return tuple(found)
 
 
-def planned(seed: int) -> Plan | None:
+def planned(seed: int, *, keyed: bool = False) -> Plan | None:
     try:
-        return compile_plan(told_graph(seed))
+        return compile_plan(told_graph(seed, keyed=keyed))
     except DeadlockError:
         return None
 
@@ -79,14 +86,15 @@ def changed(plan: Plan, index: int, wait: Wait) -> Plan:
     return replace(plan, waits=(*plan.waits[:index], wait, *plan.waits[index + 1 :]))
 
 
-def judge(seed: int, number: int = 3) -> Counter[str]:
-    plan = planned(seed)
+def judge(seed: int, number: int = 3, *, keyed: bool = False) -> Counter[str]:
+    plan = planned(seed, keyed=keyed)
     if plan is None:
         return Counter(refused=1)
     found = Counter(plans=1)
     assert not violations(plan), f"seed {seed}: {violations(plan)[0]}"
     for word in words(plan, seed, number):
         assert not races(plan, word), f"seed {seed}, {word}: {races(plan, word)[:2]}"
+    found += handed_on(plan, seed)
     for index, wait in enumerate(plan.waits):
         names = tuple(mode.name for mode in plan.graph.modes) if wait.modes is None else wait.modes
         found["in some modes"] += wait.modes is not None
@@ -96,6 +104,17 @@ def judge(seed: int, number: int = 3) -> Counter[str]:
             fewer = tuple(other for other in names if other != name)
             found += doctored(plan, index, replace(wait, modes=fewer), seed, number)
     return found
+
+
+def handed_on(plan: Plan, seed: int) -> Counter[str]:
+    """Keys pass as leases say in every mode, and not a step sooner if all waits take place."""
+    assert not key_oracle.early(plan.always), f"seed {seed}"
+    for index, lease in enumerate(plan.leases):
+        shorter = replace(lease, steps=lease.steps - 1)
+        leases = (*plan.leases[:index], shorter, *plan.leases[index + 1 :])
+        codes = {violation.code for violation in violations(replace(plan, leases=leases))}
+        assert codes == {"SW-LEASE"}, f"seed {seed}: {lease}"
+    return Counter({"leases": len(plan.leases)})
 
 
 def doctored(plan: Plan, index: int, wait: Wait, seed: int, number: int) -> Counter[str]:
@@ -111,6 +130,20 @@ def test_waits_are_left_out_in_no_mode_that_needs_them_and_in_all_others() -> No
     assert found["in some modes"] >= 1
     assert found["doctored"] >= 10
     assert found["seen to go wrong"] >= 3
+
+
+def test_keys_pass_as_leases_say_whatever_the_modes_of_steps_are() -> None:
+    found = sum((judge(seed, 1, keyed=True) for seed in (1, 14, 15, 16)), Counter[str]())
+    assert found["leases"] >= 10
+    assert found["in some modes"] >= 1
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_keys_of_many_graphs_pass_as_leases_say_whatever_the_modes_of_steps_are() -> None:
+    found = sum((judge(seed, keyed=True) for seed in range(NIGHTLY)), Counter[str]())
+    assert found["plans"] >= NIGHTLY // 2
+    assert found["leases"] >= NIGHTLY
 
 
 @pytest.mark.nightly

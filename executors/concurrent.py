@@ -242,6 +242,7 @@ class ConcurrentRun:
         at = max(step + switch.lead, goal.step)
         if since is not None:
             at = max(at, frontier.first + since.enters - 1 - switch.leaves)
+        at = max(at, frontier.first + course.stays(switch.after))
         if at > frontier.last:
             return
         following = Frontier(None, tail=self.programs[id(switch.after)].tail, first=at)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -81,10 +81,29 @@ class Course:
 
     def turn(self, goal: Goal, step: int) -> None:
         """Note that the run goes over."""
-        turned = Turned(step, self.at, goal.plan, goal.reason, goal.said)
-        self.at = goal.plan
+        self.note(Turned(step, self.at, goal.plan, goal.reason, goal.said))
+
+    def note(self, turned: Turned) -> None:
+        self.at = turned.after
         self.turned.append(turned)
         self.tell(turned)
+
+    def rewritten(self, change: Callable[[Plan], Plan], tell: Callable[[Turned], None]) -> Course:
+        """This course, of plans that order the same: who runs it, runs this one.
+
+        `tell` learns of a switch before anybody else does.
+        """
+
+        def both(turned: Turned) -> None:
+            tell(turned)
+            self.note(turned)
+
+        plans = {name: change(plan) for name, plan in self.plans.items()}
+        switches = {
+            (one, other): replace(switch, before=plans[one], after=plans[other])
+            for (one, other), switch in self.switches.items()
+        }
+        return Course(plans, switches, self.at, self.decide, both)
 
     @property
     def legs(self) -> tuple[tuple[int, str], ...]:
@@ -107,6 +126,15 @@ class Course:
                 for read in vertex.op.reads:
                     found[read.name] = max(read.carry, found.get(read.name, 0))
         return found
+
+    def stays(self, after: Plan) -> int:
+        """Steps that the plan before must have run, so that readers of `after` go back no further.
+
+        They look for versions in its cells alone. The first plan of a run needs none: before its
+        first step there is nothing.
+        """
+        reads = (read for vertex in after.graph.vertices.values() for read in vertex.op.reads)
+        return max((read.carry for read in reads), default=0) if self.turned else 0
 
     def cells(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Cells of one plan, enough for what readers of the next go back."""

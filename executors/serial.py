@@ -114,6 +114,7 @@ class SerialLeg:
         following = SerialProgram.of(switch.after.graph).order()
         turn = SerialTurn.of(switch, self.order, following)
         at = max(step + turn.lead, self.entered - 1 - turn.leaves, goal.step)
+        at = max(at, frontier.first + course.stays(switch.after))
         if at > frontier.last:
             return
         leg = SerialLeg.of(switch.after, self.given, self, at, at + turn.enters)

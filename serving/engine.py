@@ -71,11 +71,10 @@ class Engine:
 
     `compile` gets the resources of the graph and returns its plan; it is called once. `others` do
     so for other plans, to which a run goes over between two steps where `steer` says so; then no
-    steps are captured, and in checking mode a run stays with its plan. `resources` are brought
-    beside the target, as a drafter that is loaded already. An executor that is no name must know
-    itself how to run where the model lies. Raises `EngineError` where the executor does not fit the
-    target, `UnsoundPlan` for a plan that the verifier refuses, and whatever the loading of weights
-    raises.
+    steps are captured. `resources` are brought beside the target, as a drafter that is loaded
+    already. An executor that is no name must know itself how to run where the model lies. Raises
+    `EngineError` where the executor does not fit the target, `UnsoundPlan` for a plan that the
+    verifier refuses, and whatever the loading of weights raises.
     """
 
     compile: Callable[[Resources], Plan]
@@ -264,7 +263,7 @@ class Engine:
 
     def _course(self, table: RequestTable) -> Course | None:
         """Between which plans the next run may go, from the one that the last was at."""
-        if not self.others or self.check == "strict":
+        if not self.others:
             return None
 
         def load() -> Load:

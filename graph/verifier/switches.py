@@ -9,22 +9,17 @@ asks the clocks whether each access is known to be done when the next that confl
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise, product
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import UnsoundPlan
 from ..step_graph import StepGraph, Vertex
 from ..switch import Instance, Switch
 from ..violation import RACE_CODES, Access, Violation
 from .order import Distances, arcs_of
+from .switch_run import SwitchRun
 from .verify import verify
-
-Clock = NDArray[np.int64]
 
 
 def verify_switch(switch: Switch) -> None:
@@ -46,7 +41,7 @@ def switch_violations(switch: Switch) -> list[Violation]:
     wrong = [*_wrong_programs(switch)]
     if wrong:
         return wrong
-    run = _Run(switch)
+    run = SwitchRun(switch)
     if run.stuck:
         at = run.stuck[0]
         return [_violation(switch, "SW-DEADLOCK", f"{at} waits for ever, at the switch", at, at)]
@@ -95,142 +90,6 @@ def _misplaced(part: int, what: str, problem: str) -> Violation:
     return Violation("SW-ACTORS", f"the part of {what!r} of the plan {which} {problem}")
 
 
-# --- the run, with clocks ------------------------------------------------------------------------
-
-
-class _Run:
-    """The actors around a switch, run as they block."""
-
-    def __init__(self, switch: Switch) -> None:
-        self.switch = switch
-        self.chains = self._chains()
-        self.actors = list(self.chains)
-        self.place = {
-            at: (self.actors.index(actor), number)
-            for actor, ops in self.chains.items()
-            for number, at in enumerate(ops)
-        }
-        self.awaited = self._awaited()
-        self.clocks: dict[Instance, Clock] = {}
-        self.stuck = self._run()
-
-    def _chains(self) -> dict[str, list[Instance]]:
-        switch = self.switch
-        longest = max(len(each) for each in switch.programs.values())
-        far = 4 + longest + max([0, *(lease.steps for lease in switch.leases), switch.over])
-        far += abs(switch.leaves) + abs(switch.enters)  # actors may go over long before step 0
-        far += max(abs(o) for plan in switch.plans for ops in plan.actors.values() for _, o in ops)
-        return {
-            actor: [
-                *self._alone(0, actor, range(switch.leaves - far, switch.leaves + 1)),
-                *switch.programs.get(actor, ()),
-                *self._alone(1, actor, range(switch.enters, switch.enters + far)),
-            ]
-            for actor in dict.fromkeys([*switch.before.actors, *switch.after.actors])
-        }
-
-    def _alone(self, part: int, actor: str, iterations: range) -> list[Instance]:
-        program = self.switch.plans[part].actors.get(actor, ())
-        return [Instance(part, op, t - at) for t in iterations for op, at in program]
-
-    def _awaited(self) -> dict[Instance, list[Instance]]:
-        found: dict[Instance, list[Instance]] = defaultdict(list)
-        for part, plan in enumerate(self.switch.plans):
-            by_target: dict[str, list[tuple[str, int]]] = defaultdict(list)
-            for u, v, d in arcs_of(plan):
-                by_target[v].append((u, d))
-            for at in self.place:
-                if at.part == part:
-                    sources = (Instance(part, u, at.step - d) for u, d in by_target[at.op])
-                    found[at] += [source for source in sources if source in self.place]
-        for wait in self.switch.waits:
-            found[wait.target].append(wait.source)
-        return found
-
-    def _run(self) -> list[Instance]:
-        """Until nobody can go on; who cannot though he has not ended."""
-        at = dict.fromkeys(self.actors, 0)
-        moved = True
-        while moved:
-            moved = False
-            for number, actor in enumerate(self.actors):
-                chain = self.chains[actor]
-                while at[actor] < len(chain) and self._ready(chain[at[actor]], number, at[actor]):
-                    at[actor] += 1
-                    moved = True
-        left = (self.chains[actor][at[actor] :] for actor in self.actors)
-        return [ops[0] for ops in left if ops]
-
-    def _ready(self, here: Instance, actor: int, number: int) -> bool:
-        sources = self.awaited[here]
-        if any(source not in self.clocks for source in sources if source != here):
-            return False
-        clock: Clock = np.full(len(self.actors), -1, dtype=np.int64)
-        chain = self.chains[self.actors[actor]]
-        for source in [*sources, *chain[max(0, number - 1) : number]]:
-            if source == here:
-                return False
-            whose, place = self.place[source]
-            clock = np.maximum(clock, self.clocks[source])
-            clock[whose] = max(clock[whose], place)
-        self.clocks[here] = clock
-        return True
-
-    def vertex(self, at: Instance) -> Vertex:
-        return self.switch.plans[at.part].graph.vertices[at.op]
-
-    def launch(self, at: Instance) -> Instance | None:
-        name = self.vertex(at).launch
-        return None if name is None else Instance(at.part, name, at.step)
-
-    def runs(self, at: Instance) -> bool:
-        return at.step >= 0 if at.part else at.step < 0
-
-    def known(self, source: Instance, target: Instance) -> bool:
-        """Whether the one is done when the other starts; of host work its launch has to know."""
-        if self.vertex(source).side == "host":
-            target = self.launch(target) or target
-        if source not in self.place or target not in self.place:
-            return True  # further away than anything that can fail
-        whose, place = self.place[source]
-        return bool(self.clocks[target][whose] >= place)
-
-    @cached_property
-    def ranks(self) -> Mapping[Instance, tuple[int, int, int, int, int]]:
-        """The place of each instance in the serial program."""
-        return {at: self.rank(at) for at in self.place}
-
-    def rank(self, at: Instance) -> tuple[int, int, int, int, int]:
-        """By iteration, then by listing."""
-        vertex = self.vertex(at)
-        ops = vertex.node.op_names(vertex.side)
-        return (
-            at.step + vertex.offset + (self.switch.delay if at.part else 0),
-            self.listing[vertex.node.name],
-            int(vertex.side == "device"),
-            ops.index(at.op),
-            at.part,
-        )
-
-    @cached_property
-    def listing(self) -> Mapping[str, int]:
-        """The place of each node in a listing that keeps the orders of both plans."""
-        first, then = ([node.name for node in plan.graph.nodes] for plan in self.switch.plans)
-        listed: list[str] = []
-        while first or then:
-            if first and first[0] not in then:
-                listed.append(first.pop(0))
-            elif then and then[0] not in first:
-                listed.append(then.pop(0))
-            elif first[0] == then[0]:
-                listed.append(first.pop(0))
-                then.pop(0)
-            else:  # the plans list nodes in two orders: any of them will do, if nothing conflicts
-                listed.append(then.pop(0))
-                first.remove(listed[-1])
-        return {name: place for place, name in enumerate(listed)}
-
-
 # --- conflicts -----------------------------------------------------------------------------------
 
 
@@ -242,7 +101,7 @@ class _Conflict:
     value: str
 
 
-def _backward(run: _Run) -> Iterator[Violation]:
+def _backward(run: SwitchRun) -> Iterator[Violation]:
     """Ops that the serial program has in a step of the plan after before an earlier step."""
     switch = run.switch
     for op in switch.before.graph.vertices.keys() & switch.after.graph.vertices.keys():
@@ -252,7 +111,7 @@ def _backward(run: _Run) -> Iterator[Violation]:
             yield _violation(switch, "SW-SWITCH", problem, last, first)
 
 
-def _races(run: _Run) -> Iterator[Violation]:
+def _races(run: SwitchRun) -> Iterator[Violation]:
     """Accesses of both plans to one place of memory that nothing orders."""
     told = set()
     for each in (*_values(run), *_states(run)):
@@ -273,7 +132,7 @@ def _races(run: _Run) -> Iterator[Violation]:
         )
 
 
-def _values(run: _Run) -> Iterator[_Conflict]:
+def _values(run: SwitchRun) -> Iterator[_Conflict]:
     """Each version that the other plan reads: written before, and not written over until then."""
     first, then = run.switch.plans
     writer = {name: v.name for v in first.graph.vertices.values() for name in v.op.writes}
@@ -295,7 +154,7 @@ def _values(run: _Run) -> Iterator[_Conflict]:
                     yield _Conflict(at, Instance(0, writer[read.name], step), "WAR", read.name)
 
 
-def _states(run: _Run) -> Iterator[_Conflict]:
+def _states(run: SwitchRun) -> Iterator[_Conflict]:
     """Of each two ops, each instance with the nearest of the other plan's that comes later."""
     first, then = (plan.graph for plan in run.switch.plans)
     steps: dict[tuple[int, str], list[Instance]] = defaultdict(list)
@@ -326,7 +185,7 @@ def _touching(graph: StepGraph, state: str) -> list[tuple[Vertex, str]]:
     return found
 
 
-def _unfed(run: _Run) -> Iterator[Violation]:
+def _unfed(run: SwitchRun) -> Iterator[Violation]:
     """Streams are launched on in their order, and waits are enqueued after their records."""
     pairs = [(u, v, "SW-LAUNCH") for ops in run.chains.values() for u, v in pairwise(ops)]
     pairs += [(wait.source, wait.target, "SW-HOST-ORDER") for wait in run.switch.waits]
@@ -348,7 +207,7 @@ def _unfed(run: _Run) -> Iterator[Violation]:
 # --- what a switch says of itself ----------------------------------------------------------------
 
 
-def _early(run: _Run) -> Iterator[Violation]:
+def _early(run: SwitchRun) -> Iterator[Violation]:
     """Keys that change hands too soon, and a switch that is said to be over too soon."""
     switch = run.switch
     stated = {(each.state, each.source, each.target): each.steps for each in switch.leases}
@@ -378,12 +237,12 @@ def _early(run: _Run) -> Iterator[Violation]:
             return
 
 
-def _reached(run: _Run, source: Instance, target: Instance) -> bool:
+def _reached(run: SwitchRun, source: Instance, target: Instance) -> bool:
     whose, place = run.place[source]
     return bool(run.clocks[target][whose] >= place)
 
 
-def _wrong_proofs(run: _Run) -> Iterator[Violation]:
+def _wrong_proofs(run: SwitchRun) -> Iterator[Violation]:
     """Witnesses that are no chains of orders which the switch keeps."""
     for each in run.switch.crossings:
         chain = each.witness
@@ -394,7 +253,7 @@ def _wrong_proofs(run: _Run) -> Iterator[Violation]:
             return
 
 
-def _next(run: _Run, u: Instance, v: Instance) -> bool:
+def _next(run: SwitchRun, u: Instance, v: Instance) -> bool:
     if u not in run.place or v not in run.place:
         return True  # further away than this looks: the clocks have spoken
     if run.place[u][0] == run.place[v][0]:

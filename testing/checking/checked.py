@@ -34,9 +34,17 @@ _WRITE, _LOOK = Use.WRITE, Use.LOOK  # looked up once: an enum takes its time
 class Checked:
     """The checks of one op; used by one thread at a time, for one step after the other."""
 
-    def __init__(self, strict: CheckedRun, graph: StepGraph, vertex: Vertex) -> None:
+    def __init__(
+        self,
+        strict: CheckedRun,
+        graph: StepGraph,
+        vertex: Vertex,
+        initial: Mapping[str, Published],
+    ) -> None:
         op = vertex.op
-        self.strict = strict
+        self.strict, self.graph, self.initial = strict, graph, initial
+        self.modes = {mode.name: mode for mode in graph.modes}
+        self.keyed = {name for name, state in graph.states.items() if state.keys is not None}
         self._near = strict.owners.near
         self.vertex = vertex
         self.body: Run | None = op.run
@@ -86,7 +94,7 @@ class Checked:
     def run(self, context: OpContext) -> None:
         strict, step = self.strict, context.step
         self._begin(step)
-        declared = [(read, strict.version(read, step)) for read in self.values]
+        declared = [(read, self._key(read, step)) for read in self.values]
         reads = [each for each in declared if self._has(each[0].name)]
         before: list[tuple[str, Block, Entry | None, Any]] = []
         found = {}
@@ -132,7 +140,7 @@ class Checked:
                 strict.published[key] = NOTHING
             strict.writer_done(key)
         for _, key in declared:
-            strict.reader_done(key)
+            strict.reader_done(key, step)
 
     def _perform(self, body: Run, context: Context) -> None:
         if not self.looked_up:
@@ -147,7 +155,7 @@ class Checked:
                 AT_WORK.op = None
 
     def _begin(self, step: int) -> None:
-        self.step, self.mode = step, self.strict.mode_of(step)
+        self.step, self.mode = step, self.modes.get(self.strict.told(step))
         for noted in (self.readable, self.writable, self.touched, self.changed):
             noted.clear()
         self.born.clear()
@@ -165,7 +173,7 @@ class Checked:
         if not self._has(read.name):
             self._refuse_untouched(read.name)
         strict = self.strict
-        key = strict.version(read, self.step)
+        key = self._key(read, self.step)
         if key.version == -1:
             return
         access = Access(self.vertex.name, self.step, False)
@@ -185,7 +193,7 @@ class Checked:
         cell = strict.cell(Key(name, step))
         other = strict.races.named(cell, Access(op, step, True))
         for read in self.values:
-            version = strict.version(read, step)
+            version = self._key(read, step)
             if read.name == name and version.version != -1 and strict.cell(version) == cell:
                 other = Access(op, step, False)  # it writes over what it reads
         self._race(other, True, name, "", at_line)
@@ -209,7 +217,7 @@ class Checked:
 
         That a key does not change hands too early is checked where it is granted (`grants.py`).
         """
-        return self.vertex.op.class_of(state) if state in self.strict.keyed else ""
+        return self.vertex.op.class_of(state) if state in self.keyed else ""
 
     def _access_the_rest(self) -> None:
         """What is declared may be accessed in every step, though it was not in this one."""
@@ -225,7 +233,7 @@ class Checked:
 
     def _has(self, name: str) -> bool:
         """Whether the op touches a value or state that it declares in the mode of this step."""
-        return self.mode is None or self.mode.touches(self.vertex, name, self.strict.told_by)
+        return self.mode is None or self.mode.touches(self.vertex, name, self.graph.told_by)
 
     def _refuse_untouched(self, name: str) -> NoReturn:
         mode = "" if self.mode is None else self.mode.name
@@ -263,9 +271,16 @@ class Checked:
 
     # --- what it may touch
 
+    def _key(self, read: Read, step: int) -> Key:
+        """Which version a read of a step means."""
+        value = self.graph.values[read.name]
+        return Key(read.name, self.strict.legs.version(value, read.carry, step))
+
     def _the_version(self, context: OpContext, read: Read, key: Key) -> Published:
         datum = context.read(str(read))
         version = self.strict.published.get(key)
+        if key.version == -1:
+            version = self.initial[read.name]
         if version is None or version.datum is not datum:
             self._violate(
                 "SW-WRONG-VERSION",
@@ -291,7 +306,7 @@ class Checked:
     def publishes(self, name: str, datum: Any) -> None:
         """The op writes a version: what it reaches is the value's from now on."""
         self._refuse_mutable(name, datum)
-        if name == self.strict.told_by and isinstance(datum, str):
+        if name == self.graph.told_by and isinstance(datum, str):
             self.strict.tell(self.step, datum)
         version = self.strict.publish(Key(name, self.step), datum, self.born)
         self.touched |= version.entries  # what it read and hands on has been used

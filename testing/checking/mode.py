@@ -26,10 +26,10 @@ class Strict:
         """Raises `StepweaveError` if `executor` is a name of none."""
         inner = self.executor
         execute = executor_named(inner) if isinstance(inner, str) else inner
-        checked = CheckedRun(plan, given.states, given.keep)
+        checked = CheckedRun(plan, given.states, given.keep, given.course)
         try:
             with watched_exits():
-                report = execute(replace(plan, graph=checked.graph), given)
+                report = execute(checked.plan, replace(given, course=checked.course))
         finally:
             checked.release()
         return replace(report, unused=checked.unused())

@@ -1,9 +1,9 @@
 """Races that a run did not lose: accesses of one piece of memory that the plan leaves unordered.
 
 A wrong plan gives right data in most runs. So checking mode compares what ops touch with what the
-plan orders (`clocks.py`), not with when it happened: two accesses of one piece of memory, of which
-one writes, must be ordered by the plan, however far apart they were this time. The pieces are the
-cells of values, states, storages, and the arrays that values are made of.
+plan orders (`clocks.py`; over switches, `legs.py`), not with when it happened: two accesses of one
+piece of memory, of which one writes, must be ordered by the plan, however far apart they were this
+time. The pieces are the cells of values, states, storages, and the arrays that values are made of.
 
 Vector clocks as in Fidge and Mattern; that a lucky run shows a race is the idea of the
 happens-before race detectors, such as FastTrack (Flanagan and Freund 2009).
@@ -17,7 +17,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ...executors.parts import is_array
-from .clocks import Clocks
+from .legs import Legs
 from .memory import Block
 
 REMEMBERED = 16  # steps of each op, for each piece of memory
@@ -44,8 +44,8 @@ class Piece:
 class Races:
     """All accesses of one run."""
 
-    def __init__(self, clocks: Clocks) -> None:
-        self._before = clocks.before
+    def __init__(self, legs: Legs) -> None:
+        self._before = legs.before
         self._lock = threading.Lock()
         self._named: dict[Hashable, Piece] = {}
         self._arrays: OrderedDict[int, tuple[object, Piece, bytes]] = OrderedDict()

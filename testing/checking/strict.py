@@ -17,6 +17,8 @@ leaves nothing behind where it is off.
   it computes with garbage; through torch, it is an error.
 - A key of a pool that is granted before its old users are done with it: an error (`grants.py`).
 - A declared access that never happens is reported, since it costs overlap.
+
+Where a run goes over to other plans, their ops are checked too, each step by the plan that runs it.
 """
 
 from __future__ import annotations
@@ -26,17 +28,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...executors.course import Course, Turned
 from ...executors.modes import REMEMBERED
 from ...executors.report import Unused
 from ...graph.errors import GraphError
 from ...graph.immutable import mutable_part
-from ...graph.modes import Mode
-from ...graph.node import Node, Op, Read
+from ...graph.node import Op, Value
 from ...graph.plan import Plan
 from .checked import Checked
-from .clocks import Clocks
 from .grants import watched
 from .guards import Guards
+from .legs import Leg, Legs
 from .memory import Walker, poison
 from .owners import Key, Owners
 from .published import NOTHING, Published
@@ -45,24 +47,22 @@ from .reach import CHANGEABLE, CONTAINERS, reached
 
 
 class CheckedRun:
-    """The checks of one run. `graph` is the given one with every op's function checked.
+    """The checks of one run. `plan` and `course` are those given with every op's function checked.
 
     Raises `GraphError` for a value whose initial version can be changed.
     """
 
     def __init__(
-        self, plan: Plan, states: Mapping[str, object], keep: Collection[str] = ()
+        self,
+        plan: Plan,
+        states: Mapping[str, object],
+        keep: Collection[str] = (),
+        course: Course | None = None,
     ) -> None:
-        graph = plan.graph
-        self.values = graph.values
-        self.slots = plan.slots
-        self.modes = {mode.name: mode for mode in graph.modes}
-        self.told_by = graph.told_by
         self._told: dict[int, str] = {}  # the modes of the last steps
-        clocks = Clocks(plan, self._told.get)
-        self.races = Races(clocks)
-        self.keyed = {name for name, state in graph.states.items() if state.keys is not None}
-        self.grants = watched(graph, clocks, states.values())
+        self.legs = Legs(plan, course, self._told.get)
+        self.races = Races(self.legs)
+        self.grants = watched(self.legs, states.values())
         self.keep = frozenset(keep)
         self.objects = states
         self.owners = Owners()
@@ -78,37 +78,66 @@ class CheckedRun:
         self.states: dict[str, Published] = {}
         self._lock = threading.Lock()
         self._done: dict[Key, int] = {}
-        self._readers: dict[str, int] = {}
-        for vertex in graph.vertices.values():
-            for read in set(vertex.op.reads):
-                self._readers[read.name] = self._readers.get(read.name, 0) + 1
-        for name, value in graph.values.items():
-            own = () if value.allocate is None else (value.initial,)  # as its buffers are
-            if (found := mutable_part(value.initial, name, own)) is not None:
-                raise GraphError(
-                    f"value {name!r}: its initial version can be changed: {found}",
-                    code="SW-MUTABLE-VALUE",
-                )
-            self.publish(Key(name, -1), value.initial)
         self.look_at(tuple(states))
-        self.checks = {
-            name: Checked(self, graph, vertex) for name, vertex in graph.vertices.items()
+        self.checks: list[Checked] = []
+        self._plans: dict[int, Plan] = {}
+        self.plan = self._checked(plan)
+        self.course = None if course is None else course.rewritten(self._checked, self._turn)
+
+    def _checked(self, plan: Plan) -> Plan:
+        """The plan with every op's function checked."""
+        if id(plan) in self._plans:
+            return self._plans[id(plan)]
+        graph = plan.graph
+        initial = {name: self._initial(value) for name, value in graph.values.items()}
+        checks = {
+            name: Checked(self, graph, vertex, initial) for name, vertex in graph.vertices.items()
         }
-        self.graph = replace(graph, nodes=tuple(map(self._rewritten, graph.nodes)))
+        self.checks += checks.values()
 
-    def _rewritten(self, node: Node) -> Node:
         def checked(name: str, op: Op) -> Op:
-            return replace(op, run=self.checks[name].run)
+            return replace(op, run=checks[name].run)
 
-        return replace(
-            node,
-            host=tuple(map(checked, node.op_names("host"), node.host)),
-            device=tuple(map(checked, node.op_names("device"), node.device)),
-        )
+        nodes = [
+            replace(
+                node,
+                host=tuple(map(checked, node.op_names("host"), node.host)),
+                device=tuple(map(checked, node.op_names("device"), node.device)),
+            )
+            for node in graph.nodes
+        ]
+        self._plans[id(plan)] = replace(plan, graph=replace(graph, nodes=tuple(nodes)))
+        return self._plans[id(plan)]
+
+    def _initial(self, value: Value) -> Published:
+        own = () if value.allocate is None else (value.initial,)  # as its buffers are
+        if (found := mutable_part(value.initial, value.name, own)) is not None:
+            raise GraphError(
+                f"value {value.name!r}: its initial version can be changed: {found}",
+                code="SW-MUTABLE-VALUE",
+            )
+        return self._note(Key(value.name, -1), value.initial)
 
     def unused(self) -> tuple[Unused, ...]:
-        """Declared accesses that could have happened and never did, in order of the graph."""
-        return tuple(each for check in self.checks.values() for each in check.unused())
+        """Declared accesses that could have happened and never did, in order of the graph.
+
+        Of several plans those of each op that ran.
+        """
+        ran = (check for check in self.checks if self.course is None or check.step >= 0)
+        return tuple(dict.fromkeys(each for check in ran for each in check.unused()))
+
+    def _turn(self, turned: Turned) -> None:
+        """The run goes over: what only plans long before could read, nobody does.
+
+        The plan before the one that is on may not have ended yet.
+        """
+        self.legs.turn(turned)
+        for leg in self.legs.ended():
+            for key in [key for key in list(self.published) if self._leg(key) is leg]:
+                self.end(key, poisoned=False)
+            for name, slots in leg.plan.slots.items():
+                for slot in range(slots or 0):
+                    self.races.forget(leg.cell(name, slot))
 
     # --- which mode a step is in
 
@@ -117,23 +146,26 @@ class CheckedRun:
         self._told[step] = mode
         self._told.pop(step - REMEMBERED, None)
 
-    def mode_of(self, step: int) -> Mode | None:
-        """The mode of a step; None where nothing has told it yet, or ever does."""
-        return self.modes.get(self._told.get(step, ""))
+    def told(self, step: int) -> str:
+        """The name of the mode of a step; empty where nothing has told it yet, or ever does."""
+        return self._told.get(step, "")
 
     # --- what belongs to whom
 
     def publish(self, key: Key, datum: Any, born: Collection[int] = ()) -> Published:
-        """Note the memory of a new version. `born`: addresses that its op has allocated."""
+        """A new version is there. `born`: addresses that its op has allocated."""
+        found = self.published[key] = self._note(key, datum, born)
+        return found
+
+    def _note(self, key: Key, datum: Any, born: Collection[int] = ()) -> Published:
+        """Note the memory of a version."""
         blocks = self.walker.blocks(datum)
         known = {block.start for block in blocks if self.owners.find(block.start) is not None}
         entries = self.owners.claim(blocks, key)
         for entry in entries:
             if entry.start in born and entry.start not in known:
                 entry.born = True
-        found = Published(datum, blocks, frozenset(entries))
-        self.published[key] = found
-        return found
+        return Published(datum, blocks, frozenset(entries))
 
     def look_at(self, states: Collection[str]) -> None:
         """Note what these states reach now, memory and objects: ops may give them more."""
@@ -149,36 +181,43 @@ class CheckedRun:
         for pool in self.grants:
             pool.watch = None
 
-    def version(self, read: Read, step: int) -> Key:
-        """Which version a read of `step` means."""
-        external = self.values[read.name].external
-        return Key(read.name, -1 if external else max(step - read.carry, -1))
-
-    def cell(self, key: Key) -> tuple[str, int]:
-        """The cell that a version lies in: a slot, or one of its own."""
+    def cell(self, key: Key) -> tuple[int, str, int]:
+        """The cell that a version lies in."""
         assert key.version is not None, "a state has no versions"
-        slots = self.slots.get(key.name)
-        if slots is None:
-            return key.name, key.version
-        return self.values[key.name].slot(key.version, slots)
+        return self._leg(key).cell(key.name, key.version)
 
-    def reader_done(self, key: Key) -> None:
-        """One reader of a version is done; the last one's end is the version's."""
-        if key.version == -1:
+    def _leg(self, key: Key) -> Leg:
+        """The leg that writes a version."""
+        assert key.version is not None, "a state has no versions"
+        return self.legs.at(key.version)
+
+    def reader_done(self, key: Key, step: int) -> None:
+        """One reader of a version is done; the last one's end is the version's.
+
+        What readers of another plan may still look for stays.
+        """
+        leg = self.legs.at(step)
+        if key.version == -1 or self._leg(key) is not leg or key.name in leg.held:
             return
         with self._lock:
             done = self._done[key] = self._done.get(key, 0) + 1
-            if done < self._readers[key.name]:
+            if done < leg.readers[key.name]:
                 return
             del self._done[key]
         self.end(key)
 
     def writer_done(self, key: Key) -> None:
-        """A version that nobody reads ends with its writer."""
-        if not self._readers.get(key.name):
+        """A version that nobody reads ends with its writer, one that is held is written over."""
+        leg, version = self._leg(key), key.version
+        assert version is not None, "a state has no versions"
+        if key.name in leg.held:
+            older = Key(key.name, version - leg.held[key.name])
+            if self._leg(older) is leg:
+                self.end(older, poisoned=False)
+        elif not leg.readers.get(key.name):
             self.end(key)
 
-    def end(self, key: Key) -> None:
+    def end(self, key: Key, *, poisoned: bool = True) -> None:
         """Poison what a version leaves behind.
 
         Values are functional: a later version, or another value, may share memory with this one,
@@ -187,14 +226,14 @@ class CheckedRun:
         The buffer of a slot is the value's own and is always filled, since the next version in
         that slot comes after all readers of this one. Versions that the run hands out are spared.
         """
-        version = self.published.pop(key, NOTHING)
-        if self.slots.get(key.name) is None:
+        version, leg = self.published.pop(key, NOTHING), self._leg(key)
+        if leg.plan.slots.get(key.name) is None:
             self.races.forget(self.cell(key))
-        value = self.values[key.name]
-        copied = value.allocate is not None and key.name in self._readers
+        value = leg.plan.graph.values[key.name]
+        copied = value.allocate is not None and key.name in leg.readers
         spared = key.name in self.keep and not copied
         left = self.owners.retire(version.blocks, key)
-        if spared:
+        if spared or not poisoned:
             return
         for block in left:
             poison(block)

@@ -119,6 +119,30 @@ def test_every_executor_switches_on_many_graphs(start: int) -> None:
     assert sum(agree(seed, Deferred(seed)) for seed in seeds) >= 300
 
 
+@pytest.mark.parametrize("executor", ["serial", "threads"])
+def test_a_plan_stays_until_it_has_written_all_that_the_next_goes_back_for(executor: str) -> None:
+    def plan(carry: int) -> Plan:
+        def note(context: OpContext) -> None:
+            context.state("seen").append((context.step, context.read("v")))
+            context.write("v", context.step)
+
+        op = Op((Read("v", carry),), ("v", "seen"), run=note)
+        value = Value("v", storage="slots", slots=6, initial=-1)
+        return compile_plan(StepGraph.build([Node("n", (op,))], [value], ["seen"]))
+
+    plans = {"far": plan(5), "near": plan(1)}
+    seen: list[tuple[int, int]] = []
+    course = Course(
+        plans, both(plans), "far", lambda step: Goal("near" if course.at == "far" else "far")
+    )
+    run(plans["far"], executor=executor, steps=50, states={"seen": seen}, course=course)
+    begins = [(0, "far"), *((each.step, each.after) for each in course.turned)]
+    assert len(begins) >= 6, "it goes over as soon as it can"
+    for step, read in seen:
+        at = next(name for begin, name in reversed(begins) if begin <= step)
+        assert read == max(-1, step - (5 if at == "far" else 1)), step
+
+
 def test_a_thread_that_begins_late_follows_every_switch_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -107,3 +107,16 @@ def test_an_engine_with_one_plan_has_no_word_of_others() -> None:
     with LLM(pipeline="async") as alone:
         assert "plans" not in alone.summary()
         assert [*alone.plans] == [USUAL]
+
+
+@pytest.mark.nightly
+def test_checking_mode_goes_over_as_the_engine_does_without_it(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = SamplingParams(max_tokens=44, ignore_eos=True)
+    expected = llm.generate([STORY], params, progress=False)
+    before = len(llm.engine.turned)
+    monkeypatch.setattr(llm.engine, "check", "strict")
+    found = llm.generate([STORY], params, progress=False)
+    assert [each.after for each in [*llm.engine.turned][before:]] == ["apart", "deep"]
+    assert found[0].token_ids == expected[0].token_ids

@@ -15,8 +15,8 @@ from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.leases import pool_leases
 from stepweave.requests.pools import KeyPool, Leases, one_class
-from stepweave.testing.checking.clocks import Clocks
 from stepweave.testing.checking.grants import Grants
+from stepweave.testing.checking.legs import Legs
 from stepweave.testing.checking.mode import Strict
 
 STEPS = 9
@@ -74,7 +74,7 @@ def test_keys_that_are_granted_by_the_leases_of_the_plan_are_in_order() -> None:
 def test_a_grant_that_is_too_early_is_found_though_the_run_went_well() -> None:
     made = Table(one_class(1))
     pool = made.pools["buffers"]
-    pool.watch = Grants(plan().graph, Clocks(plan()), "buffers").told
+    pool.watch = Grants(Legs(plan()), "buffers").told
     had = pool.grant(4, 0) or []
     pool.release(had, 0)
     for step in (1, 6):

@@ -127,9 +127,10 @@ def _find(name: str, beside: Path) -> Path:
 def _merged(path: Path, name: str, above: tuple[Path, ...]) -> tuple[Located, Extended | None]:
     """The file's content laid over that of the file it extends, and that file."""
     here = path.resolve()
-    source = read_yaml(path, name)
-    assert isinstance(source.value, dict), "read_yaml returned something else than a mapping"
-    parent = source.value.pop("extends", None)
+    read = read_yaml(path, name)
+    assert isinstance(read.value, dict), "read_yaml returned something else than a mapping"
+    own = {key: part for key, part in read.value.items() if key != "extends"}
+    source, parent = Located(own, read.mark, read.key), read.value.get("extends")
     if parent is None:
         return _file_over(None, source), None
     if not isinstance(parent.value, str):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,9 @@ def read_yaml(path: Path, name: str | None = None) -> Located:
     return found
 
 
+@lru_cache(maxsize=128)  # files that others extend are read again and again; parsing is slow
 def parse_yaml(text: str, file: str) -> Located:
-    """The one document in `text`."""
+    """The one document in `text`. Not to be changed in place: the next caller gets it too."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
+from tests.shares import leave_samples
 
 gc.disable()  # until all modules are imported: it would look at them again and again
 
@@ -73,7 +74,9 @@ LONG = (
 workers nothing to do."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    leave_samples(items)
     items.sort(key=_turn)  # stable: else as they were collected
 
 

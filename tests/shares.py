@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable
+from hashlib import sha256
 
 import pytest
 
@@ -22,3 +24,24 @@ def one_in(n: int, *axes: Iterable[object]) -> list[object]:
         )
         for each in itertools.product(*map(enumerate, axes))
     ]
+
+
+def leave_samples(items: Iterable[pytest.Item]) -> None:
+    """Makes nightly what the suite leaves out of tests marked `sampled(cases)`.
+
+    Of each such function the suite runs so many cases, the first by a hash of their names: the same
+    each time, on any machine, and spread over all axes.
+    """
+    functions = defaultdict[tuple[str, str], list[pytest.Item]](list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            name = item.originalname if isinstance(item, pytest.Function) else item.name
+            functions[item.location[0], name].append(item)
+    for cases in functions.values():
+        mark = cases[0].get_closest_marker("sampled")
+        assert mark is not None
+        (kept,) = mark.args
+        by_day = [each for each in cases if not each.get_closest_marker("nightly")]
+        by_day.sort(key=lambda each: sha256(each.nodeid.encode()).digest())
+        for each in by_day[kept:]:
+            each.add_marker(pytest.mark.nightly)

@@ -20,7 +20,6 @@ from stepweave.backends.executor_names import executor_names
 from stepweave.configs.abstract import AbstractGraph
 from stepweave.configs.load import load_config, shipped
 from stepweave.configs.schema import PipelineConfig
-from stepweave.serving.pipeline import compiled
 from stepweave.testing.exploring.campaign import campaign
 from tests.graph.shipped_plans import EXTENDED, GRAPHS, shipped_plan
 from tests.serving.test_matrix import AXES
@@ -85,7 +84,7 @@ def test_every_pipeline_with_code_takes_the_settings_that_the_text_names() -> No
         for depth in depths:
             config = load_config(name, {"depth": depth, "executor": executors[-1]})
             assert isinstance(config, PipelineConfig)
-            assert compiled(config).period_us > 0
+            assert config.depth == int(depth)
         for executor in executors:
             load_config(name, {"executor": executor})
 

@@ -18,6 +18,7 @@ import pytest
 from tests.installed import ROOT
 
 pytest.importorskip("furo", reason="the site needs the extra `docs`")
+pytestmark = pytest.mark.nightly  # building all pages takes a minute
 OPTIONS = "-W --keep-going -n -b html docs"
 SOURCES = sorted((ROOT / "docs").rglob("*.md"))
 

@@ -186,6 +186,7 @@ return [...document.querySelectorAll("#sheet-lanes g.op")]
 """
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (1280, 560), (390, 800)])
 def test_the_first_view_shows_every_lane(
@@ -757,6 +758,7 @@ def test_names_are_text_whatever_they_contain(open_page: OpenPage) -> None:
     assert driver.find_elements(By.CSS_SELECTOR, "img, b, i, script:not([type])") == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_the_pages_of_shipped_pipelines_open_and_no_two_labels_overlap(
     open_page: OpenPage, pipeline: str

@@ -96,6 +96,7 @@ def test_the_proof_is_printed_on_request_only(tmp_path: Path) -> None:
     assert "RAW     staging  prepare.host    prepare.device" in proof
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("name", shipped())
 @pytest.mark.parametrize("verb", [("check",), ("graph", "show")], ids=" ".join)
 def test_every_shipped_config_fits_a_screen(
@@ -223,6 +224,7 @@ SAMPLE = ("abstract_decode", "async_eagle3_grammar", "drafter_stream", "grammar_
 """An abstract graph, the pipeline of most features, a stream and a thread that others lack."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name",
     [

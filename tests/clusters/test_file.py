@@ -20,6 +20,7 @@ from stepweave.configs.errors import ConfigError
 FEW = {"load.requests": "3", "load.output": "4", "load.input": "64"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", shipped_clusters())
 def test_every_shipped_cluster_serves_its_load(name: str) -> None:
     found = compare(load_cluster(name, FEW))

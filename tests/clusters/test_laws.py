@@ -45,6 +45,7 @@ def ran(found: Cluster, layout: str = "1x1x1") -> Outcomes:
     return Simulator.of(found).run(laid, shares, lambda ended: None)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_request_comes_out_once_with_all_its_tokens_and_no_memory_is_lost(
     layout: str,

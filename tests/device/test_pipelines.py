@@ -46,6 +46,7 @@ def trying() -> Iterator[None]:
         yield
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_every_drafter_gives_the_tokens_of_the_cpu(drafter: str) -> None:
     """The reference is the serial loop at depth 1; every other drafter has grammars beside it."""
@@ -57,6 +58,7 @@ def test_every_drafter_gives_the_tokens_of_the_cpu(drafter: str) -> None:
     assert served(engine, requests(structured)) == expected
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", ["preemptions", "cached_tokens"])
 def test_preempted_cached_and_chunked_requests_too(what: str) -> None:
     """Prompts in pieces, resumed rows with known next tokens, prefixes from the cache."""
@@ -76,6 +78,7 @@ def test_preempted_cached_and_chunked_requests_too(what: str) -> None:
     assert getattr(there.totals, what) > 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("below", ["serial", "threads", "deferred"])
 def test_the_whole_pipeline_gives_the_tokens_of_the_cpu(below: str) -> None:
     config = load_config("async_eagle3_grammar")

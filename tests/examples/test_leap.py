@@ -118,6 +118,7 @@ def runs_as_the_serial_loop(
     assert said(path, executor=executor, depth=depth) == expected
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "executor", "depth"), SAMPLE)
 def test_tokens_and_counts_are_those_of_the_serial_loop(
     tmp_path: Path, heads: Path, name: str, executor: str, depth: int
@@ -135,6 +136,7 @@ def test_tokens_and_counts_are_those_of_the_serial_loop_everywhere(
     assert said(checked, executor=executor, depth=depth)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "executor", "depth"),
     [
@@ -174,6 +176,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, heads: Path) -> Said:
     return [said(path, [each], 24, **serial)[0] for each in MANY]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "tight",
     [

@@ -71,6 +71,7 @@ def planned_waits(plan: Plan, steps: int, beyond: bool) -> Waited:
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("steps", [1, 6])
 def test_a_device_is_asked_for_the_waits_of_the_plan_and_for_nothing_else(steps: int) -> None:
     compared = 0

@@ -47,6 +47,7 @@ def test_the_exact_stream_and_event_calls_of_every_shipped_pipeline(name: str) -
     assert text == path.read_text(encoding="utf-8")
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("name", [name for name in shipped() if name not in GRAPHS])
 def test_the_calls_of_shipped_pipelines_order_every_pair_of_conflicting_accesses(

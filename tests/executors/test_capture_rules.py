@@ -171,6 +171,7 @@ def held() -> int:
     return sum(sizes.values())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("graphs", [False, True])
 def test_memory_does_not_grow_from_run_to_run(graphs: bool) -> None:
     """The collector does not know of a device's memory: what is left to it may as well be lost."""

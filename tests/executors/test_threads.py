@@ -84,6 +84,7 @@ def go(plan: Plan, executor: str = "threads", steps: int | None = 6) -> RunRepor
 # --- the same values as the serial program ---
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(3))
 def test_threads_compute_what_the_serial_program_computes(part: int) -> None:
     compared = 0
@@ -311,6 +312,7 @@ def test_a_producer_that_nothing_bounds_does_not_run_away() -> None:
 # --- the end of an open run ---
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("executor", ["serial", "threads"])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize(

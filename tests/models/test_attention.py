@@ -103,6 +103,7 @@ EACH_HOW = pytest.mark.parametrize("how", HOW.values(), ids=HOW)
 EACH_MODE = pytest.mark.parametrize("invariant", [True, False], ids=["invariant", "fast"])
 
 
+@pytest.mark.sampled(20)
 @EACH_HOW
 @EACH_MODE
 @pytest.mark.parametrize("block_size", [1, 4, 7, 64])
@@ -126,6 +127,7 @@ def test_attention_is_softmax_over_the_past(
         )
 
 
+@pytest.mark.sampled(3)
 @EACH_HOW
 def test_bits_do_not_depend_on_batch_chunk_or_block_table(how: dict[str, Any]) -> None:
     keys = Keys((140, 90, 33))

@@ -78,6 +78,7 @@ def greedy(
     return said
 
 
+@pytest.mark.sampled(8)
 @FAMILY
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("invariant", [True, False], ids=["invariant", "fast"])

@@ -46,6 +46,7 @@ def close(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None
         torch.testing.assert_close(one.clone(), other, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("family", "kinds", "dtype", "tolerance"),
     [

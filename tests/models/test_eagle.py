@@ -296,6 +296,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("invariant", [False, True], ids=["fast", "invariant"])
 def test_a_head_says_what_the_paper_says_in_any_chunks(

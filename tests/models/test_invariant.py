@@ -143,6 +143,7 @@ def test_blocks_that_multiply_by_their_own_parameters_are_covered() -> None:
     assert "forward" not in experts.__dict__
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 @pytest.mark.parametrize("dtype", EXACT, ids=["float32", "float64"])
 def test_logits_have_the_same_bits_in_every_schedule(family: str, dtype: torch.dtype) -> None:
@@ -164,6 +165,7 @@ def test_logits_have_the_same_bits_in_every_schedule(family: str, dtype: torch.d
                 assert torch.equal(logits, alone[name][start : start + len(new)])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "config", [{}, {"hidden_size": 52, "intermediate_size": 77, "vocab_size": 97, "head_dim": 6}]
 )

@@ -49,6 +49,7 @@ def spilled(compiled: Any) -> int:
     return int(usage[2]) + int(usage[3])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("capability", "dtype", "dim", "query_len", "how"),
     [

@@ -42,6 +42,7 @@ def greedy_of(family: str, count: int) -> list[int]:
     return greedy(PagedRows(CausalLM.wrap(model, invariant=False)), count)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("family", ["gemma2", "gpt_oss"])
 def test_a_model_on_the_triton_kernels_says_what_it_says_on_its_own(
     interpreted: Interpreter, family: str

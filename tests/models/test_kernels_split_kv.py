@@ -30,6 +30,7 @@ def attend(
 PLAIN: dict[str, Any] = {"scaling": 0.3}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(12))
 def test_it_is_softmax_over_the_past(interpreted: Interpreter, seed: int) -> None:
     batch, how, launch = randomized(seed)

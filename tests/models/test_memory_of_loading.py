@@ -57,6 +57,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("invariant", "merge"),
     [pytest.param(False, False, marks=pytest.mark.nightly), (True, False), (False, True)],

@@ -102,6 +102,7 @@ def package(code: str, folder: Path, name: str) -> Iterator[Path]:
         yield path
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("number", range(len(BROKEN)))
 def test_a_kind_of_another_package_that_is_broken_is_named(number: int, tmp_path: Path) -> None:
     code, told = list(BROKEN.items())[number]

@@ -44,6 +44,7 @@ def theorem_d(works: list[float], message: float, host: float, groups: int) -> f
     return max(*works, total / groups)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("stages", [2, 3])
 def test_the_period_is_that_of_theorem_d(stages: int) -> None:
     works = [1000.0, 1300.0, 900.0][:stages]
@@ -58,6 +59,7 @@ def test_one_group_more_than_stages_hides_what_as_many_as_stages_do_not() -> Non
     assert period(works, 40.0, 200.0, groups=3) == pytest.approx(1000)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name", ["async_eagle3_grammar", "grammar_worker", "drafter_stream", "async_ngram"]
 )

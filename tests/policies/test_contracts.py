@@ -105,6 +105,7 @@ def crowd() -> list[Any]:
     return tiny_requests(mixed)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("scheduling", "preemption"), PAIRS)
 def test_tokens_are_those_of_the_serial_loop(scheduling: Any, preemption: Any) -> None:
     tight = TinyConfig(

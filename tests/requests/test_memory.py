@@ -100,6 +100,7 @@ def served(
     return requests
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_every_read_finds_its_own_tokens(seed: int, depth: int) -> None:

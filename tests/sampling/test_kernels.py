@@ -30,6 +30,7 @@ def same(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.nan_to_num(nan=1234.5), other.nan_to_num(nan=1234.5))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("lines", "vocab"), SHAPES)
 def test_the_best_token_is_that_of_argmax(
@@ -251,6 +252,7 @@ def test_windows_are_verified_as_the_reference_does(
     assert len(set(counts.tolist())) > 1  # some drafts are kept, some are not
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("rule", "greedy", "masked", "edit"),
     [
@@ -291,6 +293,7 @@ def test_logits_in_half_precision_are_read_as_they_are(interpreted: Interpreter)
     assert torch.equal(tokens, kernel_cases.made_in_a_step(torch.bfloat16, "biases")[0])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 @pytest.mark.parametrize("edit", ["none", "bans"])
 def test_a_row_is_sampled_the_same_beside_rows_with_top_k(

@@ -157,6 +157,7 @@ REFUSED = {
 REFUSAL = re.compile(r"ValueError: .* not torch\.int(16|64)")
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("wrapper", WRAPPERS, ids=str)
 def test_the_result_is_the_same_however_the_arguments_lie(

@@ -119,6 +119,7 @@ def test_an_error_of_a_grammar_ends_its_request_alone(client: httpx.Client) -> N
         refused(client.post(CHAT, json=asked))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("bystander")
 @pytest.mark.parametrize("token", [-1, 1024, 2**31 - 1, 2**63 - 1, 10**30])
 def test_a_token_out_of_range_reaches_no_row(client: httpx.Client, token: int) -> None:

@@ -89,6 +89,7 @@ def leave(wire: socket.socket, *, abruptly: bool) -> None:
     wire.close()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("count", "abruptly"),
     [(40, False), (200, True), pytest.param(1000, True, marks=pytest.mark.nightly)],
@@ -133,6 +134,7 @@ class Gate:
         return held
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cut", [0, 1, 40, 110, -1])
 def test_leaving_before_all_is_said_begins_nothing(service: Running, cut: int) -> None:
     leave(sent(service, LONG, cut=cut), abruptly=cut % 2 == 1)

@@ -192,6 +192,7 @@ def concerned(service: Running, alone: list[tuple[str, Any]], op: str) -> None:
         assert client.get("/health").status_code == 200
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("op", "after"),
     [

@@ -68,6 +68,7 @@ MIX: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("params", MIX, ids=lambda each: "-".join(each))
 def test_tokens_through_the_service_are_those_of_generate(
     service: Running, llm: LLM, params: dict[str, Any]

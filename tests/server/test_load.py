@@ -125,6 +125,7 @@ def check(depth: int, seed: int, count: int, tokens: int) -> int:
         return service.llm.service.totals.preemptions
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("depth", [1, 3])
 def test_tokens_under_load_are_those_of_the_synchronous_loop(depth: int) -> None:
     check(depth, seed=depth, count=14, tokens=28)

@@ -131,6 +131,7 @@ ROOM: dict[str, dict[str, str]] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("room", "pipeline"), one_in(4, ROOM, ("async", "async_speculation", "async_ngram"))
 )

@@ -65,6 +65,7 @@ def test_drafters_with_weights_get_some_drafts_accepted_and_not_all(method: Meth
     assert engine.totals.steps < sum(map(len, tokens))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", ["draft_model", "eagle", "eagle3", "mtp"])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_leaving_refused_tokens_out_of_the_batch_changes_no_draft(
@@ -80,6 +81,7 @@ def test_leaving_refused_tokens_out_of_the_batch_changes_no_draft(
     assert ("d2h_counts.device", "draft.host") in waits
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_stream_of_its_own_is_a_placement(method: Method) -> None:
     config = replace(BASE, method=method, depth=2, executor="threads")
@@ -92,6 +94,7 @@ def test_a_stream_of_its_own_is_a_placement(method: Method) -> None:
     verify(moved.plan)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_each_request_has_its_own_draft_length_and_may_have_none(method: Method) -> None:
     lengths: list[int | None] = [0, 1, 2, None]
@@ -173,6 +176,7 @@ def by_serial_loop(method: Method) -> tuple[list[list[int]], list[tuple[int, int
     return outcome(replace(REJECTION, method=method), DRAWN)[:2]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("run", "room", "method"),
     one_in(3, ((1, "serial"), (2, "threads"), (3, "threads")), ROOM, METHODS),

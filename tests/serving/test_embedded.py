@@ -71,6 +71,7 @@ def expected() -> list[tuple[int, ...]]:
     return [output.token_ids for output in LLM(pipeline="synchronous").generate(PROMPTS)]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("pipeline", [name for name in shipped() if name not in GRAPHS])
 def test_every_shipped_pipeline_gives_the_same_text_in_float32(
     pipeline: str, expected: list[tuple[int, ...]]
@@ -89,6 +90,7 @@ def test_every_shipped_pipeline_gives_the_same_text_in_float32(
         llm.close()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("depth", ["1", "3"])
 def test_all_three_features_at_other_depths(depth: str, expected: list[tuple[int, ...]]) -> None:
     executor = "serial" if depth == "1" else "threads"

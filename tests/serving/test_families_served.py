@@ -122,6 +122,7 @@ ALWAYS = (
 )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("family", "depth", "room"),
     [pytest.param(*cell, marks=() if cell in ALWAYS else pytest.mark.nightly) for cell in CELLS],

@@ -54,6 +54,7 @@ def alone(drafter: str) -> Found:
     return served(DRAFTERS[drafter], forks=False)[0]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("run", "drafter", "copies", "prefix_cache"),
     one_in(5, DEPTHS, DRAFTERS, (True, False), (False, True)),

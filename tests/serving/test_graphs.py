@@ -90,6 +90,7 @@ SAMPLE = (
 """Each kind of node, thread and stream; the others have some of these together."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.nightly) for name in RUNNABLE],

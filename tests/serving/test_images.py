@@ -181,6 +181,7 @@ DAILY = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("family", "run", "drafter", "room", "prefix_cache", "check"),
     [pytest.param(*c, marks=() if c in DAILY else pytest.mark.nightly) for c in CELLS],

@@ -98,6 +98,7 @@ def test_tokens_are_those_without_and_counts_equal_at_every_depth(
         assert found[0] == plain(sampling, grammars)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_row_that_gave_way_is_drafted_what_it_would_have_been(depth: int) -> None:
     config = replace(BASE, method="ngram", depth=depth, num_blocks=17)

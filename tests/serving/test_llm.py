@@ -345,6 +345,7 @@ def test_an_abstract_graph_cannot_generate() -> None:
         LLM(pipeline="abstract_decode")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "placement",
     [

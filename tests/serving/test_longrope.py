@@ -86,6 +86,7 @@ ROOM: dict[str, dict[str, str]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("room", "pipeline"), one_in(2, ROOM, ("async", "async_speculation", "async_ngram"))
 )

@@ -94,6 +94,7 @@ def test_min_tokens_holds_off_the_end_and_gives_way_to_a_grammar(llm: LLM) -> No
     assert bound.finish_reason == "stop"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
 def test_reasoning_comes_first_and_the_grammar_holds_after_it(backend: str) -> None:
     overrides = {"nodes.bitmask.reasoning_end": "lamp", "nodes.bitmask.backend": backend}
@@ -335,6 +336,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_each_option_changes_the_text_and_that_is_equal_at_every_depth(
     llm: LLM, serial: LLM, name: str

@@ -19,6 +19,7 @@ def pipelines() -> list[object]:
     ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", pipelines())
 def test_recorded_steps_give_the_tokens_and_counts_of_the_serial_loop(name: str) -> None:
     plain = LLM(pipeline=name, overrides={"executor": "serial", "depth": "1", "graphs": "false"})

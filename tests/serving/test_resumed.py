@@ -62,6 +62,7 @@ def check(cell: Cell) -> None:
         )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("cell", {each.method: each for each in CELLS}.values(), ids=str)
 def test_what_moves_gets_the_tokens_that_it_would_have_had(cell: Cell) -> None:
     check(cell)
@@ -87,6 +88,7 @@ def resumed(
     return llm.generate([prompt] * len(cuts), moved)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "params",
     [

@@ -263,6 +263,7 @@ async def whole(served: AsyncLLM, prompt: Any, **params: Any) -> RequestOutput:
     return increment.output
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_many_streams_at_once_get_the_tokens_of_generate(llm: LLM, depth: int) -> None:
     asked: list[dict[str, Any]] = [

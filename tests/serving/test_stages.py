@@ -89,6 +89,7 @@ SAMPLE = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("stages", "cell"), SAMPLE, ids=str)
 def test_stages_have_the_tokens_and_counts_of_one_rank(stages: int, cell: Cell) -> None:
     check(cell, stages)

@@ -87,6 +87,7 @@ def test_a_request_larger_than_the_whole_pool_ends_with_its_error_and_the_run_wi
     assert small.output_ids
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("copy_us", "swaps"), [(10.0, True), (1000.0, False)])
 def test_blocks_are_copied_where_that_is_predicted_to_take_less(
     copy_us: float, swaps: bool

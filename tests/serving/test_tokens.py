@@ -120,6 +120,7 @@ def run_cell(
     return requests, table.preemptions
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("k", "grammar", "situation"), one_in(2, (0, 3), GRAMMARS, SITUATIONS))
 def test_tokens_are_those_of_transformers_and_counts_do_not_depend_on_depth(
     k: int, grammar: str, situation: str
@@ -156,6 +157,7 @@ def test_tokens_are_those_of_transformers_and_counts_do_not_depend_on_depth(
         assert preempted > 0, "this test is about preemption"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("acceptance", "situation"),
     one_in(2, ("coupled", "rejection"), ("plain", "chunked prefill", "preemption", "gaps")),

@@ -23,6 +23,7 @@ def run(config: TinyConfig) -> tuple[list[list[int]], list[tuple[int, int]]]:
     return tokens, [(request.drafted, request.accepted) for request in requests]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["eagle", "eagle3", "mtp", "medusa"])
 def test_tokens_are_those_without_drafts_and_counts_are_equal_at_every_depth(
     method: Method,

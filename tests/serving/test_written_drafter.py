@@ -81,6 +81,7 @@ def drafting(
     return said(path)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_its_tokens_are_those_of_the_serial_loop(
     depth: int, serial_loop: Said, tmp_path: Path

@@ -94,6 +94,7 @@ def test_the_backend_is_what_the_step_asks_for(backend: GrammarBackend) -> None:
     assert compiled.spec is SPECS["regex"]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", SPECS)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=walks(), window=walks(), noise=st.lists(st.integers(-3, VOCAB + 5), max_size=2))

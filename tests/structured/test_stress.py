@@ -57,6 +57,7 @@ def guarded(
     backend.close()
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", STRESS)
 def test_it_compiles_is_refused_or_is_stopped(guarded: GrammarBackend, name: str) -> None:
     try:

@@ -36,7 +36,7 @@ from stepweave.testing.exploring.nodes import Interleaved
 from stepweave.testing.faults import Changing, FaultyGrammar, InjectedFault, with_faults
 from stepweave.testing.simulation import simulate_faults
 
-SUITE, NIGHTLY, CHUNK = 80, 10_000, 20
+SUITE, NIGHTLY, CHUNK = 20, 10_000, 20
 REGEX = GrammarSpec.from_request({"regex": "[a-z]{2,9}( [0-9]{1,3}){0,2}"})
 PLAIN = [SamplingParams(max_tokens=n) for n in (9, 7, 11)]
 
@@ -109,6 +109,7 @@ def ops(config: TinyConfig) -> list[str]:
 EVERY_OP = TinyConfig(depth=2, draft_tokens=2, structured=True, padded=False, max_rows=2)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("executor", ["serial", "threads"])
 @pytest.mark.parametrize("op", ops(EVERY_OP))
 def test_a_failing_op_ends_the_requests_of_its_step_and_no_other(op: str, executor: str) -> None:
@@ -314,6 +315,7 @@ def test_who_arrives_between_failures_is_not_taken_for_one_who_got_nowhere() -> 
 # -- grammars ---------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["matcher", "fill", "advance"])
 @pytest.mark.parametrize("executor", ["serial", "threads"])
 def test_a_grammar_that_raises_ends_its_own_request(kind: str, executor: str) -> None:
@@ -392,6 +394,7 @@ def params(grammar: GrammarSpec, *, ignore_eos: bool = False) -> SamplingParams:
     return SamplingParams(max_tokens=8, structured_outputs=grammar, ignore_eos=ignore_eos)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", ["draft_model", "eagle3", "ngram"])
 def test_a_chunk_without_a_sample_leaves_the_matcher_alone(method: str) -> None:
     """Prompts in chunks, beside rows that decode under grammars with drafts."""

@@ -86,6 +86,7 @@ def test_a_launch_with_latency_lets_the_device_start_before_it_ends() -> None:
     assert (forward.held.op, forward.held.by) == ("forward.host", "launch")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("latency", [False, True])
 def test_the_period_of_the_timeline_is_the_period_of_the_plan(latency: bool) -> None:
     compared = 0

@@ -43,6 +43,7 @@ def test_every_plan_is_bounded_by_waits_that_are_all_needed_and_cost_nothing(pla
     assert any(map(is_bound, plan.waits)) != is_bounded(free)
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("name", shipped())
 @pytest.mark.parametrize("depth", ["1", "2", "3"])
 def test_the_requirements_bound_shipped_pipelines_already(name: str, depth: str) -> None:

@@ -350,6 +350,7 @@ def test_a_plan_that_claims_too_much_or_too_little_is_refused(
         assert caught.value.code == "SW-WITNESS"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("forgotten", ["RAW", "WAR", "WAW"])
 def test_a_planner_that_forgets_a_hazard_is_caught_by_verifier_and_oracle(
     forgotten: str, monkeypatch: pytest.MonkeyPatch

@@ -184,6 +184,7 @@ def test_segments_are_the_streams_programs_cut_up(plan: Plan) -> None:
     check(plan)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", shipped())
 def test_and_so_they_are_for_shipped_pipelines(name: str) -> None:
     check(planned(name))

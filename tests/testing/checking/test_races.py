@@ -85,6 +85,7 @@ def one_lucky_run_shows_each_lost_wait(plan: Plan) -> int:
 SOME = ("abstract_decode", "async_eagle3_grammar", "drafter_stream", "grammar_worker")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SOME)
 def test_a_lucky_run_of_a_shipped_plan_shows_each_lost_wait(name: str) -> None:
     assert one_lucky_run_shows_each_lost_wait(bare(planned(name))) >= 4

@@ -62,6 +62,7 @@ def unchecked(config: TinyConfig) -> Tokens:
     return served(config)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("run", "drafter", "grammar"), one_in(3, RUNS, EVERY, ("free", "structured"))
 )
@@ -75,6 +76,7 @@ def test_no_node_does_what_it_did_not_declare(
     assert served(checked) == unchecked(config)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("family", ["gemma3", "gpt_oss"])
 def test_models_of_other_families_ask_nothing_that_they_may_not(
     family: str, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ from stepweave.testing.histories import recorded_states, recording
 from stepweave.testing.unverified import run_unverified
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(3))
 def test_deferred_streams_compute_what_the_serial_program_computes(part: int) -> None:
     compared = 0
@@ -183,6 +184,7 @@ def test_an_error_of_the_device_names_the_work_it_came_after(
 # --- the real thing ---
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["async_eagle3_grammar", "quickstart", "drafter_stream"])
 def test_a_real_pipeline_on_deferred_streams_gives_the_serial_tokens(name: str) -> None:
     prompts = ["Write a short story about a fox named Ida.", "Ada is 41 and lives in Oslo."]

@@ -87,6 +87,7 @@ def test_some_interleaving_goes_wrong_without_a_wait(index: int) -> None:
     assert again.what == exhaustive.what
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("seed", range(40))
 def test_it_agrees_with_the_oracle_on_plans_with_a_wait_deleted(seed: int) -> None:
     """The oracle of these tests enumerates what is ordered; the explorer runs.
@@ -296,10 +297,10 @@ def test_random_priorities_are_a_function_of_the_seed() -> None:
 # --- no false reports ---------------------------------------------------------------------------
 
 
-def test_hundreds_of_random_graphs_have_no_wait_without_a_witness_and_no_bad_interleaving() -> None:
+def test_a_hundred_random_graphs_have_no_wait_without_a_witness_and_no_bad_interleaving() -> None:
     compiled = 0
-    for seed in range(1000):
-        if compiled == 400:
+    for seed in range(300):
+        if compiled == 100:
             break
         try:
             plan = compile_plan(random_step_graph(seed))
@@ -310,7 +311,7 @@ def test_hundreds_of_random_graphs_have_no_wait_without_a_witness_and_no_bad_int
         assert unwitnessed(plan) == []
         found = explore(plan, seeds=(seed, seed + 1), directed=seed % 8 == 0)
         assert found.failure is None, f"seed {seed}: {found.failure}"
-    assert compiled == 400
+    assert compiled == 100
 
 
 @pytest.mark.nightly
@@ -489,18 +490,15 @@ def served(engine: Engine) -> Callable[[Any], list[Any]]:
     return outcome
 
 
-@pytest.mark.parametrize("part", range(2))
-def test_hundreds_of_schedules_of_the_full_decode_pipeline_give_the_serial_tokens(
-    engine: Engine, served: Callable[[Any], list[Any]], part: int
+def test_dozens_of_schedules_of_the_full_decode_pipeline_give_the_serial_tokens(
+    engine: Engine, served: Callable[[Any], list[Any]]
 ) -> None:
-    """In parts, so that each ends within a test's time limit on a busy machine too."""
-    seeds = range(105 * part, 105 * (part + 1))
     expected = served("serial")
     assert [len(tokens) for tokens, *_ in expected] == [3, 4, 2]
     assert sum(drafted for _, drafted, *_ in expected) > 0
-    found = explore_nodes(engine.plan, served, expected=expected, seeds=seeds)
+    found = explore_nodes(engine.plan, served, expected=expected, seeds=range(26))
     assert found.failure is None, str(found.failure)
-    assert found.distinct >= 100
+    assert found.distinct >= 24
 
 
 @pytest.mark.nightly
@@ -513,6 +511,7 @@ def test_very_many_schedules_of_the_full_decode_pipeline_give_the_serial_tokens(
     assert found.failure is None, str(found.failure)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fault", ["waits 0", "waits 1", "staging"])
 def test_a_fault_in_the_decode_plan_is_found_and_told_by_its_accesses(
     engine: Engine, served: Callable[[Any], list[Any]], fault: str

@@ -103,6 +103,7 @@ def test_every_row_is_held_by_a_pipeline_a_request_or_a_refusal() -> None:
     assert set(ours.values()) == {"yes", "no"}
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("row", PIPELINES)
 def test_what_is_said_to_run_compiles_and_is_proved(row: str) -> None:
     config = loaded(PIPELINES[row])

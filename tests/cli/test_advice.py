@@ -107,6 +107,7 @@ ADVICE: dict[str, tuple[list[str], str, Again]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("which", ADVICE)
 def test_what_a_refusal_advises_works(which: str) -> None:
     arguments, pattern, again = ADVICE[which]

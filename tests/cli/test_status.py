@@ -62,6 +62,7 @@ def test_a_file_that_says_something_wrong_is_status_1_on_every_verb(verb: str) -
         assert verb == "check, json" or result.stdout == "", "what is wrong is told on stderr"
 
 
+@pytest.mark.sampled(26)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize(
     ("name", "more", "told"),

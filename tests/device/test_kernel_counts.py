@@ -24,6 +24,7 @@ def test_three_drafts_of_an_eagle3_head(interpreted: Interpreter) -> None:
     assert (plain.total(), near.total()) == (58, 62), (plain, near)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("rows", "launches"),
     [

@@ -136,6 +136,7 @@ def told() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("what", WRONG)
 def test_an_edge_of_a_wrong_type_is_an_error_in_its_line(what: str) -> None:
     assert [message for message in told().get(what, []) if WRONG[what][1] in message], told()

@@ -88,6 +88,7 @@ def near(p: Tensor, other: Tensor) -> Tensor:
 DRAFTS = {"fixed": None, "drawn": Purpose.DRAFT, "drawn with the target's noise": Purpose.TARGET}
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("rows", [30_000, pytest.param(N, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("tails", [False, True], ids=["whole windows", "windows cut short"])
 @pytest.mark.parametrize("cut", [False, True], ids=["plain", "filtered"])

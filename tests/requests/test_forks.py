@@ -16,6 +16,7 @@ def completions(first: int, n: int, prompt: tuple[int, ...], **asked: int) -> li
     return [request(first + index, prompt, fork_of=first, **asked) for index in range(n)]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_happens_every_read_finds_its_own_tokens(seed: int, depth: int) -> None:

@@ -621,4 +621,4 @@ def test_on_threads_the_wait_of_commit_moves_before_schedule() -> None:
     assert delayable(plan, "schedule.host", "commit.host")
     report = run(plan, executor="threads", steps=40, keep=["text"], watchdog_s=10)
     assert report.kept["text"] == list(range(40))
-    assert max(delays) > 0.002
+    assert max(delays, default=0.0) > 0.0, "commit waited for forward in no step"

@@ -25,6 +25,7 @@ def test_without_a_grammar_the_whole_step_is_one_graph(depth: str) -> None:
     assert cut("async_speculation", depth=depth) == drafting
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("depth", ["1", "2", "3"])
 @pytest.mark.parametrize(
     ("name", "groups"),

@@ -85,6 +85,7 @@ def test_outputs_come_in_the_order_of_the_prompts_and_texts_stream_whole(llm: LL
     assert progress == sorted(progress)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

@@ -1,6 +1,6 @@
 """Every combination of features gives the reference's tokens, at every depth, with equal counts.
 
-The suite covers every pair of features; `pytest -m nightly` runs every cell.
+The suite draws from cells that cover every pair of features; `pytest -m nightly` runs every cell.
 """
 
 import itertools

@@ -162,7 +162,7 @@ def test_random_plans_with_free_ops_and_launch_latencies_are_valid() -> None:
         run = simulate(plan, steps=9, seed=seed, jitter=0.9, costs=costs)
         check(as_read(perfetto(plan, run, planned=simulate(plan, steps=9))))
         checked += 1
-    assert checked >= 25
+    assert checked >= 8
 
 
 def test_arrows_join_the_steps_that_the_plan_says() -> None:

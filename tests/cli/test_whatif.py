@@ -14,6 +14,8 @@ from stepweave.cli.main import app
 from stepweave.cli.planned import planned
 from stepweave.cli.sweeps import sweep
 from stepweave.configs.errors import ConfigError
+from stepweave.graph.answers.extensions import extensions, gain_words
+from stepweave.graph.planner.compile import compile_plan
 from tests.cli.questions import assert_examples_work, data, graph, matches_golden, text, words
 
 FORWARD = ("--sweep", "scale.forward=0.1:1:10")
@@ -245,6 +247,16 @@ def test_what_classes_of_users_gain_is_predicted_and_simulated(
     assert found == {"name": "keys", "without_us": without}
     [measured] = json.loads(printed("simulate", name, "--json"))["gains"]
     assert measured["without_us"] == pytest.approx(without, rel=0.01)
+
+
+def test_where_keys_gain_nothing_it_is_said_that_this_is_a_matter_of_costs() -> None:
+    graph = planned("kv_swap").graph
+    copies = [op for op, vertex in graph.vertices.items() if vertex.op.classes]
+    for us, end in ((100.0, "step)"), (0.0, "step): with these costs there is room for all of it")):
+        plan = compile_plan(graph, costs=dict.fromkeys(copies, us))
+        [said] = (gain_words(plan, each) for each in extensions(plan))
+        assert said.removesuffix(" there, too").endswith(end)
+        assert ("1.00×" in said) == (us == 0)
 
 
 def test_what_plans_beside_the_usual_one_gain_is_said_with_what_a_switch_costs(

@@ -20,6 +20,14 @@ def address_of(tensor: Tensor) -> int:
     return int(torch._C.TensorBase.data_ptr(tensor))
 
 
+def numbers_of(tensor: Tensor) -> Any:
+    """The numbers of `tensor[...]`, which nobody ever changes, for code that may be recorded.
+
+    Not `Tensor.tolist`: whoever records a body takes what that gives for numbers of one step.
+    """
+    return torch._C.TensorBase.tolist(tensor)
+
+
 @cache
 def is_composite(operation: Any) -> bool:
     """It is made of others: in inference mode it arrives whole."""

@@ -386,7 +386,7 @@ class PipelineConfig(Part):
         max_length=8,
         description="Other forms of the step by name, on one rank. The engine goes over to one of "
         "them between two steps, without draining, where steps take less time then, as predicted "
-        "and then as measured. Device ops are not captured.",
+        "and then as measured.",
     )
     executor: Executor = Field(
         default="threads",
@@ -530,7 +530,7 @@ class PipelineConfig(Part):
     def _repeats(self) -> bool:
         """Whether steps come again as they were: not where sizes depend on what was accepted."""
         static = all(node.kind != COUNTS.name for node in self.nodes.values())
-        return self.graphs and static and self.ranks == 1 and not self.plans
+        return self.graphs and static and self.ranks == 1
 
     @property
     def ranks(self) -> int:

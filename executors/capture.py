@@ -28,6 +28,11 @@ as usual, and later ones are captured in another. One that a run leaves open, si
 ended between two ops, is ended in the stream's order. What is stamped within one is stamped when
 it is over, as nothing is done before.
 
+Of a run that goes from plan to plan each plan has captures of its own, since its slots are its own.
+All of them know what stays and what lies in a slot: the first steps of a plan read what the one
+before has written, at other addresses than its own, and so by another signature. Slots of a plan
+that comes back are written again only after that (`Switch.over`).
+
 On a CPU operations are noted while they are done (`backends/tape/`), so what cannot be recorded
 goes on, and the step is not done again. Where they are too many, the oldest are given up.
 """
@@ -35,113 +40,86 @@ goes on, and the step is not done again. Where they are too many, the oldest are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from ..backends.streams import Moment, Recording, Stream
+from ..backends.streams import Recording
 from ..graph.plan import Plan
-from ..graph.planner.segments import Segment, in_order, segments
-from .captured_segment import Counts, Run, SegmentRun
-from .context import Memory
-from .pieces import OpPieces
-from .places import Places
-from .pools import Pools
+from ..graph.planner.segments import Segment
+from .captured_plan import CapturedPlan, Order
+from .counts import Counts
+from .terms import Terms
 
 
 class Captures:
-    """The captured segments of one plan, from run to run: as long as its buffers and states."""
+    """What is captured of plans, from run to run: as long as their buffers and states."""
 
     def __init__(
         self,
-        plan: Plan,
-        *,
+        *plans: Plan,
         noted: bool = True,
         usual: int = 1,
         largest: int = 0,
-        order: Sequence[tuple[str, int]] | None = None,
+        order: Callable[[Plan], Order] | None = None,
     ) -> None:
-        """`noted`: whether it is worth a note that a step was not replayed. `usual`: so many steps
-        of a signature run as usual before one is captured. `largest`: tokens of the largest step
-        that ops may have recorded in pieces. `order`: of the ops of an iteration, where one thread
-        runs all of them, and nothing of the plan's actors and waits counts.
+        """`noted`: whether it is worth a note that a step was not replayed. `usual` and `largest`
+        as of `Terms`. `order`: of the ops of an iteration of a plan, where one thread runs all of
+        them, and nothing of the plan's actors and waits counts.
         """
-        self.plan, self._noted = plan, noted
-        self.buffers: dict[str, list[Any]] = {}  # of the slots: they must lie where they lay
-        self.where = Places()
-        self.pools = Pools()
-        # Firings of one node fill slots in turn, which signatures do not know: they run as usual.
-        self.segments: tuple[Segment, ...] = ()
-        if plan.graph.declared is None:
-            self.segments = segments(plan) if order is None else in_order(plan, order)
-        self.counts = {segment: Counts() for segment in self.segments}
-        self._runs = {
-            segment: SegmentRun(plan, segment, self.where, self.pools, self.counts[segment], usual)
-            for segment in self.segments
-        }
-        self.pieces = {
-            op: OpPieces(op, segment.stream, self.where, self.pools, largest, usual)
-            for segment in (self.segments if largest else ())
-            for op in segment.ops
-        }
+        self._noted = noted
+        self._terms = terms = Terms(usual, largest, len(plans))
+        self.where = terms.where
+        self.counts: dict[Segment, Counts] = {}
+        self.pieces: dict[str, Counts] = {}  # by op
+        self.of_plans = tuple(
+            CapturedPlan(number, plan, terms, self.counts, self.pieces, order and order(plan))
+            for number, plan in enumerate(plans)
+        )
 
-    def begin(self, memory: Memory, streams: Mapping[str, Stream]) -> Mapping[str, Run]:
-        """For a new run: what each device op runs in place of its body."""
-        self.buffers = {
-            name: cells.buffers for name, cells in memory.cells.items() if cells.buffers
-        }
-        for buffers in self.buffers.values():
-            self.where.stay(buffers)
-        wrapped: dict[str, Run] = {}
-        for segment, run in self._runs.items():
-            run.begin(memory, streams[segment.stream])
-            wrapped |= {op: run.of(op) for op in segment.ops}
-        for op, pieces in self.pieces.items():
-            memory.contexts[op].pieces = pieces
-            pieces.stream = streams[pieces.stream_name]
-        return wrapped
+    def of(self, plan: Plan) -> CapturedPlan:
+        """Those of one of its plans."""
+        return next(each for each in self.of_plans if each.plan is plan)
+
+    def fit(self, plans: Sequence[Plan]) -> bool:
+        """Whether these are the captures of just these plans, in any order."""
+        return {id(each.plan) for each in self.of_plans} == {id(plan) for plan in plans}
+
+    def begin(self) -> None:
+        """A run begins."""
+        for each in self.of_plans:
+            each.forget_steps()
 
     def recordings(self) -> Mapping[Segment, Sequence[Recording]]:
         """What is captured of each segment now."""
-        return {segment: run.recordings() for segment, run in self._runs.items()}
+        return {
+            segment: [kept for each in self.of_plans for kept in each.recordings(segment)]
+            for segment in self.counts
+        }
 
     def replayed(self) -> frozenset[int]:
         """Of the run that is on, or was last: steps of which all segments were replayed.
 
         Of the last thousands of them. Empty where there are no segments.
         """
-        runs = [frozenset(run.replayed) for run in self._runs.values()]
-        return frozenset.intersection(*runs) if runs else frozenset()
-
-    def stamps(self, op: str, stream: Stream) -> Callable[[], Moment]:
-        """When `stream`, which runs `op`, comes to here: to be called where that is launched."""
-        run = next((run for segment, run in self._runs.items() if op in segment.ops), None)
-        return stream.stamp if run is None else run.stamp
-
-    def leave(self, op: str, stream: Stream) -> None:
-        """Of a run that was ended: nothing follows what was launched of the segment of `op`."""
-        for segment, run in self._runs.items():
-            if op == segment.ops[0]:
-                stream.run(run.leave, -1, "end of captures")
+        return frozenset().union(*(each.replayed() for each in self.of_plans))
 
     def end(self) -> None:
         """After a run: let go of what its last steps worked on."""
-        for run in self._runs.values():
-            run.end()
+        for each in self.of_plans:
+            each.end()
 
     def notes(self) -> list[str]:
         """What ran as usual, and why; one line for each segment."""
         lines = []
-        for segment, counts in self.counts.items():
-            eager = sum(counts.eager.values())
-            if eager and self._noted:
-                total = counts.replayed + counts.captured + eager
-                reasons = ", ".join(f"{why}: {n}" for why, n in sorted(counts.eager.items()))
-                lines.append(f"{segment}: {eager} of {total} steps not replayed ({reasons})")
-        for op, pieces in self.pieces.items():
-            runs = pieces.captured + pieces.replayed + sum(pieces.refused.values())
-            if runs and self._noted:
-                told = "".join(f"; {why}: {n}" for why, n in sorted(pieces.refused.items()))
+        for segment, counts in self.counts.items() if self._noted else ():
+            if counts.eager:
+                eager = sum(counts.eager.values())
                 lines.append(
-                    f"{op.removesuffix('.device')}: {pieces.replayed} of {runs} steps with prompts "
-                    f"replayed in pieces of {pieces.captured} sizes{told}"
+                    f"{segment}: {eager} of {counts.steps} steps not replayed ({counts.reasons})"
+                )
+        for op, counts in self.pieces.items() if self._noted else ():
+            if counts.steps:
+                why = f" ({counts.reasons})" if counts.eager else ""
+                lines.append(
+                    f"{op.removesuffix('.device')}: {counts.replayed} of {counts.steps} steps with "
+                    f"prompts replayed in pieces of {counts.captured} sizes{why}"
                 )
         return lines

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -18,9 +18,10 @@ from .capturing import capturing
 from .changes import Changes
 from .contents import Unstable, mapped, signature
 from .context import Context, Memory
+from .counts import Counts
 from .frontier import Aborted
-from .places import Places, place
-from .pools import Pools
+from .places import place
+from .terms import Terms
 
 LIMIT = 512
 """Captures of one segment: a server that is asked for ever new shapes must not fill its memory
@@ -45,27 +46,13 @@ IDLE = "nothing to do"
 """Why a step whose ops publish nothing and change no state is not captured: a graph of it would be
 empty."""
 
+SWITCHED = "the run goes from plan to plan"
+"""Why a step is not replayed where something of another plan comes between its ops."""
+
 STEPS = 1 << 16
 """Replayed steps of a run that are remembered, the latest."""
 
-REASONS = 32
-"""Reasons of one segment that are counted apart."""
-
 Run = Callable[[Context], None]
-
-
-@dataclass
-class Counts:
-    """What became of a segment's steps."""
-
-    replayed: int = 0
-    captured: int = 0
-    eager: dict[str, int] = field(default_factory=dict)  # run as usual, by the reason
-
-    def because(self, reason: str) -> None:
-        if reason not in self.eager and len(self.eager) >= REASONS:
-            reason = "other reasons"
-        self.eager[reason] = self.eager.get(reason, 0) + 1
 
 
 class _Later:
@@ -91,21 +78,22 @@ class SegmentRun:
 
     def __init__(
         self,
+        number: int,
         plan: Plan,
         segment: Segment,
-        where: Places,
-        pools: Pools,
+        terms: Terms,
         counts: Counts,
-        usual: int,
     ) -> None:
         graph = plan.graph
-        self._where, self._pools, self._counts = where, pools, counts
-        self._segment, self._usual = segment, usual
+        self._number = number  # of the plan, of several whose slots lie in different places
+        self._terms, self._where, self._pools = terms, terms.where, terms.pools
+        self._segment, self._counts = segment, counts
         self._known: dict[Hashable, _Captured] = {}
         self._size = 0  # operations of those that are recorded as such
         self._seen: dict[
             int, int | str
         ] = {}  # hash, latest last -> times, or why it is not captured
+        self._memory: Memory | None = None  # of the leg that is on
         self._states: tuple[object, ...] = ()
         # What they do is seen in no value.
         self._only_change = {op for op in segment.ops if graph.only_changes_states(op)}
@@ -119,14 +107,14 @@ class SegmentRun:
             if read.name in segment.reads
         ]
         self._on_device = {name for name in segment.writes if graph.values[name].place == "device"}
-        inner = segment.inner & self._on_device
-        touched = (segment.reads | segment.writes) - inner
-        self._slotted = sorted(name for name in touched if plan.slots.get(name) is not None)
+        touched = segment.reads | segment.writes
+        self._slotted = {name for name in touched if plan.slots.get(name) is not None}
         self._phases = 1
-        self._settled = self._on_device - inner
+        self._settled = self._on_device - segment.inner
         self._carried = {name for name in self._settled if graph.values[name].initial is not None}
         fresh = sorted(name for name in segment.writes if plan.slots.get(name) is None)
         self._never = f"{fresh[0]} is fresh in each step" if fresh else None
+        self.interrupted: set[int] = set()  # steps whose ops cannot be handed over as one
         self.replayed: deque[int] = deque(maxlen=STEPS)  # steps of the run that is on, or was last
         self._few = 0  # steps that were recorded and had few operations
         # Of the step that is under way:
@@ -143,8 +131,8 @@ class SegmentRun:
 
     def begin(self, memory: Memory, stream: Stream) -> None:
         """Forget what was captured on other states: a graph knows them by address."""
-        self.replayed.clear()
-        self._cells, self._stream = memory.cells, stream
+        self.interrupted.clear()
+        self._memory, self._cells, self._stream = memory, memory.cells, stream
         states = tuple(
             {
                 name: memory.contexts[op].state(name)
@@ -152,7 +140,8 @@ class SegmentRun:
                 for name in sorted(self._segment.states & _touched(memory.contexts[op]))
             }.values()
         )
-        settled = self._on_device - (self._segment.inner - memory.kept.keys())
+        inner = (self._segment.inner & self._on_device) - memory.held
+        settled = self._on_device - (inner - memory.kept.keys())
         same = [id(state) for state in states] == [id(state) for state in self._states]
         if not same or settled != self._settled:
             while self._known:
@@ -161,7 +150,7 @@ class SegmentRun:
         self._states, self._settled = states, settled
         self._kept = {name: memory.kept[name] for name in self._settled & memory.kept.keys()}
         memory.kept_elsewhere.update(self._kept)
-        self._phases = math.lcm(*(len(self._cells[name].cells) for name in self._slotted))
+        self._phases = math.lcm(*(len(self._cells[name].cells) for name in self._slotted - inner))
         filled = (self._cells[name] for name in sorted(self._segment.writes))
         self._buffers = [
             cells.buffers for cells in filled if cells.buffers and cells.value.allocate is not None
@@ -212,13 +201,13 @@ class SegmentRun:
     def end(self) -> None:
         """Let go of what the last step worked on."""
         self._forget_step()
-        self._cells = {}
+        self._memory, self._cells = None, {}
 
     def _choose(self, step: int) -> None:
         """Before the first op of a step: replay, capture, or run as usual."""
         self._forget_step()
-        if self._never is not None:
-            self._counts.because(self._never)
+        if self._never is not None or step in self.interrupted:
+            self._counts.because(self._never or SWITCHED)
             return
         self._inputs = tuple(self._read(name, step - carry) for name, carry in self._reads)
         try:
@@ -304,10 +293,10 @@ class SegmentRun:
         self._first = seen == 0
         if seen == 0:
             return "first of its shape"
-        if seen < self._usual:
+        if seen < self._terms.usual:
             return "its shape has come up seldom so far"
-        if len(self._known) >= LIMIT:
-            return f"{LIMIT} shapes are captured already"
+        if len(self._known) >= (limit := self._terms.share(LIMIT)):
+            return f"{limit} shapes are captured already"
         return None
 
     def _remember(self, at: int, known: int | str) -> None:
@@ -318,8 +307,11 @@ class SegmentRun:
             del self._seen[next(iter(self._seen))]
 
     def _read(self, name: str, version: int) -> Any:
-        cells = self._cells[name]
-        return cells.value.initial if version < 0 else cells.cells[version % len(cells.cells)]
+        assert self._memory is not None, "a run is on"
+        if version < self._memory.first:
+            return self._memory.before(name)(version)
+        cells = self._cells[name].cells
+        return cells[version % len(cells)]
 
     def _run_body(self, context: Context) -> None:
         body = context.vertex.op.run
@@ -362,11 +354,12 @@ class SegmentRun:
             if name not in self._settled and name in self._on_device:
                 self._outputs[name] = None  # nobody reads it but the ops of this very step
                 continue
+            mine = self._number, name
             if name in (self._settled if capturing else self._carried):
-                context.write(name, self._where.settle(name, slot, cells[slot]))
+                context.write(name, self._where.settle(mine, slot, cells[slot]))
             elif name in self._settled and not capturing:
                 if self._first:
-                    self._where.reserve(name, slot, cells[slot])
+                    self._where.reserve(mine, slot, cells[slot])
                 if (apart := self._where.apart(cells[slot])) is not cells[slot]:
                     context.write(name, apart)
             self._outputs[name] = cells[slot]
@@ -406,7 +399,7 @@ class SegmentRun:
         for output, known in told:
             self._where.publish(output, known)
         self._size += recording.size
-        while self._size > OPERATIONS and len(self._known) > 1:
+        while self._size > self._terms.share(OPERATIONS) and len(self._known) > 1:
             self._give_up()
 
     def _give_up(self) -> None:

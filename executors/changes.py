@@ -9,22 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
+from ..backends.dispatch import Dispatch
 from ..backends.tape.entries import mutates
 
 
-class Changes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Changes(Dispatch):
     """`any`: whether something was changed while it was on."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.any = False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: as for a recording (`backends/tape/recording.py`)."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -24,7 +24,7 @@ from .context import Context, Earlier, Memory, cells_in_flight
 from .course import known
 from .errors import NodeFailure
 from .frontier import Aborted, Frontier
-from .instructions import ActorStatus, Program, Task
+from .instructions import ActorStatus, Program
 from .leg import Crew, Leg, Tokens
 from .report import RunReport
 from .run_arguments import RunArguments
@@ -72,8 +72,9 @@ class ConcurrentRun:
         self, device: Streams, plan: Plan, given: RunArguments, captures: Captures | None
     ) -> None:
         self.device, self.given, self.captures = device, given, captures
-        plans = [plan] if given.course is None else [*given.course.plans.values()]
-        self.programs = {id(each): Program.of(each) for each in plans}
+        if captures is not None:
+            captures.begin()
+        self.programs = {id(each): Program.of(each) for each in given.plans(plan)}
         actors = dict.fromkeys(a for program in self.programs.values() for a in program.actors)
         streams = {name for program in self.programs.values() for name in program.streams}
         urgent = {name for each in self.programs.values() for name in urgent_streams(each)}
@@ -96,7 +97,6 @@ class ConcurrentRun:
             times=None if given.trace is None else given.trace.begin(given.course),
             streams=device.open([name for name in actors if name in streams], frozenset(urgent)),
             statuses=self.statuses,
-            captures=captures,
             fail_on_stream=self._fail_on_stream,
         )
         first = self._add_leg(plan, Frontier(given.steps, tail=self.programs[id(plan)].tail))
@@ -118,9 +118,10 @@ class ConcurrentRun:
             sizes, held = {**sizes, **course.cells(fresh)}, course.held(graph)
             states, keep = known(states, graph), [name for name in keep if name in graph.values]
         earlier = None if before is None else Earlier(before.memory.cells, before.frontier.first)
-        buffers = {} if self.captures is None else self.captures.buffers
+        captures = None if self.captures is None else self.captures.of(plan)
+        buffers = {} if captures is None else captures.buffers
         memory = Memory.of(graph, sizes, states, keep, frontier, buffers, earlier, held)
-        leg = Leg(plan, self.programs[id(plan)], frontier, memory, self.crew)
+        leg = Leg(plan, self.programs[id(plan)], frontier, memory, self.crew, captures)
         if course is not None:
             frontier.begins = partial(self.begins, leg, since)
         self.legs.append(leg)
@@ -195,8 +196,8 @@ class ConcurrentRun:
         except BaseException as cause:
             self._fail(status, cause)
         finally:
-            if self.captures is not None and leg.frontier.aborted:
-                self._leave_captures(leg.program.hosts.get(actor, ()))
+            if leg.frontier.aborted:
+                self._leave_captures(actor)
             status.at = status.wait = None
             status.ended = True
             self.ended.put(actor)
@@ -264,6 +265,8 @@ class ConcurrentRun:
         while self.legs[0] is not leg:
             before = self.legs.pop(0)
             self._keep(before)
+            if before.captures is not None:
+                before.captures.end()
             behind.append((before.frontier, [*before.tokens.values()]))
         self._behind = behind or self._behind
 
@@ -293,13 +296,15 @@ class ConcurrentRun:
         if self.given.on_failure is not None:
             self.given.on_failure(failure)
 
-    def _leave_captures(self, tasks: Sequence[Task]) -> None:
+    def _leave_captures(self, actor: str) -> None:
         """By the thread that launched what is being captured."""
-        assert self.captures is not None, "only captures are left"
         with self.device.entered():
-            for task in tasks:
-                for op in task.launches:
-                    self.captures.leave(op, self.crew.streams[task.stream or ""])
+            for leg in [*self.legs]:
+                if leg.captures is None:
+                    continue
+                for task in leg.program.hosts.get(actor, ()):
+                    for op in task.launches:
+                        leg.captures.leave(op, self.crew.streams[task.stream or ""])
 
     def report(self) -> RunReport:
         """What the run returns, once it is over."""

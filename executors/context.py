@@ -100,6 +100,12 @@ class Earlier:
         self._cells = cells
         self._first = first
 
+    def note(self, homes: Homes) -> None:
+        """Whose the buffers are that these versions lie in: their plan may write them again."""
+        for name, cells in self._cells.items():
+            for slot, buffer in enumerate(cells.buffers or ()):
+                homes.add_slot(f"{name} of the plan before", slot, buffer)
+
     def reader(self, value: Value) -> Callable[[int], Any]:
         """What a reader of the plan after finds; `initial`, where nobody wrote that version."""
 
@@ -325,6 +331,8 @@ class Memory:
     contexts: Mapping[str, Context]
     cells: Mapping[str, Cells]
     kept: Mapping[str, list[Any]]
+    first: int  # the step that it begins with
+    earlier: Earlier | None = None
     incomplete: dict[str, Incomplete] = field(default_factory=dict)  # by op
     kept_elsewhere: set[str] = field(default_factory=set)  # by who runs the ops of these values
     held: frozenset[str] = frozenset()  # values whose versions stay until they are overwritten
@@ -362,11 +370,19 @@ class Memory:
             for name, value in graph.values.items()
         }
         homes = _homes(cells, states)
+        if earlier is not None:
+            earlier.note(homes)
         contexts = {
             name: Context(vertex, cells, states, frontier, homes, earlier)
             for name, vertex in graph.vertices.items()
         }
-        return Memory(contexts, cells, {name: [] for name in keep}, held=frozenset(held))
+        kept: dict[str, list[Any]] = {name: [] for name in keep}
+        return Memory(contexts, cells, kept, frontier.first, earlier, held=frozenset(held))
+
+    def before(self, name: str) -> Callable[[int], Any]:
+        """What is read of versions before the first step."""
+        cells = self.cells[name]
+        return cells.before if self.earlier is None else self.earlier.reader(cells.value)
 
     def histories(self, steps: int) -> dict[str, list[Any]]:
         """The kept versions; an external value is its initial one in every step."""

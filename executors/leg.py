@@ -33,7 +33,7 @@ from .modes import ToldModes
 from .recorder import RunTimes
 
 if TYPE_CHECKING:
-    from .capture import Captures  # with torch, which a graph of plain functions does without
+    from .captured_plan import CapturedPlan  # with torch, which plain functions do without
 
 Token = Event | None  # of a device op its event; None of a host op, or where nothing is awaited
 Tokens = SimpleQueue[Token]
@@ -49,7 +49,6 @@ class Crew:
     streams: Mapping[str, Stream]
     statuses: Mapping[str, ActorStatus]
     times: RunTimes | None
-    captures: Captures | None
     fail_on_stream: Callable[[ActorStatus, BaseException], None]
 
 
@@ -71,11 +70,13 @@ class Leg:
         frontier: Frontier,
         memory: Memory,
         crew: Crew,
+        captures: CapturedPlan | None,
     ) -> None:
         self.program = program
         self.frontier = frontier
         self.memory = memory
         self.crew = crew
+        self.captures = captures
         self.contexts = memory.contexts
         self.modes = ToldModes(plan, memory)
         self.tasks = program.tasks
@@ -88,7 +89,6 @@ class Leg:
         self.owed: dict[str, list[Put]] = {op: [] for op in self.tasks}
         for wait, tokens in self.tokens.items():
             self._align(wait, tokens)
-        captures = crew.captures
         self.captured = {} if captures is None else captures.begin(memory, crew.streams)
         self.holds = Holds(plan, memory.cells) if crew.device.defers else None
         self.copies: dict[str, Copies] = {}
@@ -218,7 +218,7 @@ class Leg:
         if self.holds is None:
             return run if times is None else times.timed(vertex, run)
         if times is not None:
-            of = self.crew.captures
+            of = self.captures
             stamp = stream.stamp if of is None else of.stamps(task.op, stream)
             run = times.stamped(vertex, stamp, run)
         if run is None:

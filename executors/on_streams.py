@@ -39,9 +39,10 @@ class OnStreams:
         backend = backend_of(device)
         if not backend.has_streams:
             raise NoDevice(f"device {device} has no streams; run on it by executor 'threads'")
-        if self.graphs and (self.captures is None or self.captures.plan is not plan):
+        plans = given.plans(plan)
+        if self.graphs and (self.captures is None or not self.captures.fit(plans)):
             self._streams = None  # graphs share a stream's memory
-            self.captures = Captures(plan, largest=self.pieces)
+            self.captures = Captures(*plans, largest=self.pieces)
         if self._streams is None or self._of != device:
             self._streams, self._of = backend.streams(device, ranges=self.ranges), device
         with backend.entered(device):

@@ -19,7 +19,7 @@ from .report import RunReport
 from .run_arguments import RunArguments
 
 if TYPE_CHECKING:
-    from .capture import Captures  # with torch, which a graph of plain functions does without
+    from .captured_plan import CapturedPlan  # with torch, which plain functions do without
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class OneThread:
         given: RunArguments,
         after: OneThread | None = None,
         first: int = 0,
-        captures: Captures | None = None,
+        captures: CapturedPlan | None = None,
         streams: Mapping[str, Stream] = MappingProxyType({}),
     ) -> OneThread:
         """`sizes`: cells of each value; `tail`: iterations that follow the last step.

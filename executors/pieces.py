@@ -17,8 +17,8 @@ from torch import Tensor
 from ..backends.streams import CannotCapture, Recording, Stream
 from ..graph.pieces import Between
 from .capturing import capturing, unheard
-from .places import Places
-from .pools import Pools
+from .counts import Counts
+from .terms import Terms
 
 R = TypeVar("R")
 
@@ -49,21 +49,13 @@ class _Recorded:
 
 @dataclass
 class OpPieces:
-    """`Pieces` of one op. `largest`: tokens of the largest step that is recorded.
+    """`Pieces` of one op. What its recordings come to is kept under `name`."""
 
-    `usual`: so many steps of a key run as usual before one is recorded.
-    """
-
-    name: str
+    name: Hashable
     stream_name: str
-    where: Places
-    pools: Pools
-    largest: int
-    usual: int = 1
+    terms: Terms
+    counts: Counts = field(default_factory=Counts)
     stream: Stream | None = None  # of the run that is on
-    captured: int = 0
-    replayed: int = 0
-    refused: dict[str, int] = field(default_factory=dict)  # runs that were not, by the reason
     _known: dict[Hashable, _Recorded] = field(default_factory=dict)
     _seen: dict[Hashable, int | str] = field(default_factory=dict)  # times, or why it is not
 
@@ -71,7 +63,7 @@ class OpPieces:
         """Four sizes for each power of two, so that a fifth is computed in vain at the most."""
         apart = max(4, 1 << max(count - 1, 0).bit_length() >> 3)
         rounded = -(-max(count, LEAST) // apart) * apart
-        return rounded if rounded <= self.largest else None
+        return rounded if rounded <= self.terms.largest else None
 
     def run(
         self,
@@ -85,28 +77,28 @@ class OpPieces:
         known = self._known.get(key)
         if known is None:
             if (reason := self._why_not(key)) is not None:
-                self.refused[reason] = self.refused.get(reason, 0) + 1
+                self.counts.because(reason)
                 return None
             return self._record(key, given, now, work)
         _fill(known.given, given)
         known.now.value = now
         known.recording.replay()
         known.now.value = None
-        self.replayed += 1
+        self.counts.replayed += 1
         found: R = known.found
         return found
 
     def _why_not(self, key: Hashable) -> str | None:
         """Why a step of this key, which is not known, is not recorded now; None if it is."""
-        if len(self._known) >= LIMIT:
-            return f"{LIMIT} sizes are recorded already"
+        if len(self._known) >= (limit := self.terms.share(LIMIT)):
+            return f"{limit} sizes are recorded already"
         seen = self._seen.pop(key, 0)
         self._seen[key] = seen if isinstance(seen, str) else seen + 1
         if len(self._seen) > REMEMBERED:
             del self._seen[next(iter(self._seen))]
         if isinstance(seen, str):
             return seen
-        return "its size has come up seldom so far" if seen < self.usual else None
+        return "its size has come up seldom so far" if seen < self.terms.usual else None
 
     def _record(
         self,
@@ -121,9 +113,9 @@ class OpPieces:
         tensors = [each.new_zeros(size, *each.shape[1:]) for each, size in given]
         _fill(tensors, given)
         usual = work(tensors, lambda call, *touched: call(cell.value, *touched))
-        self.where.reserve(self.name, 0, usual)
+        self.terms.where.reserve(self.name, 0, usual)
         try:
-            recording = self.stream.recording(self.pools.of(self.stream_name))
+            recording = self.stream.recording(self.terms.pools.of(self.stream_name))
         except CannotCapture as error:
             self._refuse(key, f"{error}")
             return usual
@@ -134,9 +126,9 @@ class OpPieces:
 
         try:
             with capturing(recording):
-                found = self.where.settle(self.name, 0, work(tensors, between))
+                found = self.terms.where.settle(self.name, 0, work(tensors, between))
         except Exception as error:
-            self.pools.failed(self.stream_name)
+            self.terms.pools.failed(self.stream_name)
             reason = f"cannot be recorded: {type(error).__name__}: {error}"
             self._refuse(key, reason.splitlines()[0])
             return usual
@@ -146,13 +138,13 @@ class OpPieces:
         cell.value = None
         del self._seen[key]
         self._known[key] = _Recorded(recording, tensors, cell, found)
-        self.captured += 1
+        self.counts.captured += 1
         result: R = found
         return result
 
     def _refuse(self, key: Hashable, reason: str) -> None:
         self._seen[key] = reason
-        self.refused[reason] = self.refused.get(reason, 0) + 1
+        self.counts.because(reason)
 
 
 def _fill(tensors: Sequence[Tensor], given: Sequence[tuple[Tensor, int]]) -> None:

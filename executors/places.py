@@ -7,8 +7,9 @@ memory it had before lives on only as long as a graph that works in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import torch
@@ -19,10 +20,14 @@ from .contents import Unstable, mapped, signature, tensors
 
 
 class Places:
-    """Memory that stays where it is, and what lies in the static slots of captured values."""
+    """Memory that stays where it is, and what lies in the static slots of captured values.
+
+    Streams ask on threads of their own: what they look up is replaced, and never changed.
+    """
 
     def __init__(self) -> None:
-        self._slots: dict[tuple[str, int, int], Tensor] = {}  # (value, slot, place) -> bytes
+        self._growing = Lock()
+        self._slots: dict[tuple[Hashable, int, int], Tensor] = {}  # (name, slot, place) -> bytes
         self._slot_memory: dict[int, Any] = {}  # of those, also where one was smaller, as below
         self._staying: dict[int, Any] = {}  # weak references to storages, by address
         self._published: dict[int, tuple[Any, Hashable]] = {}  # by id, while a recording has them
@@ -34,11 +39,11 @@ class Places:
 
     def stay(self, datum: Any) -> None:
         """The memory of all tensors of `datum` stays where it is, for as long as it lives."""
-        for tensor in tensors(datum):
-            storage = tensor.untyped_storage()
-            self._staying[storage.data_ptr()] = _weakly(storage)
+        storages = [tensor.untyped_storage() for tensor in tensors(datum)]
+        with self._growing:
+            self._staying = _with(self._staying, storages)
 
-    def settle(self, name: str, slot: int, datum: Any) -> Any:
+    def settle(self, name: Hashable, slot: int, datum: Any) -> Any:
         """The datum, copied to where its slot lies; views of one memory together."""
         settled: dict[int, Tensor] = {}
         for place, line in enumerate(_lines(datum)):
@@ -60,24 +65,21 @@ class Places:
         held = self._slot_memory.get(tensor.untyped_storage().data_ptr())
         return held is not None and not held.expired()
 
-    def reserve(self, name: str, slot: int, datum: Any) -> None:
+    def reserve(self, name: Hashable, slot: int, datum: Any) -> None:
         """Make room for such a datum: within a capture there would be none outside it."""
         for place, line in enumerate(_lines(datum)):
             self._slot((name, slot, place), line.whole)
 
-    def _slot(self, place: tuple[str, int, int], tensor: Tensor) -> Tensor:
+    def _slot(self, place: tuple[Hashable, int, int], tensor: Tensor) -> Tensor:
         size = tensor.numel() * tensor.element_size()
         held = self._slots.get(place)
         if held is None or len(held) < size:
             held = torch.empty(max(size, 1), dtype=torch.uint8, device=tensor.device)
-            self._slots[place] = held
-            self._staying, self._slot_memory = (
-                {at: each for at, each in known.items() if not each.expired()}
-                for known in (self._staying, self._slot_memory)
-            )
-            self.stay(held)
-            at = held.untyped_storage().data_ptr()
-            self._slot_memory[at] = self._staying[at]
+            with self._growing:
+                self._slots[place] = held
+                storage = [held.untyped_storage()]
+                self._staying = _with(self._staying, storage)
+                self._slot_memory = _with(self._slot_memory, storage)
         return held[:size].view(tensor.dtype).view(tensor.shape)
 
     def signature(self, datum: Any) -> Hashable:
@@ -189,6 +191,12 @@ def place(tensor: Tensor) -> Hashable:
         tensor.device,
         tensor.is_neg() or tensor.is_conj(),
     )
+
+
+def _with(known: Mapping[int, Any], storages: Sequence[torch.UntypedStorage]) -> dict[int, Any]:
+    """Weak references by address: those to what still lives, and to these."""
+    living = {at: each for at, each in known.items() if not each.expired()}
+    return {**living, **{each.data_ptr(): _weakly(each) for each in storages}}
 
 
 _weakly: Callable[[torch.UntypedStorage], Any] = StorageWeakRef

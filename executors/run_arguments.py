@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ..graph.plan import Plan
     from .course import Course
     from .errors import NodeFailure
     from .recorder import Recorder
@@ -23,3 +24,7 @@ class RunArguments:
     watchdog_s: float | None = 60.0
     course: Course | None = None  # other plans that the run may go on with
     on_failure: Callable[[NodeFailure], None] | None = None  # hears of it before the run ends
+
+    def plans(self, plan: Plan) -> tuple[Plan, ...]:
+        """All that a run may go on with which begins with this one."""
+        return (plan,) if self.course is None else tuple(self.course.plans.values())

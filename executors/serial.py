@@ -20,6 +20,7 @@ from ..graph.planner.requirements import requirements
 from ..graph.step_graph import StepGraph
 from .frontier import Frontier
 from .instructions import Perform
+from .interrupted import interrupted
 from .one_thread import OneThread
 from .report import RunReport
 from .run_arguments import RunArguments
@@ -27,6 +28,7 @@ from .serial_turn import SerialTurn
 
 if TYPE_CHECKING:
     from .capture import Captures  # with torch, which a graph of plain functions does without
+    from .captured_plan import CapturedPlan
 
 
 def run_serial(
@@ -37,9 +39,11 @@ def run_serial(
 ) -> RunReport:
     """Run in the reference order on the calling thread. Nothing waits, so nothing is watched.
 
-    `captures` of segments of the plan, on what stands for the `streams`; not with a course.
+    `captures` of segments of all plans, on what stands for the `streams`.
     """
-    leg = SerialLeg.of(plan, given, captures=captures, streams=streams)
+    if captures is not None:
+        captures.begin()
+    leg = SerialLeg.of(plan, SerialCrew(given, captures, streams))
     kept: dict[str, list[Any]] = {}
     steps, status, iteration = 0, leg.run.status, leg.first  # no earlier one has a step ≥ 0
     try:
@@ -63,6 +67,15 @@ def run_serial(
 
 
 @dataclass(frozen=True)
+class SerialCrew:
+    """What all legs of a serial run share."""
+
+    given: RunArguments
+    captures: Captures | None
+    streams: Mapping[str, Stream]
+
+
+@dataclass(frozen=True)
 class SerialLeg:
     """One plan's part of a serial run."""
 
@@ -70,32 +83,41 @@ class SerialLeg:
     run: OneThread
     order: list[tuple[str, int]]
     first: int  # the iteration with which a run begins
-    entered: int  # that with which this leg's own loop began
-    given: RunArguments
+    alone: int  # that from which on nothing of the leg before is run, or read
+    crew: SerialCrew
+    captured: CapturedPlan | None
 
     @staticmethod
     def of(
         plan: Plan,
-        given: RunArguments,
+        crew: SerialCrew,
         after: SerialLeg | None = None,
         step: int = 0,
         entered: int | None = None,
-        captures: Captures | None = None,
-        streams: Mapping[str, Stream] = MappingProxyType({}),
     ) -> SerialLeg:
-        """The leg that begins with this step. `entered`: None where no other leg is before it."""
+        """The leg that begins with this step. `entered`: the iteration with which its own loop
+        begins; None where no other leg is before it."""
         graph = plan.graph
         serial = SerialProgram.of(graph)
         order = serial.order()
         offsets = [offset for _, offset in order] or [0]
         sizes = {name: serial.cells_needed(name, plan.slots.get(name)) for name in graph.values}
         before = None if after is None else after.run
+        captured = None if crew.captures is None else crew.captures.of(plan)
         run = OneThread.of(
-            _apart(graph), sizes, max(offsets), given, before, step, captures, streams
+            _apart(graph), sizes, max(offsets), crew.given, before, step, captured, crew.streams
         )
-        first = min(offsets)
-        leg = SerialLeg(plan, run, order, first, first if entered is None else entered, given)
-        if given.course is not None:
+        first = alone = min(offsets)
+        if entered is not None:
+            looks_back = (
+                step + read.carry + offset
+                for op, offset in order
+                for read in graph.vertices[op].op.reads
+                if read.carry
+            )
+            alone = max(entered, *looks_back)
+        leg = SerialLeg(plan, run, order, first, alone, crew, captured)
+        if crew.given.course is not None:
             run.frontier.begins = leg.begins
         return leg
 
@@ -105,25 +127,39 @@ class SerialLeg:
         return [(self.run.performs[op], offset) for op, offset in self.order]
 
     def begins(self, step: int) -> None:
-        """A step begins: go over to another plan if that is wanted."""
-        course, frontier = self.given.course, self.run.frontier
-        wanted = None if course is None else course.wanted(step)
-        if course is None or wanted is None:
+        """A step begins: go over to another plan if that is wanted, and is possible yet."""
+        course, frontier = self.crew.given.course, self.run.frontier
+        if course is None or step + self.first < self.alone:
+            return
+        wanted = course.wanted(step)
+        if wanted is None:
             return
         switch, goal = wanted
         following = SerialProgram.of(switch.after.graph).order()
         turn = SerialTurn.of(switch, self.order, following)
-        at = max(step + turn.lead, self.entered - 1 - turn.leaves, goal.step)
-        at = max(at, frontier.first + course.stays(switch.after))
+        at = max(step + turn.lead, goal.step, frontier.first + course.stays(switch.after))
         if at > frontier.last:
             return
-        leg = SerialLeg.of(switch.after, self.given, self, at, at + turn.enters)
+        leg = SerialLeg.of(switch.after, self.crew, self, at, at + turn.enters)
         leg.run.frontier.last = frontier.last
         leg.run.frontier.end = frontier.last + leg.run.frontier.tail
         legs = (self, leg)
+        _interrupt(legs, turn, at)
         script = [(legs[ran.part].run.performs[ran.op], at + ran.step) for ran in turn.ops]
         course.turn(goal, at)
         frontier.give_over(at, at + turn.leaves, SerialScript(leg, at + turn.enters, script))
+
+
+def _interrupt(legs: tuple[SerialLeg, SerialLeg], turn: SerialTurn, step: int) -> None:
+    """Between the ops of a segment may come what only launches, and nothing else."""
+    of_both = [leg.plan.graph.vertices for leg in legs]
+    ran = ((at, of_both[at.part][at.op]) for at in turn.ops)
+    ops = [at for at, vertex in ran if vertex.side == "device" or vertex.op.run is not None]
+    for part, leg in enumerate(legs):
+        if leg.captured is not None:
+            for segment in leg.captured.segments:
+                steps = interrupted(ops, part, segment.ops)
+                leg.captured.interrupt(segment, {step + each for each in steps})
 
 
 @dataclass(frozen=True)

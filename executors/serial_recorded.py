@@ -11,8 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from ..backends.streams import Event, Moment, Recording
-from ..backends.tape.arrange import Pool
-from ..backends.tape.recording import Tape
+from ..backends.tape.tapes import Tapes
 from ..graph.plan import Plan
 from . import threads
 from .capture import Captures
@@ -25,7 +24,7 @@ class Called:
     """The calling thread in the place of a stream: what it is given is done at once."""
 
     def __init__(self) -> None:
-        self._pools: dict[str, Pool] = {}
+        self._tapes = Tapes()
 
     def run(self, work: Any, step: int, node: str) -> None:
         work(step)
@@ -42,7 +41,7 @@ class Called:
 
     def recording(self, pool: str) -> Recording:
         """A tape of the operations."""
-        return Tape(self._pools.setdefault(pool, Pool()))
+        return self._tapes.of(pool)
 
 
 class _Past:
@@ -61,16 +60,21 @@ class OnOneThread:
     _stream: Called = field(default_factory=Called, init=False, repr=False, compare=False)
 
     def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
-        if self.captures is None or self.captures.plan is not plan:
-            order = SerialProgram.of(plan.graph).order()
+        plans = given.plans(plan)
+        if self.captures is None or not self.captures.fit(plans):
             self.captures = Captures(
-                plan, noted=False, usual=threads.USUAL, largest=self.pieces, order=order
+                *plans,
+                noted=False,
+                usual=threads.USUAL,
+                largest=self.pieces,
+                order=lambda each: SerialProgram.of(each.graph).order(),
             )
             self._stream = Called()
-        streams = {segment.stream: self._stream for segment in self.captures.segments}
+        streams = {segment.stream: self._stream for segment in self.captures.counts}
         try:
             return run_serial(plan, given, self.captures, streams)
         finally:
-            for segment in self.captures.segments:  # one that an error has left open
-                self.captures.leave(segment.ops[0], self._stream)
+            for each in self.captures.of_plans:
+                for segment in each.segments:  # one that an error has left open
+                    each.leave(segment.ops[0], self._stream)
             self.captures.end()

@@ -9,9 +9,10 @@ from ..graph.plan import Plan
 from .concurrent import run_on
 from .report import RunReport
 from .run_arguments import RunArguments
-from .workers import Pools, Workers
+from .workers import Workers
 
 if TYPE_CHECKING:
+    from ..backends.tape.tapes import Tapes
     from .capture import Captures
 
 USUAL = 8
@@ -34,12 +35,14 @@ class OnThreads:
 
     pieces: int = 0
     captures: Captures | None = field(default=None, init=False)
-    _pools: Pools = field(default_factory=dict, init=False, repr=False, compare=False)
+    _tapes: Tapes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
-        if self.captures is None or self.captures.plan is not plan:
+        plans = given.plans(plan)
+        if self.captures is None or not self.captures.fit(plans):
+            from ..backends.tape.tapes import Tapes
             from .capture import Captures
 
-            self._pools = {}
-            self.captures = Captures(plan, noted=False, usual=USUAL, largest=self.pieces)
-        return run_on(Workers(self._pools), plan, given, captures=self.captures)
+            self._tapes = Tapes()
+            self.captures = Captures(*plans, noted=False, usual=USUAL, largest=self.pieces)
+        return run_on(Workers(self._tapes), plan, given, captures=self.captures)

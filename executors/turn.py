@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from ..graph.plan import Wait
+from ..graph.planner.segments import Segment
 from ..graph.switch import Instance, Switch
 from .frontier import Frontier
+from .interrupted import interrupted
 from .leg import Leg, Once, Tokens
 
 Script = list[tuple[Callable[[int], None], int]]  # what to call, with which step
@@ -44,6 +46,11 @@ class Turn:
             gives.puts.setdefault(source.op, []).append(tokens.put)
             takes = once.setdefault(_launch(legs, target) or target, Once())
             takes.takes.setdefault(target.op, []).append((plain, tokens, event))
+        for part, leg in enumerate(legs):
+            if leg.captures is not None:
+                for segment in leg.captures.segments:
+                    alone = _interrupted(switch, part, leg, segment, once)
+                    leg.captures.interrupt(segment, {step + each for each in alone})
         hosts = dict.fromkeys([*before.program.hosts, *after.program.hosts])
         scripts = {
             actor: _script(switch.programs.get(actor, ()), step, legs, once, actor)
@@ -56,6 +63,20 @@ def _launch(legs: tuple[Leg, Leg], at: Instance) -> Instance | None:
     """What launches it, if it is a device op."""
     launch = legs[at.part].contexts[at.op].vertex.launch
     return None if launch is None else Instance(at.part, launch, at.step)
+
+
+def _interrupted(
+    switch: Switch, part: int, leg: Leg, segment: Segment, once: Mapping[Instance, Once]
+) -> set[int]:
+    """Steps in which something of the switch comes between the ops of a segment, or between their
+    launches: what is handed over as one would come before it."""
+    launches = [*dict.fromkeys(leg.contexts[op].vertex.launch or op for op in segment.ops)]
+    programs = switch.programs
+    return (
+        interrupted(programs.get(segment.stream, ()), part, segment.ops)
+        | interrupted(programs.get(leg.actor_of[launches[0]], ()), part, launches)
+        | {at.step for at in once if at.part == part and at.op in launches}
+    )
 
 
 def _script(

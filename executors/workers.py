@@ -13,11 +13,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..backends.streams import CannotCapture, Event, Moment, Recording
 
-Pools = dict[str, Any]  # by stream
+if TYPE_CHECKING:
+    from ..backends.tape.tapes import Tapes  # with torch, which plain functions do without
+
 Item = tuple[Callable[[Any], object], object]  # to be called with that
 
 
@@ -32,11 +34,11 @@ class WorkerEvent(SimpleQueue[None]):
 class WorkerStream:
     """A thread that does what is put on its queue, in order."""
 
-    def __init__(self, name: str, pools: Pools | None) -> None:
+    def __init__(self, name: str, tapes: Tapes | None) -> None:
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._put = self._queue.put
         self._recorded: deque[WorkerEvent] = deque()  # all that may not be set yet, in order
-        self._pools = pools
+        self._tapes = tapes
         self.thread = threading.Thread(target=self._work, name=f"stepweave-{name}", daemon=True)
         self.thread.start()
 
@@ -68,12 +70,9 @@ class WorkerStream:
 
     def recording(self, pool: str) -> Recording:
         """A tape of the operations, where these threads capture; else raises `CannotCapture`."""
-        if self._pools is None:
+        if self._tapes is None:
             raise CannotCapture("worker threads run everything as usual")
-        from ..backends.tape.arrange import Pool
-        from ..backends.tape.recording import Tape
-
-        return Tape(self._pools.setdefault(pool, Pool()))
+        return self._tapes.of(pool)
 
     def end(self) -> None:
         self._put(None)
@@ -87,9 +86,9 @@ class WorkerStream:
 
 @dataclass
 class Workers:
-    """A device of worker threads. `pools`: they capture, and recordings work in that memory."""
+    """A device of worker threads. `tapes`: of what they capture, if they do."""
 
-    pools: Pools | None = None
+    tapes: Tapes | None = None
     defers: bool = field(default=False, init=False)
     advice: str = field(default="", init=False)
     _streams: dict[str, WorkerStream] = field(default_factory=dict, init=False)
@@ -100,7 +99,7 @@ class Workers:
 
     def open(self, streams: Sequence[str], urgent: frozenset[str]) -> Mapping[str, WorkerStream]:
         """Threads have no priorities: `urgent` says nothing here."""
-        self._streams = {name: WorkerStream(name, self.pools) for name in streams}
+        self._streams = {name: WorkerStream(name, self.tapes) for name in streams}
         return self._streams
 
     def close(self, seconds: float | None) -> Sequence[str]:

@@ -570,9 +570,14 @@ class CausalLM:
         there = [name for name, each in given._asdict().items() if each is not None]
 
         def work(tensors: Sequence[Tensor], between: Between) -> tuple[Tensor, Tensor]:
+            done = tuple(batch.calls)
             batch.begin()
             again = replace(batch, between=between)
-            return self._pass(_Given(**dict(zip(there, tensors, strict=True))), again)
+            try:
+                return self._pass(_Given(**dict(zip(there, tensors, strict=True))), again)
+            except Exception:
+                batch.calls[:] = done  # it cannot be recorded; what it came to as usual counts
+                raise
 
         sizes = [(getattr(given, name), logits if name == "logit_rows" else size) for name in there]
         found = pieces.run((self._watched, *there), sizes, batch, work)

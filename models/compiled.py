@@ -30,6 +30,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..backends.operations import numbers_of
 from .attention import AttentionBatch, attend_layer
 from .errors import CompileFailed, ModelError
 from .kernels.reference import How
@@ -77,7 +78,7 @@ class CompiledLayers:
                 raise CompileFailed(f"{name}: other code has replaced the forward of its layers")
             place = _Place(torch.tensor([ticket, _layer_idx(layer)]))
             layer.__dict__[_REPLACED] = True
-            layer.__dict__["forward"] = _Region(layer, place, keyword, run)
+            layer.__dict__["forward"] = _Region(layer, ticket, place, keyword, run)
 
     def _compile(self, graph: Any, inputs: Any) -> Any:
         self.graphs += 1
@@ -157,6 +158,7 @@ class _Region:
     """The `forward` of one layer: what is not compiled of it."""
 
     layer: nn.Module
+    ticket: int
     place: _Place
     keyword: str
     run: Callable[..., Any]
@@ -166,13 +168,12 @@ class _Region:
         batch = getattr(held, "paged", held)
         if not isinstance(batch, AttentionBatch) or torch._C._len_torch_dispatch_stack() > 0:
             return type(self.layer).forward(self.layer, *args, **kwargs)
-        ticket = int(self.place.place[0])
         kwargs[self.keyword] = self.place if held is batch else replace(held, paged=self.place)
-        _running[ticket] = batch
+        _running[self.ticket] = batch
         try:
             return self.run(self.layer, *args, **kwargs)
         finally:
-            del _running[ticket]
+            del _running[self.ticket]
 
 
 def _attend_now(
@@ -186,7 +187,7 @@ def _attend_now(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """`attend_layer` for the layer and the running batch that `place` names: `[T, H, D]`."""
-    ticket, layer = place.tolist()
+    ticket, layer = numbers_of(place)
     how = How(scaling, window, softcap, sinks)
     batch = _running[ticket]
     return attend_layer(batch, layer, query, key, value, how, invariant=False).contiguous()

@@ -70,11 +70,11 @@ class Engine:
     """One target model and the plan that runs it.
 
     `compile` gets the resources of the graph and returns its plan; it is called once. `others` do
-    so for other plans, to which a run goes over between two steps where `steer` says so; then no
-    steps are captured. `resources` are brought beside the target, as a drafter that is loaded
-    already. An executor that is no name must know itself how to run where the model lies. Raises
-    `EngineError` where the executor does not fit the target, `UnsoundPlan` for a plan that the
-    verifier refuses, and whatever the loading of weights raises.
+    so for other plans, to which a run goes over between two steps where `steer` says so.
+    `resources` are brought beside the target, as a drafter that is loaded already. An executor that
+    is no name must know itself how to run where the model lies. Raises `EngineError` where the
+    executor does not fit the target, `UnsoundPlan` for a plan that the verifier refuses, and
+    whatever the loading of weights raises.
     """
 
     compile: Callable[[Resources], Plan]
@@ -113,7 +113,6 @@ class Engine:
         self.model.record_features(None)
         self.turned = deque(maxlen=REMEMBERED)
         sizes = every_size if backend_of(self.model.device).on_host else powers_of_two
-        self.graphs = self.graphs and not self.others
         self.buckets = sizes(self.limits.max_rows) if self.graphs else ()
         brought: dict[Resource[Any], object] = {
             TARGET: self.model,
@@ -286,6 +285,10 @@ class Engine:
     def at(self) -> str:
         """The name of the plan that runs the steps to come."""
         return self._at
+
+    def begin_with(self, plan: str) -> None:
+        """Between runs: the name of the plan with which the next one begins."""
+        self._at = plan
 
     def _refuse_other_devices(self) -> None:
         device = self.model.device

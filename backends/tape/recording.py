@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..dispatch import Dispatch
 from ..operations import asks, is_composite
 from .arrange import Pool, arranged
 from .calls import way_of
@@ -82,17 +82,12 @@ class Tape:
                 call()
 
 
-class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Noting(Dispatch):
     def __init__(self, tape: Tape) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._tape = tape
         self.entries: list[Entry] = []
         self.paused = False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: nothing is compiled here, and the guard would cost each operation two calls."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

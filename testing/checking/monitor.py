@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...backends.dispatch import Dispatch
 from ...backends.registry import loaded_backends
 from ...executors.exits import FACTORIES, telling
 from ...executors.source_line import frames
@@ -124,14 +124,9 @@ def _learn(operation: Any) -> _Facts:
     return facts
 
 
-class _Dispatch(TorchDispatchMode):
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No wrapper for torch.compile around each call: it would cost more than all the rest."""
-        return False
-
+class _Observed(Dispatch):
     def __init__(self, observer: Observer, *, may_ask: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._observer = observer
         self._uses, self._allocates = observer.uses, observer.allocates
         self._may_ask = may_ask
@@ -258,7 +253,7 @@ class Monitor:
 
     def __init__(self, observer: Observer, *, may_ask: bool) -> None:
         self._observer = observer
-        self._mode: Any = _Dispatch(observer, may_ask=may_ask)
+        self._mode: Any = _Observed(observer, may_ask=may_ask)
         self._may_ask = may_ask
         self._told = telling(self.leaves)
 

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...backends.dispatch import Dispatch
 from ...backends.operations import asks, is_composite, is_view
 from ...executors.concurrent import run_on
 from ...executors.parts import Patience, reached
@@ -121,15 +121,11 @@ def _alias(memory: Any, dtype: torch.dtype, geometry: tuple[Any, Any, Any]) -> T
     return _over(memory, dtype).as_strided(*geometry)
 
 
-class _Kernels(TorchDispatchMode):
+class _Kernels(Dispatch):
     """Enqueues what the body of a device op computes."""
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
     def __init__(self, device: DelayedKernelDevice, stream: VirtualStream, name: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._device, self._stream, self._name = device, stream, name
 
     def __torch_dispatch__(

@@ -228,10 +228,11 @@ class RecordedCalls:
         self.calls.append(Call(host, kind, stream, work, of))
 
     def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
-        if self.graphs and (self.captures is None or self.captures.plan is not plan):
+        plans = given.plans(plan)
+        if self.graphs and (self.captures is None or not self.captures.fit(plans)):
             from ...executors.capture import Captures
 
-            self.captures = Captures(plan, largest=self.pieces)
+            self.captures = Captures(*plans, largest=self.pieces)
         return run_on(
             self,
             plan,

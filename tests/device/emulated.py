@@ -27,9 +27,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepweave.backends import NoDevice, backend_named
+from stepweave.backends.dispatch import Dispatch
 from stepweave.backends.operations import asks, is_composite, is_view
 from stepweave.executors.report import RunReport
 from stepweave.executors.run import Executor
@@ -315,16 +315,7 @@ with (
 # --- what an op of a step may do
 
 
-class _Mode(TorchDispatchMode):
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # or each call gets a wrapper for torch.compile
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-
-class DeviceOp(_Mode):  # type: ignore[no-untyped-call]
+class DeviceOp(Dispatch):
     """The rules of a device op, for the thread that runs it."""
 
     def __torch_dispatch__(

@@ -11,7 +11,7 @@ import torch
 
 from stepweave.backends import cuda_streams
 from stepweave.executors import NodeFailure, run
-from stepweave.executors.captured_segment import Counts
+from stepweave.executors.counts import Counts
 from stepweave.executors.on_streams import OnStreams
 from stepweave.graph.node import Node, Op, OpContext
 from stepweave.graph.plan import Plan

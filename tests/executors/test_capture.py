@@ -12,7 +12,7 @@ from torch import Tensor
 from stepweave.backends.streams import CannotCapture
 from stepweave.executors import captured_segment, run
 from stepweave.executors.capture import Captures
-from stepweave.executors.captured_segment import Counts
+from stepweave.executors.counts import Counts
 from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
@@ -51,10 +51,12 @@ def pipeline(
     storage: str = "slots",
     slots: int | None = None,
     beside: Node | None = None,
+    behind: int = 1,
 ) -> Plan:
     """stage (host) → add → carry (device), the total being carried; copied back and kept.
 
-    `beside`: a node that has nothing to do with them.
+    `beside`: a node that has nothing to do with them. `behind`: by how many steps a step is settled
+    after the next has begun.
     """
 
     def stage(ctx: OpContext) -> None:
@@ -81,7 +83,7 @@ def pipeline(
             stream="compute",
         ),
         Node("copy", (Op(),), (Op((Read("total"),), ("out",), run=copy),), stream="compute"),
-        Node("settle", (Op((Read("out"),)),), offset=1),
+        Node("settle", (Op((Read("out"),)),), offset=behind),
         *([] if beside is None else [beside]),
     ]
     values = [
@@ -112,13 +114,13 @@ def test_only_what_is_read_outside_a_segment_is_copied_to_its_slot() -> None:
     plan, device = pipeline(slots=2), RecordedCalls(graphs=True)
     assert outs(plan, device) == outs(plan)
     assert device.captures is not None
-    assert {name for name, _, _ in device.captures.where._slots} == {"total"}
+    assert {name for (_, name), _, _ in device.captures.where._slots} == {"total"}
     last, wanted = (
         run(plan, executor=each, steps=STEPS, states={"memory": torch.zeros(())}, keep=["sum"])
         for each in (device, "serial")
     )
     assert torch.equal(last.kept["sum"][-1], wanted.kept["sum"][-1])
-    assert {name for name, _, _ in device.captures.where._slots} == {"total", "sum"}
+    assert {name for (_, name), _, _ in device.captures.where._slots} == {"total", "sum"}
     assert counts(device).replayed > STEPS
 
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from stepweave.executors import captured_segment, run
-from stepweave.executors.captured_segment import Counts
 from stepweave.executors.contents import Unstable, mapped, signature, tensors
+from stepweave.executors.counts import REASONS, Counts
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
@@ -292,7 +292,7 @@ def test_what_is_remembered_of_signatures_is_bounded(monkeypatch: pytest.MonkeyP
     run(plan, executor=device, steps=10, states={"equipment": 0})
     assert device.captures is not None
     [counts] = device.captures.counts.values()
-    [segment] = device.captures._runs.values()
+    [segment] = device.captures.of(plan).runs.values()
     assert len(segment._seen) == 3
     assert counts.eager == {"first of its shape": 7}
     assert counts.captured == 3, "104 and 103 were still known, and 100 when it came up again"
@@ -302,7 +302,7 @@ def test_reasons_are_bounded_too() -> None:
     counts = Counts()
     for number in range(1000):
         counts.because(f"{number} shapes")
-    assert len(counts.eager) == captured_segment.REASONS + 1
+    assert len(counts.eager) == REASONS + 1
     assert sum(counts.eager.values()) == 1000
 
 

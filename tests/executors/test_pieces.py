@@ -14,10 +14,10 @@ from torch import Tensor
 from stepweave.backends import cuda_streams
 from stepweave.executors import pieces as of_ops
 from stepweave.executors import run, threads
+from stepweave.executors.counts import Counts
 from stepweave.executors.on_streams import OnStreams
 from stepweave.executors.pieces import OpPieces
-from stepweave.executors.places import Places
-from stepweave.executors.pools import Pools
+from stepweave.executors.terms import Terms
 from stepweave.executors.threads import OnThreads
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.pieces import Between
@@ -118,7 +118,7 @@ def outs(plan: Plan, executor: object = "serial", steps: int = STEPS) -> list[An
     return list(run(plan, executor=executor, steps=steps, keep=["out"]).kept["out"])  # type: ignore[arg-type]
 
 
-def think(executor: RecordedCalls | OnThreads | OnStreams) -> OpPieces:
+def think(executor: RecordedCalls | OnThreads | OnStreams) -> Counts:
     assert executor.captures is not None
     return executor.captures.pieces["think.device"]
 
@@ -177,7 +177,7 @@ def test_a_failed_recording_costs_no_step(where: Any) -> None:
         device.failing = {"compute": where}
     assert outs(pipeline(work, length), device) == outs(pipeline(Work(), length))
     found = think(device)
-    [(reason, _)] = [each for each in found.refused.items() if "seldom" not in each[0]]
+    [(reason, _)] = [each for each in found.eager.items() if "seldom" not in each[0]]
     wanted = "gives the numbers of a tensor" if where == "within" else "error during capture"
     assert wanted in reason
     assert found.captured == 1, "of the size that came later"
@@ -197,7 +197,7 @@ def test_there_is_a_limit_to_recordings_and_to_their_memory(
     assert outs(pipeline(Work(), length), device) == outs(pipeline(Work(), length))
     found = think(device)
     assert found.captured == 2
-    assert found.refused["2 sizes are recorded already"] == STEPS - 5 - found.captured - (
+    assert found.eager["2 sizes are recorded already"] == STEPS - 5 - found.captured - (
         found.replayed
     )
     assert device.captures is not None
@@ -208,7 +208,7 @@ def test_there_is_a_limit_to_recordings_and_to_their_memory(
 
 
 def test_sizes_are_few_and_waste_little() -> None:
-    pieces = OpPieces("think", "compute", Places(), Pools(), 512)
+    pieces = OpPieces("think", "compute", Terms(largest=512))
     sizes = [pieces.size(count) for count in range(1, 513)]
     assert len(set(sizes)) == 21
     for count, size in enumerate(sizes, start=1):

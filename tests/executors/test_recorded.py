@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stepweave.executors import captured_segment, run, threads
 from stepweave.executors.capture import Captures
-from stepweave.executors.captured_segment import Counts
+from stepweave.executors.counts import Counts
 from stepweave.executors.errors import NodeFailure
 from stepweave.executors.recorder import Recorder
 from stepweave.executors.serial import SerialProgram
@@ -70,8 +70,8 @@ def test_a_segment_of_the_serial_program_is_a_run_of_device_ops_whatever_their_s
     values = [Value(name, "device", "slots") for name in "xyw"]
     graph = StepGraph.build(nodes, [*values, Value("z", "pinned", "slots")], order="keep")
     plan = compile_plan(graph)
-    captures = Captures(plan, order=SerialProgram.of(graph).order())
-    assert [*map(str, captures.segments)] == ["a: one → two", "a: three"]
+    captures = Captures(plan, order=lambda each: SerialProgram.of(each.graph).order())
+    assert [*map(str, captures.of(plan).segments)] == ["a: one → two", "a: three"]
 
 
 def test_an_error_within_a_recording_of_the_serial_program_ends_it() -> None:
@@ -195,14 +195,14 @@ def test_the_recording_that_was_not_used_for_longest_is_given_up(
     expected = outs(plan)
     assert outs(plan, executor) == expected
     assert executor.captures is not None
-    [held] = executor.captures._runs.values()
+    [held] = executor.captures.of(plan).runs.values()
     assert held._size == sum(each.recording.size for each in held._known.values())
     assert counts(executor).replayed > 0
     monkeypatch.setattr(captured_segment, "OPERATIONS", held._size - 1)
     executor = OnThreads()
     assert outs(plan, executor) == expected
     assert executor.captures is not None
-    [held] = executor.captures._runs.values()
+    [held] = executor.captures.of(plan).runs.values()
     assert len(held._known) == 3
     assert counts(executor).captured > 4, "what was given up is recorded anew"
     assert counts(executor).replayed == 0, "the one that comes next is always the oldest"
@@ -247,5 +247,7 @@ def test_recordings_do_not_keep_what_their_steps_made() -> None:
     gc.collect()
     assert counts(executor).captured == 4 * 2
     assert [ref for ref in made if ref() is not None] == []
-    taken = sum(len(block) for pool in executor._pools.values() for block in pool.blocks)
+    assert executor._tapes is not None
+    pools = executor._tapes.pools.values()
+    taken = sum(len(block) for pool in pools for block in pool.blocks)
     assert taken < 3 * 4_000_000, "the two factors at most, whatever the number of recordings"

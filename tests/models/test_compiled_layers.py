@@ -4,7 +4,8 @@ import logging
 import shutil
 import threading
 from collections.abc import Iterator
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, NoReturn, Self
 
 import pytest
 import torch
@@ -12,8 +13,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepweave import LLM
+from stepweave.backends.streams import CannotCapture
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load_config
+from stepweave.executors.pieces import OpPieces
+from stepweave.executors.terms import Terms
 from stepweave.models import compiled
 from stepweave.models.attention import AttentionBatch
 from stepweave.models.causal_lm import CausalLM
@@ -75,7 +79,7 @@ def test_layers_of_a_kind_share_a_graph_that_fits_every_batch(
     assert graphs(model) == kinds, "nothing was compiled for another batch"
 
 
-def features(rows: PagedRows) -> Tensor:
+def features(rows: PagedRows, **how: Any) -> Tensor:
     """What an EAGLE head would be given for a prompt."""
     batch = AttentionBatch(
         (5,),
@@ -84,7 +88,7 @@ def features(rows: PagedRows) -> Tensor:
         torch.arange(4, 9),
         rows.cache,
     )
-    return rows.model.forward(torch.arange(5), batch)[1]
+    return rows.model.forward(torch.arange(5), batch, **how)[1]
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +133,58 @@ def test_under_a_dispatch_mode_and_for_generate_layers_run_as_they_are(llama: Ca
     assert not any("attend_in_graph" in name for name in names)
     own = own_greedy(tiny_model("llama", 1, torch.float64), [5, 3, 90], 6)
     assert own_greedy(llama.hf, [5, 3, 90], 6) == own
+
+
+class Kept:
+    """A capture on a device, as far as Python sees it: no dispatch mode, and no numbers."""
+
+    live = False
+    refused = None
+    size = 0
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def recording(self, pool: str) -> Self:
+        return self
+
+    def capture(self) -> nullcontext[None]:
+        return nullcontext()
+
+    def between(self, call: Any, *tensors: Tensor) -> None:
+        self.calls += 1
+        call(*tensors)
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise CannotCapture(reason)
+
+
+def test_compiled_layers_can_be_captured_in_pieces(llama: CausalLM) -> None:
+    expected = features(PagedRows(llama), logit_rows=torch.tensor([4]))
+    stream: Any = Kept()
+    pieces = OpPieces("forward", "compute", Terms(largest=64), stream=stream)
+    for _ in range(2):
+        found = features(PagedRows(llama), logit_rows=torch.tensor([4]), pieces=pieces)
+        torch.testing.assert_close(found.clone(), expected, rtol=0, atol=0)
+    assert pieces.counts.captured == 1, pieces.counts
+    assert stream.calls == 3, "attention, in each layer"
+    assert graphs(llama) == 1
+
+
+@pytest.mark.parametrize("layers", [0, 2])
+def test_a_pass_that_cannot_be_recorded_is_done_all_the_same(llama: CausalLM, layers: int) -> None:
+    stream: Any = Kept()
+
+    def between(call: Any, *tensors: Tensor) -> None:
+        if stream.calls == layers:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        Kept.between(stream, call, *tensors)
+
+    stream.between = between
+    pieces = OpPieces("forward", "compute", Terms(usual=0, largest=64), stream=stream)
+    found = features(PagedRows(llama), logit_rows=torch.tensor([4]), pieces=pieces)
+    torch.testing.assert_close(found, features(PagedRows(llama)), rtol=0, atol=0)
+    assert len(pieces.counts.eager) == 1
 
 
 def test_wrapped_again_it_is_plain() -> None:

@@ -12,10 +12,12 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
+from stepweave.executors import threads
 from stepweave.models.errors import ModelError
 from stepweave.requests.request import RequestOutput, SamplingParams
 from stepweave.serving.llm import LLM
 from stepweave.testing import save_adapter, save_tiny
+from stepweave.testing.devices.recorded_calls import RecordedCalls
 from tests.shares import one_in
 
 COUNT = 12
@@ -121,6 +123,26 @@ def said(llm: LLM, **params: Any) -> list[RequestOutput]:
     )
     assert [output.error for output in outputs] == [None] * len(outputs)
     return outputs
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("on", ["graphs", "tapes"])
+def test_steps_in_pieces_compute_each_token_with_its_own_adapter(
+    on: str,
+    base: Path,
+    folders: dict[str, Path],
+    answers: list[tuple[int, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threads, "USUAL", 1)
+    llm = served(base, folders, "async", pieces="64")
+    if on == "graphs":
+        llm.engine.executor = RecordedCalls(graphs=True, pieces=64)
+    for _ in range(2):
+        assert [output.token_ids for output in said(llm)] == answers
+    captures = llm.engine.captures
+    assert captures is not None
+    assert captures.pieces["forward.device"].replayed > 0
 
 
 ROOM: dict[str, dict[str, str]] = {

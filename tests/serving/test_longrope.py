@@ -10,10 +10,12 @@ import transformers
 from packaging.version import Version
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from stepweave.executors import threads
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import ModelError
 from stepweave.requests.request import RequestOutput, SamplingParams
 from stepweave.serving.llm import LLM
+from stepweave.testing.devices.recorded_calls import RecordedCalls
 from stepweave.testing.models import longrope, save_tiny, tiny_model
 from tests.models.paged_rows import own_greedy
 from tests.shares import one_in
@@ -103,6 +105,22 @@ def test_tokens_are_those_of_generate_across_the_original_context(
     assert all(each == counts[0] for each in counts)
     if pipeline == "async_speculation":
         assert all(accepted > COUNT // 2 for _, accepted in counts[0])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("on", ["graphs", "tapes"])
+def test_steps_in_pieces_compute_each_row_with_its_own_speeds(
+    on: str, phi3: Path, answers: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "USUAL", 1)
+    llm = served(phi3, "async", pieces="64")
+    if on == "graphs":
+        llm.engine.executor = RecordedCalls(graphs=True, pieces=64)
+    for _ in range(2):
+        assert [output.token_ids for output in said(llm, prompts())] == answers
+    captures = llm.engine.captures
+    assert captures is not None
+    assert captures.pieces["forward.device"].replayed > 0
 
 
 def test_short_and_long_texts_share_no_blocks(phi3: Path) -> None:

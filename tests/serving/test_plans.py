@@ -11,6 +11,7 @@ import pytest
 from stepweave import LLM, SamplingParams
 from stepweave.cli.results import print_text
 from stepweave.cli.trace_summary import summary
+from stepweave.executors import threads
 from stepweave.executors.course import Course, Goal
 from stepweave.serving import steering
 from stepweave.serving.plans import USUAL, Load
@@ -101,6 +102,30 @@ def test_drafts_end_under_load_and_begin_again_after_it(monkeypatch: pytest.Monk
         expected = plain.generate([STORY, "Hello"], params, progress=False)
     assert [each.token_ids for each in found] == [each.token_ids for each in expected]
     assert found[1].drafted <= 4 * 3 < found[0].drafted, "while both ran few were drafted"
+
+
+@pytest.mark.parametrize("executor", ["threads", pytest.param("serial", marks=pytest.mark.nightly)])
+def test_steps_of_every_plan_are_replayed_with_the_tokens_of_the_plain_loop(
+    executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "USUAL", 1)
+    params = SamplingParams(max_tokens=96, ignore_eos=True)
+    with LLM(pipeline="async_grammar", overrides={"plans": PLANS, "executor": executor}) as llm:
+        llm.engine.steer = on_and_on
+        told = []
+        for _ in range(2):
+            [found] = llm.generate([STORY], params, progress=False)
+            assert llm.engine.captures is not None
+            counts = llm.engine.captures.counts
+            replayed = sum(each.replayed for s, each in counts.items() if "forward.device" in s.ops)
+            told.append((replayed, llm.engine.totals.steps, len(llm.engine.turned)))
+    replayed, steps, switches = (after - before for before, after in zip(*told, strict=True))
+    assert switches == 2
+    assert replayed > 0.8 * steps > 70
+    plain = {"executor": "serial", "depth": "1", "graphs": "false"}
+    with LLM(pipeline="async_grammar", overrides=plain) as alone:
+        [expected] = alone.generate([STORY], params, progress=False)
+    assert found.token_ids == expected.token_ids
 
 
 def test_an_engine_with_one_plan_has_no_word_of_others() -> None:

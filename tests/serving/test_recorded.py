@@ -32,6 +32,8 @@ def test_recorded_steps_give_the_tokens_and_counts_of_the_serial_loop(name: str)
     captures = recorded.engine.captures
     assert captures is not None
     for segment, counts in captures.counts.items():
+        if not counts.eager:
+            continue  # of a plan that has not run: the first step of each shape runs as usual
         little = segment.stream == "copy" or IDLE in counts.eager
         assert counts.replayed > 0 or little, (segment, counts)
     assert not [note for note in recorded.engine.notes() if "not replayed" in note], (

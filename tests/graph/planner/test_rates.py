@@ -188,7 +188,7 @@ def test_every_executor_gives_what_the_plain_loop_gives_on_many_graphs() -> None
 def test_segments_of_graphs_with_rates_are_not_captured() -> None:
     plan = planned_config("draft_passes")
     assert segments(plan)
-    assert Captures(plan).segments == ()
+    assert Captures(plan).of(plan).segments == ()
 
 
 def passes() -> StepGraph:

@@ -1,0 +1,33 @@
+"""What became of the steps in which something may be replayed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+REASONS = 32
+"""Reasons that are counted apart."""
+
+
+@dataclass
+class Counts:
+    """Steps of one segment, or of one op that has pieces recorded."""
+
+    replayed: int = 0
+    captured: int = 0
+    eager: dict[str, int] = field(default_factory=dict)  # run as usual, by the reason
+
+    @property
+    def steps(self) -> int:
+        """All of them."""
+        return self.replayed + self.captured + sum(self.eager.values())
+
+    @property
+    def reasons(self) -> str:
+        """Why some ran as usual, each with how many: `of so many: 3, of that: 1`."""
+        return ", ".join(f"{why}: {steps}" for why, steps in sorted(self.eager.items()))
+
+    def because(self, reason: str) -> None:
+        """One more ran as usual."""
+        if reason not in self.eager and len(self.eager) >= REASONS:
+            reason = "other reasons"
+        self.eager[reason] = self.eager.get(reason, 0) + 1

@@ -11,8 +11,7 @@ from unittest.mock import patch
 import torch
 
 from stepweave.executors.pieces import OpPieces
-from stepweave.executors.places import Places
-from stepweave.executors.pools import Pools
+from stepweave.executors.terms import Terms
 from stepweave.models import attention
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
@@ -58,7 +57,7 @@ def mixed(family: str, dtype: torch.dtype) -> tuple[int, int, int]:
     with counting() as usual:
         expected = target.forward(ids, batch, rows)
     device = RecordedCalls(graphs=True)
-    pieces = OpPieces("forward", "compute", Places(), Pools(), largest=512, usual=0)
+    pieces = OpPieces("forward", "compute", Terms(usual=0, largest=512))
     pieces.stream = device.open(["compute"], frozenset())["compute"]
     calls: list[Counter[str]] = []
 
@@ -70,7 +69,7 @@ def mixed(family: str, dtype: torch.dtype) -> tuple[int, int, int]:
     again = attention._attend_again
     with patch.object(attention, "_attend_again", attend_again):
         found = target.forward(ids, batch, rows, pieces=pieces)
-    assert pieces.captured == 1
+    assert pieces.counts.captured == 1
     torch.testing.assert_close(found, expected)
     each_time = calls[: len(calls) // 2]  # it is done as usual, and then captured
     return usual.total, sum(each.total() for each in each_time), len(each_time) + 1

@@ -206,7 +206,7 @@ def remembering(graph: StepGraph, memory: Mapping[str, Tensor]) -> StepGraph:
 
 
 @cache
-def random_plans(seed: int) -> tuple[Plans, Switches, Mapping[str, Tensor]] | None:
+def random_plans(seed: int) -> tuple[Plans, Switches, dict[str, Tensor]] | None:
     """Two plans, and by plan and op what their ops remember."""
     memory: dict[str, Tensor] = {}
     made = {}

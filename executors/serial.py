@@ -115,7 +115,7 @@ class SerialLeg:
                 for read in graph.vertices[op].op.reads
                 if read.carry
             )
-            alone = max(entered, *looks_back)
+            alone = max([entered, *looks_back])
         leg = SerialLeg(plan, run, order, first, alone, crew, captured)
         if crew.given.course is not None:
             run.frontier.begins = leg.begins

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -28,7 +28,8 @@ from transformers import AttentionInterface
 from ..backends import backend_of
 from ..backends.kernels import asked_for
 from ..graph.pieces import Between
-from .invariant import elementwise, proven_tiles, tile_plan
+from . import fixed_order
+from .fixed_order import UNIT
 from .kernels import operators, packed
 from .kernels.forms import Angles, Norm
 from .kernels.reference import How, attend_gathered, pack, packed_mask, unpack
@@ -39,11 +40,6 @@ from .tree_rows import TreeRows, along_paths
 _T = TypeVar("_T")
 
 NAME = "stepweave_paged"
-KEY_TILE = 64
-"""Keys per tile. Sums run within a tile, then over tiles in order, whatever the context."""
-
-QUERY_TILES = (4, 8, 16, 32, 64, 128)
-"""Rows (query tokens times heads that share a key head) per product that are tried."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +296,7 @@ def attend_layer(
         packed_query = pack(q, length, shape.kv_heads)
         if invariant:
             denied = partial(_denied, paged, group, how.window, shared)
-            result = _attend_in_tiles(packed_query, k, v, denied, how)
+            result = fixed_order.attend(packed_query, k, v, denied, how)
         else:
             allowed = _allowed(paged, group, how.window, shared)
             result = attend_gathered(packed_query, k, v, allowed, how)
@@ -430,8 +426,9 @@ def _rows(paged: AttentionBatch, layer: int, group: _Group, by_path: bool) -> Te
 
     def compute() -> Tensor:
         tables = group.take(paged.block_tables, group.rows)
-        unit = KEY_TILE // math.gcd(KEY_TILE, paged.cache.block_size)
-        tables = F.pad(tables, (0, -tables.shape[1] % unit), value=SCRATCH_BLOCK)
+        unit = UNIT // math.gcd(UNIT, paged.cache.block_size)
+        if more := -tables.shape[1] % unit:
+            tables = F.pad(tables, (0, more), value=SCRATCH_BLOCK)
         return paged.cache.head_rows(layer, tables)
 
     heads, length = paged.cache.layers[layer].kv_heads, group.query_len
@@ -460,7 +457,7 @@ def _allowed(
 
     def compute() -> Tensor:
         size = paged.cache.block_size
-        unit = math.lcm(KEY_TILE, size)
+        unit = math.lcm(UNIT, size)
         keys = -(-paged.block_tables.shape[1] * size // unit) * unit
         positions = group.take(paged.positions, group.tokens)
         tree = (None, None, 0) if by_path else _of_tree(paged, group)
@@ -486,104 +483,7 @@ def _denied(
 
     def compute() -> Tensor:
         denied = ~_allowed(paged, group, window, shared, by_path=group.tree)
-        return F.pad(denied, (0, 0, 0, count - denied.shape[2]))
+        more = count - denied.shape[2]
+        return F.pad(denied, (0, 0, 0, more)) if more else denied
 
     return paged.once(("denied", group.query_len, group.tree, window, shared, count), compute)
-
-
-# --- the arithmetic whose bits do not depend on the batch. query [R', h, M, D], k [R', h, C, D],
-#     v [R', h, C, D']; `denied` makes the mask [R', 1, M', C] of M' ≥ M rows; the result is
-#     [R', h, M, D'].
-
-
-def _attend_in_tiles(
-    query: Tensor, k: Tensor, v: Tensor, denied: Callable[[int], Tensor], how: How
-) -> Tensor:
-    """Softmax attention whose every sum has one order: within a key tile, then tile by tile.
-
-    The maximum over all keys is exact in any order, so it is taken first and no tile is
-    rescaled (the running maximum of flash attention is for memory, which is not short here).
-    A tile that is masked as a whole adds exact zeros: longer block tables change nothing.
-    """
-    given = query.dtype
-    exact = torch.promote_types(given, torch.float32)
-    rows, heads, count, _ = query.shape
-    tiles = k.shape[2] // KEY_TILE
-    k_tiles = k.to(exact).view(-1, KEY_TILE, k.shape[-1])
-    v_tiles = v.to(exact).view(-1, KEY_TILE, v.shape[-1])
-    query = query.to(exact)
-    if gap := -query.shape[-1] % 4:  # with it, four query rows start at a new cache line
-        query, k_tiles = F.pad(query, (0, gap)), F.pad(k_tiles, (0, gap))
-    plan = tile_plan(count, _query_tiles(k_tiles, v_tiles))
-    sinks = how.packed_sinks(heads, count, exact)
-    padded, mask = query, denied(sum(plan))
-    if padding := sum(plan) - count:
-        padded = F.pad(query, (0, 0, 0, padding))
-        if sinks is not None:
-            sinks = F.pad(sinks, (0, 0, 0, padding))
-
-    def attend(start: int, size: int) -> Tensor:
-        part = padded[:, :, None, start : start + size].expand(-1, -1, tiles, -1, -1)
-        raw = torch.bmm(part.reshape(-1, size, part.shape[-1]), k_tiles.transpose(1, 2))
-        scores = how.scores(raw).view(rows, heads, tiles, size, KEY_TILE)
-        hidden = mask[:, :, start : start + size].view(rows, 1, size, tiles, KEY_TILE)
-        scores.masked_fill_(hidden.transpose(2, 3), -torch.inf)
-        most = scores.amax(dim=(2, 4), keepdim=True)
-        sink = None if sinks is None else sinks[:, :, None, start : start + size]
-        if sink is not None:
-            most = torch.maximum(most, sink)
-        weights = elementwise(torch.exp, scores - most)
-        sums = weights.sum(dim=-1)
-        outs = torch.bmm(weights.view(-1, size, KEY_TILE), v_tiles)
-        outs = outs.view(rows, heads, tiles, size, -1)
-        total, out = _in_order(sums), _in_order(outs)
-        if sink is not None:
-            total = total + elementwise(torch.exp, sink - most)[:, :, 0, :, 0]
-        return out / total[..., None]
-
-    starts = [0, *accumulate(plan[:-1])]
-    parts = [attend(start, size) for start, size in zip(starts, plan, strict=True)]
-    out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
-    return out[:, :, :count].to(given)
-
-
-def _in_order(parts: Tensor) -> Tensor:
-    """The sum over the tiles of `parts[R, h, tiles, ...]`, from the first on.
-
-    Two operations however many tiles there are: adding at an index adds one after the other.
-    """
-    first, *others = parts.unbind(2)
-    if not others:
-        return first
-    if len(others) == 1:
-        return first + others[0]
-    total = first.unsqueeze(2).clone()
-    onto_it = torch.zeros(len(others), dtype=torch.int64, device=parts.device)
-    return total.index_add_(2, onto_it, parts[:, :, 1:]).squeeze(2)
-
-
-_proven: dict[object, tuple[int, ...]] = {}
-
-
-def _query_tiles(k: Tensor, v: Tensor) -> tuple[int, ...]:
-    """Row counts at which both products give a row the same bits, tried once per shape."""
-    key = (k.shape[-1], v.shape[-1], k.dtype, k.device, torch.get_num_threads())
-    if key not in _proven:
-        generator = torch.Generator().manual_seed(0)
-
-        def random(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator).to(k)
-
-        keys, values = random(3, KEY_TILE, k.shape[-1]), random(3, KEY_TILE, v.shape[-1])
-
-        def scores(rows: Tensor) -> Tensor:
-            return torch.bmm(rows.transpose(0, 1), keys.transpose(1, 2)).transpose(0, 1)
-
-        def outputs(rows: Tensor) -> Tensor:
-            return torch.bmm(rows.transpose(0, 1), values).transpose(0, 1)
-
-        top = QUERY_TILES[-1]
-        good = set(proven_tiles(scores, random(top, 3, k.shape[-1]), QUERY_TILES))
-        good &= set(proven_tiles(outputs, random(top, 3, KEY_TILE), QUERY_TILES))
-        _proven[key] = tuple(sorted(good)) or (1,)
-    return _proven[key]

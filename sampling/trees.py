@@ -103,6 +103,8 @@ def along(windows: Windows, place: Tensor, token: Tensor) -> Verified:
 
 def up_to(tokens: Tensor, kept: Tensor) -> Tensor:
     """`[R, k + 1]`: the first `kept[R]` + 1 of `tokens[R, k + 1]`, then -1. Raises nothing."""
+    if tokens.shape[1] == 1:
+        return tokens
     window_positions = torch.arange(tokens.shape[1], device=tokens.device)
     return tokens.masked_fill(window_positions > kept[:, None], -1)
 

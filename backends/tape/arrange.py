@@ -1,9 +1,10 @@
 """From noted operations to calls on planned memory.
 
-What nobody reads is left out. What depends on nothing is computed once. What is copied as a whole
-into memory from outside is computed there. All other results share the memory of a pool: two of
-one recording where one is dead before the other begins, and those of different recordings always,
-since recordings of one pool never run at the same time.
+What nobody reads is left out. What depends on nothing is computed once; so is the margin of what is
+padded, which has memory of its own. What is copied as a whole into memory from outside is computed
+there. All other results share the memory of a pool: two of one recording where one is dead before
+the other begins, and those of different recordings always, since recordings of one pool never run
+at the same time.
 """
 
 from __future__ import annotations
@@ -48,18 +49,23 @@ class Pool:
 def arranged(entries: Sequence[Entry], pool: Pool) -> list[tuple[int, Operation]]:
     """What does `entries` again, in order, each with its part of the recording."""
     made = {memory for each in entries if not each.mutates for memory in each.writes}
-    entries = _read_by_someone(entries, made)
-    constant = _constants(entries, made)
-    entries = [each for each in entries if not each.writes or not each.writes <= constant]
+    noted, entries = entries, _read_by_someone(entries, made)
+    dropped = frozenset(noted).difference(entries)
+    left = made.difference(*(each.writes for each in dropped if each.mutates))
+    constant = _constants(entries, left)
+    framed = _framed(entries, left - constant)
+    once = constant | framed
+    entries = [each for each in entries if not each.writes or not _same_again(each, once)]
     placed = Placed(pool)
-    entries = _written_through(entries, made - constant, placed)
-    placed.plan(entries, made - constant)
+    entries = _written_through(entries, made - once, placed)
+    placed.plan(entries, made - once)
     steps: list[tuple[int, Operation]] = []
     for entry in entries:
         if entry.again is not None:
             args, kwargs = placed.moved(entry.args), placed.moved_named(entry.kwargs)
             again = entry.again(args, kwargs, placed.moved(entry.results))
-            steps += [(entry.part, operation) for operation in again]
+            kept = (each for each in again if not (entry.writes <= framed and _fills(each)))
+            steps += [(entry.part, operation) for operation in kept]
     return steps
 
 
@@ -78,7 +84,7 @@ def _read_by_someone(entries: Sequence[Entry], made: set[int]) -> list[Entry]:
 
 
 def _constants(entries: Sequence[Entry], made: set[int]) -> set[int]:
-    """Memory whose content is the same each time: written once, and from constants only."""
+    """Memory of `made` whose content is the same each time: written once, from constants only."""
     changed = {memory for entry in entries if entry.mutates for memory in entry.writes}
     found: set[int] = set()
     for entry in entries:
@@ -88,6 +94,58 @@ def _constants(entries: Sequence[Entry], made: set[int]) -> set[int]:
         if pure and entry.reads <= found and entry.writes <= made - changed:
             found |= entry.writes
     return found
+
+
+def _framed(entries: Sequence[Entry], made: set[int]) -> set[int]:
+    """Memory of `made` that begins as constants, of which the same part is written over each time,
+    and which is read only after that: what is around that part stays."""
+    begun: dict[int, int] = {}  # where its contents are whole
+    read: dict[int, int] = {}  # where first
+    others: set[int] = set()
+    for at, entry in enumerate(entries):
+        for memory in entry.writes & made:
+            if _writes_over(entry, memory) if memory in begun else _begins(entry):
+                begun[memory] = at
+            else:
+                others.add(memory)
+        for memory in entry.reads - entry.writes:
+            read.setdefault(memory, at)
+        if sum(each.numel() * each.element_size() for each in entry.results) > CONSTANT:
+            others |= entry.writes
+    return {
+        memory
+        for memory, at in begun.items()
+        if memory not in others and at < read.get(memory, len(entries))
+    }
+
+
+_PAD = torch.ops.aten.constant_pad_nd.default
+_EMPTY = (
+    torch.ops.aten.zeros.default,
+    torch.ops.aten.zeros_like.default,
+    torch.ops.aten.new_zeros.default,
+)
+
+
+def _begins(entry: Entry) -> bool:
+    """Whether it makes constants, or those around a place for something else."""
+    return entry.again is not None and (entry.func in _EMPTY or entry.func is _PAD)
+
+
+def _writes_over(entry: Entry, memory: int) -> bool:
+    """Whether it copies something else to a place in the memory."""
+    if entry.func is not torch.ops.aten.copy_.default:
+        return False
+    return memory_of(entry.args[0]) == memory != memory_of(entry.args[1])
+
+
+def _same_again(entry: Entry, once: set[int]) -> bool:
+    """Whether what it would write is there."""
+    return entry.writes <= once and not entry.mutates and entry.func is not _PAD
+
+
+def _fills(operation: Operation) -> bool:
+    return operation.func in (torch.ops.aten.fill_.Scalar, torch.ops.aten.zero_.default)
 
 
 def _written_through(entries: Sequence[Entry], made: set[int], placed: Placed) -> list[Entry]:

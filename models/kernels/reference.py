@@ -28,10 +28,13 @@ class How:
 
     def scores(self, raw: Tensor) -> Tensor:
         """From products `raw[...]` of queries and keys to what the softmax is taken of, `[...]`."""
-        scores = raw * self.scaling
-        if self.softcap is not None:
-            scores = elementwise(torch.tanh, scores / self.softcap) * self.softcap
-        return scores
+        return self.capped(raw * self.scaling)
+
+    def capped(self, scores: Tensor) -> Tensor:
+        """`[...]`: `scores[...]` within the bounds of the soft cap, if there is one."""
+        if self.softcap is None:
+            return scores
+        return elementwise(torch.tanh, scores / self.softcap) * self.softcap
 
     def packed_sinks(self, kv_heads: int, rows: int, dtype: torch.dtype) -> Tensor | None:
         """`[1, h, rows, 1]`, in the order in which `pack` lays out heads."""

@@ -210,20 +210,24 @@ def hand_on(progress: Progress, rows: SampleRows, sampled: Sampled, history: His
                 progress.computed,
             )
         )
-    window_positions = torch.arange(1, sampled.tokens.shape[1] + 1, device=rows.window_start.device)
-    positions = torch.where(
-        window_positions <= sampled.counts[:, None],
-        rows.window_start[:, None] + window_positions,
-        -1,
-    )  # [S, W]
+    positions, last = rows.window_start[:, None] + 1, sampled.tokens[:, 0]
+    if sampled.tokens.shape[1] > 1:
+        positions, last = _places(rows, sampled)
     history.write(rows.request_slot[:, None].expand_as(positions), positions, sampled.tokens)
-    last = sampled.tokens.gather(1, sampled.counts[:, None] - 1)[:, 0]
     return Progress(
         last_token=progress.last_token.index_copy(0, rows.request_slot, last),
         computed=progress.computed.index_copy(
             0, rows.request_slot, rows.window_start + sampled.counts
         ),
     )
+
+
+def _places(rows: SampleRows, sampled: Sampled) -> tuple[Tensor, Tensor]:
+    """Positions `[S, W]` of what was sampled, -1 where there is nothing, and the last tokens."""
+    tokens, counts = sampled.tokens, sampled.counts
+    behind = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+    positions = torch.where(behind <= counts[:, None], rows.window_start[:, None] + behind, -1)
+    return positions, tokens.gather(1, counts[:, None] - 1)[:, 0]
 
 
 @torch.inference_mode()

@@ -133,6 +133,54 @@ def test_what_nobody_reads_is_not_done_and_what_never_changes_is_done_once() -> 
     assert recorded(body).size == 1  # the sum, put where it belongs
 
 
+def test_what_is_around_a_place_that_is_written_over_is_written_once() -> None:
+    x, outs = floats(), torch.empty(3, ROWS, COLUMNS)
+
+    def body() -> None:
+        padded = F.pad(x[:4], (0, 0, 0, 2), value=3.0)
+        zeros = torch.zeros(ROWS, COLUMNS)
+        zeros[:2] = x[:2]
+        zeros[3:4] = x[:1]
+        for out, made in zip(outs, (padded, zeros), strict=False):
+            out.copy_(made * 2)
+
+    assert recorded(body).size == 5, "three copies, two products"
+    follows(lambda t: [F.pad(t[0][:4], (0, 0, 0, 2), value=3.0) * 2], [x])
+
+
+def _elsewhere(t: list[Tensor]) -> Tensor:
+    made = torch.zeros(ROWS, COLUMNS)
+    return made.index_copy_(0, t[1], t[0][: len(t[1])])
+
+
+def _read_before(t: list[Tensor]) -> Tensor:
+    made = torch.zeros(ROWS, COLUMNS)
+    before = made + t[0]
+    made[:2] = t[0][:2]
+    return made * before
+
+
+def _onto_itself(t: list[Tensor]) -> Tensor:
+    made = F.pad(t[0][:3], (0, 0, 0, 3))
+    made[3:] = made[:3]
+    return made[1:].mul_(2)
+
+
+def _changed_for_nobody(t: list[Tensor]) -> Tensor:
+    zeros, key = F.pad(t[0][:3], (0, 0, 0, 3), value=1.0), torch.arange(COLUMNS)
+    sums = zeros + key
+    zeros.mul_(2)
+    key.mul_(2)
+    return sums
+
+
+@pytest.mark.parametrize("body", [_elsewhere, _read_before, _onto_itself, _changed_for_nobody])
+def test_what_is_not_written_over_in_one_place_is_made_anew(
+    body: Callable[[list[Tensor]], Tensor],
+) -> None:
+    follows(lambda t: [body(t) * 1], [floats(), torch.arange(2)])
+
+
 def test_a_result_is_put_where_it_belongs_unless_somebody_looks_there_before() -> None:
     x, seen, out = floats(), torch.empty(ROWS, COLUMNS), torch.ones(ROWS, COLUMNS)
 
@@ -208,7 +256,7 @@ def random_body(seed: int, steps: int) -> Body:
         choose, made = random.Random(seed), [t[0], t[1], t[0] + 0]
         for _ in range(steps):
             a, b = choose.choice(made), choose.choice(made[2:])
-            match choose.randrange(9):
+            match choose.randrange(12):
                 case 0:
                     made.append(a + b)
                 case 1:
@@ -227,6 +275,13 @@ def random_body(seed: int, steps: int) -> Body:
                     made.append(b[:, :4].repeat(1, 2))
                 case 8:
                     made.append(a.tanh())
+                case 9:
+                    made.append(F.pad(a[1:4], (0, 0, 1, 2), value=2.0))
+                case 10:
+                    made.append(t[0].new_zeros(ROWS, COLUMNS))
+                    made[-1][2:5] = a[:3]
+                case 11:
+                    b[:2] = a[2:4]
         return [choose.choice(made), choose.choice(made)]
 
     return body

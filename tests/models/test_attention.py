@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stepweave.models.attention import AttentionBatch, LayerProbe, _in_order, paged_attention
+from stepweave.models.attention import AttentionBatch, LayerProbe, paged_attention
 from stepweave.models.paged_cache import LayerShape, PagedCache
-from stepweave.testing.launches import Launches
 
 HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 8, 6
 MODULE: Any = SimpleNamespace(layer_idx=0)
@@ -263,19 +262,3 @@ def test_attention_without_a_layer_number_is_an_error() -> None:
     nameless: Any = SimpleNamespace()
     with pytest.raises(TypeError, match="no layer_idx"):
         paged_attention(nameless, x, x, x, None, paged=LayerProbe())
-
-
-@pytest.mark.parametrize("tiles", [1, 2, 3, 16, 33])
-def test_tiles_are_added_one_after_the_other_by_two_operations(tiles: int) -> None:
-    generator = torch.Generator().manual_seed(tiles)
-    for shape in ((2, 3, tiles, 4), (1, 2, tiles, 8, 33)):
-        spread = 10.0 ** torch.arange(tiles).remainder(7).view(tiles, *[1] * (len(shape) - 3))
-        parts = torch.randn(shape, generator=generator) * spread
-        for each in (parts, parts.transpose(0, 1), parts[..., ::2]):
-            total = each[:, :, 0].clone()
-            for tile in range(1, tiles):
-                total += each[:, :, tile]
-            with Launches() as counted:
-                found = _in_order(each)
-            assert torch.equal(found, total)
-            assert counted.total <= 3, "and the index"

@@ -72,12 +72,13 @@ def attend(
     for end, size in zip(accumulate(plan), plan, strict=True):
         here = slice(end - size, end)
         scores = how.capped(sums.scores(query[:, here], k, how.scaling))
-        scores = scores.unflatten(0, (rows, heads)).masked_fill_(hidden[:, :, here], -torch.inf)
+        scores = scores.view(rows, heads, size, -1)
+        scores.masked_fill_(hidden[:, :, here], -torch.inf)
         if sinks is not None:
             scores = torch.cat([scores, sinks[:, :, here]], dim=-1)
         weights = scores.softmax(dim=-1)[..., : k.shape[1]]
         parts.append(sums.mixtures(weights.flatten(0, 1), v))
-    return _joined(parts, 1)[:, :count].unflatten(0, (rows, heads)).to(given)
+    return _joined(parts, 1)[:, :count].view(rows, heads, count, -1).to(given)
 
 
 Product = Literal["scores", "mixtures"]
@@ -110,16 +111,20 @@ class Sums:
 
     def _scores_in_order(self, query: Tensor, k: Tensor, scaling: float) -> Tensor:
         def of(part: Tensor) -> Tensor:
-            return _joined([_scores(part, tile, scaling) for tile in k.split(self.keys, dim=1)], 2)
+            return _joined(
+                [_scores(part, tile, scaling) for tile in torch.split(k, self.keys, dim=1)], 2
+            )
 
-        return _joined([of(part) for part in query.split(self.queries[0], dim=1)], 1)
+        return _joined([of(part) for part in torch.split(query, self.queries[0], dim=1)], 1)
 
     def _mixtures_in_order(self, weights: Tensor, v: Tensor) -> Tensor:
         def of(part: Tensor) -> Tensor:
-            tiles = zip(part.split(self.keys, dim=2), v.split(self.keys, dim=1), strict=True)
+            tiles = zip(
+                torch.split(part, self.keys, dim=2), torch.split(v, self.keys, dim=1), strict=True
+            )
             return reduce(torch.add, (torch.bmm(*tile) for tile in tiles))
 
-        return _joined([of(part) for part in weights.split(self.queries[0], dim=1)], 1)
+        return _joined([of(part) for part in torch.split(weights, self.queries[0], dim=1)], 1)
 
     def at_once(self, product: Product, queries: int, keys: int) -> bool:
         """Whether a product of so many has the bits of the order; tried once for each shape."""

@@ -35,12 +35,11 @@ def test_bits_depend_on_no_number_of_queries_rows_or_keys(how: str, dims: tuple[
     k, v = (torch.randn(2, 2, 1024, dim, generator=generator) for dim in dims)
     wanted = attend(query, k[:, :, :192], v[:, :, :192], hidden(192), HOW[how])
     for keys in (256, 320, 384, 640, 1024):
-        short = k[:, :, :keys], v[:, :, :keys]
+        some, mixed = k[:, :, :keys], v[:, :, :keys]
         for queries in (slice(0, 12), slice(2, 4), slice(0, 8)):
-            found = attend(query[:, :, queries], *short, hidden(keys), HOW[how])
+            found = attend(query[:, :, queries], some, mixed, hidden(keys), HOW[how])
             assert torch.equal(found, wanted[:, :, queries])
-        first = (each[:1] for each in short)
-        alone = attend(query[:1], *first, hidden(keys, rows=1), HOW[how])
+        alone = attend(query[:1], some[:1], mixed[:1], hidden(keys, rows=1), HOW[how])
         assert torch.equal(alone, wanted[:1])
 
 

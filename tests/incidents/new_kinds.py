@@ -29,13 +29,6 @@ OWN_STREAM = (
 )
 
 
-MASK_OF_DRAFTS = {
-    "nodes.d2h_tokens.after": "sample",
-    "nodes.draft_mask.after": "d2h_tokens",
-    "nodes.draft.after": "draft_mask",
-}
-
-
 def pipeline(name: str, node: str = "", **settings: str) -> Callable[[], StepGraph]:
     """A shipped pipeline; `settings` of one of its nodes differ."""
     changes = {f"nodes.{node}.{key}": value for key, value in settings.items()}
@@ -401,7 +394,7 @@ INCIDENTS = [
         "what a grammar allows next was looked up before it was known what the step had sampled",
         "what was sampled is a pinned value: the walk waits for its copy, the drafter for the mask",
         Derived(
-            lambda: planned("async_eagle3_grammar", MASK_OF_DRAFTS).graph,
+            pipeline("async_allowed_drafts"),
             (
                 "sample.device → d2h_tokens.device +0",
                 "d2h_tokens.device → draft_mask.host +0",

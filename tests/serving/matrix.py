@@ -134,7 +134,7 @@ SITUATIONS: dict[str, TinyConfig] = {
     "short drafter context": TinyConfig(),
 }
 SHORT_OF_BLOCKS = ("preemption", "swap")
-KEPT: tuple[CacheDType, ...] = ("auto", "int8")
+KEPT: tuple[CacheDType, ...] = ("int8", "auto")
 """Number formats of the caches, the target's and its drafter's."""
 CONTEXT = 96
 LENGTHS = (14, 10, 17, 12)

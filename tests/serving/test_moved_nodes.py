@@ -23,6 +23,7 @@ from stepweave.testing import Interleaved
 ONCE = {
     "adaptive": "d2h_copy",
     "async": "d2h_copy",
+    "async_allowed_drafts": "draft_mask",
     "async_eagle": "draft",
     "async_eagle3_grammar": "bitmask",
     "async_fork": "fork",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..backends import backend_of
+from ..backends.operations import address_of
 from .cache_dtype import CacheDType
 from .cache_format import SCALE, finite, has_scales, narrowed, stored_as
 from .memory import room_for
@@ -267,7 +268,7 @@ def write(
 
 def within(keys: Tensor, values: Tensor) -> bool:
     """Whether `values[N, h, D']` are the first numbers of `keys[N, h, D]`, and stored with them."""
-    return values.data_ptr() == keys.data_ptr()
+    return address_of(values) == address_of(keys)
 
 
 def _as_bytes(x: Tensor) -> Tensor:

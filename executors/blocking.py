@@ -39,7 +39,13 @@ class Blocking:
     device: torch.device
 
     def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
-        return self.executor(replace(plan, graph=plan.graph.with_ops(self._awaited)), given)
+        if given.course is None:
+            return self.executor(self._waiting(plan), given)
+        course = given.course.rewritten(self._waiting)
+        return self.executor(course.plan, replace(given, course=course))
+
+    def _waiting(self, plan: Plan) -> Plan:
+        return replace(plan, graph=plan.graph.with_ops(self._awaited))
 
     def _awaited(self, vertex: Vertex) -> Op:
         """The op on this device: a thread of the executor's own begins on the first one."""

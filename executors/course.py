@@ -88,7 +88,9 @@ class Course:
         self.turned.append(turned)
         self.tell(turned)
 
-    def rewritten(self, change: Callable[[Plan], Plan], tell: Callable[[Turned], None]) -> Course:
+    def rewritten(
+        self, change: Callable[[Plan], Plan], tell: Callable[[Turned], None] = lambda turned: None
+    ) -> Course:
         """This course, of plans that order the same: who runs it, runs this one.
 
         `tell` learns of a switch before anybody else does.

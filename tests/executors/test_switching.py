@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 import pytest
+import torch
 
+from stepweave.executors.blocking import Blocking
 from stepweave.executors.concurrent import ConcurrentRun
 from stepweave.executors.course import Course, Goal, Turned
 from stepweave.executors.report import RunReport
-from stepweave.executors.run import Executor, run
+from stepweave.executors.run import EXECUTORS, Executor, run
 from stepweave.graph.errors import GraphError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
@@ -109,6 +111,9 @@ def agree(seed: int, executor: str | Executor) -> int:
 def test_every_executor_switches_to_what_the_serial_program_gives() -> None:
     assert sum(agree(seed, "threads") for seed in SAMPLE) >= 8
     assert sum(agree(seed, Deferred(seed)) for seed in SAMPLE) >= 8
+    for name in ("serial", "threads"):
+        waiting = Blocking(EXECUTORS[name], torch.device("cpu"))  # as on a GPU
+        assert agree(SAMPLE[0], waiting) >= 1
 
 
 @pytest.mark.nightly

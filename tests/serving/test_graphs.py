@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from stepweave import LLM, SamplingParams
-from stepweave.configs.load import shipped
+from stepweave.configs.load import load_config, shipped
 from stepweave.configs.schema import PipelineConfig
 from stepweave.executors.counts import Counts
 from stepweave.executors.course import Course, Goal
@@ -88,7 +88,8 @@ def params_for(name: str) -> list[SamplingParams]:
         replace(GREEDY, max_tokens=9, logprobs=2),
         GREEDY,
     ]
-    if "grammar" in name or name == "quickstart":
+    config = load_config(name)
+    if isinstance(config, PipelineConfig) and "bitmask" in config.nodes:
         params[1] = replace(params[1], structured_outputs=SCHEMA)
         params[4] = replace(GREEDY, structured_outputs=SCHEMA)
     return params

@@ -27,6 +27,7 @@ def test_a_model_loads_with_as_many_threads_as_its_runs_have(
         return load(*args, **kwargs)
 
     monkeypatch.setattr(CausalLM, "load", watched)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # who sets it has chosen
     config = load_config("quickstart", {"torch_threads": setting})
     assert isinstance(config, PipelineConfig)
     before = torch.get_num_threads()

@@ -267,8 +267,12 @@ def write(
 
 
 def within(keys: Tensor, values: Tensor) -> bool:
-    """Whether `values[N, h, D']` are the first numbers of `keys[N, h, D]`, and stored with them."""
-    return address_of(values) == address_of(keys)
+    """Whether `values[N, h, D']` are the first numbers of `keys[N, h, D]`, and stored with them.
+
+    Tensors that only stand for others have no address: of these nothing is known to be.
+    """
+    address = address_of(values)
+    return address != 0 and address == address_of(keys)
 
 
 def _as_bytes(x: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from unittest.mock import patch
 from stepweave.cli.output import save
 from stepweave.configs.costs import CostsFile, costs_text
 from stepweave.configs.shipped_costs import SHIPPED
-from stepweave.executors import capture
+from stepweave.executors import captured_plan
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.segments import Segment, segments
 from stepweave.serving.engine import Engine
@@ -67,7 +67,7 @@ def alone(plan: Plan) -> tuple[Segment, ...]:
 @contextmanager
 def each_op_alone() -> Iterator[None]:
     """Capture each device op by itself, so that traces have its own time."""
-    with patch.object(capture, "segments", alone):
+    with patch.object(captured_plan, "segments", alone):
         yield
 
 

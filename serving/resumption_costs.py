@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
+from ..backends import backend_of
 from ..nodes.ops.swapping import HostBlocks
 from ..nodes.values import HOST_BLOCKS
 from ..requests.request import SamplingParams
@@ -67,7 +68,7 @@ def _copies(llm: LLM) -> Callable[[int], float]:
         pairs = tuple((1 + block, block) for block in range(blocks))
         began = perf_counter()
         host.swap((cache,), Swaps(out=pairs))
-        cache.keys[0][0].cpu()  # on a GPU, waits for all that is enqueued before
+        backend_of(model.device).synchronize(model.device)
         return perf_counter() - began
 
     return copied

@@ -14,6 +14,7 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.verifier.verify import verify, violations
 from stepweave.testing.keyed_graphs import random_keyed_graph
 from tests.graph import key_oracle, oracle
+from tests.graph.short_leases import shortened
 
 SAMPLE = range(37, 60)
 
@@ -37,7 +38,11 @@ def check(seed: int) -> Counter[str]:
     assert oracle.unordered_pairs(plan) == [], f"seed {seed}"
     assert key_oracle.early(plan) == [], f"seed {seed}"
     assert key_oracle.early_at_random(plan, seed) == [], f"seed {seed}"
-    found += deleted(plan, seed) + shortened(plan, seed) + dispensable(plan, seed)
+    found += (
+        deleted(plan, seed)
+        + shortened(plan, seed, lambda mutant, _: key_oracle.early(mutant))
+        + dispensable(plan, seed)
+    )
     return found
 
 
@@ -54,18 +59,6 @@ def deleted(plan: Plan, seed: int) -> Counter[str]:
         assert seen, f"seed {seed}: the oracle does not miss {wait}"
         found["waits deleted"] += 1
     return found
-
-
-def shortened(plan: Plan, seed: int) -> Counter[str]:
-    """Every lease is the least: one step less is found by verifier and oracle."""
-    for index, lease in enumerate(plan.leases):
-        shorter = replace(lease, steps=lease.steps - 1)
-        leases = (*plan.leases[:index], shorter, *plan.leases[index + 1 :])
-        mutant = replace(plan, leases=leases)
-        codes = [violation.code for violation in violations(mutant)]
-        assert codes == ["SW-LEASE"], f"seed {seed}: {lease} {codes}"
-        assert key_oracle.early(mutant), f"seed {seed}: {lease}"
-    return Counter({"leases shortened": len(plan.leases)})
 
 
 def dispensable(plan: Plan, seed: int) -> Counter[str]:

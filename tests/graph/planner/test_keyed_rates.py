@@ -19,6 +19,7 @@ from stepweave.testing.keyed_graphs import with_keys
 from stepweave.testing.rated_graphs import random_rated_graph
 from tests.graph import key_oracle
 from tests.graph.rated_oracle import Keys, can_be_ordered, unordered
+from tests.graph.short_leases import shortened
 
 NIGHTLY = 3000
 
@@ -46,7 +47,7 @@ def judge(seed: int) -> Counter[str]:
     return (
         Counter(plans=1)
         + deleted(plan, seed)
-        + shortened(plan, keys, seed)
+        + shortened(plan, seed, lambda _, shorter: keys.meet(shorter))
         + given_away(plan, seed)
     )
 
@@ -70,18 +71,6 @@ def deleted(plan: Plan, seed: int) -> Counter[str]:
 
 def early(plan: Plan) -> bool:
     return any(map(Keys(plan).meet, plan.leases))
-
-
-def shortened(plan: Plan, keys: Keys, seed: int) -> Counter[str]:
-    """Every lease is the least number of cycles."""
-    for index, lease in enumerate(plan.leases):
-        shorter = replace(lease, steps=lease.steps - 1)
-        leases = (*plan.leases[:index], shorter, *plan.leases[index + 1 :])
-        mutant = replace(plan, leases=leases)
-        codes = [violation.code for violation in violations(mutant)]
-        assert codes == ["SW-LEASE"], f"seed {seed}: {lease} {codes}"
-        assert keys.meet(shorter), f"seed {seed}: {lease}"
-    return Counter({"leases shortened": len(plan.leases)})
 
 
 def given_away(plan: Plan, seed: int) -> Counter[str]:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from ..graph.errors import StepweaveError
 from ..graph.planner.crossings import Pair
 from ..graph.planner.splice import first_alone, last_alone, sorted_by_time
-from ..graph.switch import Instance, Switch
+from ..graph.switch import Crossing, Instance, Switch
 
 Order = Sequence[tuple[str, int]]  # ops with their offsets, in the order of an iteration
 
@@ -41,7 +41,7 @@ class SerialTurn:
         arcs += [
             (c.source, c.target, 0.0)
             for c in switch.crossings
-            if c.hazard not in ("LAUNCH", "BOUND") and {c.source, c.target} <= known
+            if _binds(c, switch) and {c.source, c.target} <= known
         ]
 
         def iteration(at: Instance) -> int:
@@ -64,6 +64,13 @@ class SerialTurn:
         ops = (at for at in order if (iteration(at) > leaves, iteration(at) < enters)[at.part])
         lead = max(1, 1 + min(o for _, o in first) - leaves)
         return SerialTurn(leaves, enters, tuple(ops), lead)
+
+
+def _binds(crossing: Crossing, switch: Switch) -> bool:
+    """Whether one thread has to keep it: it launches nothing and cannot run ahead, and a version
+    that the plan after goes back for keeps its cell, of which a run with a course has enough."""
+    reused = crossing.hazard == "WAR" and crossing.value in switch.before.graph.values
+    return crossing.hazard not in ("LAUNCH", "BOUND") and not reused
 
 
 def _places(switch: Switch) -> Mapping[tuple[int, str], int]:

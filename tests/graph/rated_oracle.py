@@ -194,7 +194,7 @@ def unordered(plan: Plan) -> list[tuple[At, At]]:
     It looks at as many cycles as the plan's requirements reach. A stuck plan gives one firing with
     itself.
     """
-    cycles = 1 + max([1, *(min(edge.distance, 4) for edge in plan.edges)])
+    cycles = 1 + max([1, *(edge.distance for edge in plan.edges if edge.hazard != "BOUND")])
     graph = plan.graph.declared
     assert graph is not None
     cycle = steps_of_cycle(graph)

@@ -27,9 +27,10 @@ Arc = tuple[Instance, Instance, float]  # the second starts at least so many µs
 
 @dataclass(frozen=True)
 class Window:
-    """Both plans unrolled around a switch."""
+    """Both plans unrolled around a switch. `more`: steps that it is longer than most need."""
 
     pair: Pair
+    more: int = 0
 
     @cached_property
     def paddings(self) -> tuple[int, int]:
@@ -46,8 +47,8 @@ class Window:
             for vertex in graph.vertices.values()
             for read in vertex.op.reads
         ]
-        reach = 2 * self.pair.spread + max(carries, default=0) + 3
-        reach += sum(_furthest(plan) for plan in self.pair.plans) + 2 * sum(self.paddings)
+        reach = 2 * self.pair.spread + max(carries, default=0) + 3 + self.more
+        reach += sum(furthest(plan) for plan in self.pair.plans) + 2 * sum(self.paddings)
         first, then = (_offsets(plan) for plan in self.pair.plans)
         back = range(min(first) - reach, max(first) + max(self.paddings[0], 1))
         onward = range(min(then) - self.paddings[1], max(then) + reach)
@@ -114,7 +115,7 @@ class Window:
         return self.pair.vertex(at)
 
 
-def _furthest(plan: Plan) -> int:
+def furthest(plan: Plan) -> int:
     """The greatest distance at which a plan has one op before another."""
     number = {op: place for place, op in enumerate(plan.graph.vertices)}
     edges = [(number[u], number[v], d) for u, v, d, _ in plan_edges(plan)]

@@ -29,6 +29,7 @@ from .splice import (
     Window,
     actor_arcs,
     first_alone,
+    furthest,
     last_alone,
     latest,
     merged,
@@ -43,8 +44,19 @@ def switch_plans(before: Plan, after: Plan) -> Switch:
 
     Raises `GraphError` for plans that cannot follow each other.
     """
-    pair = Pair(before, after)
-    window, steady = Window(pair), (Steady.of(before), Steady.of(after))
+    window = Window(Pair(before, after))
+    while (found := _best(window)) is None:
+        window = replace(window, more=window.more + furthest(after))
+    return found
+
+
+def _best(window: Window) -> Switch | None:
+    """The best that is tried. None where the plan before is not over at the end of the window.
+
+    Raises `GraphError` for plans that cannot follow each other.
+    """
+    pair = window.pair
+    steady = Steady.of(pair.before), Steady.of(pair.after)
     tried = [
         found
         for delay in range(pair.soonest, pair.spread + 2)
@@ -150,7 +162,8 @@ class _Trial:
         late = _late_us(window, steady, order, [*free, *_once(window, kept)])
         return _Trial(window, delay, programs, needed, order, free, kept, late)
 
-    def switch(self, drained_us: float) -> Switch:
+    def switch(self, drained_us: float) -> Switch | None:
+        """None where the plan before is not over at the end of the window."""
         window, pair = self.window, self.window.pair
         known = Ancestors(self.order, [*self.free, *_once(window, self.kept)])
         proved = [
@@ -161,7 +174,10 @@ class _Trial:
         for at in (at for pair in self.kept for at in pair):  # ops that do more, in this step only
             leaves = min(leaves, window.iteration(at) - 1) if at.part == 0 else leaves
             enters = max(enters, window.iteration(at) + 1) if at.part == 1 else enters
-        over = next(step for step in range(window.last + 1) if self._is_over(known, step))
+        steps = range(window.last + 1)
+        over = next((step for step in steps if self._is_over(known, step)), None)
+        if over is None:
+            return None
         return Switch(
             before=pair.before,
             after=pair.after,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +102,12 @@ class SwitchRun:
             clock[whose] = max(clock[whose], place)
         self.clocks[here] = clock
         return True
+
+    @property
+    def arcs(self) -> list[tuple[Instance, Instance]]:
+        """Each op with those that must be done when it starts, by programs, launches and waits."""
+        chained = [pair for ops in self.chains.values() for pair in pairwise(ops)]
+        return chained + [(u, v) for v, sources in self.awaited.items() for u in sources]
 
     def vertex(self, at: Instance) -> Vertex:
         return self.switch.plans[at.part].graph.vertices[at.op]

@@ -2,11 +2,16 @@
 
 Around the switch each op has a clock (`SwitchRun`). An op that is further away than these look is
 before whatever its own plan puts it before.
+
+As within a plan (`clocks.py`), an order of two device ops counts if their launches are ordered too.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable
 from functools import cached_property
+from itertools import combinations, pairwise
 
 from ...graph.switch import Instance, Switch
 from ...graph.verifier.switch_run import SwitchRun
@@ -22,7 +27,7 @@ class Across:
     """
 
     def __init__(self, switch: Switch, clocks: tuple[Clocks, Clocks]) -> None:
-        self._run, self._clocks = SwitchRun(switch), clocks
+        self._run, self._clocks = _as_launched(switch), clocks
         self._last: dict[tuple[int, str], int] = {}  # that is looked at, by plan and op
         for at in self._run.clocks:
             known = self._last.get(at[:2], at.step)
@@ -65,3 +70,51 @@ class Across:
                         found[at.part][at.op] = at.step
             self._known[target] = found
         return self._known[target]
+
+
+def _as_launched(switch: Switch) -> SwitchRun:
+    """The switch run with those orders of streams that their launches, by these orders, keep."""
+    run = SwitchRun(switch)
+    if all(map(_by_launch(run), run.arcs)):
+        return run
+    while {*(again := _Launched(switch, run)).arcs} != {*run.arcs}:
+        run = again
+    return run
+
+
+def _by_launch(run: SwitchRun) -> Callable[[tuple[Instance, Instance]], bool]:
+    """Whether an arc is one that hosts keep, or of two ops that are launched in that order."""
+
+    def holds(arc: tuple[Instance, Instance]) -> bool:
+        first, then = map(run.launch, arc)
+        return first is None or then is None or first == then or run.known(first, then)
+
+    return holds
+
+
+class _Launched(SwitchRun):
+    """The same, of streams that run their ops by what another run says of the launches."""
+
+    def __init__(self, switch: Switch, run: SwitchRun) -> None:
+        self._holds = _by_launch(run)
+        super().__init__(switch)
+
+    @cached_property
+    def _loose(self) -> list[list[Instance]]:
+        """What each stream runs, of those whose launches are not all in its order."""
+        chains = super()._chains().values()
+        return [ops for ops in chains if not all(map(self._holds, pairwise(ops)))]
+
+    def _chains(self) -> dict[str, list[Instance]]:
+        loose = [at for ops in self._loose for at in ops]
+        kept = {actor: ops for actor, ops in super()._chains().items() if ops not in self._loose}
+        return kept | {f"{number} {at}": [at] for number, at in enumerate(loose)}
+
+    def _awaited(self) -> dict[Instance, list[Instance]]:
+        found: dict[Instance, list[Instance]] = defaultdict(list)
+        for target, sources in super()._awaited().items():
+            found[target] += [each for each in sources if self._holds((each, target))]
+        for ops in self._loose:
+            for first, then in filter(self._holds, combinations(ops, 2)):
+                found[then].append(first)
+        return found

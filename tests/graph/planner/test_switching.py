@@ -13,6 +13,8 @@ from stepweave.graph.errors import DeadlockError, GraphError, UnsoundPlan
 from stepweave.graph.node import Node, Op, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
+from stepweave.graph.planner.crossings import Pair
+from stepweave.graph.planner.splice import Window
 from stepweave.graph.planner.switching import switch_plans
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.switch import Instance, Switch
@@ -233,6 +235,13 @@ def test_no_op_comes_to_a_step_before_an_earlier_one() -> None:
     assert found[0].code == "SW-SWITCH"
     assert "schedule.host of step s comes before schedule.host of step s-1" in str(found[0])
     assert Around(replace(switch, delay=-1)).backward()
+
+
+def test_the_window_is_longer_where_the_plan_after_binds_its_ops_at_a_great_distance() -> None:
+    before, after = map(compile_plan, random_switch(31_384, keyed=False))
+    switch = switch_plans(before, after)
+    assert switch.over > Window(Pair(before, after)).last
+    verify_switch(switch)
 
 
 def test_a_node_goes_to_a_thread_of_its_own() -> None:

@@ -102,9 +102,9 @@ def test_clocks_over_a_switch_say_what_all_its_orders_reach() -> None:
 
 
 def test_a_switch_without_a_wait_is_found_though_the_run_went_well() -> None:
-    found = doctored((39, 60, 63))
-    assert found["as it is"] == 3
-    assert found["without a wait"] >= 6
+    found = doctored((39, 60, 63, 31_037))  # in the last the wait orders two launches to a stream
+    assert found["as it is"] == 4
+    assert found["without a wait"] >= 7
 
 
 def test_runs_that_switch_to_and_fro_pass() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..graph.plan import Plan
+from .caller_runs import CallerRuns
 from .concurrent import run_on
 from .report import RunReport
 from .run_arguments import RunArguments
@@ -36,6 +37,7 @@ class OnThreads:
     pieces: int = 0
     captures: Captures | None = field(default=None, init=False)
     _tapes: Tapes | None = field(default=None, init=False, repr=False, compare=False)
+    _callers: CallerRuns = field(default_factory=CallerRuns, init=False, repr=False, compare=False)
 
     def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
         plans = given.plans(plan)
@@ -45,4 +47,4 @@ class OnThreads:
 
             self._tapes = Tapes()
             self.captures = Captures(*plans, noted=False, usual=USUAL, largest=self.pieces)
-        return run_on(Workers(self._tapes), plan, given, captures=self.captures)
+        return run_on(Workers(self._tapes, self._callers), plan, given, captures=self.captures)

@@ -17,6 +17,7 @@ import pytest
 from stepweave.executors import NodeFailure, RunReport, StuckWait, run
 from stepweave.executors.concurrent import ConcurrentRun
 from stepweave.executors.frontier import Frontier
+from stepweave.executors.run import Executor
 from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.errors import GraphError, StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Run, Value
@@ -70,7 +71,7 @@ def decode(around: Callable[[str, Run], Run] | None = None, *, depth: int = 2) -
     return with_graph(plan, recording(graph, around))
 
 
-def go(plan: Plan, executor: str = "threads", steps: int | None = 6) -> RunReport:
+def go(plan: Plan, executor: str | Executor = "threads", steps: int | None = 6) -> RunReport:
     return run(
         plan,
         executor=executor,

@@ -1,0 +1,68 @@
+"""Whether streams of a CPU work on threads of their own, found by trial.
+
+Handing work to another thread and waiting for it takes 10 to 50 µs each way, most on virtual
+machines, and two threads of Python take turns at the interpreter. Where steps are short that can
+cost more than what runs at the same time saves. Then the thread that launches an op had better do
+it. Nothing else changes by that: on a stream, work is done in the order of its launches either way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from statistics import median
+from time import perf_counter
+
+BEGIN = 64
+"""Steps before the first trial: models warm up in them, and recordings are made."""
+
+TRIAL = 12
+"""Steps of one turn of a trial; each way has two."""
+
+KEEP = 1024
+"""Steps between two trials: batches change."""
+
+WORTH = 0.97
+"""How much shorter steps must be without threads: with them tokens are there earlier."""
+
+
+class CallerRuns:
+    """Asked by all streams of a run in each step. Raises nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._plan = self._turns()
+        self._spent: list[float] = []  # seconds from step to step of this turn
+        self.now, self._left = next(self._plan)
+        self.begin()
+
+    def begin(self) -> None:
+        """A run begins, with step 0."""
+        self._step, self._at = -1, 0.0
+
+    def at(self, step: int) -> bool:
+        """Whether from this step on, or a later one that has begun, callers do the work."""
+        if step > self._step:
+            with self._lock:
+                if step > self._step:
+                    self._begins(step, perf_counter())
+        return self.now
+
+    def _begins(self, step: int, now: float) -> None:
+        if self._step >= 0:
+            self._spent.append(now - self._at)
+            self._left -= 1
+        self._step, self._at = step, now
+        if self._left == 0:
+            self.now, self._left = next(self._plan)
+            self._spent.clear()
+
+    def _turns(self) -> Iterator[tuple[bool, int]]:
+        """Who does the work, and in how many steps."""
+        yield False, BEGIN
+        while True:
+            found: dict[bool, list[float]] = {False: [], True: []}
+            for caller in (False, True, False, True):
+                yield caller, TRIAL
+                found[caller] += self._spent[2:]  # what was handed over may be in the first two
+            yield median(found[True]) < WORTH * median(found[False]), KEEP

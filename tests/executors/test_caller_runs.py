@@ -1,0 +1,120 @@
+"""Work of streams that is done by whoever launches it: when that is so, and that it is alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from stepweave.executors import NodeFailure, caller_runs, captured_segment
+from stepweave.executors.caller_runs import BEGIN, KEEP, TRIAL, CallerRuns
+from stepweave.executors.concurrent import run_on
+from stepweave.executors.report import RunReport
+from stepweave.executors.run_arguments import RunArguments
+from stepweave.executors.threads import OnThreads
+from stepweave.executors.workers import Workers
+from stepweave.graph.errors import StepweaveError
+from stepweave.graph.node import OpContext, Run
+from stepweave.graph.plan import Plan
+from stepweave.graph.planner.compile import compile_plan
+from stepweave.testing.graphs import random_step_graph
+from stepweave.testing.histories import recording
+from tests.executors.test_capture import outs, pipeline
+from tests.executors.test_recorded import counts
+from tests.executors.test_threads import decode, go
+
+
+class AtRandom(CallerRuns):
+    """Goes over in any step, from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._random = Random(seed)
+
+    def at(self, step: int) -> bool:
+        return self._random.random() < 0.5
+
+
+class Always(CallerRuns):
+    def at(self, step: int) -> bool:
+        return True
+
+
+def by_callers(callers: CallerRuns) -> Callable[[Plan, RunArguments], RunReport]:
+    return lambda plan, given: run_on(Workers(callers=callers), plan, given)
+
+
+def steps_of(callers: CallerRuns, monkeypatch: pytest.MonkeyPatch, us: dict[bool, float]) -> str:
+    """Who does the work of 2,000 steps that take so long without and with callers: `.` or `c`."""
+    now, found = 0.0, []
+    monkeypatch.setattr(caller_runs, "perf_counter", lambda: now)
+    for step in range(2000):
+        called = callers.at(step)
+        found.append("c" if called else ".")
+        slow = step % 7 == 3  # a prompt, say
+        now += us[called] * (20 if slow else 1)
+    return "".join(found)
+
+
+@pytest.mark.parametrize(("alone", "kept"), [(0.9, "c"), (0.98, "."), (1.2, ".")])
+def test_callers_do_the_work_where_that_makes_steps_shorter(
+    alone: float, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = steps_of(CallerRuns(), monkeypatch, {False: 1.0, True: alone})
+    trial = 2 * ("." * TRIAL + "c" * TRIAL)
+    first = BEGIN + len(trial)
+    assert found[:first] == "." * BEGIN + trial
+    assert found[first : first + KEEP] == kept * KEEP
+    assert found[first + KEEP :].startswith(trial), "batches change: it is tried again"
+
+
+def test_the_next_run_goes_on_with_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    callers, us = CallerRuns(), {False: 1.0, True: 0.5}
+    assert steps_of(callers, monkeypatch, us)[150:160] == "c" * 10
+    while not callers.now:
+        steps_of(callers, monkeypatch, us)
+    Workers(callers=callers).open([], frozenset())
+    assert callers.at(0)
+
+
+@pytest.mark.parametrize("callers", [Always(), *map(AtRandom, range(2))], ids=["always", "0", "1"])
+def test_whoever_does_the_work_it_gives_what_the_serial_program_gives(callers: CallerRuns) -> None:
+    compared = 0
+    for seed in range(40):
+        try:
+            plan = compile_plan(recording(random_step_graph(seed)))
+            expected = go(plan, "serial", steps=7)
+        except StepweaveError:
+            continue  # no plan, or no serial program
+        assert go(plan, by_callers(callers), steps=7).kept == expected.kept, f"seed {seed}"
+        compared += 1
+    assert compared >= 20
+
+
+def test_what_one_recorded_the_other_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured_segment, "WORTHWHILE", 0)
+    plan = pipeline()
+    expected = outs(plan)
+    for seed in range(4):
+        executor = OnThreads()
+        executor._callers = AtRandom(seed)
+        assert outs(plan, executor) == expected
+        assert counts(executor).replayed >= 1
+
+
+def test_what_fails_on_its_caller_is_told_as_on_a_thread() -> None:
+    def around(name: str, work: Run) -> Run:
+        def fail(context: OpContext) -> None:
+            if name == "forward.device" and context.step == 3:
+                raise ValueError("boom")
+            work(context)
+
+        return fail
+
+    plan, said = decode(around), []
+    for executor in ("threads", by_callers(Always())):
+        with pytest.raises(NodeFailure, match=r"'forward.device' failed in step 3.*boom") as caught:
+            go(plan, executor, steps=9)
+        said.append(str(caught.value))
+    assert said[0] == said[1]

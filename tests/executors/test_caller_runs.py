@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -11,6 +10,7 @@ from stepweave.executors import NodeFailure, caller_runs, captured_segment
 from stepweave.executors.caller_runs import BEGIN, KEEP, TRIAL, CallerRuns
 from stepweave.executors.concurrent import run_on
 from stepweave.executors.report import RunReport
+from stepweave.executors.run import Executor
 from stepweave.executors.run_arguments import RunArguments
 from stepweave.executors.threads import OnThreads
 from stepweave.executors.workers import Workers
@@ -41,8 +41,11 @@ class Always(CallerRuns):
         return True
 
 
-def by_callers(callers: CallerRuns) -> Callable[[Plan, RunArguments], RunReport]:
-    return lambda plan, given: run_on(Workers(callers=callers), plan, given)
+def by_callers(callers: CallerRuns) -> Executor:
+    def execute(plan: Plan, given: RunArguments) -> RunReport:
+        return run_on(Workers(callers=callers), plan, given)
+
+    return execute
 
 
 def steps_of(callers: CallerRuns, monkeypatch: pytest.MonkeyPatch, us: dict[bool, float]) -> str:
@@ -113,7 +116,8 @@ def test_what_fails_on_its_caller_is_told_as_on_a_thread() -> None:
         return fail
 
     plan, said = decode(around), []
-    for executor in ("threads", by_callers(Always())):
+    executors: list[str | Executor] = ["threads", by_callers(Always())]
+    for executor in executors:
         with pytest.raises(NodeFailure, match=r"'forward.device' failed in step 3.*boom") as caught:
             go(plan, executor, steps=9)
         said.append(str(caught.value))

@@ -10,7 +10,7 @@ from typing import Protocol
 from ..backends.executor_names import executor_names, streams_behind
 from ..graph import arguments
 from ..graph.plan import Plan
-from ..graph.verifier.verified import verified
+from ..graph.verifier.verified import verified, verified_switch
 from .course import Course
 from .errors import NodeFailure
 from .firings import in_cycles, in_steps
@@ -55,8 +55,9 @@ def run(
 ) -> RunReport:
     """Run `steps` steps, or until an op calls `ctx.stop()`.
 
-    A plan is verified before it first runs. Raises `UnsoundPlan`, before any op does, for one that
-    does not pass (`testing.run_unverified` runs it all the same).
+    A plan is verified before it first runs, and so are the switches of a `course` with their
+    plans. Raises `UnsoundPlan`, before any op does, for one that does not pass
+    (`testing.run_unverified` runs it all the same).
     `executor` is a name, or an executor itself, such as `stepweave.testing.Strict()`.
     Where nodes have rates, a run has whole cycles of steps, and the events of a traced one count
     cycles. `states` gives the objects behind the graph's states, `keep` names the values whose
@@ -80,6 +81,9 @@ def run(
     if watchdog_s is not None:
         arguments.number("run", "watchdog_s", watchdog_s, code="SW-ARGUMENT")
     recorder = Recorder() if trace is True else trace or None
+    if course is not None:
+        for switch in course.switches.values():
+            verified_switch(switch)
     given = RunArguments(steps, states, keep, recorder, watchdog_s, course, on_failure)
     if plan.graph.declared is None:
         report = executor(verified(plan), given)

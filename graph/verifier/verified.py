@@ -1,4 +1,4 @@
-"""What runs a plan asks here first: each plan is verified once, whoever made or changed it."""
+"""What runs plans asks here first: each plan and each switch is verified once, whoever made it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ..switch import Switch
 from .switches import verify_switch
 from .verify import verify
 
-_passed: WeakValueDictionary[int, Plan] = WeakValueDictionary()  # by identity: plans never change
+# By identity: neither plans nor switches ever change.
+_passed: WeakValueDictionary[int, Plan | Switch] = WeakValueDictionary()
 
 
 def verified(plan: Plan) -> Plan:
@@ -25,6 +26,8 @@ def verified(plan: Plan) -> Plan:
 
 
 def verified_switch(switch: Switch) -> Switch:
-    """The switch itself, once it and both of its plans have passed. Raises `UnsoundPlan`."""
-    verify_switch(switch)
+    """The same for a switch and both of its plans."""
+    if _passed.get(id(switch)) is not switch:
+        verify_switch(switch)
+        _passed[id(switch)] = switch
     return switch

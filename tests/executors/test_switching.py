@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,7 +15,7 @@ from stepweave.executors.concurrent import ConcurrentRun
 from stepweave.executors.course import Course, Goal, Turned
 from stepweave.executors.report import RunReport
 from stepweave.executors.run import EXECUTORS, Executor, run
-from stepweave.graph.errors import GraphError
+from stepweave.graph.errors import GraphError, UnsoundPlan
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
@@ -124,6 +125,17 @@ def test_every_executor_switches_on_many_graphs(start: int) -> None:
     seeds = range(20_000 + start, 20_500 + start)
     assert sum(agree(seed, "threads") for seed in seeds) >= 300
     assert sum(agree(seed, Deferred(seed)) for seed in seeds) >= 300
+
+
+def test_a_run_refuses_a_switch_that_is_not_sound() -> None:
+    found = random_plans(SAMPLE[1])
+    assert found is not None
+    plans, switches = found
+    loose = {pair: replace(switch, waits=()) for pair, switch in switches.items()}
+    assert any(switch.waits for switch in switches.values())
+    for executor in ("serial", "threads"):
+        with pytest.raises(UnsoundPlan, match="of step s"):
+            follow(executor, plans, loose, lambda course, step: Goal(course.at), steps=1)
 
 
 @pytest.mark.parametrize("executor", ["serial", "threads"])

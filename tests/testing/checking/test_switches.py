@@ -12,6 +12,7 @@ import pytest
 from stepweave.executors.course import Course, Goal, Turned
 from stepweave.executors.errors import NodeFailure
 from stepweave.executors.run import run
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
@@ -23,6 +24,7 @@ from stepweave.testing.checking.legs import Legs
 from stepweave.testing.checking.mode import Strict
 from stepweave.testing.devices.virtual_streams import Deferred
 from stepweave.testing.histories import recorded_states
+from stepweave.testing.unverified import run_unverified
 from tests.executors.test_switching import agree, both, random_plans
 from tests.graph.switch_oracle import Around
 
@@ -70,7 +72,7 @@ def goes_over(plans: dict[str, Plan], switch: Switch, executor: Strict) -> None:
         plans, {("a", "b"): switch}, "a", lambda step: Goal("b" if step > 8 else course.at)
     )
     states = {name: s for plan in plans.values() for name, s in recorded_states(plan.graph).items()}
-    run(plans["a"], executor=executor, steps=30, states=states, course=course)
+    run_unverified(plans["a"], executor, RunArguments(30, states, course=course))
     assert len(course.turned) == 1
 
 

@@ -25,17 +25,26 @@ class ExpertsConfig(Part):
 
 
 class LatentConfig(Part):
-    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434); widths of one head or token."""
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434); widths of one head or token.
 
-    query: Count = Field(description="Width of the compressed queries.")
-    key_value: Count = Field(description="Width of the compressed keys and values.")
-    rope: Count = Field(description="Rotated part of a key, shared by all heads.")
-    no_rope: Count = Field(description="The other part of a key of one head.")
-    value: Count = Field(description="Width of a value of one head.")
-    cache: Literal["expanded", "latent"] = Field(
-        default="expanded",
-        description="expanded: keys and values of every head are kept, as transformers does. "
-        "latent: the compressed ones are kept, whole on each device.",
+    In backticks what the config.json of such a model calls each.
+    """
+
+    query: Count | None = Field(
+        default=None,
+        description="Width of compressed queries, `q_lora_rank`. null: they are not compressed.",
+    )
+    key_value: Count = Field(description="Width of the latent, `kv_lora_rank`.")
+    rope: Count = Field(
+        description="Rotated part of a key, shared by all heads, `qk_rope_head_dim`."
+    )
+    no_rope: Count = Field(description="The other part of a key of one head, `qk_nope_head_dim`.")
+    value: Count = Field(description="Width of a value of one head, `v_head_dim`.")
+    cache: Literal["latent", "expanded"] = Field(
+        default="latent",
+        description="What is kept of a token, as `model.kv_cache_form` of a pipeline says it. "
+        "latent: the latent and the rotated part, whole on each rank of a tensor group. expanded: "
+        "keys and values of each head, of which a rank has those of its heads.",
     )
 
 
@@ -71,20 +80,25 @@ class ShapeConfig(Part):
 
     @property
     def attention_parameters(self) -> int:
-        """Of one layer."""
+        """Of one layer.
+
+        Each is multiplied with once for a query token, also those of the map that makes keys and
+        values of a latent: it expands the token's own, or is absorbed in its queries and results.
+        """
         h, n, latent = self.hidden, self.heads, self.latent
         if latent is None:
             return 2 * h * n * self.head_dim + 2 * h * self.kv_heads * self.head_dim
         key = latent.no_rope + latent.rope
-        expanded = latent.query * n * key + latent.key_value * n * (latent.no_rope + latent.value)
-        return self.replicated_parameters + expanded + n * latent.value * h
+        by_head = (latent.query or h) * key + latent.key_value * (latent.no_rope + latent.value)
+        return self.replicated_parameters + n * (by_head + latent.value * h)
 
     @property
     def replicated_parameters(self) -> int:
         """Of one layer: those of its attention that every rank of a tensor group holds whole."""
         if self.latent is None:
             return 0
-        return self.hidden * (self.latent.query + self.latent.key_value + self.latent.rope)
+        compressed = (self.latent.query or 0) + self.latent.key_value + self.latent.rope
+        return self.hidden * compressed
 
     @property
     def dense_parameters(self) -> int:
@@ -122,8 +136,17 @@ class ShapeConfig(Part):
         embeddings = (1 if self.tied else 2) * self.embedding_parameters
         return self.layer_parameters(range(self.layers)) + embeddings
 
+    @property
+    def cache_form(self) -> Literal["latent", "expanded"]:
+        """What is kept of a token."""
+        return "expanded" if self.latent is None else self.latent.cache
+
     def cache_bytes(self, tensor: int) -> int:
-        """What one token takes in the cache of one layer, on each of `tensor` ranks."""
+        """What one token takes in the cache of one layer, on each of `tensor` ranks.
+
+        A latent belongs to all heads, so every rank keeps it whole (`models/sharding.py` leaves the
+        map that makes it whole too): more ranks do not make it smaller.
+        """
         size, latent = _BYTES[self.cache], self.latent
         if latent is None:
             return 2 * self.kv_heads // tensor * self.head_dim * size
@@ -132,7 +155,11 @@ class ShapeConfig(Part):
         return self.heads // tensor * (latent.no_rope + latent.rope + latent.value) * size
 
     def attention_operations(self, tensor: int) -> float:
-        """Of one query token with one token of its context, in one layer on each rank."""
+        """Of one query token with one token of its context, in one layer on each rank.
+
+        Each head compares its query with the latent and the rotated part, and adds up latents
+        (`models/latent.py`), of prompts too: more arithmetic than with keys and values of a head.
+        """
         latent = self.latent
         if latent is None:
             width = 2 * self.head_dim

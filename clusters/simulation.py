@@ -58,6 +58,11 @@ class Simulator:
         if pipeline.drafter is None and config.speculation is not None:
             said = f"the pipeline {config.pipeline!r} has no drafter: name one that has"
             raise wrong_at(cluster, ("speculation",), said)
+        form, kept = pipeline.model.target_cache_form, config.model.cache_form
+        if form not in ("auto", kept):
+            here = "has no `latent`" if config.model.latent is None else f"has latent.cache: {kept}"
+            said = f"keeps its cache {form} (model.kv_cache_form), but the model here {here}"
+            raise wrong_at(cluster, ("pipeline",), f"{config.pipeline!r} {said}")
         beside = cluster.folder / config.costs
         try:
             costs = load_costs(beside if beside.is_file() else config.costs)

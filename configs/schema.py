@@ -156,6 +156,11 @@ class ModelConfig(Part):
 
     parallel: ParallelConfig = Field(default_factory=ParallelConfig)
 
+    @property
+    def target_cache_form(self) -> CacheForm:
+        """Of the model itself: an adapter may be for the map that is absorbed with latents."""
+        return "expanded" if self.adapters and self.kv_cache_form == "auto" else self.kv_cache_form
+
     @model_validator(mode="after")
     def _adapted_layers_are_plain(self) -> ModelConfig:
         if self.adapters:

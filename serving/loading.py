@@ -115,9 +115,8 @@ def _built(
         chosen.dtype, chosen.invariant, chosen.compile, chosen.merge, chosen.kv_cache_form
     )
     of_target = loading
-    if chosen.adapters:  # of which one may be for a map that is absorbed
-        form = "expanded" if chosen.kv_cache_form == "auto" else chosen.kv_cache_form
-        of_target = replace(loading, compile="off", cache_form=form)
+    if chosen.adapters:
+        of_target = replace(loading, compile="off", cache_form=chosen.target_cache_form)
     links = None if group is None or parallel.pipeline == 1 else _between_stages(group)
     with nullcontext() if group is None else group.communicators.of_a_library():
         model = of_target.causal_lm(

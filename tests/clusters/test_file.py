@@ -15,6 +15,7 @@ from stepweave.clusters.layout import LayoutConfig, Unfit
 from stepweave.clusters.load import jobs_of, routed
 from stepweave.clusters.picture import picture
 from stepweave.clusters.shipped import SHIPPED, shipped_clusters, shipped_parts
+from stepweave.clusters.simulation import Simulator
 from stepweave.configs.errors import ConfigError
 
 FEW = {"load.requests": "3", "load.output": "4", "load.input": "64"}
@@ -95,6 +96,38 @@ def test_what_is_wrong_is_told_with_its_line_and_the_nearest_right_name(
 def test_what_contradicts_another_file_is_told(settings: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         compare(load_cluster("llama_8b_h100", settings))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "form", "said"),
+    [
+        (
+            "deepseek_r1_h200",
+            "kv_cache_form: expanded",
+            r"the model here has latent\.cache: la",
+        ),
+        ("deepseek_r1_h200", "adapters: {one: two}", "keeps its cache expanded"),
+        ("llama_8b_h100", "kv_cache_form: latent", "cache latent .* here has no `latent`"),
+    ],
+)
+def test_a_pipeline_that_keeps_another_cache_than_the_model_is_told(
+    cluster: str, form: str, said: str, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(f"version: 2\nextends: async\nmodel: {{{form}}}\n")
+    with pytest.raises(ConfigError, match=said):
+        Simulator.of(load_cluster(cluster, {"pipeline": str(own)}))
+
+
+@pytest.mark.parametrize("form", ["auto", "expanded"])
+def test_a_pipeline_that_keeps_the_same_cache_as_the_model_is_taken(
+    form: str, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(f"version: 2\nextends: async\nmodel: {{kv_cache_form: {form}}}\n")
+    settings = {"pipeline": str(own), "model.latent.cache": "expanded"}
+    found = Simulator.of(load_cluster("deepseek_r1_h200", settings))
+    assert found.pipeline.model.kv_cache_form == form
 
 
 def test_a_setting_changes_a_figure_of_a_part_that_is_named() -> None:

@@ -60,5 +60,19 @@ def test_the_more_tokens_the_more_experts_are_read_but_never_more_than_there_are
     assert read[-1] - read[0] < (256 - 8) * expert
 
 
+@pytest.mark.parametrize(
+    ("tensor", "us"),
+    [
+        # 400 latents of 576 numbers in each layer, which every rank reads whole
+        (8, 61 * 400 * 1152 / 4.8e6),
+        # 128 heads on one device: what is computed with a latent takes longer than reading it
+        (1, 61 * 400 * 2 * 128 * (576 + 512) / 989.5e6),
+    ],
+)
+def test_attention_to_latents_reads_each_once_for_all_heads(tensor: int, us: float) -> None:
+    found = cost("deepseek_r1", Layout(tensor=tensor), device=WHOLE).of(decode(1))
+    assert found.attention == pytest.approx(us)
+
+
 def test_nothing_takes_no_time() -> None:
     assert cost("llama_8b", Layout()).of(Work()).us == 0

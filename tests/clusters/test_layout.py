@@ -69,8 +69,8 @@ def test_deepseek_r1_fits_eight_h200_and_not_eight_h100_and_says_by_how_much() -
     found = memory_of(layout, R1, H200, share=0.9, block_size=16)
     # 126.9 GB may be used; 671 GB of weights in 8 parts, and what every rank holds whole
     assert found.weights[0] / 1e9 == pytest.approx(84.7, abs=0.1)
-    token = 61 * 16 * 320 * 2
-    assert found.blocks == int((141e9 * 0.9 - found.weights[0]) // (16 * token))
+    assert found.token == (61 * (512 + 64) * 2,)
+    assert found.blocks == 37_544  # (126.9 − 84.686) × 10⁹ / (16 × 70,272)
     with pytest.raises(Unfit, match=r"needs 84\.7 GB for weights .* 72\.0 of 80 GB may be used"):
         memory_of(layout, R1, H100, share=0.9, block_size=16)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepweave.clusters.model_shape import ShapeConfig
+from stepweave.clusters.model_shape import ExpertsConfig, LatentConfig, ShapeConfig
 from stepweave.clusters.shipped import part_of, shipped_parts
 
 
@@ -28,8 +28,8 @@ def test_every_shipped_model_is_compared_with_what_is_published() -> None:
         ("llama_8b", 1, 131_072),
         ("llama_70b", 1, 327_680),
         ("llama_70b", 8, 40_960),
-        ("deepseek_r1", 1, 61 * 128 * (192 + 128) * 2),
-        ("deepseek_r1", 8, 61 * 16 * (192 + 128) * 2),
+        ("deepseek_r1", 1, 70_272),  # 70.272 KB of DeepSeek-V3: arXiv:2505.09343, table 1
+        ("deepseek_r1", 8, 70_272),
     ],
 )
 def test_a_token_takes_the_published_room_in_the_cache(
@@ -39,14 +39,42 @@ def test_a_token_takes_the_published_room_in_the_cache(
     assert model.layers * model.cache_bytes(tensor) == bytes_a_token
 
 
-def test_a_latent_cache_is_whole_on_every_rank_and_far_smaller() -> None:
+@pytest.mark.parametrize(
+    ("form", "tensor", "bytes_a_layer", "operations"),
+    [
+        ("latent", 1, 2 * (512 + 64), 2 * 128 * (512 + 64 + 512)),
+        ("latent", 8, 2 * (512 + 64), 2 * 16 * (512 + 64 + 512)),
+        ("expanded", 1, 2 * 128 * (192 + 128), 2 * 128 * (192 + 128)),
+        ("expanded", 8, 2 * 16 * (192 + 128), 2 * 16 * (192 + 128)),
+    ],
+)
+def test_ranks_divide_heads_and_what_is_kept_of_heads_but_latents_are_whole_on_each(
+    form: str, tensor: int, bytes_a_layer: int, operations: int
+) -> None:
     model = part_of("models", ShapeConfig, "deepseek_r1")
     assert model.latent is not None
-    latent = model.model_copy(
-        update={"latent": model.latent.model_copy(update={"cache": "latent"})}
+    kept = model.model_copy(update={"latent": model.latent.model_copy(update={"cache": form})})
+    assert kept.cache_bytes(tensor) == bytes_a_layer
+    assert kept.attention_operations(tensor) == operations
+
+
+def test_queries_need_not_be_compressed() -> None:
+    """DeepSeek-V2-Lite by its config.json: 15,706,484,224 parameters, norms among them."""
+    model = ShapeConfig(
+        describes="DeepSeek-V2-Lite",
+        layers=27,
+        hidden=2048,
+        heads=16,
+        kv_heads=16,
+        head_dim=128,
+        ffn=10944,
+        vocab=102400,
+        experts=ExpertsConfig(count=64, active=6, shared=2, ffn=1408, dense_layers=1),
+        latent=LatentConfig(key_value=512, rope=64, no_rope=128, value=128),
     )
-    assert latent.cache_bytes(1) == latent.cache_bytes(8) == (512 + 64) * 2
-    assert latent.cache_bytes(8) < model.cache_bytes(8) / 8
+    norms = 27 * (2 * 2048 + 512) + 2048
+    assert model.parameters + norms == 15_706_484_224
+    assert model.replicated_parameters == 2048 * (512 + 64)
 
 
 def test_dense_first_layers_and_experts_add_up_to_the_whole() -> None:

@@ -53,7 +53,8 @@ def alone(family: str, folder: Path) -> dict[str, Any] | None:
         return None
     plain_experts(model)  # those that are grouped know no float64
     own = [own_greedy(model, prompt, COUNT) for prompt in PROMPTS]
-    return {"own": own, "served": served(folder, 1)}
+    kept = latents(CausalLM.wrap(model, invariant=False))
+    return {"own": own, "served": served(folder, 1), "latents": kept}
 
 
 def together(folder: Path) -> dict[str, Any]:
@@ -62,10 +63,15 @@ def together(folder: Path) -> dict[str, Any]:
         dist.init_process_group("gloo")
     try:
         # First without an engine: a refusal in one ends its group.
-        CausalLM.load(folder, dtype="float64", invariant=False, shards=2)
+        model = CausalLM.load(folder, dtype="float64", invariant=False, shards=2)
     except ModelError as error:
         return {"refused": f"{error}".replace(f"{folder}", "")}
-    return {"served": served(folder, 2)}
+    return {"served": served(folder, 2), "latents": latents(model)}
+
+
+def latents(model: CausalLM) -> list[int]:
+    """Numbers of a token that each layer with latents keeps."""
+    return [shape.elements for shape in model.layer_shapes if shape.within]
 
 
 def served(folder: Path, ranks: int) -> list[Any]:

@@ -72,6 +72,8 @@ def require_families(asked: Sequence[str], found: Sequence[Any]) -> None:
         assert result["served"] == alone["served"], family
         assert [tokens for tokens, *_ in result["served"]] == alone["own"], family
         assert sum(drafted for _, drafted, _ in result["served"]), f"{family}: nothing drafted"
+        assert result["latents"] == alone["latents"], f"{family}: latents are whole on each rank"
+        assert bool(alone["latents"]) == (family == "deepseek_v3")
 
 
 def require_served(found: dict[str, Any]) -> None:

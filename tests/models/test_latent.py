@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from stepweave.clusters.model_shape import ShapeConfig
 from stepweave.models.cache_dtype import CacheDType, CacheForm
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import UnsupportedModel
@@ -53,6 +54,33 @@ def test_a_token_takes_its_latent_and_the_part_of_keys_that_all_heads_share(
     expanded = model("expanded")
     assert expanded.notes == ()
     assert sum(shape.elements for shape in expanded.layer_shapes) == LAYERS * HEADS * EACH
+
+
+@pytest.mark.parametrize("form", ["latent", "expanded"])
+def test_a_simulated_cluster_counts_the_bytes_that_are_kept(form: CacheForm) -> None:
+    config = model(form).config
+    shape = ShapeConfig.model_validate(
+        {
+            "describes": "the tiny model, by its config.json",
+            "layers": config.num_hidden_layers,
+            "hidden": config.hidden_size,
+            "heads": config.num_attention_heads,
+            "kv_heads": config.num_key_value_heads,
+            "head_dim": config.v_head_dim,
+            "ffn": config.intermediate_size,
+            "vocab": config.vocab_size,
+            "latent": {
+                "query": config.q_lora_rank,
+                "key_value": config.kv_lora_rank,
+                "rope": config.qk_rope_head_dim,
+                "no_rope": config.qk_nope_head_dim,
+                "value": config.v_head_dim,
+                "cache": form,
+            },
+        }
+    )
+    kept = bytes_per_block(model(form).layer_shapes, 1, torch.bfloat16)
+    assert shape.layers * shape.cache_bytes(1) == kept
 
 
 def logits(lm: CausalLM, *sizes: int) -> Tensor:

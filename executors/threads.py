@@ -32,6 +32,9 @@ class OnThreads:
 
     `pieces`: tokens of the largest step of which ops may have parts recorded. What was captured
     lives as long as this object, so use one for all runs of an engine.
+
+    Streams on which ops meet other ranks keep their threads: that ranks do not block each other is
+    proved of launches that return at once.
     """
 
     pieces: int = 0
@@ -47,4 +50,10 @@ class OnThreads:
 
             self._tapes = Tapes()
             self.captures = Captures(*plans, noted=False, usual=USUAL, largest=self.pieces)
-        return run_on(Workers(self._tapes, self._callers), plan, given, captures=self.captures)
+        meets = any(_meets_on_a_stream(each) for each in plans)
+        workers = Workers(self._tapes, None if meets else self._callers)
+        return run_on(workers, plan, given, captures=self.captures)
+
+
+def _meets_on_a_stream(plan: Plan) -> bool:
+    return any(node.comm is not None and node.device for node in plan.graph.nodes)

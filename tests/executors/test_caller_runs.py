@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from threading import Barrier
 
 import pytest
 
@@ -15,9 +17,11 @@ from stepweave.executors.run_arguments import RunArguments
 from stepweave.executors.threads import OnThreads
 from stepweave.executors.workers import Workers
 from stepweave.graph.errors import StepweaveError
-from stepweave.graph.node import OpContext, Run
+from stepweave.graph.node import Comm, Node, Op, OpContext, Run
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
+from stepweave.graph.planner.projection import project
+from stepweave.graph.ranks import Ranked, ranked_graph
 from stepweave.testing.graphs import random_step_graph
 from stepweave.testing.histories import recording
 from tests.executors.test_capture import outs, pipeline
@@ -122,3 +126,25 @@ def test_what_fails_on_its_caller_is_told_as_on_a_thread() -> None:
             go(plan, executor, steps=9)
         said.append(str(caught.value))
     assert said[0] == said[1]
+
+
+def test_ranks_that_launch_their_meetings_in_other_orders_do_not_block_each_other() -> None:
+    """On two streams that is no matter, unless a launch would last as long as its meeting."""
+    barriers = {name: Barrier(2, timeout=3) for name in "ab"}
+
+    def meeting(name: str) -> Ranked:
+        meet = Op(run=lambda _: barriers[name].wait() and None)
+        comm = Comm(name, "collective", (0, 1), name, concurrent=True)
+        return Ranked(Node(name, device=(meet,), stream=name), comm=comm)
+
+    other = {1: ["b", "a"]}
+    graph = ranked_graph([meeting("a"), meeting("b")], [], ranks=2, listing=other, order="keep")
+    plan = compile_plan(graph)
+
+    def rank(number: int) -> int:
+        executor = OnThreads()
+        executor._callers = Always()
+        return go(project(plan, number), executor, steps=4).steps
+
+    with ThreadPoolExecutor() as both:
+        assert [*both.map(rank, range(2))] == [4, 4]

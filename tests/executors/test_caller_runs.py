@@ -133,9 +133,11 @@ def test_ranks_that_launch_their_meetings_in_other_orders_do_not_block_each_othe
     barriers = {name: Barrier(2, timeout=3) for name in "ab"}
 
     def meeting(name: str) -> Ranked:
-        meet = Op(run=lambda _: barriers[name].wait() and None)
+        def meet(_: OpContext) -> None:
+            barriers[name].wait()
+
         comm = Comm(name, "collective", (0, 1), name, concurrent=True)
-        return Ranked(Node(name, device=(meet,), stream=name), comm=comm)
+        return Ranked(Node(name, device=(Op(run=meet),), stream=name), comm=comm)
 
     other = {1: ["b", "a"]}
     graph = ranked_graph([meeting("a"), meeting("b")], [], ranks=2, listing=other, order="keep")

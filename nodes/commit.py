@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from ..graph.declare import op
 from ..graph.node import OpContext
-from ..graph.parameters import context, optional_update, read, update, wanted
+from ..graph.parameters import context, optional, optional_update, read, update, wanted
 from .kind import NodeKind
-from .values import BATCH, ENDED, HOST_SAMPLED, MATCHERS, REQUESTS, SETTLED
+from .values import BATCH, ENDED, FAILED, HOST_SAMPLED, MATCHERS, REQUESTS, SETTLED
 
 if TYPE_CHECKING:
     from ..requests.batch import StepBatch
     from ..requests.table import RequestTable
-    from .data import EndedRequests, HostSampled, SettledRows
+    from .data import EndedRequests, FailedRequests, HostSampled, SettledRows
     from .ops.masks import MatcherTable
 
 
@@ -28,12 +28,14 @@ def advance(
     host_sampled: HostSampled | None = read(HOST_SAMPLED),
     requests: RequestTable = update(REQUESTS),
     matchers: MatcherTable | None = optional_update(MATCHERS),
+    failed: FailedRequests | None = optional(FAILED, 1),
     ctx: OpContext = context(),
 ) -> SettledRows:
     """Settle the tokens of every live row, and advance its matcher by what was kept."""
-    from .ops.settling import settle_tokens
+    from .ops.settling import end_failed, settle_tokens
 
     requests.paced(batch, ctx.waited_s)
+    end_failed(requests, failed or ())
     for row in batch.rows:
         requests.settle(row)
     for uid in requests.take_ended():

@@ -393,6 +393,18 @@ SettledRows = tuple[SettledRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class FailedRequest:
+    """Whom an op could not work for."""
+
+    uid: int  # the request's number
+    error: str  # why, for whoever asked
+
+
+FailedRequests = tuple[FailedRequest, ...]
+"""`failed_requests`: one for each thing that could not be done, in order."""
+
+
+@dataclass(frozen=True, slots=True)
 class EndedRequest:
     """The output of a request that has ended by a stop or by its length."""
 

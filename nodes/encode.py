@@ -18,7 +18,7 @@ from ..graph.parameters import given, read, settings, update
 from ..requests.attachments import ENCODE
 from .kind import NodeKind
 from .options import Options
-from .values import BATCH, DEVICE, ENCODED, ENCODES, PAGES, TARGET
+from .values import BATCH, DEVICE, ENCODED, ENCODES, FAILED, PAGES, TARGET
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..models.causal_lm import CausalLM
     from ..requests.attachments import Encode
     from ..requests.batch import StepBatch
+    from .data import FailedRequests
     from .ops.encoding import EncodedRows
 
 
@@ -83,15 +84,14 @@ def list_encodes(batch: StepBatch = read(BATCH)) -> tuple[Encode, ...] | None:
     return batch.encodes or None
 
 
-@op
+@op(writes=FAILED)
 def encode(
     encodes: tuple[Encode, ...] | None = read(ENCODES),
     encoded: EncodedRows = update(ENCODED_ROWS, users=ENCODE),
     target: CausalLM = given(TARGET),
-) -> None:
-    """Run the model's encoder over each image."""
-    if encodes is not None:
-        encoded.encode(target, encodes)
+) -> FailedRequests:
+    """Run the model's encoder over each image; whose cannot be encoded."""
+    return () if encodes is None else encoded.encode(target, encodes)
 
 
 KIND = NodeKind(

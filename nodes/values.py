@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .data import (
         DraftTable,
         EndedRequests,
+        FailedRequests,
         FilledMask,
         HostDrafts,
         HostSampled,
@@ -514,5 +515,10 @@ KEPT: Value[Kept | None, Tensor] = Value(
 """Which tokens of a drafter's first pass are real, where its batches are not padded."""
 SETTLED: Value[SettledRows] = Value("settled", across="same", first=_nothing)
 """What each request got from the step."""
+FAILED: Value[FailedRequests] = Value("failed_requests", "pinned", "fresh", first=_nothing)
+"""Whom what ran beside the forward pass of the step could not work for.
+
+They end with the next step, the first that may use what was made for them: nothing of it counts.
+"""
 ENDED: Value[EndedRequests] = Value("ended_requests", across="same", first=_nothing)
 """The outputs of requests that ended in the step."""

@@ -19,13 +19,6 @@ ENCODE = "encode"
 """The class of users of a keyed state that fills its pages."""
 
 
-class Encode(NamedTuple):
-    """Something to encode in a step, and the pages for its rows, one after the other."""
-
-    data: Any
-    pages: tuple[int, ...]
-
-
 class Room(NamedTuple):
     """How much can be encoded: `pages` of `rows` each, and `most` attachments in a step."""
 
@@ -50,6 +43,14 @@ class Attachment:
     def end(self) -> int:
         """Behind its last token."""
         return self.start + self.count
+
+
+class Encode(NamedTuple):
+    """What to encode in a step, for which request, and the pages for its rows, in their order."""
+
+    uid: int
+    attachment: Attachment
+    pages: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -39,7 +39,7 @@ class Encodings:
         self._after = max(0, leases.get((ENCODE, OWNER), 0))
         self._short = False  # somebody wants pages that there are not in this step
         self._kept: dict[int, list[_Kept]] = {}  # by request, in the order of the prompt
-        self._encodes: list[tuple[int, Encode]] = []  # of this step, each with its request
+        self._encodes: list[Encode] = []  # of this step
 
     def pages_of(self, attachment: Attachment) -> int:
         """How many pages its rows fill."""
@@ -80,7 +80,7 @@ class Encodings:
         ready = step + self._after
         self.pool.hand_over(pages, step, ENCODE, OWNER, ready)
         kept.append(_Kept(attachment, pages, ready))
-        self._encodes.append((uid, Encode(attachment.data, tuple(pages))))
+        self._encodes.append(Encode(uid, attachment, tuple(pages)))
         return True
 
     def runs(self, request: Request, start: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -118,11 +118,11 @@ class Encodings:
     @property
     def of_step(self) -> tuple[int, ...]:
         """For whom something is encoded in the step that is scheduled now."""
-        return tuple(uid for uid, _ in self._encodes)
+        return tuple(each.uid for each in self._encodes)
 
     def take(self) -> tuple[Encode, ...]:
         """What the step that is scheduled now encodes, once."""
-        found = tuple(encode for _, encode in self._encodes)
+        found = tuple(self._encodes)
         self._encodes.clear()
         self._short = False
         return found

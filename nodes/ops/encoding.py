@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
+from ...graph.errors import StepweaveError, shortly
 from ...models.causal_lm import CausalLM
 from ...models.memory import room_for
-from ...requests.attachments import Encode, Room
+from ...requests.attachments import Attachment, Encode, Room
+from ..data import FailedRequest, FailedRequests
 
 PAGE = 16
 """Rows of a page: an image leaves on average half of its last one unused."""
+
+NOT_OF_AN_IMAGE = (torch.AcceleratorError, StepweaveError)
+"""Errors that no image is to blame for: a device of which nobody knows what it still computes, and
+a fault of the graph. They are the step's. Memory that an image does not get is its own affair.
+"""
 
 
 class EncodedRows:
@@ -33,11 +41,37 @@ class EncodedRows:
             self.rows = torch.zeros(pages * PAGE, width, dtype=dtype, device=device)
 
     @torch.inference_mode()
-    def encode(self, target: CausalLM, encodes: Sequence[Encode]) -> None:
+    def encode(self, target: CausalLM, encodes: Sequence[Encode]) -> FailedRequests:
         """Encode one image after the other, each into its pages: alone, so that no bit of it
-        depends on the others.
+        depends on the others, and none fails with another.
         """
+        failed = []
         for each in encodes:
-            made = target.encode(each.data)
+            try:
+                made = _made(target, each.attachment)
+            except NOT_OF_AN_IMAGE:
+                raise
+            except Exception as error:  # the boundary: one request's image, one request's error
+                where = f"the image at token {each.attachment.start} of the prompt"
+                said = f"{where} cannot be encoded: {shortly(error)}"
+                failed.append(FailedRequest(each.uid, said))
+                continue
             for page, part in zip(each.pages, torch.split(made, PAGE), strict=True):
                 self.rows[page * PAGE : page * PAGE + len(part)] = part
+        return tuple(failed)
+
+
+def _made(target: CausalLM, image: Attachment) -> Tensor:
+    """The rows of an image, `[count, E]`: finite, for what is not stays in the KV cache.
+
+    Raises `ValueError` for others, and what the encoder raises.
+    """
+    made = target.encode(image.data)
+    if made.shape != (image.count, target.encoded_width):
+        raise ValueError(
+            f"its encoder made {tuple(made.shape)} numbers of it, not "
+            f"{(image.count, target.encoded_width)}"
+        )
+    if not bool(made.isfinite().all()):
+        raise ValueError("its encoder made numbers of it that are not finite")
+    return made

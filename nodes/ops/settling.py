@@ -7,10 +7,27 @@ from collections.abc import Sequence
 from ...requests.batch import StepBatch
 from ...requests.request import Request
 from ...requests.table import RequestTable
-from ..data import EndedRequest, EndedRequests, HostSampled, SettledRow, SettledRows
+from ..data import (
+    EndedRequest,
+    EndedRequests,
+    FailedRequests,
+    HostSampled,
+    SettledRow,
+    SettledRows,
+)
 from .host_copies import logprob_of
 from .masks import MatcherTable
 from .transfer import packed
+
+
+def end_failed(table: RequestTable, failed: FailedRequests) -> None:
+    """End whom an op could not work for, before any row is settled.
+
+    What such a row has left in the KV cache is then in nobody's place, to be shared or found.
+    """
+    for each in failed:
+        if (request := table.requests.get(each.uid)) is not None:
+            table.finish(request, "error", each.error)
 
 
 def cut(request: Request, tokens: Sequence[int]) -> Sequence[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -272,6 +272,92 @@ def test_an_image_for_which_there_never_is_room_is_refused() -> None:
     built.run(table)
     assert "takes 20 tokens, but there is room for 16" in (large.error or "")
     assert small.output_ids == own("qwen2_5_vl")[0]
+
+
+def not_finite(made: torch.Tensor) -> torch.Tensor:
+    made[-1, 0] = float("nan")
+    return made
+
+
+def no_memory(made: torch.Tensor) -> torch.Tensor:
+    raise torch.OutOfMemoryError("out of memory\nand advice")
+
+
+BROKEN: Mapping[Callable[[torch.Tensor], torch.Tensor], str] = {
+    no_memory: "OutOfMemoryError: out of memory",
+    lambda made: made[1:]: "ValueError: its encoder made (14, 48) numbers of it, not (15, 48)",
+    not_finite: "ValueError: its encoder made numbers of it that are not finite",
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_an_image_that_cannot_be_encoded_ends_its_own_request_alone(
+    run: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depth, executor = run
+    images = {pixels(10 + at, GRID): how for at, how in enumerate(BROKEN)}
+    encode = CausalLM.encode
+
+    def broken(self: CausalLM, image: Pixels) -> torch.Tensor:
+        return images.get(image, lambda made: made)(encode(self, image))
+
+    monkeypatch.setattr(CausalLM, "encode", broken)
+    built = engine(
+        "qwen2_5_vl", depth=depth, executor=executor, prefix_cache=True, budget=7, check="strict"
+    )
+    bad = [
+        request("qwen2_5_vl", 4 + at, Prompt((5, pixels(3, SMALL), *TEXT, each, 8, 41)))
+        for at, each in enumerate(images)
+    ]
+    good = requests("qwen2_5_vl")
+    table = built.new_table()
+    table.submit_all([fitted(built, each) for pair in zip(bad, good, strict=False) for each in pair])
+    table.submit_all([fitted(built, good[-1])])
+    built.run(table)
+    where = "the image at token 11 of the prompt cannot be encoded: "
+    assert [each.error for each in bad] == [where + said for said in BROKEN.values()]
+    assert [each.output_ids for each in bad] == [[], [], []]
+    assert [each.error for each in good] == [None] * 4
+    assert [each.output_ids for each in good] == [*own("qwen2_5_vl")]
+    assert table.totals.failed_steps == 0
+
+
+def test_nothing_is_kept_of_tokens_whose_image_was_not_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encode, calls = CausalLM.encode, list[Pixels]()
+
+    def broken(self: CausalLM, image: Pixels) -> torch.Tensor:
+        calls.append(image)
+        return encode(self, image) if len(calls) > 1 else no_memory(torch.empty(0))
+
+    monkeypatch.setattr(CausalLM, "encode", broken)
+    built = engine("qwen2_5_vl", prefix_cache=True)
+    table = built.new_table()
+    first, again = (request("qwen2_5_vl", uid, PROMPTS[0]) for uid in (0, 1))
+    for each in (first, again):
+        table.submit(fitted(built, each))
+        built.run(table)
+    assert "OutOfMemoryError" in (first.error or "")
+    assert again.output_ids == own("qwen2_5_vl")[0]
+    assert again.cached_tokens <= len(TEXT)
+
+
+def test_a_device_that_fails_under_the_encoder_ends_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(self: CausalLM, image: Pixels) -> torch.Tensor:
+        raise torch.AcceleratorError("device-side assert triggered")
+
+    built = engine("qwen2_5_vl", depth=1, executor="serial")
+    text, image = (request("qwen2_5_vl", uid, PROMPTS[at]) for uid, at in enumerate((2, 0)))
+    table = built.new_table()
+    monkeypatch.setattr(CausalLM, "encode", broken)
+    table.submit_all([fitted(built, each) for each in (text, image)])
+    built.run(table)
+    said = "node 'encode': op 'encode.device' failed in step 0: AcceleratorError: device-side"
+    assert [(each.error or "")[: len(said)] for each in (text, image)] == [said, said]
+    assert table.totals.failed_steps == 1
 
 
 def test_layers_that_take_images_in_are_not_compiled() -> None:

@@ -1,5 +1,6 @@
 """Compiled layers say what plain ones say, with one graph for all layers of a kind."""
 
+import copy
 import logging
 import shutil
 import threading
@@ -26,6 +27,7 @@ from stepweave.models.errors import AttentionNotCalled, CompileFailed, ModelErro
 from stepweave.nodes.eagle import HEAD
 from stepweave.testing.engines import tiny_pair
 from stepweave.testing.models import tiny_eagle, tiny_model
+from tests.models.families import built, tiny_config
 from tests.models.paged_rows import PagedRows, own_greedy
 from tests.models.ragged import passes
 
@@ -77,6 +79,33 @@ def test_layers_of_a_kind_share_a_graph_that_fits_every_batch(
     hidden = [features(each) for each in rows]
     torch.testing.assert_close(hidden[1].clone(), hidden[0], rtol=tolerance, atol=tolerance)
     assert graphs(model) == kinds, "nothing was compiled for another batch"
+
+
+@pytest.mark.parametrize(
+    ("experts", "dtype", "tolerance", "backend"),
+    [
+        (0, torch.float64, 1e-12, "eager"),  # which takes a third of the time
+        # Experts are added up in another order; their compilation takes ten seconds.
+        pytest.param(1, torch.float32, 1e-4, "aot_eager", marks=pytest.mark.nightly),
+    ],
+)
+def test_layers_that_keep_latents_share_a_graph_too(
+    experts: int,
+    dtype: torch.dtype,
+    tolerance: float,
+    backend: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`experts`: how many of the layers have some."""
+    monkeypatch.setattr(compiled, "BACKEND", backend)
+    config: Any = copy.deepcopy(tiny_config("deepseek_v3"))
+    config.first_k_dense_replace = config.num_hidden_layers - experts
+    plain = CausalLM.wrap(built(config, dtype), invariant=False)
+    model = CausalLM.wrap(built(config, dtype), invariant=False, compile="layer")
+    assert all(shape.within for shape in model.layer_shapes)
+    assert graphs(model) == 1 + experts
+    close(passes(model), passes(plain), tolerance)
+    assert graphs(model) == 1 + experts
 
 
 def features(rows: PagedRows, **how: Any) -> Tensor:

@@ -13,12 +13,12 @@ from ..graph.declare import op
 from ..graph.node import OpContext
 from ..graph.parameters import context, optional, optional_update, read, update, wanted
 from .kind import NodeKind
-from .values import BATCH, ENDED, FAILED, HOST_SAMPLED, MATCHERS, REQUESTS, SETTLED
+from .values import BATCH, ENDED, FAILURES, HOST_SAMPLED, MATCHERS, REQUESTS, SETTLED
 
 if TYPE_CHECKING:
     from ..requests.batch import StepBatch
     from ..requests.table import RequestTable
-    from .data import EndedRequests, FailedRequests, HostSampled, SettledRows
+    from .data import EndedRequests, HostSampled, RequestFailures, SettledRows
     from .ops.masks import MatcherTable
 
 
@@ -28,7 +28,7 @@ def advance(
     host_sampled: HostSampled | None = read(HOST_SAMPLED),
     requests: RequestTable = update(REQUESTS),
     matchers: MatcherTable | None = optional_update(MATCHERS),
-    failed: FailedRequests | None = optional(FAILED, 1),
+    failed: RequestFailures | None = optional(FAILURES, 1),
     ctx: OpContext = context(),
 ) -> SettledRows:
     """Settle the tokens of every live row, and advance its matcher by what was kept."""

@@ -393,15 +393,15 @@ SettledRows = tuple[SettledRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class FailedRequest:
+class RequestFailure:
     """Whom an op could not work for."""
 
     uid: int  # the request's number
     error: str  # why, for whoever asked
 
 
-FailedRequests = tuple[FailedRequest, ...]
-"""`failed_requests`: one for each thing that could not be done, in order."""
+RequestFailures = tuple[RequestFailure, ...]
+"""`request_failures`: one for each thing that could not be done, in order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from ..graph.parameters import given, read, settings, update
 from ..requests.attachments import ENCODE
 from .kind import NodeKind
 from .options import Options
-from .values import BATCH, DEVICE, ENCODED, ENCODES, FAILED, PAGES, TARGET
+from .values import BATCH, DEVICE, ENCODED, ENCODES, FAILURES, PAGES, TARGET
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..models.causal_lm import CausalLM
     from ..requests.attachments import Encode
     from ..requests.batch import StepBatch
-    from .data import FailedRequests
+    from .data import RequestFailures
     from .ops.encoding import EncodedRows
 
 
@@ -84,12 +84,12 @@ def list_encodes(batch: StepBatch = read(BATCH)) -> tuple[Encode, ...] | None:
     return batch.encodes or None
 
 
-@op(writes=FAILED)
+@op(writes=FAILURES)
 def encode(
     encodes: tuple[Encode, ...] | None = read(ENCODES),
     encoded: EncodedRows = update(ENCODED_ROWS, users=ENCODE),
     target: CausalLM = given(TARGET),
-) -> FailedRequests:
+) -> RequestFailures:
     """Run the model's encoder over each image; whose cannot be encoded."""
     return () if encodes is None else encoded.encode(target, encodes)
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .data import (
         DraftTable,
         EndedRequests,
-        FailedRequests,
         FilledMask,
         HostDrafts,
         HostSampled,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
         Kept,
         Mask,
         Progress,
+        RequestFailures,
         Sampled,
         SettledRows,
         StagedStep,
@@ -515,7 +515,7 @@ KEPT: Value[Kept | None, Tensor] = Value(
 """Which tokens of a drafter's first pass are real, where its batches are not padded."""
 SETTLED: Value[SettledRows] = Value("settled", across="same", first=_nothing)
 """What each request got from the step."""
-FAILED: Value[FailedRequests] = Value("failed_requests", "pinned", "fresh", first=_nothing)
+FAILURES: Value[RequestFailures] = Value("request_failures", "pinned", "fresh", first=_nothing)
 """Whom what ran beside the forward pass of the step could not work for.
 
 They end with the next step, the first that may use what was made for them: nothing of it counts.

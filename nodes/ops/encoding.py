@@ -11,7 +11,7 @@ from ...graph.errors import StepweaveError, shortly
 from ...models.causal_lm import CausalLM
 from ...models.memory import room_for
 from ...requests.attachments import Attachment, Encode, Room
-from ..data import FailedRequest, FailedRequests
+from ..data import RequestFailure, RequestFailures
 
 PAGE = 16
 """Rows of a page: an image leaves on average half of its last one unused."""
@@ -41,7 +41,7 @@ class EncodedRows:
             self.rows = torch.zeros(pages * PAGE, width, dtype=dtype, device=device)
 
     @torch.inference_mode()
-    def encode(self, target: CausalLM, encodes: Sequence[Encode]) -> FailedRequests:
+    def encode(self, target: CausalLM, encodes: Sequence[Encode]) -> RequestFailures:
         """Encode one image after the other, each into its pages: alone, so that no bit of it
         depends on the others, and none fails with another.
         """
@@ -54,7 +54,7 @@ class EncodedRows:
             except Exception as error:  # the boundary: one request's image, one request's error
                 where = f"the image at token {each.attachment.start} of the prompt"
                 said = f"{where} cannot be encoded: {shortly(error)}"
-                failed.append(FailedRequest(each.uid, said))
+                failed.append(RequestFailure(each.uid, said))
                 continue
             for page, part in zip(each.pages, torch.split(made, PAGE), strict=True):
                 self.rows[page * PAGE : page * PAGE + len(part)] = part

@@ -10,8 +10,8 @@ from ...requests.table import RequestTable
 from ..data import (
     EndedRequest,
     EndedRequests,
-    FailedRequests,
     HostSampled,
+    RequestFailures,
     SettledRow,
     SettledRows,
 )
@@ -20,7 +20,7 @@ from .masks import MatcherTable
 from .transfer import packed
 
 
-def end_failed(table: RequestTable, failed: FailedRequests) -> None:
+def end_failed(table: RequestTable, failed: RequestFailures) -> None:
     """End whom an op could not work for, before any row is settled.
 
     What such a row has left in the KV cache is then in nobody's place, to be shared or found.

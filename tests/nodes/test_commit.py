@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from stepweave.nodes.commit import advance, finish
-from stepweave.nodes.data import HostSampled, SettledRow, SettledRows
+from stepweave.nodes.data import (
+    HostSampled,
+    RequestFailure,
+    RequestFailures,
+    SettledRow,
+    SettledRows,
+)
 from stepweave.nodes.ops.host_copies import new_sampled
 from stepweave.nodes.ops.masks import MatcherTable
 from stepweave.requests.batch import StepBatch
@@ -46,6 +52,7 @@ class Served:
     def __init__(self, *requests: Request, matchers: MatcherTable | None = None) -> None:
         self.table = RequestTable(LIMITS)
         self.matchers = matchers
+        self.failed: RequestFailures = ()
         self.table.submit_all(requests)
         self.step = -1
 
@@ -60,6 +67,7 @@ class Served:
                 host_sampled=back,
                 requests=self.table,
                 matchers=self.matchers,
+                failed=self.failed,
                 ctx=Context(batch.step),
             )
         )
@@ -121,6 +129,18 @@ def test_tokens_behind_the_one_that_ends_a_request_are_dropped(
     assert (request.finish_reason, request.phase) == (reason, "done" if reason else "running")
     assert request.accepted == min(2, len(kept))
     assert list(request.output_ids) == [11, *kept]
+
+
+def test_whom_another_op_failed_ends_before_its_row_is_settled() -> None:
+    request, other = asked(), asked(uid=1)
+    served = Served(request, other)
+    batch = served.schedule()
+    served.failed = (RequestFailure(request.uid, "on purpose"), RequestFailure(77, "long gone"))
+    settled = served.advance(batch, came_back([[12], [13]], [1] * 2, [0] * 2, batch.width))
+    assert [each.uid for each in settled] == [other.uid]
+    served.finish(settled)
+    assert (request.error, request.output_ids, other.output_ids) == ("on purpose", [], [13])
+    served.table.check_conservation()
 
 
 def test_a_request_that_ended_while_its_step_was_in_flight_gets_no_more() -> None:

@@ -57,7 +57,7 @@ def test_from_the_sampled_tokens_every_value_of_the_step_is_reached_by_reference
         reached = more
     every = {name for name, each in vars(values).items() if isinstance(each, Value)}
     # The host decides of a step before it knows what was sampled: these begin at the requests.
-    from_the_host = {"BATCH", "STAGING", "SWAPS", "FORK_COPIES", "ENCODES"}
+    from_the_host = {"BATCH", "STAGING", "SWAPS", "FORK_COPIES", "ENCODES", "FAILURES"}
     from_another_stage = {"ARRIVED"}
     assert reached == every - from_the_host - from_another_stage
     assert written_by(readers("BATCH")) >= {"STAGING", "MASK_HOST", "SETTLED", "KEPT"}

@@ -301,7 +301,8 @@ def test_an_image_that_cannot_be_encoded_ends_its_own_request_alone(
     encode = CausalLM.encode
 
     def broken(self: CausalLM, image: Pixels) -> torch.Tensor:
-        return images.get(image, lambda made: made)(encode(self, image))
+        made = encode(self, image)
+        return images[image](made) if image in images else made
 
     monkeypatch.setattr(CausalLM, "encode", broken)
     built = engine(

@@ -310,10 +310,12 @@ class ConcurrentRun:
         """What the run returns, once it is over."""
         for leg in self.legs:
             self._keep(leg)
+        ended = perf_counter()
         return RunReport(
             steps=max(leg.frontier.steps for leg in self.legs if leg.frontier.has_begun),
             kept=self._kept,
-            seconds=perf_counter() - self.origin,
+            seconds=ended - self.origin,
+            ended_s=ended,
         )
 
     def let_go(self) -> None:

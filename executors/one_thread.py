@@ -82,5 +82,10 @@ class OneThread:
 
     def report(self) -> RunReport:
         """What the run returns, once it is over."""
-        seconds = perf_counter() - self.origin
-        return RunReport(steps=self.frontier.steps, kept=self.kept(), seconds=seconds)
+        ended = perf_counter()
+        return RunReport(
+            steps=self.frontier.steps,
+            kept=self.kept(),
+            seconds=ended - self.origin,
+            ended_s=ended,
+        )

@@ -28,6 +28,8 @@ def verified(plan: Plan) -> Plan:
 def verified_switch(switch: Switch) -> Switch:
     """The same for a switch and both of its plans."""
     if _passed.get(id(switch)) is not switch:
+        for plan in switch.plans:
+            verified(plan)
         verify_switch(switch)
         _passed[id(switch)] = switch
     return switch

@@ -10,13 +10,16 @@ import pytest
 from typer.testing import CliRunner
 
 import stepweave.graph.planner.compile as planner
-import stepweave.graph.verifier.verified as door
+import stepweave.graph.verifier.verify as verifier
 from stepweave import LLM, SamplingParams, UnsoundPlan, compile_plan, node, run, step_graph
 from stepweave.cli.main import app
 from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.node import OpContext
 from stepweave.graph.plan import Plan
-from stepweave.graph.verifier.verify import verify
+from stepweave.graph.verifier.verified import verified_switch
+from stepweave.graph.verifier.verify import violations
+from stepweave.graph.violation import Violation
+from stepweave.serving.plans import Plans
 from stepweave.testing import Deferred, Strict, TinyConfig, run_unverified, tiny_engine, with_faults
 from stepweave.testing.engines import serve, tiny_requests
 
@@ -37,11 +40,11 @@ def times(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans that were verified, each as often as it was."""
     found: list[Plan] = []
 
-    def noting(plan: Plan) -> None:
+    def noting(plan: Plan) -> list[Violation]:
         found.append(plan)
-        verify(plan)
+        return violations(plan)
 
-    monkeypatch.setattr(door, "verify", noting)
+    monkeypatch.setattr(verifier, "violations", noting)
     return found
 
 
@@ -149,6 +152,19 @@ def test_an_engine_verifies_its_plan_once_for_all_calls(times: list[Plan]) -> No
         for _ in range(2):
             llm.generate("A fox", SamplingParams(max_tokens=2))
         assert [each is llm.plan for each in times] == [True]
+
+
+def test_plans_that_follow_each_other_are_verified_once_and_not_in_each_switch(
+    times: list[Plan],
+) -> None:
+    plans = Plans.of({name: handed_over() for name in "abc"})
+    assert len(plans.switches) == 6
+    assert [*map(id, times)] == [*map(id, plans.by_name.values())]
+    unsound = without_a_wait(handed_over())
+    with pytest.raises(UnsoundPlan, match="RAW race on 'x'"):
+        verified_switch(replace(plans.switches["a", "b"], before=unsound))
+    with pytest.raises(UnsoundPlan, match="RAW race on 'x'"):
+        verified_switch(replace(plans.switches["a", "b"], after=unsound))
 
 
 # --- the one door for the others ---

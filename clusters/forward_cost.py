@@ -94,12 +94,11 @@ class ForwardCost:
         return layers * max(reading, operations / self._wide_operations_per_us)
 
     def _all_reduces(self, work: Work) -> float:
-        """Two a layer, one after the embedding, and a gathering of the logits."""
+        """Two a layer, and a gathering of the logits. Each rank has the embedding whole."""
         if self.layout.tensor == 1:
             return 0.0
-        count = 2 * len(self._layers) + (self.stage == 0)
         size = work.tokens * self.model.hidden_bytes
-        found = count * self.fabric.all_reduce_us(self._devices, size)
+        found = 2 * len(self._layers) * self.fabric.all_reduce_us(self._devices, size)
         if self._last:  # half the traffic of an all-reduce: nothing is added
             logits = work.sampled * self.model.vocab * 2
             found += self.fabric.all_reduce_us(self._devices, logits / 2)
@@ -121,11 +120,11 @@ class ForwardCost:
     def _dense(self) -> float:
         """Parameters on each device that every token meets, without experts and head."""
         model, layers = self.model, self._layers
-        sparse = model.expert_layers(layers)
-        whole = len(layers) * model.replicated_parameters
-        shared = len(layers) * model.attention_parameters - whole
-        shared += (len(layers) - sparse) * model.dense_parameters
-        return whole + shared / self.layout.tensor
+        dense = len(layers) - model.expert_layers(layers)
+        met = len(layers) * model.attention_parameters + dense * model.dense_parameters
+        met += model.router_parameters(layers)
+        whole = model.replicated_parameters(layers)
+        return whole + (met - whole) / self.layout.tensor
 
     @cached_property
     def _head(self) -> float:

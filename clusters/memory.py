@@ -62,11 +62,15 @@ def memory_of(
 
 
 def stage_weights(layout: Layout, model: ShapeConfig, stage: int) -> float:
-    """Parameters on each device of a stage: the first has the embedding, the last the head."""
+    """Parameters on each device of a stage: the first has the embedding, the last the head.
+
+    Ranks divide the head, and have the embedding whole: as the plans of transformers say.
+    """
     layers = layout.layers(model)[stage]
-    whole = len(layers) * model.replicated_parameters
+    whole = model.replicated_parameters(layers)
     shared = model.layer_parameters(layers) - whole
-    ends = (stage == 0) + (stage == layout.pipeline - 1)
-    if model.tied and layout.pipeline == 1:
-        ends = 1
-    return whole + (shared + ends * model.embedding_parameters) / layout.tensor
+    if stage == 0:
+        whole += model.embedding_parameters
+    if stage == layout.pipeline - 1 and not (model.tied and stage == 0):
+        shared += model.embedding_parameters
+    return whole + shared / layout.tensor

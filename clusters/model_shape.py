@@ -11,6 +11,7 @@ from ..configs.part import Part
 
 Count = Annotated[int, Field(ge=1, le=1 << 24)]
 _BYTES = {"float32": 4, "bfloat16": 2, "float8": 1}
+_SCALE = 4  # bytes of what multiplies the 8-bit numbers of a token and head
 Format = Literal["float32", "bfloat16", "float8"]
 
 
@@ -61,7 +62,11 @@ class ShapeConfig(Part):
     vocab: Count = Field(description="Tokens that the embedding knows.")
     tied: bool = Field(default=False, description="The head has the weights of the embedding.")
     weights: Format = Field(default="bfloat16", description="Number format of the weights.")
-    cache: Format = Field(default="bfloat16", description="Number format of keys and values.")
+    cache: Format = Field(
+        default="bfloat16",
+        description="Number format of keys and values. float8: 8 bits, with a scale in 32 bits for "
+        "each token and head, as `model.kv_cache_dtype` of a pipeline has them.",
+    )
     kernels: int = Field(
         default=13, ge=0, le=4096, description="Kernels of a layer, each with `kernel_us`."
     )
@@ -90,15 +95,28 @@ class ShapeConfig(Part):
             return 2 * h * n * self.head_dim + 2 * h * self.kv_heads * self.head_dim
         key = latent.no_rope + latent.rope
         by_head = (latent.query or h) * key + latent.key_value * (latent.no_rope + latent.value)
-        return self.replicated_parameters + n * (by_head + latent.value * h)
+        return self._compressing + n * (by_head + latent.value * h)
 
     @property
-    def replicated_parameters(self) -> int:
-        """Of one layer: those of its attention that every rank of a tensor group holds whole."""
+    def _compressing(self) -> int:
+        """Of one layer: those of the maps that make a latent and compressed queries of a token."""
         if self.latent is None:
             return 0
         compressed = (self.latent.query or 0) + self.latent.key_value + self.latent.rope
         return self.hidden * compressed
+
+    def router_parameters(self, layers: range) -> int:
+        """Of all these layers together: those that choose the experts of a token."""
+        count = 0 if self.experts is None else self.experts.count
+        return self.expert_layers(layers) * self.hidden * count
+
+    def replicated_parameters(self, layers: range) -> int:
+        """Of all these layers together: those that every rank of a tensor group holds whole.
+
+        The plans by which transformers divides models (`models/sharding.py`) leave routers alone,
+        and what belongs to all heads.
+        """
+        return len(layers) * self._compressing + self.router_parameters(layers)
 
     @property
     def dense_parameters(self) -> int:
@@ -127,7 +145,7 @@ class ShapeConfig(Part):
         found += (len(layers) - sparse) * self.dense_parameters
         if self.experts is not None:
             each = (self.experts.count + self.experts.shared) * self.expert_parameters
-            found += sparse * (each + self.hidden * self.experts.count)
+            found += sparse * each + self.router_parameters(layers)
         return found
 
     @property
@@ -148,11 +166,13 @@ class ShapeConfig(Part):
         map that makes it whole too): more ranks do not make it smaller.
         """
         size, latent = _BYTES[self.cache], self.latent
+        scale = _SCALE if size == 1 else 0
         if latent is None:
-            return 2 * self.kv_heads // tensor * self.head_dim * size
+            return 2 * self.kv_heads // tensor * (self.head_dim * size + scale)
         if latent.cache == "latent":
-            return (latent.key_value + latent.rope) * size
-        return self.heads // tensor * (latent.no_rope + latent.rope + latent.value) * size
+            return (latent.key_value + latent.rope) * size + scale
+        head = (latent.no_rope + latent.rope + latent.value) * size + 2 * scale
+        return self.heads // tensor * head
 
     def attention_operations(self, tensor: int) -> float:
         """Of one query token with one token of its context, in one layer on each rank.

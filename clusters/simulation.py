@@ -63,6 +63,13 @@ class Simulator:
             here = "has no `latent`" if config.model.latent is None else f"has latent.cache: {kept}"
             said = f"keeps its cache {form} (model.kv_cache_form), but the model here {here}"
             raise wrong_at(cluster, ("pipeline",), f"{config.pipeline!r} {said}")
+        stored, numbers = pipeline.model.kv_cache_dtype, config.model.cache
+        if stored != "auto" and numbers != "float8":
+            said = (
+                f"{config.pipeline!r} keeps its cache in {stored} (model.kv_cache_dtype), but the "
+                f"model here has cache: {numbers}: say cache: float8, or name another pipeline"
+            )
+            raise wrong_at(cluster, ("pipeline",), said)
         beside = cluster.folder / config.costs
         try:
             costs = load_costs(beside if beside.is_file() else config.costs)

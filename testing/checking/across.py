@@ -100,14 +100,18 @@ class _Launched(SwitchRun):
         super().__init__(switch)
 
     @cached_property
+    def _whole(self) -> dict[str, list[Instance]]:
+        """What each actor runs, were all in order."""
+        return super()._chains()
+
+    @cached_property
     def _loose(self) -> list[list[Instance]]:
         """What each stream runs, of those whose launches are not all in its order."""
-        chains = super()._chains().values()
-        return [ops for ops in chains if not all(map(self._holds, pairwise(ops)))]
+        return [ops for ops in self._whole.values() if not all(map(self._holds, pairwise(ops)))]
 
     def _chains(self) -> dict[str, list[Instance]]:
         loose = [at for ops in self._loose for at in ops]
-        kept = {actor: ops for actor, ops in super()._chains().items() if ops not in self._loose}
+        kept = {actor: ops for actor, ops in self._whole.items() if ops not in self._loose}
         return kept | {f"{number} {at}": [at] for number, at in enumerate(loose)}
 
     def _awaited(self) -> dict[Instance, list[Instance]]:

@@ -108,6 +108,11 @@ def test_what_contradicts_another_file_is_told(settings: dict[str, str], said: s
         ),
         ("deepseek_r1_h200", "adapters: {one: two}", "keeps its cache expanded"),
         ("llama_8b_h100", "kv_cache_form: latent", "cache latent .* here has no `latent`"),
+        (
+            "llama_8b_h100",
+            "kv_cache_dtype: int8",
+            r"in int8 \(.* cache: bfloat16: say cache: f",
+        ),
     ],
 )
 def test_a_pipeline_that_keeps_another_cache_than_the_model_is_told(
@@ -128,6 +133,14 @@ def test_a_pipeline_that_keeps_the_same_cache_as_the_model_is_taken(
     settings = {"pipeline": str(own), "model.latent.cache": "expanded"}
     found = Simulator.of(load_cluster("deepseek_r1_h200", settings))
     assert found.pipeline.model.kv_cache_form == form
+
+
+def test_a_cache_in_8_bits_is_taken_from_the_model_or_from_both(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("version: 2\nextends: async\nmodel: {kv_cache_dtype: float8_e4m3}\n")
+    for pipeline in ("async", str(own)):
+        settings = {"pipeline": pipeline, "model.cache": "float8"}
+        Simulator.of(load_cluster("llama_8b_h100", settings))
 
 
 def test_a_setting_changes_a_figure_of_a_part_that_is_named() -> None:

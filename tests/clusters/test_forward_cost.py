@@ -38,9 +38,9 @@ def test_many_tokens_are_bound_by_arithmetic() -> None:
     assert found.weights == pytest.approx(525e6 * 2 / 4.8e6, rel=1e-3)  # of the head: one position
 
 
-def test_a_70b_step_on_eight_devices_has_161_all_reduces_and_a_gathering() -> None:
+def test_a_70b_step_on_eight_devices_has_160_all_reduces_and_a_gathering() -> None:
     found = cost("llama_70b", Layout(tensor=8)).of(decode(1))
-    assert found.all_reduce == pytest.approx(162 * 24, rel=0.01)
+    assert found.all_reduce == pytest.approx(161 * 24, rel=0.005)
     assert found.weights == pytest.approx(69.5e9 * 2 / 8 / (4.8e6 * 0.9), rel=1e-2)
 
 

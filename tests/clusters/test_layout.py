@@ -61,17 +61,35 @@ def test_a_pipeline_has_one_group_more_than_stages_unless_it_says_otherwise() ->
 def test_the_weights_of_all_devices_are_those_of_the_model(tensor: int, stages: int) -> None:
     layout = laid(tensor, stages)
     total = sum(tensor * stage_weights(layout, LLAMA, stage) for stage in range(stages))
-    assert total == pytest.approx(LLAMA.parameters)
+    embedding = 128_256 * 8192  # whole on each device of the first stage
+    assert total == pytest.approx(LLAMA.parameters + (tensor - 1) * embedding)
+
+
+def test_a_tied_head_is_the_embedding_but_on_another_stage() -> None:
+    tied = LLAMA.model_copy(update={"tied": True})
+    assert stage_weights(laid(1), LLAMA, 0) - stage_weights(laid(1), tied, 0) == 128_256 * 8192
+    both = laid(4, 2)
+    assert [stage_weights(both, tied, n) for n in (0, 1)] == [
+        stage_weights(both, LLAMA, n) for n in (0, 1)
+    ]
+
+
+def test_each_rank_has_routers_latents_and_the_embedding_whole() -> None:
+    """Of DeepSeek-R1, by its config.json, counted by hand."""
+    whole = 61 * 7168 * (1536 + 512 + 64) + 58 * 7168 * 256 + 129_280 * 7168
+    for tensor in (1, 8):
+        found = stage_weights(laid(tensor, model=R1), R1, 0)
+        assert found == pytest.approx(whole + (R1.parameters - whole) / tensor)
 
 
 def test_deepseek_r1_fits_eight_h200_and_not_eight_h100_and_says_by_how_much() -> None:
     layout = laid(tensor=8, model=R1)
     found = memory_of(layout, R1, H200, share=0.9, block_size=16)
     # 126.9 GB may be used; 671 GB of weights in 8 parts, and what every rank holds whole
-    assert found.weights[0] / 1e9 == pytest.approx(84.7, abs=0.1)
+    assert found.weights[0] / 1e9 == pytest.approx(85.59, abs=0.01)
     assert found.token == (61 * (512 + 64) * 2,)
-    assert found.blocks == 37_544  # (126.9 − 84.686) × 10⁹ / (16 × 70,272)
-    with pytest.raises(Unfit, match=r"needs 84\.7 GB for weights .* 72\.0 of 80 GB may be used"):
+    assert found.blocks == 36_741  # (126.9 − 85.590) × 10⁹ / (16 × 70,272)
+    with pytest.raises(Unfit, match=r"needs 85\.6 GB for weights .* 72\.0 of 80 GB may be used"):
         memory_of(layout, R1, H100, share=0.9, block_size=16)
 
 

@@ -74,7 +74,8 @@ def test_queries_need_not_be_compressed() -> None:
     )
     norms = 27 * (2 * 2048 + 512) + 2048
     assert model.parameters + norms == 15_706_484_224
-    assert model.replicated_parameters == 2048 * (512 + 64)
+    assert model.replicated_parameters(range(1)) == 2048 * (512 + 64)
+    assert model.replicated_parameters(range(2)) == 2 * 2048 * (512 + 64) + 2048 * 64  # a router
 
 
 def test_dense_first_layers_and_experts_add_up_to_the_whole() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from stepweave.clusters.model_shape import ShapeConfig
+from stepweave.clusters.model_shape import Format, ShapeConfig
 from stepweave.models.cache_dtype import CacheDType, CacheForm
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import UnsupportedModel
@@ -79,8 +79,11 @@ def test_a_simulated_cluster_counts_the_bytes_that_are_kept(form: CacheForm) -> 
             },
         }
     )
-    kept = bytes_per_block(model(form).layer_shapes, 1, torch.bfloat16)
-    assert shape.layers * shape.cache_bytes(1) == kept
+    formats: list[tuple[Format, CacheDType]] = [("bfloat16", "auto"), ("float8", "float8_e4m3")]
+    for numbers, stored in formats:
+        kept = bytes_per_block(model(form).layer_shapes, 1, torch.bfloat16, stored)
+        told = shape.model_copy(update={"cache": numbers})
+        assert told.layers * told.cache_bytes(1) == kept
 
 
 def logits(lm: CausalLM, *sizes: int) -> Tensor:

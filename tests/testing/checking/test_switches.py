@@ -18,6 +18,7 @@ from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.switch import Instance, Switch
+from stepweave.graph.verifier.switch_run import SwitchRun
 from stepweave.testing.checking.across import Across
 from stepweave.testing.checking.clocks import Clocks
 from stepweave.testing.checking.legs import Legs
@@ -107,6 +108,31 @@ def test_a_switch_without_a_wait_is_found_though_the_run_went_well() -> None:
     found = doctored((39, 60, 63, 31_037))  # in the last the wait orders two launches to a stream
     assert found["as it is"] == 4
     assert found["without a wait"] >= 7
+
+
+def test_what_streams_run_by_their_launches_is_gone_through_once_for_each_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts: Counter[str] = Counter()
+
+    def counted(name: str) -> None:
+        method = getattr(SwitchRun, name)
+
+        def call(run: SwitchRun) -> object:
+            counts[name] += 1
+            return method(run)
+
+        monkeypatch.setattr(SwitchRun, name, call)
+
+    counted("_chains")
+    counted("_run")
+    plans = random_plans(31_037)
+    assert plans is not None
+    switch = plans[1]["a", "b"]
+    for wait in switch.waits:
+        clocked(replace(switch, waits=tuple(w for w in switch.waits if w is not wait)))
+    assert counts["_run"] > len(switch.waits), "in some the launches are not ordered"
+    assert counts["_chains"] == counts["_run"]
 
 
 def test_runs_that_switch_to_and_fro_pass() -> None:

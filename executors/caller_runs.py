@@ -3,7 +3,8 @@
 Handing work to another thread and waiting for it takes 10 to 50 µs each way, most on virtual
 machines, and two threads of Python take turns at the interpreter. Where steps are short that can
 cost more than what runs at the same time saves. Then the thread that launches an op had better do
-it. Nothing else changes by that: on a stream, work is done in the order of its launches either way.
+it. On a stream, work is done in the order of its launches either way. But a launch is then as long
+as its work, so ops of older steps go ahead of it (`graph/answers/older_first.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from statistics import median
 from time import perf_counter
 
+from ..graph.planner.events import Actors
+
 BEGIN = 64
 """Steps before the first trial: models warm up in them, and recordings are made."""
 
@@ -20,16 +23,26 @@ TRIAL = 12
 """Steps of one turn of a trial; each way has two."""
 
 KEEP = 1024
-"""Steps between two trials: batches change."""
+"""Steps between two trials, if steps take as long as they did."""
+
+LOOK = 64
+"""Steps after which it is asked whether they do."""
+
+BAND = 1.5
+"""How many times as long, or as short, they may be: batches grow, prompts come."""
 
 WORTH = 0.97
 """How much shorter steps must be without threads: with them tokens are there earlier."""
 
 
 class CallerRuns:
-    """Asked by all streams of a run in each step. Raises nothing."""
+    """Asked by all streams of a run in each step. Raises nothing.
 
-    def __init__(self) -> None:
+    `orders`: those of host threads while callers do the work, where they differ from the plan's.
+    """
+
+    def __init__(self, orders: Actors | None = None) -> None:
+        self.orders = orders or {}
         self._lock = threading.Lock()
         self._plan = self._turns()
         self._spent: list[float] = []  # seconds from step to step of this turn
@@ -65,4 +78,9 @@ class CallerRuns:
             for caller in (False, True, False, True):
                 yield caller, TRIAL
                 found[caller] += self._spent[2:]  # what was handed over may be in the first two
-            yield median(found[True]) < WORTH * median(found[False]), KEEP
+            usual = {caller: median(spent) for caller, spent in found.items()}
+            best = usual[True] < WORTH * usual[False]
+            for _ in range(KEEP // LOOK):
+                yield best, LOOK
+                if not 1 / BAND <= median(self._spent[2:]) / usual[best] <= BAND:
+                    break

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..backends.streams import Streams
 from ..graph.plan import Plan
 from ..graph.switch import Switch
+from .caller_runs import CallerRuns
 from .context import Context, Earlier, Memory, cells_in_flight
 from .course import known
 from .errors import NodeFailure
@@ -43,9 +44,13 @@ def run_on(
     plan: Plan,
     given: RunArguments,
     captures: Captures | None = None,
+    callers: CallerRuns | None = None,
 ) -> RunReport:
-    """Run the plan on one worker thread per host actor, and one stream per device actor."""
-    running = ConcurrentRun(device, plan, given, captures)
+    """Run the plan on one worker thread per host actor, and one stream per device actor.
+
+    `callers`: when host threads do the work of the streams, and what they do first then.
+    """
+    running = ConcurrentRun(device, plan, given, captures, callers or CallerRuns())
     try:
         running.work(given.watchdog_s)
         return running.report()
@@ -69,9 +74,14 @@ class ConcurrentRun:
     """The workers of one run: their threads, the legs that they run, and what went wrong."""
 
     def __init__(
-        self, device: Streams, plan: Plan, given: RunArguments, captures: Captures | None
+        self,
+        device: Streams,
+        plan: Plan,
+        given: RunArguments,
+        captures: Captures | None,
+        callers: CallerRuns,
     ) -> None:
-        self.device, self.given, self.captures = device, given, captures
+        self.device, self.given, self.captures, self.callers = device, given, captures, callers
         if captures is not None:
             captures.begin()
         self.programs = {id(each): Program.of(each) for each in given.plans(plan)}
@@ -204,11 +214,14 @@ class ConcurrentRun:
 
     def _work_leg(self, actor: str, leg: Leg, iteration: int) -> Turn | None:
         """Run the actor's part of a leg; what comes after it, if anything does."""
-        program, frontier = leg.program_of(actor), leg.frontier
-        if not program:
+        callers, frontier = self.callers, leg.frontier
+        usual = called = leg.program_of(actor)
+        if actor in callers.orders:
+            called = leg.performed(callers.orders[actor])
+        if not usual:
             return self._await_turn(self.statuses[actor], frontier)
         while iteration <= frontier.end:
-            for perform, offset in program:
+            for perform, offset in called if callers.now else usual:
                 perform(iteration - offset)
             iteration += 1
         turn: Turn | None = frontier.turn

@@ -16,14 +16,14 @@ the plan orders what runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from ..backends.streams import Event, Stream, Streams
-from ..graph.plan import Plan, Wait
+from ..graph.plan import Placed, Plan, Wait
 from .context import Context, Memory
 from .errors import DeviceFailure
 from .frontier import BEFORE_ALL, Aborted, Frontier
@@ -107,7 +107,12 @@ class Leg:
 
     def program_of(self, actor: str) -> list[tuple[Perform, int]]:
         """What a host thread runs in each iteration, and at which offsets."""
-        return [(self.performs[task.op], task.offset) for task in self.program.hosts.get(actor, ())]
+        tasks = self.program.hosts.get(actor, ())
+        return self.performed((task.op, task.offset) for task in tasks)
+
+    def performed(self, order: Iterable[Placed]) -> list[tuple[Perform, int]]:
+        """The interpreters of these host ops, in this order."""
+        return [(self.performs[op], offset) for op, offset in order]
 
     def pay(self, actor: str) -> None:
         """Put the tokens for steps that the ops of an actor never come to."""

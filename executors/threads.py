@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..graph.answers.older_first import older_first
 from ..graph.plan import Plan
 from .caller_runs import CallerRuns
 from .concurrent import run_on
@@ -50,9 +51,11 @@ class OnThreads:
 
             self._tapes = Tapes()
             self.captures = Captures(*plans, noted=False, usual=USUAL, largest=self.pieces)
-        meets = any(_meets_on_a_stream(each) for each in plans)
-        workers = Workers(self._tapes, None if meets else self._callers)
-        return run_on(workers, plan, given, captures=self.captures)
+            # What plans require of each other where one follows another is met by their own orders.
+            self._callers.orders = {} if len(plans) > 1 else older_first(plan)
+        callers = None if any(_meets_on_a_stream(each) for each in plans) else self._callers
+        workers = Workers(self._tapes, callers)
+        return run_on(workers, plan, given, self.captures, callers)
 
 
 def _meets_on_a_stream(plan: Plan) -> bool:

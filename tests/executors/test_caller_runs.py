@@ -9,13 +9,14 @@ from threading import Barrier
 import pytest
 
 from stepweave.executors import NodeFailure, caller_runs, captured_segment
-from stepweave.executors.caller_runs import BEGIN, KEEP, TRIAL, CallerRuns
+from stepweave.executors.caller_runs import BEGIN, KEEP, LOOK, TRIAL, CallerRuns
 from stepweave.executors.concurrent import run_on
 from stepweave.executors.report import RunReport
 from stepweave.executors.run import Executor
 from stepweave.executors.run_arguments import RunArguments
 from stepweave.executors.threads import OnThreads
 from stepweave.executors.workers import Workers
+from stepweave.graph.answers.older_first import older_first
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.node import Comm, Node, Op, OpContext, Run
 from stepweave.graph.plan import Plan
@@ -37,17 +38,22 @@ class AtRandom(CallerRuns):
         self._random = Random(seed)
 
     def at(self, step: int) -> bool:
+        self.now = self._random.random() < 0.5
         return self._random.random() < 0.5
 
 
 class Always(CallerRuns):
+    def begin(self) -> None:
+        self.now = True
+
     def at(self, step: int) -> bool:
         return True
 
 
 def by_callers(callers: CallerRuns) -> Executor:
     def execute(plan: Plan, given: RunArguments) -> RunReport:
-        return run_on(Workers(callers=callers), plan, given)
+        callers.orders = older_first(plan)
+        return run_on(Workers(callers=callers), plan, given, callers=callers)
 
     return execute
 
@@ -83,6 +89,36 @@ def test_the_next_run_goes_on_with_what_was_found(monkeypatch: pytest.MonkeyPatc
         steps_of(callers, monkeypatch, us)
     Workers(callers=callers).open([], frozenset())
     assert callers.at(0)
+
+
+def test_when_batches_grow_it_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, callers, found = 0.0, CallerRuns(), ""
+    monkeypatch.setattr(caller_runs, "perf_counter", lambda: now)
+    grown = BEGIN + 4 * TRIAL + 2 * LOOK
+    for step in range(grown + 3 * LOOK):
+        called = callers.at(step)
+        found += "c" if called else "."
+        now += (1.0 if called else 1.1) if step < grown else (3.0 if called else 2.0)
+    assert found[grown - LOOK : grown + 1] == "c" * (LOOK + 1)
+    assert found.endswith("." * LOOK), "by callers steps are longer now"
+
+
+def test_what_is_there_is_settled_before_a_caller_goes_on() -> None:
+    """Else the tokens of a step wait for the forward pass of the next one."""
+    done: list[tuple[str, int]] = []
+
+    def note(name: str, work: Run) -> Run:
+        def run(context: OpContext) -> None:
+            work(context)
+            done.append((name, context.step))
+
+        return run
+
+    plan = decode(note)
+    go(plan, by_callers(Always()), steps=6)
+    settled = next(op for op, _ in plan.actors["driver"] if op.startswith("commit.host"))
+    for step in range(1, 5):
+        assert done.index((settled, step)) < done.index(("forward.device", step + 1))
 
 
 @pytest.mark.parametrize("callers", [Always(), *map(AtRandom, range(2))], ids=["always", "0", "1"])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stepweave.graph.answers.older_first import older_first
-from stepweave.graph.node import Node, Op, Read
+from stepweave.graph.node import Node, Op, Read, Value
 from stepweave.graph.planner.compile import compile_plan
-from stepweave.graph.step_graph import StepGraph, Value
+from stepweave.graph.step_graph import StepGraph
 from tests.graph.shipped_plans import shipped_plan
 
 

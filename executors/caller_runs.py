@@ -32,7 +32,7 @@ BAND = 1.5
 """How many times as long, or as short, they may be: batches grow, prompts come."""
 
 WORTH = 0.97
-"""How much shorter steps must be without threads: with them tokens are there earlier."""
+"""How much shorter steps must be without threads: a smaller difference may be chance."""
 
 
 class CallerRuns:

@@ -2,9 +2,10 @@
 
 For each shipped pipeline, with the embedded model in float32: the same prompts with Triton's
 kernels and without must give equal tokens, and equal counts of drafts offered and accepted, since a
-key in a wrong slot costs drafts and no token. Then the captured graphs must have been replayed,
-and a traced run of them must have a time for each op. Each part is saved when it is done; the exit
-status is 1 if one is wrong. In a rehearsal plain torch is on both sides.
+key in a wrong slot costs drafts and no token; once with caches in 8 bits too. Then the captured
+graphs must have been replayed, and a traced run of them must have a time for each op. Each part is
+saved when it is done; the exit status is 1 if one is wrong. In a rehearsal plain torch is on both
+sides.
 
     python -m benchmarks.gpu.smoke [--pipelines async async_eagle3_grammar …] [--toy]
 """
@@ -78,11 +79,11 @@ def counted(llm: LLM, most: int) -> list[list[Any]]:
     ]
 
 
-def against_plain_torch(session: Session, pipeline: str) -> dict[str, Any]:
+def against_plain_torch(session: Session, pipeline: str, **overrides: Any) -> dict[str, Any]:
     """One pipeline with kernels and without."""
     found: dict[str, list[list[Any]]] = {}
     for which in ("reference", "reference" if session.toy else "triton"):
-        with kernels(which), loaded(session, pipeline, graphs=False) as llm:
+        with kernels(which), loaded(session, pipeline, graphs=False, **overrides) as llm:
             found["kernels" if found else "plain torch"] = counted(llm, session.options.tokens)
         session.release()
     plain, with_kernels = found["plain torch"], found["kernels"]
@@ -93,6 +94,11 @@ def against_plain_torch(session: Session, pipeline: str) -> dict[str, Any]:
         "drafted": {name: sum(row[2] for row in rows) for name, rows in found.items()},
         "accepted": {name: sum(row[3] for row in rows) for name, rows in found.items()},
     }
+
+
+def in_8_bits(session: Session, pipeline: str) -> dict[str, Any]:
+    """The same with caches in int8, which the kernels write and read with their scales."""
+    return against_plain_torch(session, pipeline, **{"model.kv_cache_dtype": "int8"})
 
 
 def captured(session: Session, pipeline: str) -> dict[str, Any]:
@@ -129,9 +135,10 @@ def measure(session: Session) -> dict[str, Any]:
     parts: dict[str, Any] = {}
     todo: list[tuple[str, Callable[[Session, str], dict[str, Any]], str]] = [
         *((f"kernels, {name}", against_plain_torch, name) for name in session.options.pipelines),
+        *((f"8 bits, {name}", in_8_bits, name) for name in session.options.pipelines[:1]),
         *((f"captures, {name}", captured, name) for name in session.options.pipelines[:2]),
     ]
-    # Both kinds early: a call that is cut off has seen something of each.
+    # Every kind early: a call that is cut off has seen something of each.
     for name, check, pipeline in sorted(todo, key=lambda each: each[2] != todo[0][2]):
         if parts and session.over:
             session.say(f"{name}: no time left")

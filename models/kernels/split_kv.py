@@ -77,9 +77,9 @@ def launch_for(
     exactly, so larger products would only take more of both.
 
     Left to itself the compiler spills a few registers where one more program would then fit beside
-    this one. In half precision it may use all there are; in narrow heads of float32 it does so no
-    more if no tile is loaded ahead. Where keys and values are `scaled` and heads wide, a program
-    has half as many rows, since it widens what it loads.
+    this one. In half precision it may use all there are; in float32 it does so no more if no tile
+    is loaded ahead, which narrow heads need, and `scaled` ones, since they are widened. In half
+    precision a program of wide `scaled` heads has half as many rows.
     """
     head_bytes = triton.next_power_of_2(width) * dtype.itemsize
     wanted = -(-processors // max(1, rows * kv_heads))
@@ -89,7 +89,7 @@ def launch_for(
         tile=max(16, min(64, 16384 // head_bytes)),
         most_rows=16 if dtype == torch.float32 else 32 if scaled and head_bytes > 256 else 64,
         num_warps=4 if head_bytes <= 128 else 8,
-        num_stages=1 if dtype == torch.float32 and head_bytes <= 256 else 2,
+        num_stages=1 if dtype == torch.float32 and (scaled or head_bytes <= 256) else 2,
         registers=None if dtype == torch.float32 else 255,
     )
 

@@ -199,7 +199,7 @@ def test_the_smoke_says_of_each_part_whether_it_is_right(
     rehearse: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = rehearse("smoke", "--pipelines", "async_eagle", "--tokens", "6")["parts"]
-    assert list(parts) == ["kernels, async_eagle", "captures, async_eagle"]
+    assert list(parts) == [f"{kind}, async_eagle" for kind in ("kernels", "8 bits", "captures")]
     assert all(part["right"] for part in parts.values()), parts
     assert parts["captures, async_eagle"]["graphs"]["in_pieces"] > 0
     counts = parts["kernels, async_eagle"]["accepted"]
@@ -208,7 +208,8 @@ def test_the_smoke_says_of_each_part_whether_it_is_right(
     turns = iter([[[None, [5, 6], 4, 3]], [[None, [5, 6], 4, 2]]])
     monkeypatch.setattr(smoke, "loaded", lambda *_, **__: nullcontext())
     monkeypatch.setattr(smoke, "counted", lambda *_: next(turns))
-    monkeypatch.setattr(smoke, "captured", lambda *_: {"right": True})
+    for kind in ("in_8_bits", "captured"):
+        monkeypatch.setattr(smoke, kind, lambda *_: {"right": True})
     parts = rehearse("smoke", "--pipelines", "async_eagle")["parts"]
     wrong = parts["kernels, async_eagle"]
     assert not wrong["right"], "a draft more or less is seen"

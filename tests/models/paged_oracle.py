@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stepweave.models.cache_format import narrowed, widened
+
 
 @dataclass
 class Batch:
@@ -62,6 +64,24 @@ class Batch:
             self.positions[r, :real] = torch.arange(n - real, n)
         self.positions = self.positions.flatten()
         self.query[self.positions < 0] = math.nan
+
+    def narrow(self) -> tuple[Tensor, Tensor]:
+        """Keeps keys and values in int8, and the rows as they are then; the scales of both."""
+        scales = tuple(torch.full(store.shape[:2], math.nan) for store in (self.keys, self.values))
+        kept = tuple(
+            torch.zeros_like(store, dtype=torch.int8) for store in (self.keys, self.values)
+        )
+        offsets = torch.arange(self.block_size)
+        for r, (k, v) in enumerate(self.rows):
+            blocks = self.tables[r][self.tables[r] >= 0]
+            places = (blocks[:, None] * self.block_size + offsets).flatten()[: len(k)]
+            row = []
+            for store, scale, new in zip(kept, scales, (k, v), strict=True):
+                store[places], scale[places] = narrowed(new, torch.int8)
+                row.append(widened(store[places], scale[places], torch.float32))
+            self.rows[r] = (row[0], row[1])
+        self.keys, self.values = kept
+        return scales[0], scales[1]
 
     def arguments(self) -> tuple[Tensor, ...]:
         """Query, keys, values, block tables and positions, as the kernels take them."""

@@ -59,6 +59,7 @@ def spilled(compiled: Any) -> int:
         (89, torch.float32, 256, 40, {"window": 1}),
         (80, torch.bfloat16, 128, 8, {"kept": torch.int8}),
         (80, torch.bfloat16, 512, 8, {"latent": 576}),
+        (89, torch.float32, 128, 40, {"kept": torch.int8}),
     ],
 )
 def test_attention_compiles(
@@ -127,7 +128,7 @@ def check_attention(
     query_len: int,
     how: dict[str, Any],
 ) -> None:
-    """It fits the GPU, and nothing is spilled from registers: always in half precision."""
+    """It fits the GPU, nothing is spilled from registers, and half precision is multiplied so."""
     how = dict(how)
     latent = how.pop("latent", 0)  # numbers of a key of which the first `dim` are the value
     kv_heads = 1 if latent else 2

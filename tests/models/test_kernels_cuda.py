@@ -49,6 +49,19 @@ def test_every_width_and_type(dtype: torch.dtype, dim: int, query_len: int) -> N
     torch.testing.assert_close(out.double(), batch.expected(**how), rtol=error, atol=error)
 
 
+@pytest.mark.parametrize("dtype", ERRORS)
+@pytest.mark.parametrize("query_len", [1, 40])
+def test_keys_and_values_in_8_bits_are_read_with_their_scales(
+    dtype: torch.dtype, query_len: int
+) -> None:
+    batch = Batch((700, 41, 64, 1000), query_len, 32, 8, 128, 128, 16, dtype=dtype)
+    key_scales, value_scales = batch.narrow()
+    scales = {"key_scales": key_scales.cuda(), "value_scales": value_scales.cuda()}
+    out = attend(batch, {"scaling": 0.04, **scales})
+    error = ERRORS[dtype]
+    torch.testing.assert_close(out.double(), batch.expected(0.04), rtol=error, atol=error)
+
+
 def test_a_captured_launch_follows_positions_and_blocks() -> None:
     first, second = Batch((90, 17, 0), 3, seed=1), Batch((33, 200, 64), 3, columns=60, seed=2)
     columns = second.tables.shape[1]

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.models.cache_format import narrowed, widened
 from tests.models.interpreter import Interpreter
 from tests.models.paged_oracle import Batch, randomized
 
@@ -181,19 +180,7 @@ def test_keys_and_values_in_8_bits_are_read_with_their_scales(
 ) -> None:
     batch, how, launch = randomized(seed)
     batch.query = batch.query.to(dtype)
-    scales = tuple(torch.full(store.shape[:2], torch.nan) for store in (batch.keys, batch.values))
-    kept = [store.new_zeros(store.shape, dtype=torch.int8) for store in (batch.keys, batch.values)]
-    for r, (k, v) in enumerate(batch.rows):
-        blocks = batch.tables[r][batch.tables[r] >= 0]
-        offsets = torch.arange(batch.block_size)
-        places = (blocks[:, None] * batch.block_size + offsets).flatten()[: len(k)]
-        for store, scale, new in zip(kept, scales, (k, v), strict=True):
-            store[places], scale[places] = narrowed(new, torch.int8)
-        batch.rows[r] = (
-            widened(kept[0][places], scales[0][places], torch.float32),
-            widened(kept[1][places], scales[1][places], torch.float32),
-        )
-    batch.keys, batch.values = kept
+    scales = batch.narrow()
     out = attend(interpreted, batch, {**how, "scales": scales}, **launch)
     error = 1e-5 if dtype == torch.float32 else 4e-3
     torch.testing.assert_close(out.double(), batch.expected(**how), rtol=error, atol=error)

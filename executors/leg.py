@@ -299,12 +299,13 @@ class Leg:
                     continue
                 if first + distance <= step <= frontier.begun and step >= first:
                     event = self._launched_before(tokens, wait, step)
+                    launcher.wait = wait
                 else:
                     launcher.wait = wait
                     event = tokens.get()
-                    launcher.wait = None
                 if event is not None:
-                    stream.wait(event)
+                    stream.wait(event)  # here and now, where its caller does a stream's work
+                launcher.wait = None
             for _, tokens, _ in takes:
                 event = tokens.get()
                 if event is not None:

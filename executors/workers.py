@@ -47,6 +47,7 @@ class WorkerStream:
         self._tapes = tapes
         self._callers, self._called = callers, False  # whether the caller of `run` does the work
         self._step = -1
+        self._aborted = False
         self.thread = threading.Thread(target=self._work, name=f"stepweave-{name}", daemon=True)
         self.thread.start()
 
@@ -74,11 +75,14 @@ class WorkerStream:
         recorded.append(event)
         while recorded and not recorded[0].empty():
             recorded.popleft()
+        if self._aborted:  # else `abort` is yet to come, and finds the event in its list
+            event.put(None)
         self._put((event.put, None))
         return event
 
     def abort(self) -> None:
-        """Set all events: the work before them may never be done."""
+        """Set all events, those to come too: the work before them may never be done."""
+        self._aborted = True
         for event in list(self._recorded):
             event.put(None)
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from threading import Barrier
+from threading import Barrier, Event, Thread
 
 import pytest
 
-from stepweave.executors import NodeFailure, caller_runs, captured_segment
+from stepweave.executors import NodeFailure, StuckWait, caller_runs, captured_segment
 from stepweave.executors.caller_runs import BEGIN, KEEP, LOOK, TRIAL, CallerRuns
 from stepweave.executors.concurrent import run_on
 from stepweave.executors.report import RunReport
-from stepweave.executors.run import Executor
+from stepweave.executors.run import Executor, run
 from stepweave.executors.run_arguments import RunArguments
 from stepweave.executors.threads import OnThreads
-from stepweave.executors.workers import Workers
+from stepweave.executors.workers import Workers, WorkerStream
 from stepweave.graph.answers.older_first import older_first
 from stepweave.graph.errors import StepweaveError
 from stepweave.graph.node import Comm, Node, Op, OpContext, Run
@@ -24,7 +26,7 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.projection import project
 from stepweave.graph.ranks import Ranked, ranked_graph
 from stepweave.testing.graphs import random_step_graph
-from stepweave.testing.histories import recording
+from stepweave.testing.histories import recorded_states, recording
 from tests.executors.test_capture import outs, pipeline
 from tests.executors.test_recorded import counts
 from tests.executors.test_threads import decode, go
@@ -48,6 +50,17 @@ class Always(CallerRuns):
 
     def at(self, step: int) -> bool:
         return True
+
+
+class From(CallerRuns):
+    """From that step on."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self._first = first
+
+    def at(self, step: int) -> bool:
+        return step >= self._first
 
 
 def by_callers(callers: CallerRuns) -> Executor:
@@ -162,6 +175,65 @@ def test_what_fails_on_its_caller_is_told_as_on_a_thread() -> None:
             go(plan, executor, steps=9)
         said.append(str(caught.value))
     assert said[0] == said[1]
+
+
+def test_who_goes_over_to_doing_the_work_while_an_op_hangs_is_let_go_by_an_abort() -> None:
+    """Whether the abort comes before the wait for the thread, or while that lasts."""
+    began, released = Event(), Event()
+    stream = WorkerStream("hangs", None, From(1))
+
+    def hang(_: int) -> None:
+        began.set()
+        released.wait()
+
+    stream.run(hang, 0, "n")
+    began.wait()
+    stream.abort()
+    done: list[int] = []
+    caller = Thread(target=stream.run, args=(done.append, 1, "n"), daemon=True)
+    caller.start()
+    caller.join(timeout=10)
+    let_go = not caller.is_alive()
+    released.set()
+    stream.end()
+    caller.join()
+    stream.thread.join()
+    assert let_go
+    assert done == [1]
+
+
+def test_a_caller_that_waits_for_an_event_says_for_which_op() -> None:
+    released = Event()
+
+    def around(name: str, work: Run) -> Run:
+        def hang(context: OpContext) -> None:
+            if (name, context.step) == ("forward.device", 2):
+                released.wait(timeout=10)
+            work(context)
+
+        return hang
+
+    class CopiesByCallers(Workers):
+        def open(
+            self, streams: Sequence[str], urgent: frozenset[str]
+        ) -> Mapping[str, WorkerStream]:
+            super().open(streams, urgent)["copy"]._callers = Always()
+            return self._streams
+
+    def execute(plan: Plan, given: RunArguments) -> RunReport:
+        return run_on(CopiesByCallers(), plan, given)
+
+    plan, before = decode(around), {*threading.enumerate()}
+    states = recorded_states(plan.graph)
+    try:
+        with pytest.raises(StuckWait) as caught:
+            run(plan, executor=execute, steps=9, states=states, watchdog_s=0.2)
+    finally:
+        released.set()
+        for thread in {*threading.enumerate()} - before:
+            thread.join()
+    assert (caught.value.op, caught.value.awaited) == ("copy.host", "forward.device")
+    assert caught.value.activity["compute"] == "runs 'forward.device' of step 2"
 
 
 def test_ranks_that_launch_their_meetings_in_other_orders_do_not_block_each_other() -> None:

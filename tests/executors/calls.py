@@ -94,15 +94,20 @@ def broken(plan: Plan, steps: int = 6) -> list[str]:
         if kind == "run" and stream is not None:  # of a skipped step this is all there is
             journal.enqueue(_thread(), stream, ("run", next(marks)))
         elif kind == "wait" and stream is not None:
-            journal.enqueue(_thread(), stream, ("wait", next(marks)), *seen[work, of])
+            journal.enqueue(_thread(), stream, ("wait", next(marks)), *known(work, of))
         elif kind == "synchronize":
-            journal.on_host(_thread(), ("woken", next(marks)), *seen[work, of])
+            journal.on_host(_thread(), ("woken", next(marks)), *known(work, of))
         elif kind == "record":
             last = journal.last(of)
             seen[work, of] = [] if last is None else [last]
         note(kind, stream, work, of)  # type: ignore[arg-type]
 
     seen: dict[tuple[str | None, str], list[object]] = {}
+
+    def known(work: str | None, of: str) -> list[object]:
+        """What an event says is done: nothing, if another thread launched before its record."""
+        return seen.get((work, of), [])
+
     device.note = record  # type: ignore[method-assign]
     graph = recording(plan.graph, around)
     try:

@@ -143,8 +143,8 @@ def main() -> None:
             sides[name] = ours(asked, method, given.rows, grammar=grammar)
     tokenizer = sides["none"].llm.tokenizer if sides["none"].llm else None
     if given.rows == 1:
-        # The arithmetic of transformers: by an engine as it is, whose steps are recorded, and by
-        # one without a second thread, as there, where nothing overlaps and no step is recorded.
+        # The arithmetic of transformers: by an engine as it is, and by one on a single thread, as
+        # there, where nothing overlaps. Steps of both are recorded.
         engines: dict[str, dict[str, str]] = {
             "without invariant arithmetic": {},
             "as transformers computes": {"executor": "serial", "depth": "1"},

@@ -83,8 +83,8 @@ def steps_of(callers: CallerRuns, monkeypatch: pytest.MonkeyPatch, us: dict[bool
     return "".join(found)
 
 
-@pytest.mark.parametrize(("alone", "kept"), [(0.9, "c"), (0.98, "."), (1.2, ".")])
-def test_callers_do_the_work_where_that_makes_steps_shorter(
+@pytest.mark.parametrize(("alone", "kept"), [(0.9, "c"), (1.02, "c"), (1.1, ".")])
+def test_callers_do_the_work_unless_threads_make_steps_shorter(
     alone: float, kept: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = steps_of(CallerRuns(), monkeypatch, {False: 1.0, True: alone})

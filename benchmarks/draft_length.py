@@ -58,7 +58,8 @@ def profiled(drafts: int, rows: Sequence[int], folder: Path) -> Path:
     subprocess.run(
         [
             *(sys.executable, "-m", "stepweave", "profile", PIPELINE, "--rounds", "1"),
-            *("--rows", ",".join(map(str, rows)), "-o", str(path), "--prompts", str(prompts)),
+            *("--rows", ",".join(map(str, rows)), "-o", str(path), "--force"),
+            *("--prompts", str(prompts)),
             *("--set", f"nodes.draft.tokens={drafts}", "--set", "torch_threads=1"),
         ],
         check=True,

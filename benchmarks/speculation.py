@@ -88,19 +88,36 @@ def ours(
             **overrides,
         },
     )
-    prompts = lines(asked, grammar=grammar)
-    return Side(lambda: [list(output.token_ids) for output in llm.generate(prompts)], llm)
+    prompts = encoded(asked, llm.tokenizer)
+    params = [
+        {key: value for key, value in line.items() if key != "prompt"}
+        for line in lines(asked, grammar=grammar)
+    ]
+
+    def run() -> list[list[int]]:
+        found = llm.generate(prompts, params)
+        if errors := [output.error for output in found if output.error is not None]:
+            raise RuntimeError(errors[0])
+        return [list(output.token_ids) for output in found]
+
+    return Side(run, llm)
+
+
+def encoded(asked: Sequence[Example], tokenizer: Any) -> list[list[int]]:
+    """The prompts as tokens, for all sides: none is timed with its chat template and tokenizer."""
+    found: list[list[int]] = []
+    for example in asked:
+        turn = [{"role": "user", "content": example.prompt}]
+        text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+        found.append(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return found
 
 
 def assisted(asked: Sequence[Example], tokenizer: Any, **how: Any) -> Side:
     """`generate` of transformers with an assistant, or prompt look-up: one prompt at a time."""
     model: Any = AutoModelForCausalLM.from_pretrained(resolve("embedded"), dtype=torch.float32)
     model.train(False)
-    ids = []
-    for example in asked:
-        turn = [{"role": "user", "content": example.prompt}]
-        text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-        ids.append(torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]]))
+    ids = [torch.tensor([prompt]) for prompt in encoded(asked, tokenizer)]
 
     def run() -> list[list[int]]:
         found = []

@@ -28,12 +28,12 @@ KEEP = 1024
 LOOK = 64
 """Steps after which it is asked whether they do."""
 
-BAND = 1.5
+BAND = 2.0
 """How many times as long, or as short, they may be: batches grow, prompts come."""
 
-WORTH = 0.97
-"""How much shorter steps must be with threads: a smaller difference may be chance, and callers tell
-tokens earlier, with one core less."""
+WORTH = 0.9
+"""How much shorter threads must make steps. Batches change while it is tried, so a smaller
+difference may be chance, and callers tell tokens earlier, with one core less."""
 
 
 class CallerRuns:
@@ -80,7 +80,7 @@ class CallerRuns:
                 yield caller, TRIAL
                 found[caller] += self._spent[2:]  # what was handed over may be in the first two
             usual = {caller: median(spent) for caller, spent in found.items()}
-            best = WORTH * usual[True] <= usual[False]
+            best = usual[False] > WORTH * usual[True]
             for _ in range(KEEP // LOOK):
                 yield best, LOOK
                 if not 1 / BAND <= median(self._spent[2:]) / usual[best] <= BAND:

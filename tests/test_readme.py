@@ -199,8 +199,8 @@ CLAIMS: dict[str, Callable[[], str]] = {
     "… our EAGLE-3 over `generate` with an assistant": lambda: over(
         "EAGLE-3, as transformers computes", "transformers, assistant", 2
     ),
-    "… `generate` with prompt look-up": lambda: over(
-        "transformers, prompt look-up", "n-gram, as transformers computes", 1
+    "… our look-up over `generate` with prompt look-up": lambda: over(
+        "n-gram, as transformers computes", "transformers, prompt look-up", 1
     ),
     "SmolLM-135M's shape": lambda: (
         f"{over_their_server('output_throughput')} times the tokens per second"

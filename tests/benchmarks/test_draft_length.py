@@ -52,3 +52,10 @@ def test_the_best_length_is_the_one_of_most_tokens_per_second() -> None:
     }
     share = against_best(found)["fastest"]
     assert share.median == pytest.approx((1.0 + 0.75) / 2)
+
+
+@pytest.mark.nightly
+def test_a_length_is_profiled_time_after_time(tmp_path: Path) -> None:
+    costs = [draft_length.profiled(1, [1], tmp_path) for _ in range(2)]
+    assert costs[0] == costs[1]
+    assert "forward" in costs[0].read_text()

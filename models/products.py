@@ -25,7 +25,10 @@ from ..backends import backend_of
 from .memory import let_go
 
 LEAST = 1 << 17
-"""Elements of a matrix from which on oneDNN is ahead: a call costs some 9 microseconds more."""
+"""Elements of a matrix from which on oneDNN is ahead: a call costs 9 to 25 microseconds more."""
+
+LEAST_PLAIN = 1 << 18
+"""The same of a matrix that is not laid out."""
 
 _ROWS = 16  # oneDNN chooses the order for that many, of which also one row has the tile's bits
 
@@ -34,7 +37,7 @@ _PLAIN = "_stepweave_plain_product"
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear`: `[..., N]` of `x[..., K]`, `weight[N, K]`, laid out or plain, and `bias[N]`."""
-    if weight.is_mkldnn or (_takes(weight) and x.dtype == weight.dtype):
+    if weight.is_mkldnn or (_takes(weight, LEAST_PLAIN) and x.dtype == weight.dtype):
         made: Tensor = _linear()(x, weight, bias, "none", [], "")
         return made
     return F.linear(x, weight, bias)
@@ -52,7 +55,7 @@ def lay_out(model: nn.Module, leave: Collection[nn.Module] = ()) -> None:
         if type(module) is not nn.Linear or "forward" in module.__dict__ or module in leave:
             continue
         weight = module.weight
-        if not _takes(weight):
+        if not _takes(weight, LEAST):
             continue
         if id(weight) not in shared and not weight.is_mkldnn:
             with torch.no_grad():
@@ -90,13 +93,13 @@ def layer_product(module: nn.Linear, x: Tensor) -> Tensor:
     return product(x, module.weight, module.bias)
 
 
-def _takes(weight: Tensor) -> bool:
-    """Whether oneDNN multiplies by `weight[N, K]`."""
+def _takes(weight: Tensor, least: int) -> bool:
+    """Whether oneDNN multiplies by `weight[N, K]`, from so many elements on."""
     return (
         type(weight) in (Tensor, nn.Parameter)
         and backend_of(weight.device).on_host
         and weight.dtype in _dtypes()
-        and weight.numel() >= LEAST
+        and weight.numel() >= least
     )
 
 

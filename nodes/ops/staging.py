@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ from ..request_settings import RequestSetting
 from .sections import (
     GIVEN,
     NONE,
+    S_NO_DRAFTS,
+    S_STEP,
     T_NEXT,
     T_SLOT,
     W_REPETITION,
@@ -34,6 +36,7 @@ from .sections import (
     Parts,
     most_words,
     on_host,
+    used,
 )
 from .transfer import CPU, pinned
 
@@ -50,6 +53,37 @@ class _Rows:
     decodes: int  # D
     sample_index: Ints  # [N], −1 for a row that does not sample
     samples: Ints  # [S] which rows sample
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What grows with a step's rows, as far as its sizes tell it."""
+
+    widest: int  # columns of the block tables in use
+    longest: int  # tokens: no row has more
+    changes: int  # entries of block tables that are new
+    clears: tuple[int, ...]  # request slots whose block tables begin anew
+    whole: bool  # every sampling row may be offered the most drafts, and has room for them
+    ends: bool  # some row may come to its end
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """The words of a step, but for its number and new blocks: these are written each time."""
+
+    of: tuple[object, ...]  # all that they depend on
+    step: StagedStep
+    numbers: Ints  # [words]
+    parts: Parts  # of `numbers`
+
+
+_LASTING = itemgetter(
+    *(
+        place
+        for place, name in enumerate(ScheduledRow._fields)
+        if name not in ("blocks", "known", "passed", "most")  # in `_Facts` and the new blocks
+    )
+)
 
 
 class Staging:
@@ -72,27 +106,42 @@ class Staging:
         # Where the parts lie that the device puts one after the other, before and behind `given`.
         self._request_slots = limits.max_rows + 1
         self._given = 2 * self._request_slots
+        # A batch of rows that decode mostly differs from the one before in what has grown. This
+        # is kept beside the buffer, of which no content is read that an op wrote before.
+        self._last: _Written | None = None
 
     def fill(self, batch: StepBatch) -> StagedStep:
         """Write the batch into the buffer; the sizes that shape the device work.
 
         Rows that decode come before the others. Raises nothing of its own.
         """
-        clears = [row.request_slot for row in batch.rows if not row.known]
         changes = _joined(self._changes(batch.rows))
-        known = _joined(_known(batch.rows, self.limits.context_length + 1))
-        biases, bans, words = (list(each(batch.sampling)) for each in (_biases, _bans, _words))
-        step = self._sizes(batch, len(clears), len(changes.T), len(known.T), biases, bans, words)
-        parts, rows = on_host(step, self._numbers), self._rows(batch)
-        self._fill_tokens(step, batch, rows, parts)
-        self._fill_samples(step, batch, rows, parts)
-        parts["request_slots"][:] = rows.slots
-        if clears:
-            parts["clears"][:] = clears
+        facts = self._facts(batch, len(changes.T))
+        of = (facts, batch.padding, *map(_LASTING, batch.rows))
+        if self._last is None or self._last.of != of:
+            self._last = None
+            self._last = self._written(of, facts, batch)
+        last = self._last
+        step, parts = last.step, last.parts
+        parts["samples"][S_STEP, : len(batch.sampling)] = batch.step
         if step.changes:
             nowhere = self._request_slots * (self._blocks + 1) - 1  # the last entry stays 0
             parts["change_at"][:], parts["change_to"][:] = nowhere, 0
             parts["change_at"][: len(changes.T)], parts["change_to"][: len(changes.T)] = changes
+        self._numbers[: len(last.numbers)] = last.numbers
+        return step
+
+    def _written(self, of: tuple[object, ...], facts: _Facts, batch: StepBatch) -> _Written:
+        known = _joined(_known(batch.rows, self.limits.context_length + 1))
+        biases, bans, words = (list(each(batch.sampling)) for each in (_biases, _bans, _words))
+        step = self._sizes(facts, batch, len(known.T), biases, bans, words)
+        numbers = np.zeros(used(step), np.int64)
+        parts, rows = on_host(step, numbers), self._rows(batch)
+        self._fill_tokens(step, batch, rows, parts)
+        self._fill_samples(step, batch, rows, parts)
+        parts["request_slots"][:] = rows.slots
+        if facts.clears:
+            parts["clears"][:] = facts.clears
         if step.known:
             parts["history_at"][:], parts["history_ids"][:] = known
         if step.prompt:
@@ -104,53 +153,59 @@ class Staging:
             parts["bans"][:] = bans
         if words:
             parts["words"][:] = words
-        return step
+        return _Written(of, step, numbers, parts)
 
     # --- sizes
 
+    def _facts(self, batch: StepBatch, changes: int) -> _Facts:
+        rows, width, most = batch.rows, batch.draft_width, self.limits.context_length
+        widest = max([len(row.blocks) for row in rows])
+        longest = max([row.most for row in rows])
+        if batch.padding is not None:
+            widest, changes = self._rounded(widest), _few(changes, batch.padded_size)
+            longest = min(most, widest * self.limits.block_size)
+        return _Facts(
+            widest=widest,
+            longest=longest,
+            changes=changes,
+            clears=tuple([row.request_slot for row in rows if not row.known]),
+            whole=all([self._whole(width, row) for row in batch.sampling]),
+            ends=any([row.most > min(row.limit, most) for row in rows]),
+        )
+
     def _sizes(
-        self,
-        batch: StepBatch,
-        clears: int,
-        changes: int,
-        known: int,
-        *edits: Sequence[object],
+        self, facts: _Facts, batch: StepBatch, known: int, *edits: Sequence[object]
     ) -> StagedStep:
         biases, bans, words = map(len, edits)
         rounded, rows = batch.padding is not None, batch.rows
-        widest = max(len(row.blocks) for row in rows)
         if rounded:
-            widest, changes = self._rounded(widest), _few(changes, batch.padded_size)
             query_lens = (batch.width,) * batch.padded_size
         else:
             query_lens = tuple([row.queries for row in rows])
-        longest = max(row.most for row in rows)
         return StagedStep(
             staging=self,
             tokens=sum(query_lens),
             query_lens=query_lens,
-            blocks=widest,
+            blocks=facts.widest,
             samples=batch.samples,
             width=batch.width,
             draft_width=batch.draft_width,
-            whole=all(map(partial(self._whole, batch.draft_width), batch.sampling)),
+            whole=facts.whole,
             decodes=batch.padded_size if rounded else sum(row.decodes for row in rows),
             given=sum(len(row.tokens) for row in rows),
             adapters=any(row.request.adapter for row in rows),
             axes=any(row.request.axes is not None for row in rows),
             encoded=sum(count for row in rows for *_, count in row.encoded),
             long=self.limits.rope_switch is not None,
-            ends=any(row.most > min(row.limit, self.limits.context_length) for row in rows),
-            clears=clears,
-            changes=changes,
+            ends=facts.ends,
+            clears=len(facts.clears),
+            changes=facts.changes,
             known=known,
             prompt=sum(len(row.prompt_targets) for row in rows),
             biases=biases,
             bans=bans,
             words=words,
-            longest=min(self.limits.context_length, widest * self.limits.block_size)
-            if rounded
-            else longest,
+            longest=facts.longest,
             forced=any(row.forced >= 0 for row in batch.sampling),
             greedy=batch.all_greedy,
             any_top_k=batch.any_top_k,
@@ -350,8 +405,8 @@ class Staging:
         samples = parts["samples"]
         samples[0] = rows.samples
         samples[1:8] = np.array(fields + [of_nobody] * (step.samples - count)).T
-        samples[8, :count], samples[8, count:] = batch.step, 0
-        samples[9] = 0
+        samples[S_STEP] = 0
+        samples[S_NO_DRAFTS] = 0
         warp = parts["warp"]
         warp[:, :count] = np.array([_warp(row) for row in sampling]).T
         if count < step.samples:

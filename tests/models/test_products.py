@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(
 def every_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones too, so that small models show what large ones do."""
     monkeypatch.setattr(products, "LEAST", 1)
+    monkeypatch.setattr(products, "LEAST_PLAIN", 1)
 
 
 class Block(nn.Module):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from stepweave.nodes.data import Inputs
 from stepweave.nodes.ops.staging import Staging
@@ -453,3 +454,61 @@ def test_a_step_takes_no_more_launches_than_it_did(
     with Launches() as counted:
         prepare()
     assert counted.total == most, counted.counts
+
+
+# --- what is kept from step to step
+
+
+def fields_that_change(row: ScheduledRow) -> dict[str, ScheduledRow]:
+    """The row with each of its fields otherwise."""
+    others: dict[str, Any] = {
+        "request": row.request.__class__(9, "other", row.request.params, 4, window=2),
+        "request_slot": 2,
+        "generation": 5,
+        "blocks": (*row.blocks[:6], 33),
+        "start": 5,
+        "tokens": (7, 8),
+        "samples": False,
+        "forced": 6,
+        "following": 11,
+        "prefix": (1, 2, 3),
+        "limit": 20,
+        "most": 27,
+        "too_short": True,
+        "earlier_output": (3,),
+        "prompt_targets": (4, 5),
+        "known": 6,
+        "passed": (1,),
+        "narrowed": 1,
+        "withheld": 1,
+        "encoded": ((0, 3, 1),),
+    }
+    of_prompt = {"start": 0, "tokens": (5, 6)}
+    with_it: dict[str, dict[str, Any]] = {
+        "start": {"tokens": (1,)},
+        **dict.fromkeys(("tokens", "following", "prefix", "prompt_targets", "encoded"), of_prompt),
+    }
+    return {
+        name: row._replace(**{**with_it.get(name, {}), name: value})
+        for name, value in others.items()
+    }
+
+
+@pytest.mark.parametrize("padding", [None, 1])
+def test_a_buffer_is_filled_alike_whatever_it_held(padding: int | None) -> None:
+    request: dict[str, Any] = {"min_tokens": 8, "stop_token_ids": (3,), "temperature": 0.5}
+    one, two = (decoding(row, **request)._replace(known=8) for row in (0, 1))
+    one = one._replace(request=replace(one.request, stop_tokens=(3,)))
+    changed = fields_that_change(two)
+    assert tuple(sorted(changed)) == tuple(sorted(ScheduledRow._fields))
+    staging = Staging(LIMITS)
+    rows = [two, two, *(each for other in changed.values() for each in (other, two))]
+    for step, row in enumerate(rows):
+        whole = row.samples and not row.tokens
+        batch = StepBatch(step, (one, row), padding if whole else None)
+        alone = Staging(LIMITS)
+        alone.flat.fill_(-77)
+        staging.flat.fill_(-77)
+        found, wanted = staging.fill(batch), alone.fill(batch)
+        assert replace(found, staging=alone) == wanted
+        assert torch.equal(staging.flat, alone.flat)

@@ -145,6 +145,13 @@ def grammar_on() -> str:
     return f"{times(median(found))} ({times(min(found))} to {times(max(found))})"
 
 
+def steady(pipeline: str) -> str:
+    found = result("steady")["requests"].values()
+    return (
+        f"{' / '.join(times(each[pipeline]['faster']['median']) for each in found)} times as fast"
+    )
+
+
 def over(faster: str, slower: str, places: int) -> str:
     found = [sides()[side]["faster_than_none"]["median"] for side in (faster, slower)]
     return f"{times(found[0] / found[1], places)} times faster"
@@ -190,6 +197,8 @@ CLAIMS: dict[str, Callable[[], str]] = {
     "… `generate`, one prompt at a time": lambda: slower("transformers generate, one by one"),
     "… `generate`, one batch padded": lambda: slower("transformers generate, padded batch"),
     "… ours without invariant arithmetic": lambda: slower("the same, arithmetic not invariant"),
+    "decode steps alone, 1 / 16 requests": lambda: steady("synchronous"),
+    "… with `async`": lambda: steady("async"),
     "one request at a time, equal tokens": lambda: f"{' / '.join(map(faster, FOUR))} times faster",
     "… forwards of the target per token": lambda: " / ".join(
         times(sides()[side]["forwards_per_token"]) for side in FOUR

@@ -14,6 +14,7 @@ from benchmarks import acceptance, cuts, interpreter, kv_cache_error, resumption
 from benchmarks.acceptance import Kept
 from benchmarks.paired import Spread, at_least_one
 from benchmarks.paired import cuts as parts_of
+from benchmarks.peers import steady
 from benchmarks.ttft import Latencies
 
 
@@ -27,8 +28,9 @@ from benchmarks.ttft import Latencies
         (staging, ["--rounds", "1", "--rows", "1", "3", "--context", "64", "--tokens", "48"]),
         (resumption, ["--rounds", "1"]),
         (kv_cache_error, ["--prompts", "1", "--limit", "4"]),
+        (steady, ["--rounds", "1", "--rows", "1", "--tokens", "4"]),
     ],
-    ids=["acceptance", "interpreter", "cuts", "start", "staging", "resumption", "kv_cache_error"],
+    ids=lambda given: given.__name__.split(".")[-1] if isinstance(given, ModuleType) else "",
 )
 def test_a_benchmark_runs_with_one_of_each(
     benchmark: ModuleType,

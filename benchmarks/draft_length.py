@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -154,15 +155,24 @@ def measure(
 
 
 def against_best(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Spread]:
-    """The speed of each policy, as a share of that of the fixed length that is fastest overall."""
+    """The speed of each policy, as a share of that of the fixed length that is fastest.
+
+    Which is fastest is found in every second round and compared in the others, and the other way
+    round: of several that are about as fast, the one that chance made fastest would be no measure.
+    """
     fixed = [name for name in found if name.endswith(" drafts")]
-    best = max(fixed, key=lambda name: float(found[name]["tokens_per_second"]))
-    times = found[best]["seconds"]
-    return {
-        name: Spread.of([a / b for a, b in zip(times, each["seconds"], strict=True)])
-        for name, each in found.items()
-        if name not in fixed
-    }
+    shares: dict[str, list[float]] = {name: [] for name in found if name not in fixed}
+    count = len(found[fixed[0]]["seconds"])
+    for odd in range(min(2, count)):
+        others = range(1 - odd if count > 1 else 0, count, 2)
+        best = min(
+            fixed,
+            key=lambda name, others=others: median(found[name]["seconds"][at] for at in others),
+        )
+        for at in range(odd, count, 2):
+            for name, each in shares.items():
+                each.append(found[best]["seconds"][at] / found[name]["seconds"][at])
+    return {name: Spread.of(each) for name, each in shares.items()}
 
 
 def main() -> None:

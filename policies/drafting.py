@@ -163,7 +163,8 @@ class Fastest(Policy):
 
     How many drafts are kept is what the last windows of all requests came to. The period of a step
     is predicted for numbers of rows and of drafts; what steps of this engine took counts in place
-    of it as soon as there is enough of that, and corrects the predictions that are left.
+    of it as soon as there is enough of that, and corrects the predictions that are left. Times that
+    were taken far apart are compared as if the machine had been as fast at both.
 
     All rows are offered alike, since a step computes as many drafts for each as for the row with
     most. Steps of a shape that is new are slow until they are recorded, so the last number with
@@ -223,17 +224,20 @@ class Fastest(Policy):
         return self.windows
 
     def drafts(self, row: DraftView) -> int:
-        periods = corrected(self._periods(row.rows)[: row.most], row.took_us)
-        if tried := _trial(len(periods), row.came, row.took_us):
-            return tried
-        last = min(row.last, len(periods))
-        if last and sum(row.came.values()) % EVERY:
+        last, steps = min(row.last, self._longest(row)), sum(row.came.values())
+        if last and steps % EVERY:
             return last
+        periods = corrected(self._periods(row.rows)[: row.most], row.took_us)
         rates = tokens_per_time(chances(row.settled, row.most), periods)
+        if _tries(steps) and (tried := _trial(rates, row.came, row.took_us)):
+            return tried
         best = best_of(rates)
         if not last or rates[best - 1] > (1 + self._repaid(best, last, row.came)) * rates[last - 1]:
             return best
         return last
+
+    def _longest(self, row: DraftView) -> int:
+        return min(row.most, len(self.periods_us[0]))
 
     def _repaid(self, drafts: int, last: int, came: Mapping[int, int]) -> float:
         """By what share `drafts` must be faster than the `last` number, to be gone over to.
@@ -254,36 +258,57 @@ class Fastest(Policy):
         return [less + share * (more - less) for less, more in pairs]
 
 
-UNTRIED = 2048
+UNTRIED = 128
 """Steps with about as many rows before the first trial of another number of drafts. The second
 comes after twice as many, and so on: trials take an ever smaller share of the time."""
 
-TRIAL = 28
+AGAIN = 2048
+"""From so many steps on there is a trial after each as many: what is kept may have changed."""
+
+TRIAL = 40
 """Steps of a trial: after so many a shape that is new has been recorded and measured."""
 
 EVERY = 4
 """Steps after which the numbers are compared again."""
 
-AHEAD = 1024
+AHEAD = 4096
 """Steps that are thought to come at least, when a change has to repay what it costs; after that, as
 many as there were."""
 
-NOISE = 0.03
+NOISE = 0.01
 """A promise that is higher by this share may be chance."""
 
+HOPE = 0.5
+"""By this share a number that was never measured may be faster than thought."""
 
-def _trial(most: int, came: Mapping[int, int], measured: Collection[int]) -> int:
-    """The number of drafts that is to be tried now, `most` at most; 0: none.
+DOUBT = 0.05
+"""By this share one may be that was."""
 
-    That is the one nearest to what came up most, of those that are not measured.
-    """
-    steps, offered = sum(came.values()), [drafts for drafts in came if 1 <= drafts <= most]
+
+def _tries(steps: int) -> bool:
+    """Whether the step after so many is one of a trial."""
+    if steps >= AGAIN:
+        return steps % AGAIN < TRIAL
     doubled = (steps // UNTRIED).bit_length()
-    if not offered or not doubled or steps - (UNTRIED << (doubled - 1)) >= TRIAL:
+    return bool(doubled) and steps - (UNTRIED << (doubled - 1)) < TRIAL
+
+
+def _trial(rates: Sequence[float], came: Mapping[int, int], measured: Collection[int]) -> int:
+    """The number of drafts that is to be tried now: what may be fastest but for the usual one.
+
+    0: none may be faster than what came up most. `rates` are those of 1, 2, … drafts.
+    """
+    offered = [drafts for drafts in came if 1 <= drafts <= len(rates)]
+    if not offered:
         return 0
     usual = max(offered, key=came.__getitem__)
-    left = [drafts for drafts in range(1, most + 1) if drafts not in (usual, *measured)]
-    return min(left, key=lambda drafts: abs(drafts - usual), default=0)
+    hoped = {
+        drafts: rate * (1 + (DOUBT if drafts in measured else HOPE))
+        for drafts, rate in enumerate(rates, start=1)
+        if drafts != usual
+    }
+    tried = max(hoped, key=hoped.__getitem__, default=0)
+    return tried if tried and hoped[tried] > rates[usual - 1] else 0
 
 
 PRIOR = 0.8
@@ -310,12 +335,18 @@ def chances(windows: Sequence[Window], most: int) -> list[float]:
     return found
 
 
+LEAST = 0.5
+"""What drafts are thought to add at least, as a share of what was predicted. Between two numbers
+they may add nothing, where products take as long for both, but hardly between any two."""
+
+
 def corrected(predicted: Sequence[float], took: Mapping[int, float]) -> list[float]:
     """The times of steps with 1, 2, … drafts: as they were measured, else as predicted.
 
     Predictions are corrected by what measured times are to theirs: one in proportion, several by
-    what more drafts added. A step that computes more tokens takes no less time, and no more for
-    each: part of it is the same for any number. Raises nothing of its own.
+    what more drafts added, half of what was predicted at least. A step that computes more tokens
+    takes no less time, and no more for each: part of it is the same for any number. Raises nothing
+    of its own.
     """
     known = {drafts: us for drafts, us in took.items() if 1 <= drafts <= len(predicted)}
     if not known:
@@ -324,7 +355,7 @@ def corrected(predicted: Sequence[float], took: Mapping[int, float]) -> list[flo
     if least == most:
         return [known[most] / predicted[most - 1] * us for us in predicted]
     added, expected = known[most] - known[least], predicted[most - 1] - predicted[least - 1]
-    off = max(0.0, added / expected) if expected > 0 else 1.0
+    off = max(LEAST, added / expected) if expected > 0 else 1.0
     found = []
     for drafts, us in enumerate(predicted, start=1):
         beside = min(known, key=lambda each: (abs(each - drafts), each))

@@ -5,12 +5,12 @@ A policy that weighs drafts against time begins with what a plan predicts, and g
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from time import perf_counter
 
 from .batch import ScheduledRow
+from .relative_times import RelativeTimes
 
 STEADY = 4
 """Steps of one kind in a row, from which on the time between two schedules is the time of a step
@@ -19,11 +19,9 @@ of that kind: what was scheduled before is no longer in flight."""
 FIRST = 16
 """Steps of one kind whose times do not count: new shapes run slowly until they are recorded."""
 
-KEPT = 32
-"""Times of one kind that its median is of, the last ones."""
-
-RENEWED = 8
-"""New times of one kind, after which its median is taken again."""
+TOGETHER = 8
+"""Times of one kind, in a row but for other kinds between them, whose median is noted: a single one
+may be of a step that was disturbed."""
 
 
 class StepTimes:
@@ -37,8 +35,9 @@ class StepTimes:
         self._alike = 0  # steps of that kind in a row
         self._last = 0.0
         self._number: dict[tuple[int, int], int] = {}  # of times of a kind, the first included
-        self._times: dict[tuple[int, int], deque[float]] = {}
-        self._medians: dict[int, dict[int, float]] = {}
+        self._times: dict[tuple[int, int], list[float]] = {}  # not noted yet
+        self._noted: dict[int, RelativeTimes] = {}
+        self._now: dict[int, Mapping[int, float]] = {}
         self._came: dict[int, dict[int, int]] = {}
         self._offered: dict[int, int] = {}
 
@@ -58,11 +57,11 @@ class StepTimes:
         self._kind, self._last = kind, now
 
     def of(self, rows: int) -> Mapping[int, float]:
-        """The median time of a step of so many rows in µs, by the drafts of its widest window.
+        """The time of a step of so many rows in µs, by the drafts of its widest window.
 
-        Only what has come up often enough to be told.
+        Only what has come up often enough to be told; all as if measured just now.
         """
-        return self._medians.get(rows, {})
+        return self._now.get(rows, {})
 
     def came(self, rows: int) -> Mapping[int, int]:
         """How many steps of about as many rows there were, by the drafts of their widest window."""
@@ -76,10 +75,14 @@ class StepTimes:
         number = self._number[kind] = self._number.get(kind, 0) + 1
         if number <= FIRST:
             return
-        self._times.setdefault(kind, deque(maxlen=KEPT)).append(took_us)
-        if (number - FIRST) % RENEWED == 0:
+        times = self._times.setdefault(kind, [])
+        times.append(took_us)
+        if len(times) == TOGETHER:
             rows, drafts = kind
-            self._medians.setdefault(rows, {})[drafts] = median(self._times[kind])
+            noted = self._noted.setdefault(rows, RelativeTimes())
+            noted.note(drafts, median(times))
+            self._now[rows] = noted.now()
+            times.clear()
 
 
 def _about(rows: int) -> int:

@@ -6,7 +6,8 @@ import random
 from collections import Counter, deque
 from collections.abc import Sequence
 from functools import cache
-from math import prod
+from math import prod, sin
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -93,7 +94,7 @@ def test_what_was_measured_counts_and_corrects_what_was_predicted() -> None:
     assert corrected([10.0, 11.0, 12.0], {2: 60.0, 3: 70.0}) == [50.0, 60.0, 70.0], "10 for each"
     assert corrected([10.0, 11.0, 12.0], {1: 60.0, 2: 61.0})[2] == 62.0
     assert corrected([10.0, 11.0, 12.0], {1: 20.0, 2: 60.0})[2] == 80.0, "no more than a token"
-    assert corrected([10.0, 11.0, 12.0], {1: 20.0, 3: 15.0}) == [20.0, 20.0, 15.0], "nor less"
+    assert corrected([10.0, 11.0, 12.0], {1: 20.0, 3: 15.0}) == [20.0, 20.5, 15.0], "nor less"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -154,7 +155,7 @@ def test_fastest_keeps_to_the_best_length_where_new_shapes_are_slow(
     times = StepTimes(clock=lambda: now * 1e-6)
     shapes, settled = Counter[tuple[int, ...]](), deque[Window](maxlen=policy.past)
     width = policy.drafts(DraftView(5, rows, (), settled))
-    for step in range(1600):
+    for step in range(2400):
         many = max(1, rows - step // 50 % 2)
         times.scheduled([window_of(width, uid) for uid in range(many)])
         of_steps = times.of(many), times.came(many), times.offered(many)
@@ -166,7 +167,7 @@ def test_fastest_keeps_to_the_best_length_where_new_shapes_are_slow(
             kept = CHANCES[row % 2]
             got = next((place for place in range(width) if draw.random() > kept), width)
             settled.append(Window(width, got))
-        if step >= 800:
+        if step >= 1200:
             spent, gained = spent + us, gained + comes_to(width, many)
         now, width = now + us, after
     best = max(
@@ -186,41 +187,89 @@ def test_fastest_goes_over_to_another_length_only_where_that_repays_new_shapes()
 
     def offered(periods: tuple[float, ...], came: dict[int, int], last: int = 3) -> int:
         seen = DraftView(K, 1, (), good, came=came, last=last)
-        return Fastest(rows=(1,), periods_us=(periods,)).drafts(seen)
+        return Fastest(rows=(1,), periods_us=(periods,), change=256).drafts(seen)
 
     fourth_is_better = (2.0, 3.0, 4.0, 4.75)  # by 5 %
     assert offered(fourth_is_better, {}, last=0) == 4
     assert offered(fourth_is_better, {3: 8}) == 4, "nothing is recorded yet that would be lost"
-    assert offered(fourth_is_better, {3: 200}) == 3
+    assert offered(fourth_is_better, {3: 240}) == 3
     assert offered(fourth_is_better, {3: 200}, last=0) == 4
-    assert offered(fourth_is_better, {3: 317, 4: 67}) == 4, "its shapes are recorded"
-    assert offered(fourth_is_better, {3: 317, 4: 66}) == 3, "it looks again every few steps only"
+    assert offered(fourth_is_better, {3: 316, 4: 300}) == 4, "its shapes are recorded"
+    assert offered(fourth_is_better, {3: 317, 4: 300}) == 3, "it looks again every few steps only"
     assert offered(fourth_is_better, {3: 8000}) == 4, "it may go on for as long"
     assert offered((2.0, 3.0, 4.0, 4.4), {3: 200}) == 4, "by 13 %"
-    assert offered((2.0, 3.0, 4.0, 4.9), {3: 200, 4: 152}) == 3, "2 % may be chance"
+    assert offered((2.0, 3.0, 4.0, 4.95), {3: 200, 4: 152}) == 3, "1 % may be chance"
     assert offered(fourth_is_better, {3: 200}, last=9) == 4, "no row here has so many"
 
 
-def test_trials_of_lengths_become_rarer_and_end_when_all_are_measured() -> None:
-    policy = Fastest(rows=(1,), periods_us=((2.0, 2.2, 4.0, 8.0),))
+def test_trials_of_lengths_become_rarer_and_are_of_what_may_be_faster() -> None:
+    policy = Fastest(rows=(1,), periods_us=((2.0, 2.2, 2.9, 8.0),))
 
     def offered(steps: int, *measured: int) -> int:
         took = {drafts: policy.periods_us[0][drafts - 1] for drafts in measured}
         return policy.drafts(DraftView(K, 1, (), [Window(K, 2)] * 64, 0, took, {2: steps}, 2))
 
-    trials = [UNTRIED << doubled for doubled in range(5)]
-    assert [offered(steps) for steps in trials] == [1] * 5
+    trials = [UNTRIED << doubled for doubled in range(4)]
+    trials += [2048, 4096, 6144]
+    assert [offered(steps) for steps in trials] == [3] * 7
     for begun in trials:
-        asked = (begun - 4, begun + 4, begun + TRIAL - 1, begun + TRIAL, begun + begun // 2)
-        assert [offered(steps) for steps in asked] == [2, 1, 1, 2, 2]
-    of_trial = [offered(UNTRIED, *measured) for measured in ((), (1, 2), (1, 2, 3), (1, 2, 3, 4))]
-    assert of_trial == [1, 3, 4, 2], "the nearest first"
+        asked = (begun - 4, begun + 4, begun + TRIAL - 4, begun + TRIAL, begun + 3 * begun // 8)
+        assert [offered(steps) for steps in asked] == [2, 3, 3, 2, 2]
+    of_trial = [offered(UNTRIED, *measured) for measured in ((), (2, 3), (1, 2, 3))]
+    assert of_trial == [3, 1, 2], "a measured one is thought slower by more than doubt allows"
+
+
+MEASURED_US = {
+    1: (3742.0, 4537.0, 4972.0, 5700.0, 6422.0),
+    4: (5797.0, 5206.0, 7987.0, 8050.0, 8122.0),
+    16: (11315.0, 13432.0, 25985.0, 29000.0, 32100.0),
+}
+"""Steps with 1 to 5 drafts as they once took, by rows."""
+
+
+@pytest.mark.parametrize("rows", MEASURED_US)
+def test_fastest_learns_on_a_machine_that_drifts_from_predictions_that_are_off(rows: int) -> None:
+    shares = [share for seed in range(6) for share in learned(rows, random.Random(seed))]
+    assert min(shares) > 0.95
+    assert mean(shares) > 0.98
+
+
+def learned(rows: int, draw: random.Random) -> list[float]:
+    """Tokens per second as a share of those of the best fixed length, in two halves of a run.
+
+    Predictions are off by up to a half, the machine's speed by up to a third and back, single times
+    by a tenth. How often drafts are kept changes halfway, and the first thousand steps of each half
+    do not count.
+    """
+    takes = MEASURED_US[rows]
+    predicted = sorted(us * draw.uniform(0.67, 1.5) for us in takes)
+    policy = Fastest(rows=(rows,), periods_us=(tuple(predicted),))
+    now, settled, width, shares = 0.0, deque[Window](maxlen=policy.past), 5, []
+    times = StepTimes(clock=lambda: now * 1e-6)
+    for half in range(2):
+        kept, spent, gained = draw.uniform(0.3, 0.95), 0.0, 0.0
+        for step in range(3000):
+            times.scheduled([window_of(width, uid) for uid in range(rows)])
+            of_steps = times.of(rows), times.came(rows), times.offered(rows)
+            after = policy.drafts(DraftView(5, rows, (), settled, 0, *of_steps))
+            drift = 1 + 0.33 * sin((3000 * half + step) / 400)
+            now += takes[width - 1] * drift * draw.uniform(0.9, 1.1)
+            for _ in range(rows):
+                got = next((place for place in range(width) if draw.random() > kept), width)
+                settled.append(Window(width, got))
+            if step >= 1000:
+                spent += takes[width - 1]
+                gained += sum(kept**place for place in range(width + 1))
+            width = after
+        rates = [sum(kept**place for place in range(k + 2)) / us for k, us in enumerate(takes)]
+        shares.append(gained / spent / max(rates))
+    return shares
 
 
 def test_steps_are_timed_by_kind_once_those_before_are_through_and_the_first_are_over() -> None:
     now = 0.0
     times = StepTimes(clock=lambda: now)
-    enough = STEADY + FIRST + step_times.RENEWED
+    enough = STEADY + FIRST + step_times.TOGETHER
 
     def steps(rows: list[ScheduledRow], number: int, seconds: float) -> None:
         nonlocal now
@@ -229,7 +278,7 @@ def test_steps_are_timed_by_kind_once_those_before_are_through_and_the_first_are
             now += seconds
 
     steps([window_of(2)], STEADY + FIRST, 7.0)
-    steps([window_of(2)], step_times.RENEWED - 1, 0.5)
+    steps([window_of(2)], step_times.TOGETHER - 1, 0.5)
     assert times.of(1) == {}, "the first of them tell nothing"
     steps([window_of(2)], 1, 0.5)
     assert times.of(1) == {2: pytest.approx(0.5e6)}

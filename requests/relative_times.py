@@ -1,0 +1,63 @@
+"""How long kinds of steps take, told apart from a machine that is now faster and now slower."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp, log
+
+DRIFT = 0.02**2
+"""How far the machine's speed moves from one time to the next: variance of its logarithm."""
+
+NOISE = 0.03**2
+"""How far a single time is off: variance of its logarithm."""
+
+UNKNOWN = 1.0
+"""The same of a kind that has not been seen: it may take three times as long as another."""
+
+WANDERS = 0.004**2
+"""How far a kind itself moves against the others, as texts grow: from one time to the next."""
+
+STRAY = 3.0
+"""A time that is more standard deviations off than this counts as if it were so many."""
+
+
+class RelativeTimes:
+    """Times of kinds, as if all had been measured just now.
+
+    The speed of a machine that is shared drifts by a third within minutes, so times of two kinds
+    that were measured minutes apart say little of which is longer. Here the logarithm of a time is
+    the sum of its kind's level, of a drift that is the same for all kinds, and of noise: a Kalman
+    filter (R. E. Kalman, 1960) follows the first two. Times of two kinds that follow each other
+    tell the difference of their levels, as paired measurements do; later ones tell the drift.
+    """
+
+    def __init__(self) -> None:
+        self._place: dict[int, int] = {}
+        self._mean = [0.0]  # the drift, then the level of each kind
+        self._shared = [[0.0]]  # covariances of these
+
+    def note(self, kind: int, us: float) -> None:
+        """A step of this kind took so long, in µs. Raises `ValueError` if that is not above 0."""
+        place = self._place.get(kind)
+        if place is None:
+            place = self._place[kind] = len(self._mean)
+            self._mean.append(log(us) - self._mean[0])
+            for row in self._shared:
+                row.append(0.0)
+            self._shared.append([0.0] * place + [UNKNOWN])
+        self._shared[0][0] += DRIFT
+        self._shared[place][place] += WANDERS
+        seen = [row[0] + row[place] for row in self._shared]
+        variance = seen[0] + seen[place] + NOISE
+        most = STRAY * variance**0.5
+        off = max(-most, min(most, log(us) - self._mean[0] - self._mean[place]))
+        for one, share in enumerate(seen):
+            self._mean[one] += share / variance * off
+            row = self._shared[one]
+            for other, with_it in enumerate(seen):
+                row[other] -= share * with_it / variance
+
+    def now(self) -> Mapping[int, float]:
+        """What a step of each kind that was noted would take now, in µs."""
+        drift = self._mean[0]
+        return {kind: exp(drift + self._mean[place]) for kind, place in self._place.items()}

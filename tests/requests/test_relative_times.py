@@ -1,0 +1,56 @@
+"""Times of kinds, told apart from a machine whose speed drifts."""
+
+from __future__ import annotations
+
+import random
+from math import sin
+
+import pytest
+
+from stepweave.requests.relative_times import RelativeTimes
+
+
+def test_nothing_is_known_at_first_and_a_single_time_is_taken_as_it_is() -> None:
+    times = RelativeTimes()
+    assert times.now() == {}
+    times.note(3, 250.0)
+    assert times.now() == {3: pytest.approx(250.0)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_kinds_that_were_measured_far_apart_are_compared_as_if_in_turns(seed: int) -> None:
+    """The medians of both say that the second takes longer: the machine was slow meanwhile."""
+    draw, times = random.Random(seed), RelativeTimes()
+    true = {1: 100.0, 2: 90.0}
+    seen: dict[int, list[float]] = {1: [], 2: []}
+    for turn in range(400):
+        kind = 1 + (turn % 400 >= 200)
+        us = true[kind] * (1 + 0.3 * sin(turn / 130 - 1.6)) * draw.uniform(0.95, 1.05)
+        times.note(kind, us)
+        seen[kind].append(us)
+    assert sum(seen[1]) < sum(seen[2])
+    assert times.now()[2] / times.now()[1] == pytest.approx(0.9, rel=0.08)
+
+
+def test_all_kinds_follow_a_machine_that_becomes_slower() -> None:
+    times = RelativeTimes()
+    for _ in range(20):
+        times.note(1, 100.0)
+        times.note(2, 200.0)
+    for _ in range(60):
+        times.note(1, 150.0)
+    assert times.now() == {1: pytest.approx(150.0, rel=0.02), 2: pytest.approx(300.0, rel=0.1)}
+
+
+def test_a_stray_time_changes_little() -> None:
+    times = RelativeTimes()
+    for _ in range(30):
+        times.note(1, 100.0)
+        times.note(2, 120.0)
+    times.note(2, 120_000.0)
+    assert times.now()[2] / times.now()[1] == pytest.approx(1.2, rel=0.05)
+
+
+def test_a_time_is_above_nothing() -> None:
+    with pytest.raises(ValueError, match=r"math domain|positive"):
+        RelativeTimes().note(1, 0.0)

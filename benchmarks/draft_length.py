@@ -165,10 +165,8 @@ def against_best(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Spread]:
     count = len(found[fixed[0]]["seconds"])
     for odd in range(min(2, count)):
         others = range(1 - odd if count > 1 else 0, count, 2)
-        best = min(
-            fixed,
-            key=lambda name, others=others: median(found[name]["seconds"][at] for at in others),
-        )
+        medians = {name: median(found[name]["seconds"][at] for at in others) for name in fixed}
+        best = min(medians, key=medians.__getitem__)
         for at in range(odd, count, 2):
             for name, each in shares.items():
                 each.append(found[best]["seconds"][at] / found[name]["seconds"][at])

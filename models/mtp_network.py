@@ -160,7 +160,6 @@ class MtpNetwork(nn.Module):
                 x,
                 attention_mask=None,
                 position_ids=None,
-                past_key_values=None,
                 position_embeddings=angles,
                 attend=attend,
             )

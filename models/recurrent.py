@@ -26,7 +26,7 @@ from .errors import UnsupportedModel
 from .memory import room_for
 
 _OWN = "_stepweave_own_mixer"
-_CACHE_NAMES = ("cache_params", "past_key_values")
+_CACHE_NAMES = ("cache_params", "past_key_values", "cache")
 """How transformers calls the parameter by which such a layer gets its states."""
 
 Kind = tuple[str, int]

@@ -7,8 +7,8 @@ draft windows all change the batch; exact token equality needs the bits not to c
 *Matrix products* run in tiles of a few fixed row counts. A tile size is used only if a
 trial on this machine, with this matrix and this number of threads, gave every row the bits
 that the smallest tile gives it, wherever in the tile the row stands: libraries choose their
-kernels by shape, never by content, so random rows tell. If not even the smallest tile passes,
-rows are multiplied one at a time, which is slow and always right.
+kernels by shape, never by content, so rows made for it tell (`cancelling.py`). If not even the
+smallest tile passes, rows are multiplied one at a time, which is slow and always right.
 
 *Elementwise functions* use a vector kernel for most elements and a scalar one for what is left
 over at the end of the tensor and of each thread's share; `silu`, `gelu` and `sigmoid` differ
@@ -23,6 +23,7 @@ products, convolutions), is not covered; `CausalLM` tries the finished model and
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache, partial, wraps
 from typing import Any
 
@@ -33,7 +34,8 @@ from torch.overrides import TorchFunctionMode
 
 from ..backends import backend_of
 from ..backends.operations import address_of
-from .products import layer_product, product
+from .cancelling import LINE, cancelling
+from .products import product
 
 TILES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Rows per tile that are tried. Steps of at most 1.5, from 8 on, keep the padding below a third."""
@@ -42,46 +44,62 @@ LARGE = 1 << 25
 """Elements of a matrix above which only tiles up to 64 rows are tried, to load quickly."""
 
 _ENOUGH = 1 << 14  # numbers that a trial compares: a few can be equal by chance
+_ENOUGH_ROUNDED = 1 << 18  # the same of sums that do not cancel and are rounded to half precision
 _USUAL = 4  # rows, from which on most code treats all alike
 _SMALLEST = 8  # rows, from which on libraries multiply in one way
 _VECTOR = 64  # elements; at least what any CPU kernel handles in one unrolled vector step
-_LINE = 64  # bytes; the alignment of new tensors, and at least that of any vector
 _GRAIN = 32768  # elements; torch gives a further thread work only beyond this many
 
 _tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A way to multiply: `[R, ...]` of `rows[R, ...]`, `weight[...]` and `bias`, row by row."""
+
+    name: str
+    multiply: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    summed: int
+    """The dimension of the weight over which products add."""
+
+    def rows(self, columns: Tensor, weight: Tensor) -> Tensor:
+        """Rows `[R, ...]` of `columns[R, K]`, one for each column of `weight[...]`."""
+        return columns if weight.dim() == 2 else columns.repeat(1, len(weight))
+
+
+def _matmul(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.mm(rows, weight)
+
+
+def _by_head(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    heads, columns, _ = weight.shape
+    of_heads = rows.view(-1, heads, columns).transpose(0, 1).contiguous()
+    return torch.bmm(of_heads, weight).transpose(0, 1).flatten(1)
+
+
+_LINEAR = _Form("linear", product, 1)
+_MATMUL = _Form("matmul", _matmul, 0)
+_BY_HEAD = _Form("by head", _by_head, 1)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`product` in proven row tiles: `[..., N]` of `x[..., K]`, `weight[N, K]`, `bias[N]`."""
     if gap := _gap(x, weight):
         x, weight = F.pad(x, (0, gap)), F.pad(weight, (0, gap))
-
-    def multiply(rows: Tensor) -> Tensor:
-        return product(rows, weight, bias)
-
-    return _in_tiles(multiply, x, weight, _kind(bias))
+    return _in_tiles(_LINEAR, x, weight, bias)
 
 
 def matmul(x: Tensor, weight: Tensor) -> Tensor:
     """`[..., N]`: the product of `x[..., K]` and `weight[K, N]`, in proven row tiles."""
     if gap := _gap(x, weight):
         x, weight = F.pad(x, (0, gap)), F.pad(weight, (0, 0, 0, gap))
-
-    def multiply(rows: Tensor) -> Tensor:
-        return torch.mm(rows, weight)
-
-    return _in_tiles(multiply, x, weight, ("matmul",))
+    return _in_tiles(_MATMUL, x, weight)
 
 
 def by_head(x: Tensor, weight: Tensor) -> Tensor:
     """`[T, H, N]`: products of `x[T, H, K]` and `weight[H, K, N]` of each head, in proven tiles."""
-    heads, columns, width = weight.shape
-
-    def multiply(rows: Tensor) -> Tensor:
-        of_heads = rows.view(-1, heads, columns).transpose(0, 1).contiguous()
-        return torch.bmm(of_heads, weight).transpose(0, 1).flatten(1)
-
-    return _in_tiles(multiply, x.flatten(1), weight, ("by head",)).view(-1, heads, width)
+    heads, _, width = weight.shape
+    return _in_tiles(_BY_HEAD, x.flatten(1), weight).view(-1, heads, width)
 
 
 def elementwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -97,17 +115,20 @@ def elementwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def proven_tiles(
-    multiply: Callable[[Tensor], Tensor], rows: Tensor, sizes: Iterable[int]
+    multiply: Callable[[Tensor], Tensor],
+    rows: Tensor,
+    sizes: Iterable[int],
+    enough: int = _ENOUGH,
 ) -> tuple[int, ...]:
     """The tile sizes of `sizes` (ascending) that give each of `rows[R, ...]` the same bits.
 
-    `multiply` maps `[n, ...]` to `[n, ...]` row by row. R is at least the largest size. The
+    Of each at least `enough` numbers are compared, as far as R goes. `multiply` maps `[n, ...]` to `[n, ...]` row by row. R is at least the largest size. The
     answer is `(1,)` if a row's bits depend on its place even in the smallest tile.
     """
     smallest, *larger = sizes
     proven = [smallest]
     first = multiply(rows[:smallest])
-    enough = _ENOUGH // max(first[0].numel(), 1)
+    least = enough // max(first[0].numel(), 1)
 
     def in_tiles(count: int, size: int) -> Tensor:
         starts = range(0, count - size + 1, size)
@@ -117,7 +138,7 @@ def proven_tiles(
         return multiply(rows[:size].roll(shift, 0)).roll(-shift, 0)
 
     def agrees(size: int) -> bool:
-        count = min(max(enough, size), len(rows)) // size * size
+        count = min(max(least, size), len(rows)) // size * size
         upto, step = max((-(-count // step) * step <= len(rows), step) for step in proven)
         known = in_tiles(-(-count // step) * step, step)[:count]
         if not upto or not torch.equal(in_tiles(count, size), known):
@@ -166,49 +187,39 @@ def least_tiles(*parts: nn.Module) -> tuple[int, ...]:
             weight = module.weight
             if _gap(weight, weight):
                 return (_USUAL,)
-            columns, kind = module.in_features, _kind(module.bias)
-            tiles = _proven(partial(layer_product, module), columns, weight, kind)
+            tiles = _proven(_LINEAR, weight, module.bias)
             found = max(found, tiles[0]) if len(tiles) > 1 else found
     return tuple(sorted({found, max(found, _USUAL)}))
 
 
-def _in_tiles(
-    multiply: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor, kind: tuple[object, ...]
-) -> Tensor:
+def _in_tiles(form: _Form, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     rows = math.prod(x.shape[:-1])
     flat = x.reshape(rows, x.shape[-1])
     if rows == 0:
-        return x.new_empty(*x.shape[:-1], multiply(flat).shape[-1])
-    tiles = _proven(multiply, flat.shape[-1], weight, kind)
-    plan = tile_plan(rows, tiles)
+        return x.new_empty(*x.shape[:-1], form.multiply(flat, weight, bias).shape[-1])
+    plan = tile_plan(rows, _proven(form, weight, bias))
     padding = sum(plan) - rows
     if padding:
         flat = F.pad(flat, (0, 0, 0, padding))
-    if len(plan) == 1:
-        out = multiply(flat)
-    else:
-        out = torch.cat([multiply(part) for part in torch.split(flat, list(plan))])
+    parts = [flat] if len(plan) == 1 else torch.split(flat, list(plan))
+    made = [form.multiply(part, weight, bias) for part in parts]
+    out = made[0] if len(made) == 1 else torch.cat(made)
     return out[:rows].view(*x.shape[:-1], out.shape[-1])
 
 
-def _proven(
-    multiply: Callable[[Tensor], Tensor], columns: int, weight: Tensor, kind: tuple[object, ...]
-) -> tuple[int, ...]:
-    key = _key(kind, weight)
+def _proven(form: _Form, weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
+    key = _key(form, weight, bias)
     tiles = _tiles.get(key)
     if tiles is None:
-        tiles = _tiles[key] = _try_tiles(multiply, columns, weight)
+        tiles = _tiles[key] = _try_tiles(form, weight, bias)
     return tiles
 
 
-def _kind(bias: Tensor | None) -> tuple[object, ...]:
-    return "linear", bias is not None
-
-
-def _key(kind: tuple[object, ...], weight: Tensor) -> tuple[object, ...]:
+def _key(form: _Form, weight: Tensor, bias: Tensor | None) -> tuple[object, ...]:
     """What the choice of a kernel may depend on."""
-    lies = "laid out" if weight.is_mkldnn else (weight.stride(), address_of(weight) % _LINE)
-    return (*kind, weight.shape, lies, weight.dtype, weight.device, torch.get_num_threads())
+    lies = "laid out" if weight.is_mkldnn else (weight.stride(), address_of(weight) % LINE)
+    threads = torch.get_num_threads()
+    return (form.name, bias is None, weight.shape, lies, weight.dtype, weight.device, threads)
 
 
 def _gap(x: Tensor, weight: Tensor) -> int:
@@ -220,18 +231,22 @@ def _gap(x: Tensor, weight: Tensor) -> int:
     """
     if weight.is_mkldnn or not backend_of(x.device).on_host:
         return 0
-    return -x.shape[-1] % (_LINE // x.element_size())
+    return -x.shape[-1] % (LINE // x.element_size())
 
 
-def _try_tiles(
-    multiply: Callable[[Tensor], Tensor], columns: int, weight: Tensor
-) -> tuple[int, ...]:
+def _try_tiles(form: _Form, weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
     sizes = TILES if weight.numel() < LARGE else tuple(tile for tile in TILES if tile <= 64)
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(sizes[-1], columns, generator=generator).to(weight.device, weight.dtype)
+    other, columns = cancelling(weight, form.summed, sizes[-1])
+    rows, nothing = form.rows(columns, weight), None if bias is None else torch.zeros_like(bias)
+    rounded = other is weight and weight.element_size() < 4
+    enough = _ENOUGH_ROUNDED if rounded else _ENOUGH
+
+    def multiply(some: Tensor) -> Tensor:
+        return form.multiply(some, other, nothing)
+
     best: tuple[int, ...] = ()
     for start, smallest in enumerate(sizes):  # libraries may treat small products in other ways
-        tiles = proven_tiles(multiply, rows, sizes[start:])
+        tiles = proven_tiles(multiply, rows, sizes[start:], enough)
         best = max(best, tiles, key=lambda each: each[-1:])
         if best[-1] == sizes[-1] or smallest >= _SMALLEST:
             break
@@ -295,7 +310,7 @@ def _linear_forward(module: nn.Linear, x: Tensor) -> Tensor:
         out = product(x.reshape(rows, x.shape[-1]), weight, module.bias)
         return out.view(*x.shape[:-1], out.shape[-1])
     result = linear(x, weight, module.bias)
-    tiles = _tiles.get(_key(_kind(module.bias), weight))
+    tiles = _tiles.get(_key(_LINEAR, weight, module.bias))
     single[what] = tiles is not None and _gap(x, weight) == 0 and tile_plan(rows, tiles) == (rows,)
     return result
 

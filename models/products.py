@@ -58,10 +58,9 @@ def lay_out(model: nn.Module, leave: Collection[nn.Module] = ()) -> None:
         if not _takes(weight, LEAST):
             continue
         if id(weight) not in shared and not weight.is_mkldnn:
-            with torch.no_grad():
-                laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS)
+            made = laid_out(weight)
             let_go(weight)
-            module.weight = nn.Parameter(laid_out, requires_grad=False)
+            module.weight = nn.Parameter(made, requires_grad=False)
         module.__dict__[_PLAIN] = True
         module.__dict__["forward"] = partial(layer_product, module)
 
@@ -74,6 +73,13 @@ def undo(model: nn.Module) -> None:
             module.__dict__.pop("forward", None)
             if module.weight.is_mkldnn:
                 module.weight = nn.Parameter(plain(module.weight), requires_grad=False)
+
+
+def laid_out(weight: Tensor) -> Tensor:
+    """`[N, K]`: `weight[N, K]` as oneDNN keeps it, copied."""
+    with torch.no_grad():
+        made: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS)
+    return made
 
 
 def plain(weight: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stepweave.models import invariant
+from stepweave.models.cancelling import cancelling
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.invariant import (
     elementwise,
@@ -71,13 +72,58 @@ def test_tiles_that_give_other_bits_are_not_used() -> None:
     assert max(proven_tiles(only_if_shifted, rows, invariant.TILES)) == 48
 
 
+def tried(multiply: Callable[[Tensor, Tensor], Tensor], weight: Tensor) -> tuple[int, ...]:
+    form = invariant._Form("of a test", lambda rows, weight, bias: multiply(rows, weight), 1)
+    return invariant._try_tiles(form, weight, None)
+
+
 def test_the_smallest_tiles_are_left_out_where_no_larger_one_agrees_with_them() -> None:
-    def small_in_another_way(x: Tensor) -> Tensor:
+    def small_in_another_way(x: Tensor, weight: Tensor) -> Tensor:
         return x * (1.0 if len(x) > 4 else 1.0 + 1e-6)
 
     weight = torch.randn(4, 4)
-    assert invariant._try_tiles(small_in_another_way, 4, weight) == invariant.TILES[3:]
-    assert invariant._try_tiles(lambda x: x, 4, weight) == invariant.TILES
+    assert tried(small_in_another_way, weight) == invariant.TILES[3:]
+    assert tried(lambda x, weight: x, weight) == invariant.TILES
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_another_order_of_sums_is_seen_through_rounded_results(dtype: torch.dtype) -> None:
+    def in_two_orders(x: Tensor, weight: Tensor) -> Tensor:
+        terms = x.float()[:, None] * weight.float()
+        cut = 300 if len(x) < 24 else 299
+        return (terms[..., :cut].sum(-1) + terms[..., cut:].sum(-1)).to(x.dtype)
+
+    weight = torch.randn(9, 600).to(dtype)
+    assert max(tried(in_two_orders, weight)) == 16
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        torch.randn(70, 37),
+        torch.randn(37, 70).T,
+        torch.randn(70 * 37 + 3)[3:].view(70, 37),
+        torch.randn(5, 70, 37).to(torch.bfloat16)[1:, ::2],
+    ],
+    ids=["plain", "transposed", "elsewhere in a line", "every second line"],
+)
+def test_what_a_trial_multiplies_lies_as_the_matrix_and_cancels(weight: Tensor) -> None:
+    last = weight.dim() - 1
+    other, rows = cancelling(weight, last, 6)
+    assert (other.shape, other.stride()) == (weight.shape, weight.stride())
+    assert other.data_ptr() % 64 == weight.data_ptr() % 64
+    assert other.data_ptr() != weight.data_ptr()
+    products = rows.double() @ other.double().flatten(0, -2).T
+    assert torch.all(products[1::2].abs() < 1e-12)
+    assert torch.all(products[::2].abs().amax(-1) > 1)
+    assert rows[1::2].abs().amax() > 1
+
+
+def test_a_matrix_that_cannot_be_copied_in_its_form_is_tried_itself() -> None:
+    weight = torch.randn(1, 8).expand(4, 8)
+    other, rows = cancelling(weight, 1, 6)
+    assert other is weight
+    assert rows.abs().amin() > 0, "plain random numbers"
 
 
 @pytest.mark.parametrize("rows", range(1, 300, 7))

@@ -99,8 +99,11 @@ def test_a_process_that_is_killed_at_a_grammar_is_replaced_by_one_that_compiles_
 
     def send_and_kill(process: subprocess.Popen[bytes], message: Any) -> None:
         nonlocal killed
+        kill = "kind" in message and killed < kills
+        if kill:
+            process.send_signal(signal.SIGSTOP)  # or it could answer before it is killed
         send(process, message)
-        if "kind" in message and killed < kills:
+        if kill:
             killed += 1
             process.kill()
             process.wait()

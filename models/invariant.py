@@ -122,8 +122,9 @@ def proven_tiles(
 ) -> tuple[int, ...]:
     """The tile sizes of `sizes` (ascending) that give each of `rows[R, ...]` the same bits.
 
-    Of each at least `enough` numbers are compared, as far as R goes. `multiply` maps `[n, ...]` to `[n, ...]` row by row. R is at least the largest size. The
-    answer is `(1,)` if a row's bits depend on its place even in the smallest tile.
+    `multiply` maps `[n, ...]` to `[n, ...]` row by row. R is at least the largest size. Of each
+    size at least `enough` numbers are compared, as far as R goes. The answer is `(1,)` if a row's
+    bits depend on its place even in the smallest tile.
     """
     smallest, *larger = sizes
     proven = [smallest]

@@ -133,22 +133,38 @@ def said(held: dict[str, Any]) -> str:
 
 
 def table(cells: dict[str, Any]) -> list[str]:
-    """Markdown: an opponent's time over ours, so that above 1 ours is faster."""
+    """Markdown: an opponent's time over ours, so that above 1 ours is faster; then our side alone.
+
+    In brackets the quartiles. Memory is that of the comparison with `generate`.
+    """
     names = [each.name for each in OPPONENTS]
-    lines = [f"| model, numbers, batch, prompt | {' | '.join(names)} |", "| --- " * 8 + "|"]
+    own = ["ours, tokens/s", "ours, MiB (at most)"]
+    lines = [f"| model, numbers, batch, prompt | {' | '.join([*names, *own])} |"]
+    lines += ["| --- " * (1 + len(names) + len(own)) + "|"]
     rows: dict[str, dict[str, str]] = {}
     for name, held in cells.items():
         where, _, opponent = name.rpartition("/")
         if opponent in names:
-            ratio = held.get("theirs_over_ours")
-            shown = "failed" if ratio is None else f"{ratio['median']:.2f}"
-            unequal = ratio is not None and "float32" in where and not held["tokens"]["equal"]
-            rows.setdefault(where, {})[opponent] = shown + " (tokens differ)" * unequal
+            row = rows.setdefault(where, {})
+            row[opponent] = _shown(held, exact="float32" in where)
+            if opponent == names[0] and "sides" in held:
+                ours = held["sides"]["ours"]
+                shown = f"{ours['tokens_per_s']:.1f}", f"{ours['peak_mib']} ({held['most_mib']})"
+                row.update(zip(own, shown, strict=True))
     lines += [
-        f"| {where} | {' | '.join(row.get(name, '') for name in names)} |"
+        f"| {where} | {' | '.join(row.get(name, '') for name in [*names, *own])} |"
         for where, row in rows.items()
     ]
     return lines
+
+
+def _shown(held: dict[str, Any], *, exact: bool) -> str:
+    if "failed" in held:
+        return "failed"
+    ratio, tokens = held["theirs_over_ours"], held["tokens"]
+    unequal = exact and not tokens["equal"]
+    quartiles = f"[{ratio['low']:.2f} {ratio['high']:.2f}]"
+    return f"{ratio['median']:.2f} {quartiles}" + " (tokens differ)" * unequal
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

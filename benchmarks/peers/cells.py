@@ -85,18 +85,25 @@ class Cell:
         words = self.shape.vocab
         return [[rng.randrange(1, words) for _ in range(self.prompt)] for _ in range(self.batch)]
 
+    def most_mib(self) -> int:
+        """What a side may take: a tenth more than weights and cache, and 300 MB for itself."""
+        size = SIZES[self.dtype]
+        cache = self.shape.cache_bytes(self.batch * (self.prompt + self.tokens), size)
+        return round(1.1 * (self.shape.parameters * size + cache) / 2**20 + 300e6 / 2**20)
+
     def expected_s(self, rounds: int, threads: int) -> float:
         """About how long it takes: products of the prompt, weights read for each step, loading.
 
         With round figures for one core, to plan with; `--list` prints it.
         """
-        size = {"float32": 4, "bfloat16": 2}[self.dtype]
+        size = SIZES[self.dtype]
         flops = 2 * self.shape.parameters * self.prompt * self.batch
         bytes_read = self.shape.parameters * size * self.tokens
         run = flops / (FLOPS * threads) + bytes_read / (BYTES_PER_S * min(threads, 2))
         return 2 * (STARTS_S + self.shape.parameters * size / 1e9 + run * (rounds + 1))
 
 
+SIZES = {"float32": 4, "bfloat16": 2}
 FLOPS, BYTES_PER_S, STARTS_S = 60e9, 10e9, 8.0
 
 

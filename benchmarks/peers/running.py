@@ -160,6 +160,7 @@ def measured(
     return {
         "theirs_over_ours": vars(Spread.of([b / a for a, b in zip(ours, theirs, strict=True)])),
         "rounds": len(ours),
+        "most_mib": cell.most_mib(),
         "tokens": compared(*(last[name]["tokens"] for name in sides)),
         "sides": {
             name: {

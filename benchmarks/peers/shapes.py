@@ -55,6 +55,10 @@ class Shape:
         layer = attention + 3 * self.hidden * self.intermediate
         return self.layers * layer + self.hidden * self.vocab
 
+    def cache_bytes(self, tokens: int, size: int) -> int:
+        """What keys and values of so many tokens take, in numbers of `size` bytes."""
+        return 2 * self.layers * self.kv_heads * self.head * size * tokens
+
     def config(self, layers: int) -> PreTrainedConfig:
         """As transformers has it, with the first so many layers."""
         kinds: dict[str, Callable[..., PreTrainedConfig]] = {

@@ -172,7 +172,8 @@ def measured_as(number: float) -> dict[str, Any]:
     return {
         "theirs_over_ours": spread,
         "tokens": {"equal": True, "rows_equal": 1, "rows": 1},
-        "sides": {"ours": {"tokens_per_s": 1.0}, "theirs": {"tokens_per_s": 2.0}},
+        "most_mib": 400,
+        "sides": {"ours": {"tokens_per_s": 1.0, "peak_mib": 350}, "theirs": {"tokens_per_s": 2.0}},
     }
 
 
@@ -207,7 +208,15 @@ def test_cells_are_saved_one_by_one_and_not_measured_again(
     assert "toy/float32/b1/p8/llama_cpp: left out, without the environment llama_cpp" in said
     command.main(["--toy", *places, "--table"])
     row = capsys.readouterr().out.splitlines()[2]
-    assert row.startswith("| toy/float32/b1/p8 | 2.50 | failed | 2.50 | 2.50 | 2.50 |")
+    five = " | ".join([(figure := "2.50 [2.50 2.50]"), "failed", figure, figure, figure])
+    assert row == f"| toy/float32/b1/p8 | {five} |  |  | 1.0 | 350 (400) |"
+
+
+def test_memory_is_bounded_by_what_a_model_and_its_cache_need() -> None:
+    cell = next(each for each in grid() if each.name == "llama-1b/bfloat16/b4/p1024/generate")
+    weights = 16 * (2048 * 64 * 2 * 40 + 3 * 2048 * 8192) + 2048 * 128256
+    cache = 16 * 2 * 8 * 64 * 4 * (1024 + 48)
+    assert cell.most_mib() == round((1.1 * 2 * (weights + cache) + 300e6) / 2**20)
 
 
 def test_a_quick_run_keeps_nothing_unless_told_where(

@@ -20,6 +20,9 @@ Tokens = list[list[int]]
 BATCH = 512
 """Tokens of one call: llama.cpp's own default of `n_ubatch`."""
 
+UNIT = 256
+"""Tokens by which llama.cpp makes the caches of sequences."""
+
 CACHE = {"float32": 0, "bfloat16": 30}
 """ggml's numbers of these types; the package names only the first."""
 
@@ -36,8 +39,9 @@ def start(work: dict[str, Any]) -> tuple[Callable[[], Tokens], dict[str, Any]]:
         raise RuntimeError(f"llama.cpp cannot load {work['gguf']}")
     prompts, count = work["prompts"], work["tokens"]
     params = library.llama_context_default_params()
-    each = max(map(len, prompts)) + count + 8
-    params.n_ctx, params.n_seq_max, params.kv_unified = each * len(prompts), len(prompts), True
+    each = -(-(max(map(len, prompts)) + count + 8) // UNIT) * UNIT
+    # One cache for each sequence: in a common one each would attend to all, and hide the others.
+    params.n_ctx, params.n_seq_max, params.kv_unified = each * len(prompts), len(prompts), False
     params.n_batch = params.n_ubatch = BATCH
     params.type_k = params.type_v = CACHE[work["dtype"]]
     params.n_threads = params.n_threads_batch = work["threads"] or os.cpu_count() or 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 from stepweave import LLM, SamplingParams
@@ -36,4 +37,5 @@ def start(work: dict[str, Any]) -> tuple[Callable[[], list[list[int]]], dict[str
                 raise RuntimeError(output.error)
         return [list(output.token_ids) for output in found]
 
-    return run, {"notes": list(llm.engine.notes())}
+    libraries = {name: version(name) for name in ("stepweave", "torch", "transformers")}
+    return run, {**libraries, "notes": list(llm.engine.notes())}

@@ -17,6 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 WORKERS = Path(__file__).parent / "workers"
 HERE = ROOT / "build" / "peers"
+PINNED = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+TORCH = next(line for line in PINNED if line.startswith("torch=="))
+"""Ours. Of transformers OpenVINO wants an older one than we pin."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,7 @@ class Environment:
         folder = parent / self.name
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
         pip = [str(self.python(parent)), "-m", "pip"]
-        limits = ["-c", str(ROOT / "constraints.txt")]
-        subprocess.run([*pip, "install", "-q", *limits, *self.installs], check=True)
+        subprocess.run([*pip, "install", "-q", *self.installs], check=True)
         if self.removes:
             subprocess.run([*pip, "uninstall", "-q", "-y", *self.removes], check=True)
         (folder / "complete").touch()
@@ -51,7 +53,7 @@ LLAMA_CPP = Environment("llama_cpp", ("llama-cpp-python==0.3.36", "gguf==0.19.0"
 # torchvision of the package index does not fit a CPU build of torch, and models of text need none.
 OPENVINO = Environment(
     "openvino",
-    ("openvino-genai==2026.4.1.0", "optimum-intel==2.2.0", "torch"),
+    ("openvino-genai==2026.4.1.0", "optimum-intel==2.2.0", TORCH),
     ("torchvision",),
 )
 ENVIRONMENTS = {each.name: each for each in (LLAMA_CPP, OPENVINO)}

@@ -35,6 +35,15 @@ SEED = 7
 LIMIT = 160
 LOOKED_UP = 8
 """Drafts of prompt look-up, ours and that of transformers, where they are compared."""
+ARITHMETIC_OF_THEIRS = ("without invariant arithmetic", "as transformers computes")
+"""By the engine as it is, and by one on a single thread at depth 1."""
+OPPONENTS = {
+    "none": "transformers, none",
+    "draft model": "transformers, assistant",
+    "EAGLE-3": "transformers, assistant",
+    "n-gram": "transformers, prompt look-up",
+}
+"""What of transformers each way is compared with; the draft model is its assistant, too."""
 METHODS: dict[str, dict[str, str]] = {
     "none": {},
     "draft model": {"nodes.draft": "{kind: draft_model, after: sample, tokens: 3}"},
@@ -162,13 +171,14 @@ def main() -> None:
     if given.rows == 1:
         # The arithmetic of transformers: by an engine as it is, and by one on a single thread, as
         # there, where nothing overlaps. Steps of both are recorded.
+        pipelined, alone = ARITHMETIC_OF_THEIRS
         engines: dict[str, dict[str, str]] = {
-            "without invariant arithmetic": {},
-            "as transformers computes": {"executor": "serial", "depth": "1"},
+            pipelined: {},
+            alone: {"executor": "serial", "depth": "1"},
         }
         tokens = {"EAGLE-3": "5", "n-gram": str(LOOKED_UP)}
         for how, overrides in engines.items():
-            for method in ("none", "draft model", "EAGLE-3", "n-gram"):
+            for method in OPPONENTS:
                 more = {"model.invariant": "false", **overrides}
                 if method in tokens:
                     more["nodes.draft.tokens"] = tokens[method]
@@ -219,12 +229,18 @@ def report(sides: dict[str, Side], given: argparse.Namespace) -> None:
             off = sides[name.removesuffix(", grammar")]
             kept = Spread.of([a / b for a, b in zip(off.seconds, side.seconds, strict=True)])
             row["speed_of_grammar_off"] = vars(kept)
+        opponent = sides.get(OPPONENTS.get(name.partition(", ")[0], ""))
+        if opponent is not None and name.endswith(ARITHMETIC_OF_THEIRS):
+            ahead = Spread.of([b / a for a, b in zip(side.seconds, opponent.seconds, strict=True)])
+            row["faster_than_theirs"] = vars(ahead)
         table[name] = row
         accepted = f"{row['accepted'] / row['drafted']:.1%}" if row.get("drafted") else ""
         forwards = f"{row['forwards_per_token']:.3f}" if side.llm is not None else ""
         said = f"{name:38} {faster} {row['tokens_per_second']:9.1f} {forwards:>15} {accepted:>9}"
         if "speed_of_grammar_off" in row:
             said += f"   {row['speed_of_grammar_off']['median']:.3f} of its speed without grammar"
+        if "faster_than_theirs" in row:
+            said += f"   {row['faster_than_theirs']['median']:.3f} times as fast as theirs"
         print(said if equal else f"{said}   TOKENS DIFFER")
     result = {"rows": given.rows, "prompts": given.prompts, "tokens": count, "sides": table}
     save(f"speculation_{given.rows}", result, given.json)

@@ -354,6 +354,7 @@ class HostSampled:
     drafted: Tensor  # [S]
     logprobs: HostLogprobs  # of position j of sampling row s at index s · W + j
     prompt: HostLogprobs  # of the prompt tokens, in the order of the batch
+    paths: Tensor | None = None  # [S, k + 1] of trees, packed as the tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import mul
 from types import MappingProxyType
 from typing import Annotated, NamedTuple, Protocol, runtime_checkable
@@ -18,8 +18,12 @@ from .policy import Policy
 class Window(NamedTuple):
     """A draft window that is settled."""
 
-    judged: int  # drafts that were considered
-    kept: int
+    judged: int  # drafts that were considered: those of the first places, counted from 1
+    kept: int  # of them
+    path: tuple[int, ...] | None = None
+    """Of a draft tree the places of those that were kept, in order, as `(1, 2, 5)`; None: of a
+    chain, where they are the first `kept`. The first n places are a tree, too: of a row that had
+    been offered n drafts those on the path up to n would have been kept."""
 
 
 class DraftView(NamedTuple):
@@ -113,10 +117,11 @@ class ByRows(Policy):
 class ByAcceptance(Policy):
     """As many drafts as the row's own settled windows say are worth their cost.
 
-    The number that gives most tokens for its time, if a draft is kept as often as the row's last
-    drafts were, one after the other; four of five, before any is known. It is looked at again every
-    few windows only, since each change brings a shape of step that may be new. Where many rows run,
-    a step computes as many drafts for each as for the row with most.
+    The number that gives most tokens for its time, if the draft at each place of a window, or node
+    of a tree, is kept as often as in the row's last windows; before any is known, four of five of
+    those before it. It is looked at again every few windows only, since each change brings a shape
+    of step that may be new. Where many rows run, a step computes as many drafts for each as for the
+    row with most.
     """
 
     cost: float = Field(
@@ -144,17 +149,20 @@ class ByAcceptance(Policy):
     def drafts(self, row: DraftView) -> int:
         settled = row.own[: len(row.own) - row.seen % self.every][-self.windows :]
         rates = tokens_per_time(
-            chances(settled, row.most), [1 + self.cost * count for count in range(1, row.most + 1)]
+            shares(settled, row.most), [1 + self.cost * count for count in range(1, row.most + 1)]
         )
         return best_of(rates)
 
 
-GUESSED = 0.1
-"""What a draft adds to the time of a step where nobody says anything about it, as a share."""
+LONGEST = 62
+"""Drafts of the largest window: a tree's."""
+
+GUESSED = tuple(1 + 0.1 * drafts for drafts in range(1, LONGEST + 1))
+"""The periods of a step with 1, 2, … drafts where nobody says anything about them."""
 
 Periods = Annotated[
     tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...],
-    Field(min_length=1, max_length=16),
+    Field(min_length=1, max_length=LONGEST),
 ]
 
 
@@ -180,13 +188,13 @@ class Fastest(Policy):
         description="Numbers of rows that periods are given for, the least first. Between two of "
         "them periods are interpolated.",
     )
-    periods_us: tuple[Periods, ...] = Field(
-        default=(tuple(1 + GUESSED * drafts for drafts in range(1, 17)),),
+    periods_us: tuple[Periods, ...] | None = Field(
+        default=None,
         min_length=1,
         max_length=64,
-        description="For each number of rows the periods of a step with 1, 2, … drafts, as `check` "
-        "says for costs that were measured with so many. Only their ratios count once steps are "
-        "measured. Default: a tenth more for each draft.",
+        description="For each number of rows the periods of a step with 1, 2, … drafts, as the "
+        "plan predicts them and `profile` prints them. Only their ratios count once steps are "
+        "measured. null: a tenth more for each draft.",
     )
     windows: int = Field(
         default=1024,
@@ -206,14 +214,18 @@ class Fastest(Policy):
     def _as_many_each(self) -> Fastest:
         if list(self.rows) != sorted(set(self.rows)):
             raise ValueError("rows must be listed once each, the least first")
-        if len(self.rows) != len(self.periods_us):
+        if len(self.rows) != len(self._table):
             raise ValueError(
-                f"periods_us has {len(self.periods_us)} lists, but rows has {len(self.rows)} "
+                f"periods_us has {len(self._table)} lists, but rows has {len(self.rows)} "
                 "numbers: give one list for each"
             )
-        if len({len(each) for each in self.periods_us}) > 1:
+        if len({len(each) for each in self._table}) > 1:
             raise ValueError("periods_us must have as many periods for each number of rows")
         return self
+
+    @property
+    def _table(self) -> Sequence[Sequence[float]]:
+        return self.periods_us or (GUESSED,) * len(self.rows)
 
     @property
     def own(self) -> bool:
@@ -228,7 +240,7 @@ class Fastest(Policy):
         if last and steps % EVERY:
             return last
         periods = corrected(self._periods(row.rows)[: row.most], row.took_us)
-        rates = tokens_per_time(chances(row.settled, row.most), periods)
+        rates = tokens_per_time(shares(row.settled, row.most), periods)
         if _tries(steps) and (tried := _trial(rates, row.came, row.took_us)):
             return tried
         best = best_of(rates)
@@ -237,7 +249,7 @@ class Fastest(Policy):
         return last
 
     def _longest(self, row: DraftView) -> int:
-        return min(row.most, len(self.periods_us[0]))
+        return min(row.most, len(self._table[0]))
 
     def _repaid(self, drafts: int, last: int, came: Mapping[int, int]) -> float:
         """By what share `drafts` must be faster than the `last` number, to be gone over to.
@@ -251,10 +263,10 @@ class Fastest(Policy):
         """Those of so many rows; outside of what is given, those of the nearest number."""
         above = bisect_left(self.rows, rows)
         if above == len(self.rows) or above == 0 or self.rows[above] == rows:
-            return self.periods_us[min(above, len(self.rows) - 1)]
+            return self._table[min(above, len(self.rows) - 1)]
         low, high = self.rows[above - 1], self.rows[above]
         share = (rows - low) / (high - low)
-        pairs = zip(self.periods_us[above - 1], self.periods_us[above], strict=True)
+        pairs = zip(self._table[above - 1], self._table[above], strict=True)
         return [less + share * (more - less) for less, more in pairs]
 
 
@@ -316,8 +328,18 @@ PRIOR = 0.8
 it. It counts as much as one draft that was judged."""
 
 
+def shares(windows: Sequence[Window], most: int) -> list[float]:
+    """For each of `most` places of a window: in what share of windows its draft is kept.
+
+    What n drafts come to is the sum of the first n. Raises nothing of its own.
+    """
+    if any(window.path is not None for window in windows):
+        return _of_trees(windows, most)
+    return list(accumulate(chances(windows, most), mul))
+
+
 def chances(windows: Sequence[Window], most: int) -> list[float]:
-    """For each of `most` places of a window: how often a draft is kept if those before it are.
+    """For each of `most` places of a chain: how often a draft is kept if those before it are.
 
     Drafts far ahead are kept less often than the first, so each place is counted by itself; one
     behind the first that is refused says nothing. Raises nothing of its own.
@@ -332,6 +354,23 @@ def chances(windows: Sequence[Window], most: int) -> list[float]:
                 kept += number * (window.kept >= place)
         before = (kept + before) / (reached + 1)
         found.append(before)
+    return found
+
+
+def _of_trees(windows: Sequence[Window], most: int) -> list[float]:
+    """The shares of places of trees, each by the windows that had it.
+
+    A refused node says nothing of those after it, which may be on other ways, so nothing depends on
+    the place before; but for what is believed before a place was seen, which is less each time. So
+    with none seen it is as much as of a chain.
+    """
+    kept = Counter(chain.from_iterable(window.path or () for window in windows))
+    judged = Counter(window.judged for window in windows)
+    having, found, before = len(windows) - judged[0], [], 1.0
+    for place in range(1, most + 1):
+        before = (kept[place] + PRIOR * before) / (having + 1)
+        found.append(before)
+        having -= judged[place]
     return found
 
 
@@ -368,10 +407,10 @@ def corrected(predicted: Sequence[float], took: Mapping[int, float]) -> list[flo
 def tokens_per_time(kept: Sequence[float], periods: Sequence[float]) -> list[float]:
     """How many tokens a row gets in a unit of time, with 1, 2, … drafts.
 
-    `kept`: for each place, how often a draft is kept, those before it being kept; `periods`: the
-    time of a step with 1, 2, … drafts, in any unit. Raises nothing of its own.
+    `kept`: for each place, in what share of windows its draft is kept; `periods`: the time of a
+    step with 1, 2, … drafts, in any unit. Raises nothing of its own.
     """
-    tokens = accumulate(accumulate(kept, mul), initial=1.0)
+    tokens = accumulate(kept, initial=1.0)
     next(tokens)
     return [count / period for count, period in zip(tokens, periods, strict=False)]
 

@@ -507,11 +507,11 @@ class RequestTable:
         assert min(flight.windows, flight.firsts, flight.silent) >= 0, "settled twice"
         self.blocks.settle(request, row)
 
-    def note_window(self, request: Request, judged: int, kept: int) -> None:
+    def note_window(self, request: Request, window: Window) -> None:
         """A window of a request is settled, for policies that look back. Raises nothing."""
         if self.decisions.past_windows:
-            request.windows.append(Window(judged, kept))
-            self.windows.append(request.windows[-1])
+            request.windows.append(window)
+            self.windows.append(window)
 
     def take_ended(self) -> Iterable[int]:
         """Requests that ended and that no step in flight still carries, each once."""

@@ -31,6 +31,7 @@ def new_sampled(sizes: Sizes, device: torch.device = CPU) -> HostSampled:
         pinned(rows, device=device),
         _new_logprobs(rows * width, device),
         _new_logprobs(sizes.token_budget, device),
+        pinned(rows, width, device=device) if sizes.tree_depth else None,
     )
 
 
@@ -56,6 +57,8 @@ def copy_sampled(sampled: Sampled, host: HostSampled) -> None:
     """Fill `host` when the stream comes to it."""
     _copy_tokens(sampled, host)
     download(sampled.drafted, host.drafted[: len(sampled.drafted)])
+    if sampled.paths is not None and host.paths is not None:
+        download(sampled.paths, packed(host.paths, *sampled.paths.shape))
     for found, there in ((sampled.logprobs, host.logprobs), (sampled.prompt, host.prompt)):
         if found is not None:
             _copy_logprobs(found, there)

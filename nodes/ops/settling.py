@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...requests.batch import StepBatch
+from ...policies.drafting import Window
+from ...requests.batch import ScheduledRow, StepBatch
 from ...requests.request import Request
 from ...requests.table import RequestTable
 from ..data import (
@@ -70,6 +71,7 @@ def _settled(
     tokens = packed(sampled.tokens, count, batch.width).tolist()
     counts = sampled.counts[:count].tolist()
     drafted = sampled.drafted[:count].tolist()
+    paths = None if sampled.paths is None else packed(sampled.paths, count, batch.width).tolist()
     for sample_index, row in enumerate(batch.sampling):
         request = table.requests.get(row.request.uid)
         if not row.yields or request is None or request.settled >= row.limit:
@@ -91,11 +93,28 @@ def _settled(
                 for window_position, token in enumerate(kept)
             )
         if row.decodes:
-            table.note_window(request, drafted[sample_index], counts[sample_index] - 1)
+            path = None if paths is None else paths[sample_index]
+            table.note_window(
+                request, window_of(row, drafted[sample_index], counts[sample_index] - 1, path)
+            )
         settled.append(
             SettledRow(request.uid, kept, drafted[sample_index], counts[sample_index] - 1, error)
         )
     return tuple(settled)
+
+
+def window_of(
+    row: ScheduledRow, drafted: int, kept: int, path: Sequence[int] | None = None
+) -> Window:
+    """The window of a row that decodes, with `drafted` drafts of which `kept` are kept.
+
+    `path`: in a tree, the place of the row's last token and those of the drafts that are kept, then
+    any. A tree may have nodes that no token stands for, or that break a grammar, between others: so
+    all places of a window that has drafts count as judged.
+    """
+    if path is None:
+        return Window(drafted, kept)
+    return Window(row.window - 1 if drafted else 0, kept, tuple(path[1 : 1 + kept]))
 
 
 def _prompt_logprobs(table: RequestTable, batch: StepBatch, sampled: HostSampled) -> None:

@@ -6,7 +6,9 @@ import random
 from collections import Counter, deque
 from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate, product
 from math import prod, sin
+from operator import mul
 from statistics import mean
 from typing import Any
 
@@ -29,6 +31,7 @@ from stepweave.policies.drafting import (
     best_of,
     chances,
     corrected,
+    shares,
     tokens_per_time,
 )
 from stepweave.policies.errors import PolicyError
@@ -68,6 +71,7 @@ def test_chances_are_those_of_drafts_that_are_reached_place_by_place() -> None:
     assert chances([Window(4, 2), Window(0, 0)], 1) == [0.9], "no draft, nothing learned"
     falling = chances([Window(4, kept) for kept in (4, 2, 2, 2, 2, 1)] * 50, 4)
     assert falling == pytest.approx([1, 5 / 6, 1 / 5, 1], abs=0.02)
+    assert shares([Window(4, 0)] * 9, 2) == [0.08, 0.08 * 0.08], "the second comes after the first"
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -80,7 +84,7 @@ def test_the_best_length_is_that_of_trying_all_lengths(seed: int) -> None:
         def rate(drafts: int, kept: list[float] = kept, periods: list[float] = periods) -> float:
             return sum(prod(kept[:place]) for place in range(drafts + 1)) / periods[drafts - 1]
 
-        rates = tokens_per_time(kept, periods)
+        rates = tokens_per_time([*accumulate(kept, mul)], periods)
         assert rates == pytest.approx([*map(rate, range(1, len(periods) + 1))])
         best = best_of(rates)
         assert rate(best) == pytest.approx(max(map(rate, range(1, len(periods) + 1))))
@@ -203,10 +207,11 @@ def test_fastest_goes_over_to_another_length_only_where_that_repays_new_shapes()
 
 
 def test_trials_of_lengths_become_rarer_and_are_of_what_may_be_faster() -> None:
-    policy = Fastest(rows=(1,), periods_us=((2.0, 2.2, 2.9, 8.0),))
+    periods = (2.0, 2.2, 2.9, 8.0)
+    policy = Fastest(rows=(1,), periods_us=(periods,))
 
     def offered(steps: int, *measured: int) -> int:
-        took = {drafts: policy.periods_us[0][drafts - 1] for drafts in measured}
+        took = {drafts: periods[drafts - 1] for drafts in measured}
         return policy.drafts(DraftView(K, 1, (), [Window(K, 2)] * 64, 0, took, {2: steps}, 2))
 
     trials = [UNTRIED << doubled for doubled in range(4)]
@@ -403,10 +408,15 @@ def test_tokens_are_those_of_full_windows(drafting: Any) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("drafting", ADAPTIVE, ids=repr)
-@pytest.mark.parametrize("method", ["draft_model", "eagle", "eagle3", "ngram"])
-@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize(
+    ("method", "padded"),
+    [
+        *product(("draft_model", "eagle", "eagle3", "mtp", "medusa", "suffix"), (True,)),
+        *product(("draft_model", "eagle", "eagle3", "mtp", "ngram"), (False,)),
+    ],
+)
 def test_with_every_drafter_and_little_memory(drafting: Any, method: Any, padded: bool) -> None:
-    more = {"method": method, "padded": padded and method != "ngram"}
+    more = {"method": method, "padded": padded}
     runs = [
         served(depth, Policies(drafting=drafting), **more, **room)
         for depth in (1, 2, 3)

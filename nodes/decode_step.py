@@ -9,7 +9,7 @@ t − o.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from ..graph.answers.delay import delayable
@@ -44,11 +44,14 @@ from .values import (
 )
 
 
-def offset(kind: NodeKind, depth: int) -> int:
-    """How many steps behind the iteration a node of `kind` acts. Raises `GraphError`."""
+def offset(kind: NodeKind, depth: int, *, late: bool = False) -> int:
+    """How many steps behind the iteration a node of `kind` acts. Raises `GraphError`.
+
+    `late`: once more as many as are in flight.
+    """
     if depth < 1:
         raise GraphError(f"depth must be at least 1, not {depth}", code="SW-DEPTH")
-    return min(1, depth - 1) - (depth - 1 if kind.runs_ahead else 0)
+    return min(1, depth - 1) - (depth - 1 if kind.runs_ahead else 0) + (depth if late else 0)
 
 
 def _kind_of(name: str, node: NodeConfig) -> NodeKind:
@@ -71,7 +74,8 @@ def decode_step(
     max_rows: int = 16,
     token_budget: int = 256,
     acceptance: Acceptance,
-    draft_tokens: int = 0,
+    everywhere: Mapping[str, NodeConfig] | None = None,
+    late: Collection[str] = (),
     captured: bool = False,
     divided: bool = False,
     resources: Resources | None = None,
@@ -80,16 +84,18 @@ def decode_step(
 ) -> StepGraph:
     """Build the graph of the nodes listed, in the order of the plain serial program.
 
-    `draft_tokens`: of a drafter that is on another rank. `divided`: several ranks have a part of
-    each layer. With `resources` (the target, the limits)
-    it can run; without, only be checked and drawn, and nothing that needs tensors is imported.
-    Raises `GraphError`, and whatever the loading of weights raises.
+    `everywhere`: the nodes of all ranks, where these are those of one; None: these are all. `late`:
+    nodes that act on a step when as many others have followed as are in flight. `divided`: several
+    ranks have a part of each layer. With `resources` (the target, the limits) it can run; without,
+    only be checked and drawn, and nothing that needs tensors is imported. Raises `GraphError`, and
+    whatever the loading of weights raises.
     """
     kinds = {name: _kind_of(name, node) for name, node in nodes.items()}
-    settings = [kinds[name].settings(name, node) for name, node in nodes.items()]
-    drafts = [each.tokens for each in settings if isinstance(each, DrafterOptions)]
-    most = max([*drafts, draft_tokens])
-    forced = any(_writes(each, FORCED.name) for each in kinds.values())
+    listed = nodes if everywhere is None else everywhere
+    of_all = {name: _kind_of(name, node) for name, node in listed.items()}
+    settings = [of_all[name].settings(name, node) for name, node in listed.items()]
+    most = max((each.tokens for each in settings if isinstance(each, DrafterOptions)), default=0)
+    forced = any(_writes(each, FORCED.name) for each in of_all.values())
     deepest = deepest_path(settings, forced=forced)
     found = Resources() if resources is None else resources
     found.bring(
@@ -105,7 +111,12 @@ def decode_step(
     found.bring(DIVIDED, divided)
     found.bring(REQUEST_SETTINGS, request_settings(nodes))
     declared = [
-        kinds[called].declare(called, node, offset=offset(kinds[called], depth), captured=captured)
+        kinds[called].declare(
+            called,
+            node,
+            offset=offset(kinds[called], depth, late=called in late),
+            captured=captured,
+        )
         for called, node in nodes.items()
     ]
     try:

@@ -8,7 +8,8 @@ from ..graph.declare import op
 from ..graph.node import OpContext
 from ..graph.parameters import context, given, read
 from .kind import NodeKind
-from .values import LINKS, PROGRESS, SAMPLED, STAGING
+from .sizes import Sizes
+from .values import LINKS, PROGRESS, SAMPLED, SIZES, STAGING
 
 if TYPE_CHECKING:
     from .data import Progress, Sampled, StagedStep
@@ -20,12 +21,15 @@ def hear(
     staging: StagedStep | None = read(STAGING),
     progress: Progress = read(PROGRESS, 1),
     links: Links = given(LINKS),
+    sizes: Sizes = given(SIZES),
     ctx: OpContext = context(),
 ) -> tuple[Sampled | None, Progress]:
-    """The tokens of the step, and how far each request is; the host knows all shapes."""
+    """What `tell` tells; the host knows all shapes."""
     from .ops.telling import hear_sampled
 
-    return (None, progress) if staging is None else hear_sampled(links, ctx.step, staging, progress)
+    if staging is None:
+        return None, progress
+    return hear_sampled(links, ctx.step, staging, progress, trees=sizes.trees)
 
 
 KIND = NodeKind(

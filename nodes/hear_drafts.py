@@ -22,13 +22,14 @@ def hear_drafts(
     links: Links = given(LINKS),
     ctx: OpContext = context(),
 ) -> DraftTable:
-    """The drafts of every live row."""
+    """The drafts of every live row, and how they branch."""
     from .data import DraftTable
+    from .ops.telling import parts
 
     if staging is None:
         return drafts
-    tokens, tags = links.hear(ctx.step, (drafts.tokens.shape, drafts.tags.shape), drafts.tokens)
-    return DraftTable(tokens, tags)
+    shapes = [part.shape for part in parts(drafts)]
+    return DraftTable(*links.hear(ctx.step, shapes, drafts.tokens))
 
 
 KIND = NodeKind(

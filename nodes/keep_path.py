@@ -36,4 +36,5 @@ KIND = NodeKind(
     "keep_path",
     "move keys and values of the accepted path of a draft tree to their places",
     device=(keep_path,),
+    stages="late",
 )

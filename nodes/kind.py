@@ -14,9 +14,10 @@ from .node_config import AUTO, NodeConfig, parse_read
 from .options import Options
 from .request_settings import RequestSetting
 
-Stages = Literal["each", "all", "last"]
+Stages = Literal["each", "all", "last", "late"]
 """Which stages of a model have a node. each: it runs the model, and each stage its part. all: each
-does the same, since its host does. last: only the last, which has the logits.
+does the same, since its host does. last: only the last, which has the logits. late: each, to what
+it keeps itself, when it knows what was sampled: all but the last hear of that steps later.
 """
 
 

@@ -20,6 +20,11 @@ class Sizes:
         return self.draft_tokens + 1
 
     @property
+    def trees(self) -> bool:
+        """Whether drafts may be a tree."""
+        return self.tree_depth > 0
+
+    @property
     def request_slots(self) -> int:
         """Rows of device tables: the last is for lines of a step that stand for no request."""
         return self.max_rows + 1

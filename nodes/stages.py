@@ -17,7 +17,6 @@ from .kind import NodeKind
 from .node_config import NodeConfig
 from .options import DrafterOptions
 from .registry import BETWEEN_STAGES, kind
-from .trees import refuse_stages
 from .values import BATCH, DRAFTS, SAMPLED
 
 if TYPE_CHECKING:
@@ -27,8 +26,10 @@ if TYPE_CHECKING:
 def staged(nodes: Mapping[str, NodeConfig], stage: Stage, groups: int) -> dict[str, NodeConfig]:
     """The nodes of `stage`, in order, where `groups` steps are in flight.
 
-    What a step hands to another is read `groups` steps later: no row is in a step between. Raises
-    `GraphError` for a node with a name that is needed here, and where nothing runs the model.
+    What a step hands to another is read `groups` steps later: no row is in a step between. So
+    do nodes that change what the stage keeps by it, which are listed before the model (`late`).
+    Raises `GraphError` for a node with a name that is needed here, and where nothing runs the
+    model.
     """
     kinds = {name: kind(node.kind or name) for name, node in nodes.items()}
     refuse_messages(nodes)
@@ -39,13 +40,15 @@ def staged(nodes: Mapping[str, NodeConfig], stage: Stage, groups: int) -> dict[s
             code="SW-NODE",
         )
     options = [kinds[name].settings(name, node) for name, node in nodes.items()]
-    refuse_stages(options)
     drafts = any(isinstance(each, DrafterOptions) for each in options)
+    waiting = {name: _later(nodes[name], kinds[name], groups) for name in late(nodes, stage)}
     found: dict[str, NodeConfig] = {}
     for name, node in nodes.items():
-        if kinds[name].stages == "last" and not stage.last:
+        if name in waiting or (kinds[name].stages == "last" and not stage.last):
             continue
         before, after = _around(stage, drafts) if name == models[0] else ({}, {})
+        if name == models[0]:
+            before |= waiting
         if _publishes_batches(kinds[name]):
             before, after = _logged(stage, node)
         found |= before
@@ -54,6 +57,19 @@ def staged(nodes: Mapping[str, NodeConfig], stage: Stage, groups: int) -> dict[s
         for told in _told(kinds[name]) if stage.last else ():
             found[told] = NodeConfig(kind=told)
     return found
+
+
+def late(nodes: Mapping[str, NodeConfig], stage: Stage | None) -> tuple[str, ...]:
+    """The nodes that `stage` runs when it has heard what was sampled, as many steps later as are in
+    flight.
+
+    At once would be too early: the stage's next step would have to wait until this one has been
+    through all stages. Until then its rows are in no other step. None: a model in one piece. Raises
+    `GraphError` for an unknown kind.
+    """
+    if stage is None or stage.last:
+        return ()
+    return tuple(name for name, node in nodes.items() if kind(node.kind or name).stages == "late")
 
 
 def refuse_messages(nodes: Mapping[str, NodeConfig]) -> None:

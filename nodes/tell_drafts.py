@@ -22,9 +22,11 @@ def tell_drafts(
     links: Links = given(LINKS),
     ctx: OpContext = context(),
 ) -> None:
-    """The drafts of every live row."""
+    """The drafts of every live row, and how they branch."""
+    from .ops.telling import parts
+
     if staging is not None:
-        links.tell(ctx.step, drafts.tokens, drafts.tags)
+        links.tell(ctx.step, *parts(drafts))
 
 
 KIND = NodeKind(

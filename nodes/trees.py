@@ -13,15 +13,6 @@ from .tree import TreeOptions
 from .values import KV, SAMPLED
 
 
-def refuse_stages(options: Iterable[Options]) -> None:
-    """Raise `GraphError` for a drafter that offers trees to a model in stages."""
-    if any(isinstance(each, TreeOptions) and each.tree_depth for each in options):
-        raise _refused(
-            "a model in stages cannot judge draft trees, since its other stages are not told "
-            "which path is kept: leave out `tree` of the drafter, or model.parallel.pipeline"
-        )
-
-
 def deepest_path(options: Iterable[Options], *, forced: bool) -> int:
     """Drafts on the longest path of any draft tree; 0: nobody offers trees.
 

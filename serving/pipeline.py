@@ -22,7 +22,7 @@ from ..nodes.decode_step import decode_step
 from ..nodes.node_config import AUTO, NodeConfig
 from ..nodes.registry import kind
 from ..nodes.stage_ranks import all_stages, bubble, costs_of_stages
-from ..nodes.stages import refuse_messages, staged
+from ..nodes.stages import late, refuse_messages, staged
 from ..nodes.values import ACCEPTANCE, LINKS
 from ..policies.acceptance import Acceptance
 from ..policies.chosen import Policies
@@ -78,7 +78,8 @@ def _of_stage(
         depth=config.depth,
         max_rows=config.scheduler.max_rows,
         token_budget=config.scheduler.token_budget,
-        draft_tokens=config.drafter.tokens if config.drafter else 0,
+        everywhere=nodes,
+        late=late(nodes, stage),
         acceptance=rule or _policy(config, "acceptance"),
         captured=config.captured,
         divided=config.model.parallel.tensor > 1,

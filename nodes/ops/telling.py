@@ -10,7 +10,7 @@ from torch import Tensor
 from ...models.causal_lm import CausalLM
 from ...models.errors import ModelError
 from ...sampling.logprobs import Logprobs
-from ..data import Progress, Sampled, StagedStep
+from ..data import DraftTable, Progress, Sampled, StagedStep
 from ..links import Links
 
 Shape = tuple[int, ...]
@@ -18,15 +18,22 @@ Shape = tuple[int, ...]
 
 @torch.inference_mode()
 def tell_sampled(
-    links: Links, step: int, staged: StagedStep, sampled: Sampled | None, progress: Progress
+    links: Links,
+    step: int,
+    staged: StagedStep,
+    sampled: Sampled | None,
+    progress: Progress,
+    *,
+    trees: bool,
 ) -> None:
-    """Tell the other stages. Raises what ends the group."""
+    """Tell the other stages. `trees`: drafts may be one. Raises what ends the group."""
     said = [progress.last_token, progress.computed]
     if sampled is not None:
         said += [sampled.tokens, sampled.counts, sampled.drafted]
+        said += [] if sampled.paths is None else [sampled.paths]
         for found in (sampled.logprobs, sampled.prompt):
             said += [] if found is None else list(_as_integers(found))
-    assert [tuple(each.shape) for each in said] == list(_shapes(staged, progress)), (
+    assert [tuple(each.shape) for each in said] == list(_shapes(staged, progress, trees)), (
         "the shapes of what is told are those that every stage expects"
     )
     links.tell(step, *said)
@@ -34,25 +41,33 @@ def tell_sampled(
 
 @torch.inference_mode()
 def hear_sampled(
-    links: Links, step: int, staged: StagedStep, progress: Progress
+    links: Links, step: int, staged: StagedStep, progress: Progress, *, trees: bool
 ) -> tuple[Sampled | None, Progress]:
     """The same on the other side. Raises what ends the group."""
-    heard = list(links.hear(step, list(_shapes(staged, progress)), progress.last_token))
+    heard = list(links.hear(step, list(_shapes(staged, progress, trees)), progress.last_token))
     progress, rest = Progress(heard[0], heard[1]), heard[2:]
     if not rest:
         return None, progress
     tokens, counts, drafted, *more = rest
+    paths = more.pop(0) if _has_paths(staged, trees) else None
     logprobs = _from_integers(more[:4]) if staged.samples and staged.logprobs >= 0 else None
     prompt = _from_integers(more[-4:]) if staged.prompt else None
-    return Sampled(tokens, counts, drafted, logprobs, prompt), progress
+    return Sampled(tokens, counts, drafted, logprobs, prompt, paths), progress
 
 
-def _shapes(staged: StagedStep, progress: Progress) -> Iterator[Shape]:
+def _has_paths(staged: StagedStep, trees: bool) -> bool:
+    """Whether some row of the step may have been offered a tree."""
+    return trees and staged.samples > 0 and staged.width > 1
+
+
+def _shapes(staged: StagedStep, progress: Progress, trees: bool) -> Iterator[Shape]:
     yield from (tuple(progress.last_token.shape), tuple(progress.computed.shape))
     rows, width = staged.samples, staged.width if staged.samples else 1
     if not rows and not staged.prompt:
         return
     yield from ((rows, width), (rows,), (rows,))
+    if _has_paths(staged, trees):
+        yield (rows, width)
     if rows and staged.logprobs >= 0:
         yield from _logprob_shapes(rows * width, staged.logprobs)
     if staged.prompt:
@@ -78,6 +93,12 @@ def _from_integers(said: list[Tensor]) -> Logprobs:
         top_tokens,
         top_logprobs.to(torch.int32).view(torch.float32),
     )
+
+
+def parts(drafts: DraftTable) -> list[Tensor]:
+    """What there is to tell of `drafts`, in the order of its fields: each `[R, ...]`."""
+    found = [drafts.tokens, drafts.tags]
+    return found if drafts.branches is None else [*found, drafts.branches]
 
 
 BEFORE = -1

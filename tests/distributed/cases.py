@@ -24,6 +24,14 @@ IN_PAIRS: Mapping[str, dict[str, Any]] = {
     "medusa": {"kind": "medusa", "after": "sample", "tokens": 3, "model": "embedded-medusa"},
     "suffix": {"kind": "suffix", "after": "sample", "tokens": 3, "actor": "suffix"},
     "forced": {"kind": "ngram", "after": "sample", "tokens": 4},  # and what a grammar forces
+    "tree": {"kind": "eagle3", "after": "sample", "tree": [[0], [1], [0, 0], [0, 1], [1, 0]]},
+    "grown": {
+        "kind": "mtp",
+        "after": "sample",
+        "model": "embedded-mtp",
+        "tree": {"width": 2, "depth": 3, "children": 3, "among": "all"},
+        "tokens": 6,
+    },
 }
 """Drafters that meet every grammar, traffic and depth, but not every combination of these."""
 
@@ -91,6 +99,8 @@ class Case:
         found = {"draft": {**DRAFTERS, **IN_PAIRS}[self.drafter]} if self.drafter != "none" else {}
         if self.drafter == "forced":
             found["jump_forward"] = {"after": "bitmask"}
+        if "tree" in found.get("draft", {}):
+            found["keep_path"] = {"after": "sample"}
         if self.traffic == "swapped":
             found["swap"] = {"after": "schedule", "blocks": 16}
         return found

@@ -28,8 +28,8 @@ SAMPLE = [
     *drawn(1, seed=2, divided="pipeline"),
     # What a drafter's cache asks of the prefixes that are reused, only the last stage has.
     Case("eagle3", "none", "prefixes", 2, "threads", 6, "pipeline"),
-    # Every stage copies its own layers of a block to the host.
-    Case("mtp", "none", "swapped", 3, "threads", 8, "pipeline"),
+    # Every stage copies its own layers of a block to the host, and moves what is kept of a tree.
+    Case("grown", "none", "swapped", 3, "threads", 8, "pipeline"),
 ]
 FAMILIES = [*random.Random(1).sample(DIVIDED, 1), "gpt_oss"]
 

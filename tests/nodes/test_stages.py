@@ -12,12 +12,16 @@ from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
 from stepweave.configs.stages import for_stages
 from stepweave.graph.errors import GraphError
+from stepweave.graph.node import OWNER
 from stepweave.graph.plan import Plan
+from stepweave.graph.planner.leases import pool_leases
+from stepweave.graph.planner.projection import project
 from stepweave.graph.verifier.verify import verify
 from stepweave.models.stage import Stage
 from stepweave.nodes.registry import BETWEEN_STAGES, kind
 from stepweave.nodes.stage_ranks import FEEDBACK
-from stepweave.nodes.stages import staged
+from stepweave.nodes.stages import late, staged
+from stepweave.nodes.values import BLOCKS
 from stepweave.serving.pipeline import compiled
 
 COSTS = {
@@ -94,6 +98,31 @@ def test_a_message_has_an_end_of_its_own_on_each_rank(name: str, stages: int) ->
     comms = {node.comm.name: node.comm for node in whole.nodes if node.comm}
     assert all(comm.capacity == 0 for comm in comms.values()), "no buffer is relied on"
     assert {comm.communicator for name, comm in comms.items() if "tell" in name} == {FEEDBACK}
+
+
+def test_other_stages_move_what_is_kept_of_a_tree_when_they_have_heard_of_it() -> None:
+    nodes = pipeline("async_tree").nodes
+    first, last = (staged(nodes, Stage(index, 2), groups=3) for index in range(2))
+    assert " ".join(first) == (
+        "schedule log1 prepare_inputs keep_path forward send0 tell tell_drafts d2h_copy commit"
+    )
+    assert [*last].index("keep_path") > [*last].index("sample")
+    assert (late(nodes, Stage(0, 2)), late(nodes, Stage(1, 2))) == (("keep_path",), ())
+    assert late(nodes, None) == ()
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_steps_on_their_way_do_not_wait_for_a_path_and_blocks_of_its_rows_do(groups: int) -> None:
+    """What moves the path of step s has step s + K after it, and none of those between."""
+    found = compiled(divided(2, groups, "async_tree", **{"nodes.draft.tree": None}, costs=COSTS))
+    trees = compiled(divided(2, groups, "async_tree", costs=COSTS))
+    verify(trees)
+    edges = {(e.source, e.target): e.distance for e in trees.edges if e.value == "kv@0"}
+    assert edges["keep_path@0.device", "forward@0.device"] == groups
+    assert edges["forward@0.device", "keep_path@0.device"] == 1 - groups
+    assert trees.period_us == pytest.approx(found.period_us, rel=0.01)
+    owned = pool_leases(project(trees, 0), BLOCKS)[OWNER, OWNER]
+    assert owned == groups, "or the path would be moved in blocks of another request"
 
 
 def test_a_pipeline_without_drafter_tells_no_drafts() -> None:

@@ -21,6 +21,11 @@ from stepweave.testing.models import tiny_model
 
 TREE = [[0], [1], [0, 0]]
 DRAFT = {"kind": "eagle3", "after": "sample", "tree": TREE}
+IN_STAGES = {
+    "model__parallel__pipeline": 2,
+    "depth": 3,
+    "policies__scheduling": {"kind": "groups", "groups": 3},
+}
 
 
 def pipeline(draft: dict[str, Any], **more: Any) -> PipelineConfig:
@@ -71,14 +76,7 @@ def test_trees_that_make_no_sense_are_refused_with_what_is_wrong(
         ({"nodes__keep_path": None}, "no node moves what is kept.*kind 'keep_path'"),
         ({"policies__acceptance": "block"}, "'block' judges no draft trees: use 'coupled'"),
         ({"policies__acceptance": {"kind": "synthetic", "rates": [0.5]}}, "judges no draft trees"),
-        (
-            {
-                "model__parallel__pipeline": 2,
-                "depth": 3,
-                "policies__scheduling": {"kind": "groups", "groups": 3},
-            },
-            "a model in stages cannot judge",
-        ),
+        ({**IN_STAGES, "nodes__keep_path": None}, "no node moves what is kept.*kind 'keep_path'"),
     ],
 )
 def test_what_would_take_a_tree_for_a_chain_is_refused(more: dict[str, Any], said: str) -> None:

@@ -27,20 +27,23 @@ from tests.serving.matrix import (
     run,
 )
 
-CHAINS = [method for method in METHODS if method not in TREES]
 CELLS = [
-    Cell(*cell) for cell in itertools.product((1, 2, 3, 4), CHAINS, GRAMMARS, SAMPLING, SITUATIONS)
+    Cell(*cell) for cell in itertools.product((1, 2, 3, 4), METHODS, GRAMMARS, SAMPLING, SITUATIONS)
 ]
 
 
-def check(cell: Cell, stages: int) -> None:
+def check(cell: Cell, stages: int, executor: str = "threads") -> None:
     requests = asked(cell)
     alone = run(cell, requests, depth=1, executor="serial")
+    usual: tuple[str | None, None, int] = (cell.method, None, 3 if cell.method else 0)
+    method, tree, k = TREES.get(cell.method or "", usual)
     config = replace(
         SITUATIONS[cell.situation],
-        executor="threads",
-        draft_tokens=0 if cell.method is None else 3,
-        method=cast(Method, cell.method or "draft_model"),
+        executor=executor,
+        check="strict" if executor == "serial" else "off",
+        draft_tokens=k,
+        method=cast(Method, method or "draft_model"),
+        tree=tree,
         structured=cell.grammar != "no grammar",
         context=CONTEXT,
         **in_groups(cell.depth),
@@ -86,6 +89,8 @@ SAMPLE = [
     (3, Cell(4, "draft_model", "schema", "logprobs", "chunked prefill")),
     (2, Cell(2, "ngram", "mixed", "prompt logprobs", "prefix cache")),
     (2, Cell(3, "mtp", "no grammar", "plain", "swap")),
+    (2, Cell(3, "eagle3 tree", "mixed", "mixes", "swap")),
+    (3, Cell(4, "mtp grown", "schema", "seeded", "prefix cache")),
 ]
 
 

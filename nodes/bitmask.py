@@ -58,6 +58,13 @@ class GrammarOptions(Options):
     compile_workers: int = Field(
         default=1, ge=1, le=64, description="Number of grammars compiled at the same time."
     )
+    fill_threads: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Threads that fill the masks of a step. More than one pays where cores are "
+        "idle meanwhile and masks take hundreds of microseconds each.",
+    )
     cache_bytes: int = Field(
         default=64 << 20, ge=0, le=1 << 40, description="Bytes of compiled grammars kept for reuse."
     )

@@ -86,6 +86,7 @@ class Grammars:
                 cache_bytes=config.cache_bytes,
                 compile_limit_s=config.compile_limit_s,
                 compile_processes=config.compile_workers,
+                fill_threads=config.fill_threads,
                 strict=config.strict,
             ),
         )

@@ -13,6 +13,8 @@ from stepweave.nodes.bitmask import GrammarOptions
 from stepweave.serving.grammars import Grammars
 from stepweave.structured.auto_backend import AutoBackend
 from stepweave.structured.compiler_process import CompilerProcess
+from stepweave.structured.grammar import GrammarSpec
+from stepweave.structured.library_backend import LibraryBackend
 
 
 @pytest.fixture
@@ -25,9 +27,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def grammars() -> Grammars:
+def grammars(**options: Any) -> Grammars:
     tokenizer = load_tokenizer(resolve("embedded"))
-    return Grammars(GrammarOptions(), tokenizer, len(tokenizer), [tokenizer.eos_token_id])
+    return Grammars(GrammarOptions(**options), tokenizer, len(tokenizer), [tokenizer.eos_token_id])
 
 
 def test_an_engine_starts_one_library_and_a_service_all(started: list[str]) -> None:
@@ -38,6 +40,26 @@ def test_an_engine_starts_one_library_and_a_service_all(started: list[str]) -> N
     found.start_all()
     found.close()  # it waits for what is being started
     assert started == ["llguidance", "llguidance", "xgrammar"]
+
+
+@pytest.mark.parametrize("backend", ["auto", "xgrammar", "llguidance"])
+def test_masks_are_filled_by_as_many_threads_as_the_file_says(
+    started: list[str], monkeypatch: pytest.MonkeyPatch, backend: Any
+) -> None:
+    threads: list[int] = []
+    made = LibraryBackend.__init__
+
+    def seen(self: Any, shape: Any, library: Any, options: Any, worker: Any) -> None:
+        threads.append(options.fill_threads)
+        made(self, shape, library, options, worker)
+
+    monkeypatch.setattr(LibraryBackend, "__init__", seen)
+    for found in (grammars(backend=backend, fill_threads=3), grammars(backend=backend)):
+        asked = GrammarSpec.from_request({"regex": "[ab]+c"})
+        assert found.compile(asked, None).result().spec == asked
+        found.close()
+    half = len(threads) // 2
+    assert (set(threads[:half]), set(threads[half:])) == ({3}, {1})
 
 
 def test_a_process_that_starts_while_all_is_closed_is_ended_too(

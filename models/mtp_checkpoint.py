@@ -69,6 +69,7 @@ def mtp_network(name_or_path: str | Path | None, target: CausalLM) -> MtpNetwork
     wanted = partial(of_module, layers=layers)
     files = read_files(source, names, "a module that predicts further tokens", wanted)
     _require_shape(files, target)
+    _require_precision(files)
     weights = merged_experts(files.name, _renamed(files, target, layers))
     own = _own(weights, target)
     with torch.device("meta"):
@@ -102,6 +103,17 @@ def _require_shape(files: HeadFiles, target: CausalLM) -> None:
                 "serves the model that it was trained with; set nodes.draft.model to one of this "
                 "model"
             )
+
+
+def _require_precision(files: HeadFiles) -> None:
+    """Raises `UnsupportedModel` for weights of 8 bits with scales beside them."""
+    scales = [name for name in files.weights if name.endswith(("weight_scale_inv", "weight_scale"))]
+    if scales:
+        raise UnsupportedModel(
+            f"{files.name}: the module that predicts further tokens is stored in 8 bits, with "
+            f"scales beside its weights ({named(scales)}); convert it to bfloat16 into a folder "
+            "of its own and set nodes.draft.model to that, or take another drafter"
+        )
 
 
 def _renamed(files: HeadFiles, target: CausalLM, layers: int) -> dict[str, Tensor]:

@@ -26,8 +26,13 @@ from stepweave.models.support import plain_experts
 from stepweave.testing.models import save_tiny, tiny_model, tiny_mtp
 from tests.models.families import built, tiny_config
 
-FAMILIES = ("llama", "deepseek_v3", "glm4_moe", "qwen3")
-LAYOUTS = {"llama": "deepseek", "deepseek_v3": "deepseek", "glm4_moe": "deepseek", "qwen3": "qwen"}
+LAYOUTS = {
+    "llama": "deepseek",
+    "deepseek_v3": "deepseek",
+    "glm4_moe": "deepseek",
+    "qwen3": "qwen",
+    "qwen3_next": "qwen",
+}
 QWEN = {
     "enorm.weight": "mtp.pre_fc_norm_embedding.weight",
     "hnorm.weight": "mtp.pre_fc_norm_hidden.weight",
@@ -39,13 +44,15 @@ ROUNDING = 1e-5
 """The families' own norms round to single precision."""
 
 
-def with_one_more(family: str) -> PreTrainedModel:
-    """A tiny model of `family` whose last layer will be that of the module."""
+def with_one_more(family: str, **fields: Any) -> PreTrainedModel:
+    """A tiny model of `family` whose last layer will be that of the module; `fields` of it."""
     config = copy.deepcopy(tiny_config(family))
     assert config is not None
+    for name, value in fields.items():
+        setattr(config, name, value)
     config.num_hidden_layers = 3
     if getattr(config, "layer_types", None) is not None:
-        config.layer_types = ["full_attention"] * 3
+        config.layer_types = [*config.layer_types[:-1], "full_attention", "full_attention"]
     model = built(config, torch.float64)
     plain_experts(model)
     return model
@@ -87,7 +94,7 @@ def smaller(larger: PreTrainedModel) -> PreTrainedModel:
     config = copy.deepcopy(larger.config)
     config.num_hidden_layers = 2
     if getattr(config, "layer_types", None) is not None:
-        config.layer_types = ["full_attention"] * 2
+        config.layer_types = config.layer_types[:2]
     model = built(config, torch.float64)
     kept = {name: each for name, each in larger.state_dict().items() if ".layers.2." not in name}
     model.load_state_dict(kept)
@@ -112,10 +119,12 @@ class Reference:
             for name, each in weights.items()
         }
         self.larger, self.epsilon = larger, epsilon
+        # Its norms keep what is added to one.
+        self.one = 1.0 if larger.config.model_type == "qwen3_next" else 0.0
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         mean = x.pow(2).mean(-1, keepdim=True)
-        return x / (mean + self.epsilon).sqrt() * self.parts[f"{name}.weight"]
+        return x / (mean + self.epsilon).sqrt() * (self.one + self.parts[f"{name}.weight"])
 
     def __call__(self, following: list[int], hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and states of each position, of the tokens after them and `hidden[T, H]`."""
@@ -142,7 +151,7 @@ def place(start: int, stop: int, cache: Any) -> AttentionBatch:
     return AttentionBatch((stop - start,), torch.tensor([[2, 1, 3]]), where, slots[where], cache)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", LAYOUTS)
 def test_a_module_computes_what_its_layout_says(family: str, tmp_path: Path) -> None:
     larger = with_one_more(family)
     weights = module_weights(larger, LAYOUTS[family])
@@ -275,6 +284,13 @@ FAULTS: dict[str, tuple[Callable[[Weights], None], dict[str, Any], str]] = {
         r"eh_proj.weight is \(64, 127\)",
     ),
     "integers": (changed("enorm.weight", lambda each: each.to(torch.int8)), {}, "int8"),
+    "8 bits": (
+        lambda weights: weights.update(
+            {"model.layers.2.eh_proj.weight_scale_inv": torch.ones(1, 1)}
+        ),
+        {},
+        r"stored in 8 bits, .*layers\.2\.eh_proj\.weight_scale_inv.*nodes\.draft\.model",
+    ),
     "not finite": (changed("hnorm.weight", lambda each: each * torch.nan), {}, "not finite"),
     "another model's": (lambda weights: None, {"hidden_size": 32}, "hidden_size is 32"),
     "several": (second, {}, "at layers 2, 3; one is known"),

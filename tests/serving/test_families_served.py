@@ -22,8 +22,10 @@ from stepweave.models.errors import ModelError
 from stepweave.models.support import plain_experts
 from stepweave.requests.request import RequestOutput, SamplingParams
 from stepweave.serving.llm import LLM
+from stepweave.testing import tiny_tokenizer
 from tests.models.families import save_family
 from tests.models.paged_rows import own_greedy
+from tests.models.test_mtp import LAYOUTS, module_weights, with_one_more, write
 
 COUNT = 14
 WITH_EXPERTS = ("mixtral", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss", "glm4_moe")
@@ -172,6 +174,25 @@ def test_a_model_with_states_shares_no_prefixes_and_says_why_it_cannot_be_cut(fa
 def test_checking_mode_finds_no_access_to_states_that_is_not_declared(family: str) -> None:
     with served(family, "async_ngram", check="strict", executor="serial") as llm:
         assert [output.token_ids for output in said(llm)] == saved(family).answers
+
+
+@cache
+def module_of(family: str) -> Path:
+    """A folder with a module for the family's tiny model: a layer of its kind, untrained."""
+    folder = Path(mkdtemp(prefix=f"{family}-module-"))
+    larger = with_one_more(family, vocab_size=len(tiny_tokenizer()))
+    return write(folder, module_weights(larger, LAYOUTS[family]), {})
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("depth", ["1", "2", "3"])
+@pytest.mark.parametrize("family", ["qwen3_next", "deepseek_v3", "glm4_moe"])
+def test_a_module_of_the_familys_layout_changes_no_token(family: str, depth: str) -> None:
+    keys = {"nodes.draft.model": str(module_of(family)), "nodes.draft.tokens": "2"}
+    with served(family, "async_mtp", depth=depth, **keys) as llm:
+        outputs = said(llm)
+    assert [output.token_ids for output in outputs] == saved(family).answers
+    assert sum(output.accepted for output in outputs) < sum(output.drafted for output in outputs)
 
 
 @pytest.mark.nightly

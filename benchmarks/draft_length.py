@@ -1,8 +1,8 @@
 """Draft lengths that adapt, against every fixed length, by the number of rows.
 
 The embedded model with its EAGLE-3 head, extraction prompts with held-out words and stories,
-greedy, float32, one torch thread. For each length, ops are measured by `stepweave profile`, and the
-plan's period with these costs is what policy `fastest` chooses by. All sides decode the same
+greedy, float32, one torch thread. Policy `fastest` chooses by the periods that `stepweave profile
+--drafts` prints. All sides decode the same
 tokens; a round runs them one after the other, and times of one round are compared.
 
     python -m benchmarks.draft_length [--rows 1,4,16] [--longest 5] [--prompts 12] [--rounds 5]
@@ -23,7 +23,6 @@ from time import perf_counter
 from typing import Any
 
 from stepweave import LLM
-from stepweave.cli.planned import planned
 from training.corpus import EXTRACTION, examples
 
 from .paired import Spread, at_least_one, save
@@ -34,7 +33,7 @@ LIMIT = 96
 WARM_UP = 8
 """Runs that do not count: shapes are recorded and policies have settled when these are over."""
 PROFILED = 3
-"""Times that each length is profiled."""
+"""Rounds of the profile; in each, all lengths have their turn."""
 STORIES = (("fox", "Ida"), ("dog", "Max"), ("cat", "Nora"), ("bear", "Rosa"))
 Table = Mapping[int, Sequence[float]]
 """By number of rows: the period of a step with 1, 2, … drafts, in µs."""
@@ -52,41 +51,24 @@ def lines(count: int) -> list[dict[str, Any]]:
     return [{"prompt": prompt, "max_tokens": LIMIT} for prompt in pairs[:count]]
 
 
-def profiled(drafts: int, rows: Sequence[int], folder: Path) -> Path:
-    """The costs file of a pipeline with so many drafts, measured now."""
-    path, prompts = folder / f"drafts_{drafts}.yaml", folder / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines(8)))
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "stepweave", "profile", PIPELINE, "--rounds", "1"),
-            *("--rows", ",".join(map(str, rows)), "-o", str(path), "--force"),
-            *("--prompts", str(prompts)),
-            *("--set", f"nodes.draft.tokens={drafts}", "--set", "torch_threads=1"),
-        ],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    return path
-
-
-def predicted(costs: Mapping[int, Path | str], rows: Sequence[int]) -> dict[int, list[float]]:
-    """The period that the plan has with the costs of each number of drafts, by number of rows."""
-    table: dict[int, list[float]] = {}
-    for count in rows:
-        table[count] = []
-        for drafts in sorted(costs):
-            changed = {"nodes.draft.tokens": str(drafts), "scheduler.max_rows": str(count)}
-            plan = planned(PIPELINE, changed, costs=str(costs[drafts]), rows=count)
-            table[count].append(round(plan.step_us, 1))
-    return table
-
-
-def least(tables: Sequence[Table]) -> dict[int, list[float]]:
-    """Each period as it was in the run that was least disturbed."""
-    return {
-        count: [min(periods) for periods in zip(*(each[count] for each in tables), strict=True)]
-        for count in tables[0]
-    }
+def predicted(rows: Sequence[int], longest: int, rounds: int) -> dict[int, list[float]]:
+    """The period that the plan has with 1, 2, … drafts, by number of rows, profiled now."""
+    with tempfile.TemporaryDirectory() as folder:
+        prompts = Path(folder, "prompts.jsonl")
+        prompts.write_text("".join(json.dumps(line) + "\n" for line in lines(8)))
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "stepweave", "profile", PIPELINE, "--drafts", "--json"),
+                *("--rounds", str(rounds), "--rows", ",".join(map(str, rows))),
+                *("--prompts", str(prompts), "-o", str(Path(folder, "costs.yaml"))),
+                *("--set", f"nodes.draft.tokens={longest}", "--set", "torch_threads=1"),
+            ],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    found = json.loads(done.stdout)["drafting"]
+    return dict(zip(found["rows"], found["periods_us"], strict=True))
 
 
 def policies(table: Table, longest: int) -> dict[str, Any]:
@@ -182,12 +164,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows = [int(each) for each in given.rows.split(",")]
-    with tempfile.TemporaryDirectory() as name:
-        tables = []
-        for _ in range(PROFILED):  # one length after the other each time: the machine drifts
-            costs = {k: profiled(k, rows, Path(name)) for k in range(1, given.longest + 1)}
-            tables.append(predicted(costs, rows))
-        table = least(tables)
+    table = predicted(rows, given.longest, PROFILED)
     print("predicted period, µs:", json.dumps(table))
     result: dict[str, Any] = {"predicted_us": table, "prompts": given.prompts}
     for count in rows:

@@ -36,11 +36,14 @@ def profile(asked: ProfileOptions) -> None:
     lines = requested(config, asked)
     from ..serving.profiling import profile as profiled  # only now: it takes seconds
 
-    def on_round(count: int, number: int, steps: int) -> None:
+    def on_round(count: int, drafts: int | None, number: int, steps: int) -> None:
         what = f"round {number} of {asked.rounds}, {steps} steps timed" if number else "warmed up"
-        say(f"{count} row{'s' * (count != 1)}: {what}")
+        of = "" if drafts is None else f", {drafts} draft{'s' * (drafts != 1)}"
+        say(f"{count} row{'s' * (count != 1)}{of}: {what}")
 
-    found = profiled(config, lines, rows=rows, rounds=asked.rounds, on_round=on_round)
+    found = profiled(
+        config, lines, rows=rows, rounds=asked.rounds, drafts=asked.drafts, on_round=on_round
+    )
     name = asked.config
     save(
         path,
@@ -128,6 +131,7 @@ def _json(name: str, path: Path, found: Profile) -> dict[str, Any]:
             for each in found.sizes
         ],
         **({"resumption": _resumption(costs)} if (costs := found.resumption) else {}),
+        **({"drafting": vars(periods)} if (periods := found.drafting) else {}),
     }
 
 
@@ -140,6 +144,8 @@ def _text(path: Path, found: Profile) -> str:
     lines = [line for each in found.sizes for line in _table(each)]
     if found.resumption is not None:
         lines.append(f"policies: {{resumption: {found.resumption}}}")
+    if found.drafting is not None:
+        lines.append(f"policies: {{drafting: {found.drafting}}}")
     return "\n".join([*lines, f"written to {path}"])
 
 

@@ -274,6 +274,7 @@ class ProfileOptions(OfPrompts):
       stepweave profile quickstart
       stepweave profile async_eagle --prompts requests.jsonl --rows 1,16 -o eagle.yaml
       stepweave profile quickstart --set executor=serial --rows 4 --rounds 5
+      stepweave profile async_eagle3_grammar --rows 1,4,16 --drafts
     """
 
     config: Config
@@ -282,6 +283,13 @@ class ProfileOptions(OfPrompts):
         int,
         Option(min=1, max=1000, help="Measured rounds per batch size, after one round of warm-up."),
     ] = 3
+    drafts: Annotated[
+        bool,
+        Option(
+            "--drafts",
+            help="Time steps with fewer drafts too, and print the policy that chooses among them.",
+        ),
+    ] = False
     prompt: PromptTexts = None
     prompts: PromptsFile = None
     max_tokens: MaxTokens = None

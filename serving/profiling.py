@@ -15,7 +15,7 @@ from itertools import cycle, islice
 from operator import attrgetter
 
 from ..configs.prompts import PromptLine
-from ..configs.schema import PipelineConfig
+from ..configs.schema import PipelineConfig, PoliciesConfig
 from ..executors.recorder import Recorder
 from ..executors.report import RunReport
 from ..executors.run import Executor
@@ -26,12 +26,14 @@ from ..graph.planner.compile import plan_for
 from ..nodes.values import BATCH
 from ..requests.batch import StepBatch
 from ..timelines.profile import Spread, op_times, spreads, step_times
+from .drafting_costs import DraftingCosts, lengths
 from .llm import LLM
 from .resumption_costs import ResumptionCosts, resumption_costs
 
 REQUESTS_PER_ROW = 6  # in a round: rows come and go, and most steps have all of them
 
-OnRound = Callable[[int, int, int], None]  # (rows, round, steps that count so far)
+OnRound = Callable[[int, int | None, int, int], None]
+"""(rows, drafts that are asked for, round, steps that count so far); None: as lines ask."""
 
 
 class ProfileError(StepweaveError):
@@ -62,10 +64,13 @@ class Profiled:
 
 @dataclass(frozen=True)
 class Profile:
-    """What was found at each batch size; what resumption costs, where requests may be swapped."""
+    """What was found at each batch size; what resumption costs, where requests may be swapped; what
+    each number of drafts costs, where that was asked for.
+    """
 
     sizes: Sequence[Profiled]
     resumption: ResumptionCosts | None
+    drafting: DraftingCosts | None
 
 
 @dataclass
@@ -90,42 +95,74 @@ def profile(
     *,
     rows: Sequence[int],
     rounds: int,
+    drafts: bool = False,
     on_round: OnRound | None = None,
 ) -> Profile:
     """Time the pipeline at each batch size; `lines` are served again and again as they are.
 
-    Of a pipeline with other plans, the one that a run begins with is timed.
+    Of a pipeline with other plans, the one that a run begins with is timed. `drafts`: it has a
+    drafter, and is timed with fewer drafts as well, whatever its policy would offer.
 
-    Raises `ProfileError` where a request fails, or no two steps in a row have all rows decoding.
+    Raises `ProfileError` where a request fails, no two steps in a row have all rows decoding, or
+    there is no drafter that `drafts` could be about.
     """
     scheduler = config.scheduler.model_copy(update={"max_rows": max(rows)})
     alone: dict[str, object] = {"check": "off", "plans": {}}
+    numbers = _numbers_of_drafts(config) if drafts else ()
+    if drafts:
+        full = {"drafting": PoliciesConfig().drafting}
+        alone["policies"] = config.policies.model_copy(update=full)
     config = config.model_copy(update={"scheduler": scheduler, **alone})
     llm = LLM(pipeline=config)
     recording = _Recording(llm.engine.runner())
     sizes = [_Size(count, lines) for count in rows]
+    asking = {
+        number: [line.model_copy(update={"draft_tokens": number}) for line in lines]
+        for number in numbers
+    }
+    narrow = [_Size(count, asking[each], each) for each in asking for count in rows]
     try:
         resumption = resumption_costs(llm, rounds)
         llm.engine.executor = recording
         for number in range(rounds + 1):
-            for size in sizes:
+            for size in (*sizes, *narrow):
                 tokens = size.serve(llm)
                 if number:
                     size.count(recording.reports, tokens)
                 recording.reports.clear()
                 if on_round is not None:
-                    on_round(size.rows, number, size.steps)
+                    on_round(size.rows, size.drafts, number, size.steps)
     finally:
         llm.close()
-    return Profile([size.profiled(llm.plan, config.executor) for size in sizes], resumption)
+    found = [size.profiled(llm.plan, config.executor) for size in sizes]
+    return Profile(found, resumption, _drafting(narrow, llm.plan, config.executor))
+
+
+def _numbers_of_drafts(config: PipelineConfig) -> tuple[int, ...]:
+    if config.drafter is None:
+        raise ProfileError(
+            "this pipeline has no drafter whose numbers of drafts could be timed: leave out "
+            "--drafts, or add a drafter, as async_ngram has one"
+        )
+    return lengths(config.drafter.tokens)
+
+
+def _drafting(narrow: Sequence[_Size], plan: Plan, executor: str) -> DraftingCosts | None:
+    """What was found with each number of drafts; None: none was asked for."""
+    predicted: defaultdict[int, dict[int, float]] = defaultdict(dict)
+    for size in narrow:
+        assert size.drafts is not None
+        predicted[size.rows][size.drafts] = size.profiled(plan, executor).predicted_us
+    return DraftingCosts.of(predicted) if predicted else None
 
 
 @dataclass
 class _Size:
-    """One batch size in the making."""
+    """One batch size in the making, and where it matters how many drafts its `lines` ask for."""
 
     rows: int
     lines: Sequence[PromptLine]
+    drafts: int | None = None
     samples: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     periods: list[float] = field(default_factory=list)
     steps: int = 0  # that count

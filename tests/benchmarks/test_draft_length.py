@@ -1,8 +1,6 @@
-"""The benchmark of draft lengths, made small: periods of plans, equal tokens, shares."""
+"""The benchmark of draft lengths, made small: predicted periods, equal tokens, shares."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -10,24 +8,9 @@ from benchmarks import draft_length
 from benchmarks.draft_length import against_best, policies, predicted
 from stepweave.policies.drafting import Fastest
 
-COSTS = """\
-version: 1
-basis: assumed
-describes: a forward pass that takes longer the more tokens it computes
-ops: {forward.device: {tokens: {1: 5000, 100: 30000}}}
-"""
 
-
-def test_periods_are_those_of_plans_with_given_costs_and_policies_take_them(
-    tmp_path: Path,
-) -> None:
-    costs = tmp_path / "costs.yaml"
-    costs.write_text(COSTS)
-    table = predicted({1: costs, 2: costs}, (1, 8))
-    assert list(table) == [1, 8]
-    assert all(len(each) == 2 for each in table.values())
-    assert table[8][1] > table[8][0] > table[1][0] > 0, "more rows and wider windows take longer"
-    said = policies(table, 2)
+def test_sides_are_every_length_and_policies_that_take_the_periods() -> None:
+    said = policies({1: [100.0, 110.0], 8: [150.0, 300.0]}, 2)
     assert list(said) == ["1 drafts", "2 drafts", "fastest", "by_rows", "by_acceptance"]
     options = {key: value for key, value in said["fastest"].items() if key != "kind"}
     assert Fastest(**options).rows == (1, 8)
@@ -55,7 +38,11 @@ def test_the_best_length_is_the_one_of_most_tokens_per_second() -> None:
 
 
 @pytest.mark.nightly
-def test_a_length_is_profiled_time_after_time(tmp_path: Path) -> None:
-    costs = [draft_length.profiled(1, [1], tmp_path) for _ in range(2)]
-    assert costs[0] == costs[1]
-    assert "forward" in costs[0].read_text()
+def test_periods_are_those_of_a_profile_with_each_number_of_drafts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(draft_length, "LIMIT", 16)
+    table = predicted([1, 2], 2, 1)
+    assert list(table) == [1, 2]
+    assert [len(each) for each in table.values()] == [2, 2]
+    assert all(us > 0 for each in table.values() for us in each)

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ from stepweave.configs.costs import load_costs
 from stepweave.configs.load import load_config
 from stepweave.configs.prompts import prompt_of
 from stepweave.configs.schema import PipelineConfig
+from stepweave.executors.report import RunReport
 from stepweave.nodes.ops.swapping import HostBlocks
+from stepweave.nodes.values import BATCH
+from stepweave.policies.drafting import Fastest
 from stepweave.requests.swap import Swaps
-from stepweave.serving import resumption_costs, steering
+from stepweave.serving import profiling, resumption_costs, steering
 from stepweave.serving.llm import LLM
 from stepweave.serving.pipeline import step_graph
 from stepweave.serving.profiling import ProfileError, profile
@@ -97,7 +101,7 @@ def test_with_the_serial_executor_the_prediction_is_the_sum_of_all_ops() -> None
 
 
 def test_only_steps_in_which_all_rows_decode_are_counted() -> None:
-    calls: list[tuple[int, int, int]] = []
+    calls: list[tuple[int, int | None, int, int]] = []
     given = profile(
         config("async", executor="serial"),
         STORIES,
@@ -107,9 +111,10 @@ def test_only_steps_in_which_all_rows_decode_are_counted() -> None:
     )
     (found,) = given.sizes
     assert given.resumption is None, "no request is ever swapped"
-    assert [call[:2] for call in calls] == [(2, 0), (2, 1), (2, 2)]
-    assert calls[0][2] == 0, "the first round warms up"
-    steps = calls[-1][2]
+    assert given.drafting is None, "nobody asked"
+    assert [call[:3] for call in calls] == [(2, None, 0), (2, None, 1), (2, None, 2)]
+    assert calls[0][3] == 0, "the first round warms up"
+    steps = calls[-1][3]
     assert {spread.samples for spread in found.ops.values()} == {steps}
     # 12 requests of 24 tokens on 2 rows: 23 decode steps each, of which some stand beside a prefill
     assert 0.5 * 2 * 12 * 23 / 2 < steps < 2 * 12 * 24 / 2
@@ -139,6 +144,40 @@ def test_where_requests_are_swapped_both_ways_to_resume_one_are_timed(
     assert str(found.resumption) == policy
     chosen = config("async_swap", **{"policies.resumption": policy}).policies.resumption
     assert chosen.kind == "cheaper"
+
+
+def test_steps_with_fewer_drafts_are_timed_and_the_policy_printed_that_reads_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    widths: dict[int | None, set[int]] = {}
+    count = profiling._Size.count
+
+    def noted(self: profiling._Size, reports: Sequence[RunReport], tokens: int) -> None:
+        batches = [batch for each in reports for batch in each.kept[BATCH.name] if batch]
+        found = {batch.width for batch in batches if all(row.decodes for row in batch.rows)}
+        widths.setdefault(self.drafts, set()).update(found)
+        count(self, reports, tokens)
+
+    monkeypatch.setattr(profiling._Size, "count", noted)
+    result = stepweave(
+        *("profile", "async_ngram", "--drafts", "--rows", "1,2", "--rounds", "1"),
+        *("--set", "policies.drafting=by_acceptance", "-o", tmp_path / "costs.yaml"),
+        *("--prompt", "Write a short story about a fox.", "--max-tokens", "9"),
+    )
+    assert result.exit_code == 0, result.output
+    assert "2 rows, 1 draft: round 1 of 1" in result.stderr
+    assert widths == {None: {5}, 1: {2}, 2: {3}, 4: {5}}, "whatever the policy would offer"
+    (line,) = (each for each in result.stdout.splitlines() if "drafting" in each)
+    said = line.removeprefix("policies: {drafting: ").removesuffix("}")
+    chosen = config("async_ngram", **{"policies.drafting": said}).policies.drafting
+    assert isinstance(chosen, Fastest)
+    assert chosen.rows == (1, 2)
+    assert [len(periods) for periods in chosen.periods_us or ()] == [4, 4]
+
+
+def test_drafts_are_timed_of_drafters_only() -> None:
+    with pytest.raises(ProfileError, match=r"has no drafter.* leave out --drafts"):
+        profile(config("async"), SHORT, rows=(1,), rounds=1, drafts=True)
 
 
 def test_of_several_plans_the_one_that_a_run_begins_with_is_timed(

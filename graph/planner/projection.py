@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from .. import arguments
 from ..errors import GraphError
-from ..plan import Plan
-from ..ranks import declared_name, part_of, without_ranks
+from ..plan import Edge, Plan
+from ..ranks import at_rank, declared_name, part_of, without_ranks
 from .compile import plan_for
 
 
@@ -64,7 +64,8 @@ def parts(plan: Plan) -> list[Plan]:
 
 
 def together(plan: Plan, parts: Sequence[Plan]) -> Plan:
-    """The plan as it runs where each rank runs its part: with the waits of the parts.
+    """The plan as it runs where each rank runs its part: with the waits of the parts, and what they
+    say of themselves. A part may let keys change hands by another wait than the whole.
 
     `parts` are of all ranks in their order. Whoever verifies it verifies what runs. Raises nothing.
     """
@@ -72,9 +73,34 @@ def together(plan: Plan, parts: Sequence[Plan]) -> Plan:
     names = {
         (vertex.node.rank, declared_name(graph, op)): op for op, vertex in graph.vertices.items()
     }
+
+    def placed(rank: int, edge: Edge) -> Edge:
+        return replace(
+            edge,
+            source=names[rank, edge.source],
+            target=names[rank, edge.target],
+            value=edge.value and at_rank(edge.value, rank),
+            from_stream=at_rank(edge.from_stream, rank),
+            to_stream=at_rank(edge.to_stream, rank),
+            event=edge.event and names[rank, edge.event],
+            witness=tuple((names[rank, op], distance) for op, distance in edge.witness),
+        )
+
+    each = [*zip(graph.ranks, parts, strict=True)]
     waits = (
         replace(wait, source=names[rank, wait.source], target=names[rank, wait.target])
-        for rank, part in zip(graph.ranks, parts, strict=True)
+        for rank, part in each
         for wait in part.waits
     )
-    return replace(plan, waits=tuple(waits))
+    leases = (
+        replace(lease, state=at_rank(lease.state, rank))
+        for rank, part in each
+        for lease in part.leases
+    )
+    return replace(
+        plan,
+        waits=tuple(waits),
+        edges=tuple(placed(rank, edge) for rank, part in each for edge in part.edges),
+        launch_order=tuple(placed(rank, edge) for rank, part in each for edge in part.launch_order),
+        leases=tuple(leases),
+    )

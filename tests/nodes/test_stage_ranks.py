@@ -10,7 +10,7 @@ from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
 from stepweave.configs.stages import for_stages
 from stepweave.graph.errors import UnsoundPlan
-from stepweave.graph.plan import Plan
+from stepweave.graph.plan import Plan, Wait
 from stepweave.graph.planner.leases import pool_leases
 from stepweave.graph.planner.projection import parts, project, together
 from stepweave.graph.verifier.verify import verify
@@ -20,8 +20,10 @@ from stepweave.serving.pipeline import compiled, placed, step_graph
 from stepweave.timelines.simulated import simulate
 
 
-def in_stages(stages: int, groups: int, name: str = "async") -> PipelineConfig:
-    found = load_config(name, for_stages(stages, {"depth": groups}) | {"depth": groups})
+def in_stages(
+    stages: int, groups: int, name: str = "async", **said: dict[str, str]
+) -> PipelineConfig:
+    found = load_config(name, for_stages(stages, {"depth": groups}) | {"depth": groups} | said)
     assert isinstance(found, PipelineConfig)
     return found
 
@@ -99,6 +101,25 @@ def test_all_stages_hand_keys_on_after_as_many_steps() -> None:
     alike = [[pool_leases(part, keys) for part in running] for keys in (BLOCKS, HOST_BLOCKS)]
     assert all(each == stages[0] for stages in alike for each in stages)
     assert alike[0][0] == {move: max(each[move] for each in own) for move in own[0]}
+
+
+def test_what_runs_is_proved_where_a_stage_has_another_wait_for_keys_than_the_whole() -> None:
+    plan = compiled(in_stages(2, 1, **{"nodes.swap": {"after": "schedule"}}))
+    running = parts(plan)
+    [whole], [first] = lease_waits(plan, "kv@0"), lease_waits(running[0], "kv")
+    assert (whole.distance, first.distance) == (1, 0)
+    verify(together(plan, running))
+    lost = replace(running[0], waits=tuple(each for each in running[0].waits if each != first))
+    with pytest.raises(UnsoundPlan, match="kv@0"):
+        verify(together(plan, [lost, running[1]]))
+
+
+def lease_waits(plan: Plan, state: str) -> list[Wait]:
+    return [
+        wait
+        for wait in plan.waits
+        if ("LEASE", state) in {(each.hazard, each.value) for each in wait.protects}
+    ]
 
 
 def test_what_is_said_of_the_model_is_divided_and_what_is_said_of_a_rank_is_not() -> None:

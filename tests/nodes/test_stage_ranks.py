@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,9 +23,10 @@ from stepweave.timelines.simulated import simulate
 
 
 def in_stages(
-    stages: int, groups: int, name: str = "async", **said: dict[str, str]
+    stages: int, groups: int, name: str = "async", said: Mapping[str, Any] | None = None
 ) -> PipelineConfig:
-    found = load_config(name, for_stages(stages, {"depth": groups}) | {"depth": groups} | said)
+    settings = {"depth": groups, **(said or {})}
+    found = load_config(name, for_stages(stages, settings) | settings)
     assert isinstance(found, PipelineConfig)
     return found
 
@@ -104,7 +107,7 @@ def test_all_stages_hand_keys_on_after_as_many_steps() -> None:
 
 
 def test_what_runs_is_proved_where_a_stage_has_another_wait_for_keys_than_the_whole() -> None:
-    plan = compiled(in_stages(2, 1, **{"nodes.swap": {"after": "schedule"}}))
+    plan = compiled(in_stages(2, 1, said={"nodes.swap": {"after": "schedule"}}))
     running = parts(plan)
     [whole], [first] = lease_waits(plan, "kv@0"), lease_waits(running[0], "kv")
     assert (whole.distance, first.distance) == (1, 0)

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from stepweave.configs.schema import PipelineConfig
 from stepweave.executors.capture import Captures
 from stepweave.executors.captured_segment import IDLE
+from stepweave.executors.counts import Counts
 from stepweave.executors.course import Course, Goal
 from stepweave.nodes.suffix import SuffixOptions
 from stepweave.requests.request import RequestOutput
 from stepweave.serving.plans import Load
 
+FRESH = "is fresh in each step"
 LEG = 9  # steps from a switch to the next
 
 
@@ -39,14 +41,20 @@ def why_too_little(config: PipelineConfig, captures: Captures) -> str | None:
     """What should have been replayed and was not; None where all is well.
 
     A segment that has something to do in one step at the most is not looked at: in the tests none
-    swaps, forks or reads images. A plan of several is not on for long enough to have all of it
-    captured.
+    swaps, forks or reads images. Nor is one of which the plan says that it is in no graph, since
+    what it writes is fresh in each step. A plan of several is not on for long enough to have all of
+    it captured.
     """
     every = captures.counts
-    busy = [name for name, each in every.items() if each.eager.get(IDLE, 0) + 1 < each.steps]
-    idle = [name for name in busy if not every[name].replayed]
-    if not busy or idle == busy or (idle and not config.plans):
+    busy = [name for name, each in every.items() if _busy(each)]
+    idle = [str(name) for name in busy if not every[name].replayed]
+    if len(idle) == len(busy) or (idle and not config.plans):
         return f"{idle or 'nothing'} was not replayed: {captures.notes()}"
     if not config.plans and not captures.pieces["forward.device"].replayed:
         return f"no step with prompts was replayed in pieces: {captures.notes()}"
     return None
+
+
+def _busy(counts: Counts) -> bool:
+    left_out = [n for why, n in counts.eager.items() if why == IDLE or why.endswith(FRESH)]
+    return counts.steps - sum(left_out) > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from time import sleep
 
+import pytest
 import torch
 
 from stepweave.executors import run
@@ -15,6 +16,8 @@ from stepweave.testing.devices.recorded_calls import RecordedCalls
 from stepweave.testing.devices.virtual_streams import Deferred
 from stepweave.testing.unverified import run_unverified
 from tests.device.emulated import DEVICE, Placed
+from tests.device.pipelines import SHIPPED
+from tests.device.taped import sizes_of_a_gpu, taped
 from tests.gpu.checks import (
     Shipped,
     Surrounded,
@@ -23,11 +26,13 @@ from tests.gpu.checks import (
     handed_over,
     held_up,
     pipeline,
+    replayed_as_usual,
     tiny_tokens,
     traced,
 )
 
 CPU = torch.device("cpu")
+BY_DAY = ("async_swap", "async_vision")  # each has a segment that is never replayed
 
 
 def test_shipped_tokens() -> None:
@@ -56,6 +61,18 @@ def test_each_op_held_up_in_turn() -> None:
     shipped = Shipped(CPU, config)
     assert shipped.tokens(executor) == shipped.tokens("serial")
     assert len(waits) > 5
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in BY_DAY else pytest.mark.nightly) for name in SHIPPED],
+)
+def test_replayed_steps(name: str) -> None:
+    """All that a GPU is asked in its place, with the sizes that it has."""
+    with sizes_of_a_gpu():
+        overrides = {"model.invariant": "false", "depth": "2", "scheduler.max_rows": "4"}
+        llm, _ = taped(name, **overrides)
+        replayed_as_usual(llm, RecordedCalls())
 
 
 def test_a_missing_wait_shows() -> None:

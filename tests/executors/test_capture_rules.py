@@ -171,8 +171,7 @@ def held() -> int:
     return sum(sizes.values())
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("graphs", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_memory_does_not_grow_from_run_to_run(graphs: bool) -> None:
     """The collector does not know of a device's memory: what is left to it may as well be lost."""
     plan, memory = with_a_larger_datum_in_each_run(100_000), torch.zeros(())

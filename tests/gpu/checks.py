@@ -29,6 +29,7 @@ from tests.device.pipelines import (
     served,
     tiny_on,
 )
+from tests.device.replays import compared, in_turn, why_too_little
 
 Around = Callable[[str], AbstractContextManager[None]]
 
@@ -122,6 +123,24 @@ def traced(device: torch.device, config: PipelineConfig, executor: Executor | st
     llm: LLM = llm_on(device, config, executor)
     llm.generate(prompts(config))
     return list(llm.traced(prompts(config, most=60)).report.events)
+
+
+def replayed_as_usual(llm: LLM, usual: Executor) -> None:
+    """What its executor captures comes to what `usual`, which captures nothing, makes of it.
+
+    Plans take turns. What prompts have in common is computed once; from then on steps repeat.
+    """
+    engine, lines = llm.engine, prompts(llm.config, most=24)
+    engine.steer = in_turn
+    llm.warm_up()
+    found = [compared(llm.config, llm.generate(lines)) for _ in range(4)]
+    captures = engine.captures
+    assert captures is not None
+    too_little = why_too_little(llm.config, captures)
+    assert too_little is None, too_little
+    assert engine.turned if llm.config.plans else not engine.turned
+    engine.executor = usual
+    assert [compared(llm.config, llm.generate(lines)) for _ in range(2)] == found[2:] == found[:2]
 
 
 def beside(events: Sequence[OpEvent], op: str, other: str) -> tuple[int, int]:

@@ -7,25 +7,28 @@ import torch
 
 from stepweave import LLM, SamplingParams
 from stepweave.executors.on_streams import OnStreams
-from tests.device.pipelines import SHIPPED, prompts
+from tests.device.pipelines import SHIPPED
+from tests.gpu.checks import replayed_as_usual
 
 
-def graphs(name: str, depth: int = 2) -> LLM:
-    overrides = {"executor": "cuda", "model.invariant": "false", "depth": str(depth)}
+def graphs(name: str, depth: int = 2, layers: str = "off") -> LLM:
+    overrides = {
+        "executor": "cuda",
+        "model.invariant": "false",
+        "model.compile": layers,
+        "depth": str(depth),
+    }
     return LLM(pipeline=name, overrides=overrides)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_replayed_steps_give_what_they_give_as_usual(name: str, gpu: torch.device) -> None:
-    llm = graphs(name)
-    llm.warm_up()
-    lines = prompts(llm.config, most=24)
-    found = [llm.generate(lines) for _ in range(2)]
-    captures = llm.engine.captures
-    assert captures is not None
-    assert all(counts.replayed > 0 for counts in captures.counts.values()), captures.notes()
-    llm.engine.executor = OnStreams(gpu)
-    assert [llm.generate(lines) for _ in range(2)] == found
+    replayed_as_usual(graphs(name), OnStreams(gpu))
+
+
+def test_compiled_layers_in_replayed_steps_give_what_they_give_as_usual(gpu: torch.device) -> None:
+    """Of one pipeline: compiling takes longer than all the others together."""
+    replayed_as_usual(graphs("async_eagle3_grammar", layers="layer"), OnStreams(gpu))
 
 
 def test_after_warming_up_nothing_is_captured_any_more() -> None:

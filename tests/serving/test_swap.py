@@ -15,6 +15,7 @@ from stepweave.policies.resumption import Cheaper
 from stepweave.requests.request import SamplingParams
 from stepweave.requests.swap import SwapSpace
 from stepweave.requests.table import RequestTable
+from stepweave.serving.llm import LLM
 from stepweave.testing.engines import TinyConfig, fitted, tiny_engine, tiny_requests
 from tests.graph.shipped_plans import shipped_plan
 from tests.shares import one_in
@@ -101,6 +102,37 @@ def test_blocks_are_copied_where_that_is_predicted_to_take_less(
     assert found == plain("eagle")
     assert table.preemptions > 0
     assert (table.totals.swapped_out > 0) == swaps
+
+
+TIGHT = {"scheduler.num_blocks": 10, "scheduler.max_rows": 3, "scheduler.prefix_cache": False}
+COSTS: dict[str, dict[str, Any]] = {
+    "shipped": {},
+    "some": {"policies.resumption.block_us": 500.0, "policies.resumption.start_us": 3000.0},
+    "none": {"policies.resumption.block_us": 5000.0},
+}
+"""With the second, copies of two blocks take longer than their tokens, those of three do not."""
+
+
+def test_the_shipped_pipeline_swaps_what_its_costs_say_is_cheaper() -> None:
+    asked = [
+        {"prompt": f"Tell {count} stories.", "max_tokens": 48 + 8 * count, "ignore_eos": True}
+        for count in range(5)
+    ]
+
+    def found(settings: dict[str, Any]) -> tuple[list[tuple[int, ...]], int, int]:
+        with LLM(pipeline="async_swap", overrides=settings) as llm:
+            tokens = [output.token_ids for output in llm.generate(asked, progress=False)]
+            totals = llm.engine.totals
+        return tokens, totals.preemptions, totals.swapped_out
+
+    roomy, none, _ = found({})
+    assert none == 0
+    swapped = {}
+    for name, costs in COSTS.items():
+        tokens, preemptions, swapped[name] = found({**TIGHT, **costs})
+        assert tokens == roomy
+        assert preemptions > 0
+    assert swapped["shipped"] > swapped["some"] > swapped["none"] == 0
 
 
 def test_the_plan_hands_blocks_to_the_copy_and_back() -> None:

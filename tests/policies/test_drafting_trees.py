@@ -325,3 +325,22 @@ def test_with_every_drafter_of_trees_and_little_memory(
 ) -> None:
     for room in ({}, {"num_blocks": 40}):
         check(drafting, (1, 2, 3), method=method, tree=tree, **room)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("tree", TREES)
+def test_tokens_under_a_grammar_are_those_of_the_plain_loop(tree: str) -> None:
+    """Drafts that break a grammar are places of the tree, too, and no path goes through them."""
+    asked = [
+        replace(each, structured_outputs={"regex": "[a-z ]{4,20}"}, ignore_eos=False)
+        for each in ASKED
+    ]
+    plain = tiny_requests(asked)
+    tokens = serve(tiny_engine(TinyConfig(structured=True)), plain)
+    for depth in (1, 3):
+        found = served(ByAcceptance(cost=0.1), tree=tree, depth=depth, asked=asked, structured=True)
+        assert [each.output_ids for each in found] == tokens
+        assert sum(each.accepted for each in found) > 0
+        windows = [window for each in found for window in each.windows]
+        assert all(window.kept == len(window.path or ()) for window in windows)
+        assert all(place <= window.judged for window in windows for place in window.path or ())

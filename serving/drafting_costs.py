@@ -21,9 +21,13 @@ class DraftingCosts:
 
     @staticmethod
     def of(predicted: Mapping[int, Mapping[int, float]]) -> DraftingCosts:
-        """From periods by number of rows, and by some numbers of drafts, 1 among them."""
+        """From periods by number of rows, and by some numbers of drafts, 1 among them.
+
+        To a tenth of a µs: no clock says more.
+        """
         rows = tuple(sorted(predicted))
-        return DraftingCosts(rows, tuple(between(predicted[each]) for each in rows))
+        periods = (tuple(round(us, 1) for us in between(predicted[each])) for each in rows)
+        return DraftingCosts(rows, tuple(periods))
 
     def __str__(self) -> str:
         """The policy, as a pipeline file has it."""

@@ -440,7 +440,7 @@ class PipelineConfig(Part):
         default=("driver", "grammar"), description="The host threads that nodes may name."
     )
     streams: tuple[Name, ...] = Field(
-        default=("compute", "copy", "draft", "swapping", "encoding"),
+        default=("compute", "copy", "draft", "masks", "swapping", "encoding"),
         description="The streams that nodes may name.",
     )
     slots: dict[Name, Annotated[int, Field(ge=1, le=MAX_DISTANCE)]] = Field(

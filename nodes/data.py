@@ -247,16 +247,26 @@ class Inputs:
 class FilledMask:
     """`mask_host`: the filled part of a mask buffer, in which it lies."""
 
-    bits: Tensor  # [S, W, V / 32] int32: 1 for a token that the grammar allows
-    valid: Tensor  # [S] drafts that pass
+    bits: Tensor  # [M, V / 32] int32, a line per window place of each row that has a grammar
+    numbers: Tensor  # [S] or [S + S · W]: `valid` and, where rows look it up, `lines`
+    rows: int  # S
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
     """`mask`: the same on the device."""
 
-    bits: Tensor  # [S, W, V / 32] int32
-    valid: Tensor  # [S]
+    bits: Tensor  # [M, V / 32] int32: 1 for a token that the grammar allows
+    valid: Tensor  # [S] drafts that pass
+    lines: Tensor | None = None  # [S, W] its line of `bits`, −1: all is allowed; None: line by line
+
+
+@dataclass(frozen=True, slots=True)
+class DraftMask:
+    """`draft_mask`, and on the host `draft_mask_host`: what may follow the newest tokens."""
+
+    bits: Tensor  # [M, V / 32] int32, a line for each row that has a grammar
+    lines: Tensor | None  # [S] its line of `bits`, −1: all is allowed; None: line by line
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from .values import BATCH, DEVICE, DRAFT_MASK, DRAFT_MASK_HOST, HOST_TOKENS, MAT
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
     from ..requests.batch import StepBatch
-    from .data import HostTokens
+    from .data import DraftMask, HostTokens
+    from .ops.draft_masks import DraftMaskBuffer
     from .ops.masks import MatcherTable
 
 
@@ -30,10 +30,10 @@ def fill(
     batch: StepBatch = read(BATCH),
     matchers: MatcherTable = update(MATCHERS),
     host_tokens: HostTokens | None = read(HOST_TOKENS),
-    masks: Tensor = buffer(DRAFT_MASK_HOST),
-) -> Tensor | None:
-    """Masks after the newest token, `[S, V / 32]` in `masks[max_rows, V / 32]`; None where no row
-    has a grammar, or none may be offered drafts.
+    masks: DraftMaskBuffer = buffer(DRAFT_MASK_HOST),
+) -> DraftMask | None:
+    """Masks after the newest token of rows that have a grammar; None where none has, or none may be
+    offered drafts.
     """
     from .ops.draft_masks import fill_next
 
@@ -42,12 +42,12 @@ def fill(
 
 @op(writes=DRAFT_MASK)
 def upload(
-    filled: Tensor | None = read(DRAFT_MASK_HOST), device: torch.device = given(DEVICE)
-) -> Tensor | None:
-    """The masks `filled[S, V / 32]` on the device, `[S, V / 32]`."""
-    from .ops import transfer
+    filled: DraftMask | None = read(DRAFT_MASK_HOST), device: torch.device = given(DEVICE)
+) -> DraftMask | None:
+    """The masks on the device."""
+    from .ops.draft_masks import uploaded
 
-    return None if filled is None else transfer.upload(filled, device)
+    return None if filled is None else uploaded(filled, device)
 
 
 KIND = NodeKind(

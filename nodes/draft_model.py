@@ -30,7 +30,6 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
     from ..models.causal_lm import CausalLM
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from ..models.paged_cache import PagedCache
     from ..models.translated import TranslatedLM
     from ..requests.batch import StepBatch
-    from .data import Inputs, Kept, Proposal, Sampled
+    from .data import DraftMask, Inputs, Kept, Proposal, Sampled
 
     Vocabularies: TypeAlias = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
@@ -106,7 +105,7 @@ def propose(
     sampled: Sampled | None = read(SAMPLED),
     draft_kv: PagedCache = update(DRAFT_KV),
     kept: Kept | None = optional(KEPT),
-    allowed: Tensor | None = optional(DRAFT_MASK),
+    allowed: DraftMask | None = optional(DRAFT_MASK),
     model: CausalLM | TranslatedLM = given(FITTING_MODEL),
     rule: Acceptance = given(ACCEPTANCE),
     vocab_size: int = given(VOCAB_SIZE),
@@ -114,7 +113,7 @@ def propose(
 ) -> Proposal | None:
     """Drafts that continue the sampled tokens, by the model's own continuation.
 
-    The first of them is one of `allowed[S, V / 32]`.
+    The first of them is one of those `allowed`.
     """
     from .ops import draft_model
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..models.eagle import EagleHead
     from ..models.loading import Loading
     from ..models.paged_cache import PagedCache
-    from .data import Inputs, Kept, Proposal, Sampled
+    from .data import DraftMask, Inputs, Kept, Proposal, Sampled
 
 
 class HeadOptions(TreeOptions):
@@ -82,7 +82,7 @@ def proposing(head: Resource[EagleHead], head_kv: State[PagedCache]) -> Propose:
         hidden: Tensor | None = read(HIDDEN),
         draft_kv: PagedCache = update(head_kv),
         kept: Kept | None = optional(KEPT),
-        allowed: Tensor | None = optional(DRAFT_MASK),
+        allowed: DraftMask | None = optional(DRAFT_MASK),
         head: EagleHead = given(head),
         rule: Acceptance = given(ACCEPTANCE),
         vocab_size: int = given(VOCAB_SIZE),
@@ -91,7 +91,7 @@ def proposing(head: Resource[EagleHead], head_kv: State[PagedCache]) -> Propose:
     ) -> Proposal | None:
         """Drafts that continue the sampled tokens. `hidden[T, F]` as the head wants them.
 
-        The first of them are of `allowed[S, V / 32]`.
+        The first of them are of those `allowed`.
         """
         from .ops import draft_eagle
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..models.causal_lm import CausalLM
     from ..models.loading import Loading
     from ..models.medusa import MedusaHeads
-    from .data import Inputs, Proposal, Sampled
+    from .data import DraftMask, Inputs, Proposal, Sampled
 
 
 class MedusaOptions(HeadOptions):
@@ -57,14 +57,14 @@ def propose(
     inputs: Inputs | None = read(INPUTS),
     sampled: Sampled | None = read(SAMPLED),
     hidden: Tensor | None = read(HIDDEN),
-    allowed: Tensor | None = optional(DRAFT_MASK),
+    allowed: DraftMask | None = optional(DRAFT_MASK),
     heads: MedusaHeads = given(MEDUSA),
     rule: Acceptance = given(ACCEPTANCE),
     vocab_size: int = given(VOCAB_SIZE),
     tree: ListedTree | GrownTree | None = given(DRAFT_TREE),
 ) -> Proposal | None:
     """A draft from each head, for the places after the token that was just sampled, by the
-    states `hidden[T, F]`. The first of them are of `allowed[S, V / 32]`.
+    states `hidden[T, F]`. The first of them are of those `allowed`.
     """
     from .ops import grow, proposal
     from .ops.draft_masks import permitted

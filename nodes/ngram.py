@@ -16,9 +16,7 @@ from .options import DrafterOptions
 from .values import DRAFT_MASK, HISTORY, INPUTS, SAMPLED
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from .data import Inputs, Proposal, Sampled
+    from .data import DraftMask, Inputs, Proposal, Sampled
     from .ops.history import History
 
 
@@ -46,12 +44,12 @@ def propose(
     inputs: Inputs | None = read(INPUTS),
     sampled: Sampled | None = read(SAMPLED),
     history: History = state(HISTORY),
-    allowed: Tensor | None = optional(DRAFT_MASK),
+    allowed: DraftMask | None = optional(DRAFT_MASK),
     chosen: NgramOptions = settings(NgramOptions),
 ) -> Proposal | None:
     """Drafts that follow the row's last `longest` … `shortest` tokens earlier in its text.
 
-    The first of them is one of `allowed[S, V / 32]`.
+    The first of them is one of those `allowed`.
     """
     from ..sampling.lookup import propose as look_up
     from .data import Proposal
@@ -66,7 +64,8 @@ def propose(
         sample.draft_width,
         chosen.longest,
         chosen.shortest,
-        allowed,
+        None if allowed is None else allowed.bits,
+        None if allowed is None else allowed.lines,
     )
     return Proposal(tokens, valid)
 

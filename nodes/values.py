@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..requests.swap import Swaps
     from ..requests.table import RequestTable
     from .data import (
+        DraftMask,
         DraftTable,
         EndedRequests,
         FilledMask,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         StagedStep,
     )
     from .links import Links
+    from .ops.draft_masks import DraftMaskBuffer
     from .ops.history import History
     from .ops.masks import MaskBuffer, MatcherTable
     from .ops.staging import Staging
@@ -407,10 +409,10 @@ def _new_draft_mask(
     sizes: Sizes = given(SIZES),
     vocab_size: int = given(VOCAB_SIZE),
     device: torch.device = given(DEVICE),
-) -> Tensor:
-    from .ops.draft_masks import new_draft_mask
+) -> DraftMaskBuffer:
+    from .ops.draft_masks import DraftMaskBuffer
 
-    return new_draft_mask(sizes.max_rows, vocab_size, device)
+    return DraftMaskBuffer(sizes.max_rows, vocab_size, device)
 
 
 def _most_kept(sizes: Sizes) -> int:
@@ -457,7 +459,7 @@ ARRIVED: Value[Tensor | None] = Value("arrived", "device", "slots", size=_hidden
 MASK_HOST: Value[FilledMask | None, MaskBuffer] = Value(
     "mask_host", "pinned", "slots", size=_mask_bytes, allocate=_new_mask_buffer
 )
-"""Grammar masks of the sampling rows, on the host."""
+"""Grammar masks, on the host: of the sampling rows that have a grammar."""
 MASK: Value[Mask | None] = Value("mask", "device", "slots", size=_mask_bytes)
 """The same on the device."""
 FORCED: Value[Tensor | None, Tensor] = Value(
@@ -497,11 +499,11 @@ HOST_TOKENS: Value[HostTokens | None, HostTokens] = Value(
     "host_tokens", "pinned", "slots", size=_tokens_bytes, allocate=_new_tokens
 )
 """What each sampling row got, on the host before its drafter is launched."""
-DRAFT_MASK_HOST: Value[Tensor | None, Tensor] = Value(
+DRAFT_MASK_HOST: Value[DraftMask | None, DraftMaskBuffer] = Value(
     "draft_mask_host", "pinned", "slots", size=_draft_mask_bytes, allocate=_new_draft_mask
 )
-"""`[S, V / 32]` int32: what a grammar allows after the newest token of each sampling row."""
-DRAFT_MASK: Value[Tensor | None] = Value("draft_mask", "device", "slots", size=_draft_mask_bytes)
+"""What a grammar allows after the newest token of each sampling row that has one."""
+DRAFT_MASK: Value[DraftMask | None] = Value("draft_mask", "device", "slots", size=_draft_mask_bytes)
 """The same on the device; None where no row has a grammar."""
 SWAPS: Value[Swaps | None] = Value("swaps", "pinned", "fresh")
 """Which KV blocks the step copies to the host, and back."""

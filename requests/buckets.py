@@ -25,3 +25,11 @@ def rounded_up(rows: int, sizes: Sequence[int]) -> int | None:
     """The least of the ascending `sizes` that has room for so many; None if none has."""
     place = bisect_left(sizes, rows)
     return sizes[place] if place < len(sizes) else None
+
+
+def few_of(rows: int) -> int:
+    """How many of a step's `rows` are few: so many, or all, get room for what not every row has.
+
+    Each size of that is another graph for each size of a step, so there are two.
+    """
+    return rows // 8

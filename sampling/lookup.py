@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .allowed import are_allowed
+
 
 def propose(
     history: Tensor,
@@ -14,6 +16,7 @@ def propose(
     longest: int,
     shortest: int,
     allowed: Tensor | None = None,
+    lines: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Prompt look-up (Saxena 2023, "Prompt Lookup Decoding"): drafts `[S, k]` int64 and how many of
     them are valid, `[S]` int64; -1 behind those.
@@ -40,7 +43,8 @@ def propose(
         length: `[S]` int64: how many of them count.
         k: drafts per row, at least 0.
         longest, shortest: bounds of n, 1 ≤ shortest ≤ longest.
-        allowed: `[S, V / 32]` int32, a bit for each token that may be the first draft; None: all.
+        allowed: `[M, V / 32]` int32, a bit for each token that may be the first draft; None: all.
+        lines: `[S]`, the line of `allowed` of each row, -1 for none; None: that of its number.
 
     Raises:
         ValueError: bounds that cannot be.
@@ -61,7 +65,9 @@ def propose(
         matched = matched + running
     fits = matched >= shortest
     if allowed is not None:
-        fits[:, :-1] &= _among(allowed, history[:, 1:])
+        whose = None if lines is None else lines[:, None]
+        # Behind a row's end stands anything.
+        fits[:, :-1] &= are_allowed(allowed, whose, history[:, 1:])
     # The longest match first, then the latest; keys differ, so there is one maximum.
     key = torch.where(fits, matched * capacity + at, -1)
     best, end = key.max(dim=1, keepdim=True)
@@ -71,9 +77,3 @@ def propose(
     source = start + torch.arange(k, device=history.device) % period
     drafts = history.gather(1, source.clamp(0, capacity - 1)).to(torch.int64)
     return torch.where(found, drafts, -1), found[:, 0] * k
-
-
-def _among(allowed: Tensor, tokens: Tensor) -> Tensor:
-    """`[S, n]` bool: which of `tokens[S, n]` have a bit in `allowed[S, V / 32]`."""
-    token = tokens.long().clamp(0, 32 * allowed.shape[1] - 1)  # behind a row's end stands anything
-    return ((allowed.gather(1, token // 32) >> (token % 32)) & 1).bool()

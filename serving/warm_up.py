@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..configs.schema import PipelineConfig
 from ..graph.plan import Plan
+from ..requests.buckets import few_of
 from ..requests.limits import Limits
 from ..requests.request import SamplingParams
 from ..structured.grammar import GrammarSpec
@@ -29,10 +30,16 @@ PROMPT = [0, 0]  # any token does: what comes out is thrown away
 
 @dataclass(frozen=True)
 class Kind:
-    """Requests whose steps differ in what the device is asked to do, whatever their number."""
+    """Requests whose steps differ in what the device is asked to do, whatever their number.
+
+    `beside`: what all but one of them ask for; None: the same. `few`: it is of steps so large that
+    one row of them is few, see `few_of`.
+    """
 
     name: str
     params: SamplingParams
+    beside: SamplingParams | None = None
+    few: bool = False
 
 
 def warm_up(
@@ -49,6 +56,7 @@ def warm_up(
         for name, plan in engine.plans.items()
         for kind in _kinds(plan, llm.config.form(name), engine.limits)
         for size in sizes
+        if few_of(size) or not kind.few
     ]
     totals, steer, at = engine.totals.copy(), engine.steer, engine.at
     engine.steer = stay
@@ -57,7 +65,8 @@ def warm_up(
             by = f", plan {name}" if len(engine.plans) > 1 else ""
             on_progress(done, len(todo), f"{kind.name}, {size} rows{by}")
         engine.begin_with(name)
-        Call(llm.service, [PROMPT] * size, [kind.params] * size).outputs(Listeners())
+        asked = [kind.params, *[kind.beside or kind.params] * (size - 1)]
+        Call(llm.service, [PROMPT] * size, asked).outputs(Listeners())
     engine.begin_with(at)
     engine.steer = steer
     if on_progress is not None:
@@ -75,4 +84,6 @@ def _kinds(plan: Plan, config: PipelineConfig, limits: Limits) -> Iterator[Kind]
     yield Kind("sampled", replace(greedy, temperature=1.0, seed=0))
     if config.grammars is not None:
         grammar = GrammarSpec.from_request({"regex": "[a-z ]*"})
-        yield Kind("grammar", replace(greedy, structured_outputs=grammar))
+        structured = replace(greedy, structured_outputs=grammar)
+        yield Kind("grammar", structured)
+        yield Kind("one grammar", structured, beside=greedy, few=True)

@@ -17,7 +17,7 @@ Words = npt.NDArray[np.int32]
 """Packed mask words on the host."""
 
 ALL_ALLOWED = -1
-"""A word that allows all of its 32 tokens: what a row without a grammar is filled with."""
+"""A word that allows all of its 32 tokens."""
 
 _HEAD = 16
 
@@ -52,8 +52,11 @@ def allows_any(row: Words) -> bool:
     return bool(row[:_HEAD].any() or row.any())
 
 
-def apply_bitmask(logits: Tensor, bitmask: Tensor) -> Tensor:
-    """`[L, V]`: `logits[L, V]` with -inf at every token whose bit in `bitmask[L, V / 32]` is 0.
+def apply_bitmask(logits: Tensor, bitmask: Tensor, lines: Tensor | None = None) -> Tensor:
+    """`[L, V]`: `logits[L, V]` with -inf at every token whose bit in `bitmask[M, V / 32]` is 0.
+
+    `lines[L]`: the line of the mask for each line of logits, -1 for none, and no line for two; None
+    where M is L, and each has the line of its number.
 
     Asks the host nothing, on any device: no boolean indexing, no table to be copied over first.
     Each bit is shifted into the sign of an infinity, and the smaller of that and the logit is
@@ -68,6 +71,8 @@ def apply_bitmask(logits: Tensor, bitmask: Tensor) -> Tensor:
             rows that have no grammar.
     """
     rows, vocab = logits.shape
+    if lines is not None:
+        return _masked_lines(logits, bitmask, lines)
     if bitmask.dtype != torch.int32:
         raise ValueError(f"bitmask must be int32, not {bitmask.dtype}")
     if bitmask.shape != (rows, words(vocab)):
@@ -81,3 +86,19 @@ def apply_bitmask(logits: Tensor, bitmask: Tensor) -> Tensor:
     caps = signs.bitwise_or_(_ALL_BUT_SIGN).bitwise_and_(_INFINITY - (1 << 31))
     ceiling = caps.view(torch.float32).view(rows, 32 * words(vocab))[:, :vocab]
     return torch.minimum(logits, ceiling.to(logits.dtype))
+
+
+def _masked_lines(logits: Tensor, bitmask: Tensor, lines: Tensor) -> Tensor:
+    """A copy of `logits[L, V]`, of which only those are masked that `lines[L]` gives a mask."""
+    count, masks = len(logits), len(bitmask)
+    if lines.shape != (count,):
+        raise ValueError(f"lines {tuple(lines.shape)} are not those of {count} lines of logits")
+    # The other way round: whose each mask is. Masks of nobody, and lines without one, meet in a
+    # place behind the last, which nobody reads.
+    whose = lines.new_full((masks + 1,), count)
+    whose = whose.scatter_(0, lines.remainder(masks + 1), torch.arange(count, device=lines.device))
+    whose = whose[:masks]
+    found = logits.new_empty(count + 1, logits.shape[1])
+    found[:count] = logits
+    asked = logits.index_select(0, whose.clamp(max=count - 1))
+    return found.index_copy_(0, whose, apply_bitmask(asked, bitmask))[:count]

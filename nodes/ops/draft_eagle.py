@@ -10,7 +10,7 @@ from ...models.attention import AttentionBatch
 from ...models.eagle import EagleHead
 from ...models.paged_cache import SCRATCH_SLOT, PagedCache
 from ...policies.acceptance import Acceptance
-from ..data import Inputs, Kept, Proposal, Sampled
+from ..data import DraftMask, Inputs, Kept, Proposal, Sampled
 from ..tree import GrownTree, ListedTree
 from .draft_masks import permitted
 from .expand import expand
@@ -65,7 +65,7 @@ def propose(
     features: Tensor,
     cache: PagedCache,
     kept: Kept | None,
-    allowed: Tensor | None,
+    allowed: DraftMask | None,
     rule: Acceptance,
     vocab_size: int,
     context_length: int,
@@ -73,7 +73,7 @@ def propose(
 ) -> Proposal | None:
     """Drafts that continue the sampled tokens. `features[T, F]` as the head wants them.
 
-    The first of them are of `allowed[S, V / 32]`.
+    The first of them are of those `allowed`.
     """
     sample = inputs.sample
     ids, positions, slots = shifted(inputs, sampled), inputs.positions, inputs.cache_slots

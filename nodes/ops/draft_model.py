@@ -10,7 +10,7 @@ from ...models.causal_lm import CausalLM
 from ...models.paged_cache import PagedCache
 from ...models.translated import TranslatedLM
 from ...policies.acceptance import Acceptance
-from ..data import Inputs, Kept, Proposal, Sampled
+from ..data import DraftMask, Inputs, Kept, Proposal, Sampled
 from .draft_masks import permitted
 from .places import cache_slots_of
 from .proposal import FirstPass, chain
@@ -41,14 +41,14 @@ def propose(
     sampled: Sampled,
     cache: PagedCache,
     kept: Kept | None,
-    allowed: Tensor | None,
+    allowed: DraftMask | None,
     rule: Acceptance,
     vocab_size: int,
     context_length: int,
 ) -> Proposal | None:
     """Drafts that continue the sampled tokens, by the drafter's own continuation.
 
-    The first of them is one of `allowed[S, V / 32]`.
+    The first of them is one of those `allowed`.
     """
     sample = inputs.sample
     assert sample is not None, "tokens were sampled for these rows"

@@ -18,7 +18,7 @@ from ...sampling.repeats import Matches, apply_dry, ban_ngrams, find_matches
 from ...sampling.trees import with_ancestors
 from ...sampling.windows import DEPTH
 from ...structured.bitmask import apply_bitmask
-from ..data import Edits, SampleRows, StagedStep
+from ..data import Edits, Mask, SampleRows, StagedStep
 from .history import History
 from .sections import (
     B_MINIMUM,
@@ -37,11 +37,11 @@ from .sections import (
 )
 
 
-def edited(rows: SampleRows, logits: Tensor, history: History, mask: Tensor | None) -> Tensor:
+def edited(rows: SampleRows, logits: Tensor, history: History, mask: Mask | None) -> Tensor:
     """`[S, W, V]`: `logits[S, W, V]` as the requests of `rows` want them, and the grammars.
 
-    `mask[S, W, V / 32]`: None where no row has a grammar. Each place of a draft tree is edited like
-    a window of its own, whose text takes in the drafts before it.
+    `mask` is None where no row has a grammar. Each place of a draft tree is edited like a window of
+    its own, whose text takes in the drafts before it.
     """
     edits, longest = rows.edits, rows.longest
     past = history.of(rows.request_slot, longest) if edits.reads_text else None
@@ -59,7 +59,7 @@ def edited(rows: SampleRows, logits: Tensor, history: History, mask: Tensor | No
         past,
         start.flatten(),
         rows.prompt.repeat_interleave(width, output_size=count * width),
-        None if mask is None else mask.reshape(count * width, 1, -1),
+        mask,
     ).view(count, width, vocab)
 
 
@@ -111,13 +111,13 @@ def apply_edits(
     past: Tensor | None,
     window_start: Tensor,
     prompt: Tensor,
-    mask: Tensor | None,
+    mask: Mask | None,
 ) -> Tensor:
     """`[S, W, V]`: `logits[S, W, V]` as the requests and their grammars want them.
 
     `drafts[S, W − 1]`; `past[S, C]` the text, right up to `window_start[S]`, where edits read it,
-    `prompt[S]` its part that is prompt; `mask[S, W, V / 32]` from the grammars, None where no row
-    has one.
+    `prompt[S]` its part that is prompt; `mask` from the grammars, for as many lines in all, None
+    where no row has one.
     """
     if edits.wanted:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -143,7 +143,8 @@ def apply_edits(
             logits = _dried(logits, matches, edits.repeats, edits.dry)
     rows, width, vocab = logits.shape
     if mask is not None:
-        masked = apply_bitmask(logits.reshape(rows * width, vocab), mask.reshape(rows * width, -1))
+        lines = None if mask.lines is None else mask.lines.flatten()
+        masked = apply_bitmask(logits.reshape(rows * width, vocab), mask.bits, lines)
         logits = masked.view(rows, width, vocab)
     banned = logits
     if edits.words is not None and past is not None:

@@ -1,21 +1,24 @@
 """Grammar masks of a step, and the matchers that they come from.
 
-For each row a matcher walks the draft window, fills one mask per position, and rolls back; the
-first draft that breaks the grammar ends the row's window.
+For each row that has a grammar a matcher walks the draft window, fills one mask per position, and
+rolls back; the first draft that breaks the grammar ends the row's window. Masks of these rows lie
+side by side, and nothing is filled or copied for the others: a mask is 16 KB a line at 128k tokens.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from ...requests.batch import ScheduledRow, StepBatch
+from ...requests.buckets import few_of
 from ...sampling.windows import PARENT
 from ...structured.backend import (
     Matcher,
 )
-from ...structured.bitmask import ALL_ALLOWED, words
+from ...structured.bitmask import words
 from ...structured.filling import fill_batch
 from ...structured.in_use import GrammarsInUse
 from ..data import GENERATION, FilledMask, HostDrafts, Mask
@@ -47,7 +50,8 @@ class MatcherTable:
 
 
 class MaskBuffer:
-    """Pinned masks: `bits[S, W, V / 32]` int32 and `valid[S]`, filled through numpy.
+    """Pinned masks, filled through numpy: `bits`, a line `[V / 32]` int32 for each place of a row
+    that has a grammar, and `numbers`, as `FilledMask` says.
 
     W is the widest window of the step, so a step without drafts copies and applies less.
     """
@@ -56,39 +60,69 @@ class MaskBuffer:
     """Its tensors never move: captured graphs know it by identity."""
 
     def __init__(self, rows: int, window: int, vocab: int, device: torch.device = CPU) -> None:
-        self.bits = pinned(rows, window, words(vocab), dtype=torch.int32, device=device)
-        self.valid = pinned(rows, device=device)
+        self.bits = pinned(rows * window, words(vocab), dtype=torch.int32, device=device)
+        self.numbers = pinned(rows * (1 + window), device=device)
 
     def fill(self, batch: StepBatch, table: MatcherTable, drafts: HostDrafts | None) -> FilledMask:
-        """Masks of every sampling row: all ones where nothing is structured."""
-        rows, width = batch.sampling, batch.width
-        used = packed(self.bits, batch.samples, width, self.bits.shape[2])
+        """Masks of the rows whose tokens a grammar decides; no row but these is masked."""
+        width, samples = batch.width, batch.samples
+        # A resumed row's token is known; it was masked when it was sampled.
+        asked = [
+            (index, row)
+            for index, row in enumerate(batch.sampling)
+            if row.yields and row.request.structured
+        ]
+        used = packed(self.bits, held(len(asked), batch), width, self.bits.shape[1])
         bits = used.numpy()
-        bits[:] = ALL_ALLOWED
-        valid = self.valid.numpy()
-        valid[: batch.samples] = width - 1
+        valid = np.full(len(asked), 0)
         items: list[tuple[Matcher, list[int], int]] = []
         trees: dict[int, list[int]] = {}
-        for sample_index, row in enumerate(rows):
-            if not row.yields:
-                continue  # a resumed row's token is known; it was masked when it was sampled
+        for place, (_, row) in enumerate(asked):
             try:
                 matcher = table.of(row)
             except Exception as error:  # the boundary: one request's grammar, one request's error
                 table.failures[row.request.uid] = f"{type(error).__name__}: {error}"
-                bits[sample_index] = 0
-                valid[sample_index] = 0
+                bits[place] = 0
                 continue
-            if matcher is not None:
-                items.append((matcher, drafts_of(row, table, drafts), sample_index))
-                if (parents := parents_of(row, drafts)) is not None:
-                    trees[sample_index] = parents
+            assert matcher is not None
+            items.append((matcher, drafts_of(row, table, drafts), place))
+            if (parents := parents_of(row, drafts)) is not None:
+                trees[place] = parents
         counts, failures = fill_batch(items, bits, trees)
-        for (_, _, index), count in zip(items, counts, strict=True):
-            valid[index] = count
-        for index, failure in failures.items():
-            table.failures[rows[index].request.uid] = str(failure)
-        return FilledMask(used, self.valid[: batch.samples])
+        valid[[place for _, _, place in items]] = counts
+        for place, failure in failures.items():
+            table.failures[asked[place][1].request.uid] = str(failure)
+        whose = [index for index, _ in asked]
+        looks = looked_up(len(asked), batch)
+        numbers = packed(self.numbers, samples * (1 + width if looks else 1))
+        written = numbers.numpy()
+        written[:samples] = width - 1
+        written[whose] = valid
+        if looks:
+            lines = written[samples:].reshape(samples, width)
+            lines[:] = -1
+            lines[whose] = np.arange(len(asked) * width).reshape(-1, width)
+        return FilledMask(used.flatten(0, 1), numbers, samples)
+
+
+def held(asked: int, batch: StepBatch) -> int:
+    """For how many rows there are masks where so many are `asked` for.
+
+    In two sizes where the step's own is rounded, so that its captured graphs come up again. Masks
+    of nobody are not filled: what they hold is not looked at.
+    """
+    if batch.padding is None:
+        return asked
+    few = few_of(batch.samples)
+    return few if asked <= few else batch.samples
+
+
+def looked_up(asked: int, batch: StepBatch) -> bool:
+    """Whether rows look up where their masks are: not where all of them have one, in their order.
+
+    In a step whose size is rounded they always do, as its graphs do not depend on how many have.
+    """
+    return batch.padding is not None or asked < batch.samples
 
 
 def drafts_of(row: ScheduledRow, table: MatcherTable, drafts: HostDrafts | None) -> list[int]:
@@ -116,4 +150,6 @@ def parents_of(row: ScheduledRow, drafts: HostDrafts | None) -> list[int] | None
 @torch.inference_mode()
 def uploaded(filled: FilledMask, device: torch.device) -> Mask:
     """The masks, on `device`."""
-    return Mask(upload(filled.bits, device), upload(filled.valid, device))
+    numbers, rows = upload(filled.numbers, device), filled.rows
+    lines = numbers[rows:].view(rows, -1) if len(numbers) > rows else None
+    return Mask(upload(filled.bits, device), numbers[:rows], lines)

@@ -12,6 +12,7 @@ from ...backends.kernels import active, runs_on
 from ...graph.errors import StepweaveError
 from ...policies.acceptance import Acceptance
 from ...policies.registry import called
+from ...sampling.allowed import are_allowed
 from ...sampling.logprobs import Logprobs, token_logprobs
 from ...sampling.trees import drafted
 from ...sampling.windows import DEPTH, PARENT, Verified, Windows
@@ -54,11 +55,10 @@ def draw(
         )
     valid = rows.valid if mask is None else torch.minimum(rows.valid, mask.valid)
     by_kernel = runs_on(logits)
-    bits = None if mask is None else mask.bits
     # Kernels mask on their way. But bans give way to a mask, so they must see what it leaves.
     kernel_masks = by_kernel and not rows.edits.bans_any
-    scores = edited(rows, logits, history, None if kernel_masks else bits)
-    bits = bits if kernel_masks else None
+    scores = edited(rows, logits, history, None if kernel_masks else mask)
+    left = mask if kernel_masks else None
     judged = valid
     if draft_log_probs is not None:
         draft_log_probs = draft_log_probs[rows.request_slot, : width - 1]
@@ -68,16 +68,16 @@ def draw(
             judged = torch.minimum(rows.valid, mask.valid + 1)
     chain = rows.branches is None
     if by_kernel and chain and rule.exact and (rows.greedy or not rows.cut):
-        verified = _verified_by_kernels(rows, scores, bits, judged)
+        verified = _verified_by_kernels(rows, scores, left, judged)
     else:
-        if bits is not None:
-            scores = _masked(scores, bits, in_place=scores is not logits)
+        if left is not None:
+            scores = _masked(scores, left, in_place=scores is not logits)
         wide = torch.promote_types(scores.dtype, torch.float32)
         scores = scores.to(wide) if rows.greedy else _filtered(rule, rows, scores)
         verified = _forced(rows, _verified(rule, rows, scores, judged, draft_log_probs))
     tokens, counts, paths = verified.tokens, verified.counts, verified.paths
     if rows.branches is not None:
-        allowed = None if mask is None else allowed_drafts(mask.bits, rows.drafts, rows.branches)
+        allowed = None if mask is None else allowed_drafts(mask, rows.drafts, rows.branches)
         valid = drafted(rows.drafts, rows.branches, vocab, allowed)
     logprobs = None
     if rows.logprobs >= 0:
@@ -87,32 +87,32 @@ def draw(
     return Sampled(tokens, counts, valid, logprobs, paths=paths)
 
 
-def allowed_drafts(bits: Tensor, drafts: Tensor, branches: Tensor) -> Tensor:
+def allowed_drafts(mask: Mask, drafts: Tensor, branches: Tensor) -> Tensor:
     """`[S, k]` bool: which of `drafts[S, k]` are allowed after their parents.
 
-    By the masks `bits[S, W, V / 32]` of the places, in trees of `branches[S, 3, W]`.
-    Raises nothing of its own.
+    By the masks of the places, in trees of `branches[S, 3, W]`. Raises nothing of its own.
     """
-    token = drafts.clamp(min=0)
-    word = (token // 32).clamp(max=bits.shape[2] - 1)
-    at = branches[:, PARENT, 1:] * bits.shape[2] + word
-    return ((bits.flatten(1).gather(1, at) >> (token % 32)) & 1).bool()
+    lines = mask.lines
+    if lines is None:
+        lines = torch.arange(len(mask.bits), device=drafts.device).view(len(drafts), -1)
+    return are_allowed(mask.bits, lines.gather(1, branches[:, PARENT, 1:]), drafts)
 
 
 def _verified_by_kernels(
-    rows: SampleRows, logits: Tensor, bits: Tensor | None, judged: Tensor
+    rows: SampleRows, logits: Tensor, mask: Mask | None, judged: Tensor
 ) -> Verified:
     """Windows verified by kernels, without scores of the size of the logits in between."""
     from ...sampling.kernels import verify
 
     tokens, counts = verify.coupled(
         logits,
-        bits,
+        None if mask is None else mask.bits,
         rows.drafts,
         judged,
         rows.seeds,
         rows.window_start + 1 - rows.prompt,
         rows.temperature,
+        lines=None if mask is None else mask.lines,
         min_p=rows.min_p,
         forced=rows.forced,
         any_random=not rows.greedy,
@@ -120,13 +120,14 @@ def _verified_by_kernels(
     return Verified(tokens, counts)
 
 
-def _masked(logits: Tensor, bits: Tensor, *, in_place: bool) -> Tensor:
-    """`logits[S, W, V]` with the masks `bits[S, W, V / 32]` applied by a kernel."""
+def _masked(logits: Tensor, mask: Mask, *, in_place: bool) -> Tensor:
+    """`logits[S, W, V]` with the masks applied by a kernel."""
     from ...sampling.kernels.mask import apply_bitmask
 
     rows, width, vocab = logits.shape
-    flat, masks = logits.reshape(rows * width, vocab), bits.reshape(rows * width, -1)
-    return apply_bitmask(flat, masks, in_place=in_place).view_as(logits)
+    flat = logits.reshape(rows * width, vocab)
+    lines = None if mask.lines is None else mask.lines.flatten()
+    return apply_bitmask(flat, mask.bits, lines, in_place=in_place).view_as(logits)
 
 
 def _filtered(rule: Acceptance, rows: SampleRows, logits: Tensor) -> Tensor:

@@ -5,8 +5,8 @@ needs the tokens takes the best of these. A draw is the best of log-probabilitie
 Gumbel-max trick, Gumbel 1954); its noise never leaves the registers, and is not computed for a tile
 that no noise could lift to the first place: closed by a mask or a filter, or too improbable.
 
-Shapes: L lines of logits, V tokens, P splits of a line, R rows of as many positions each, so that
-line l is position l % width of row l // width. Nothing asks the device for a value.
+Shapes: L lines of logits, M of masks, V tokens, P splits of a line, R rows of as many positions
+each, so that line l is position l % width of row l // width. Nothing asks the device for a value.
 """
 
 import torch
@@ -21,7 +21,7 @@ from .keys import (
     TILE,
     best_key,
     better,
-    checked_bits,
+    checked_masks,
     contiguous_lines,
     key_of,
     masked_scores,
@@ -35,14 +35,15 @@ from .noise import EXACT, LEAST, MOST, gumbel
 _FLOOR = tl.constexpr(LEAST - MOST - 0.25)  # below the best by more than noise can make up for
 
 
-def argmax(logits: Tensor, bits: Tensor | None = None) -> Tensor:
-    """`apply_bitmask(logits, bits).argmax(-1)`, `[L]` int64: the first best allowed token.
+def argmax(logits: Tensor, bits: Tensor | None = None, lines: Tensor | None = None) -> Tensor:
+    """`apply_bitmask(logits, bits, lines).argmax(-1)`, `[L]` int64: the first best allowed token.
 
-    `logits[L, V]` float32 or narrower; `bits[L, V / 32]` int32 as in `structured.bitmask`, None
-    for no mask. As there, a line with no allowed token gives 0, one with a NaN the first NaN.
+    `logits[L, V]` float32 or narrower; `bits[M, V / 32]` int32 and `lines[L]` as in
+    `structured.bitmask`, None for no mask. As there, a line with no allowed token gives 0, one with
+    a NaN the first NaN.
     """
     with current(logits.device):
-        return tokens_of(best(logits, bits))
+        return tokens_of(best(logits, bits, lines))
 
 
 def draw(
@@ -68,31 +69,36 @@ def sample(
     positions: Tensor,
     purpose: int | Tensor,
     bits: Tensor | None = None,
+    lines: Tensor | None = None,
 ) -> Tensor:
     """Tokens `[L]` int64 that `sample_keys` draws from `logits[L, V]`, one position per row.
 
     `temperature[L]`, `min_p[L]`, `seeds[L]`, `positions[L]`; `purpose[L]`, or one for all;
-    `bits[L, V / 32]`.
+    `bits[M, V / 32]`, `lines[L]`.
     """
     with current(logits.device):
-        return tokens_of(sample_keys(logits, bits, temperature, min_p, seeds, positions, purpose))
+        return tokens_of(
+            sample_keys(logits, bits, lines, temperature, min_p, seeds, positions, purpose)
+        )
 
 
-def best(logits: Tensor, bits: Tensor | None = None) -> Tensor:
-    """Keys `[L, P]` of what `argmax` gives for `logits[L, V]`, `bits[L, V / 32]`."""
-    lines, vocab = logits.shape
-    logits, splits = contiguous_lines(logits), splits_for(lines, vocab, logits.device)
-    bits = None if bits is None else checked_bits(bits, logits)
-    keys = logits.new_empty(lines, splits, dtype=torch.int64)
-    _best[(lines, splits)](
+def best(logits: Tensor, bits: Tensor | None = None, lines: Tensor | None = None) -> Tensor:
+    """Keys `[L, P]` of what `argmax` gives for `logits[L, V]`, `bits[M, V / 32]`, `lines[L]`."""
+    count, vocab = logits.shape
+    logits, splits = contiguous_lines(logits), splits_for(count, vocab, logits.device)
+    masks, whose, bits_stride, has_bits, has_lines = checked_masks(bits, lines, logits)
+    keys = logits.new_empty(count, splits, dtype=torch.int64)
+    _best[(count, splits)](
         logits,
-        logits if bits is None else bits,
+        masks,
+        whose,
         keys,
         vocab,
         splits,
         logits.stride(0),
-        0 if bits is None else bits.stride(0),
-        HAS_BITS=bits is not None,
+        bits_stride,
+        HAS_BITS=has_bits,
+        HAS_LINES=has_lines,
         TILE=TILE,
     )
     return keys
@@ -113,13 +119,14 @@ def draw_keys(
     lines, vocab = log_probs.shape
     log_probs = contiguous_lines(log_probs)
     keys = log_probs.new_empty(lines, splits_for(lines, vocab, log_probs.device), dtype=torch.int64)
-    _launch(log_probs, None, keys, keys, seeds, positions, greedy, purpose, None, width)
+    _launch(log_probs, None, None, keys, keys, seeds, positions, greedy, purpose, None, width)
     return keys
 
 
 def sample_keys(
     logits: Tensor,
     bits: Tensor | None,
+    lines: Tensor | None,
     temperature: Tensor,
     min_p: Tensor | None,
     seeds: Tensor,
@@ -130,23 +137,23 @@ def sample_keys(
     """Keys `[L, P]` of a draw straight from `logits[L, V]`: two reads of them, and nothing else.
 
     What `draw` would give for `filtered_log_probs(…, normalized=False)` of the masked logits,
-    without top-k and top-p, which need the tokens in order. `bits[L, V / 32]`, None for no mask;
-    `temperature[R]`, 0 for the best token; `min_p[R]`, None if no row uses it. `seeds[R]`,
-    `positions[R]` and `purpose[R]` as for `draw_keys`.
+    without top-k and top-p, which need the tokens in order. `bits[M, V / 32]`, None for no mask,
+    and `lines[L]`, None for line by line; `temperature[R]`, 0 for the best token; `min_p[R]`, None
+    if no row uses it. `seeds[R]`, `positions[R]` and `purpose[R]` as for `draw_keys`.
     """
     logits = contiguous_lines(logits)
-    bits = None if bits is None else checked_bits(bits, logits)
-    first = best(logits, bits)
+    first = best(logits, bits, lines)
     keys = torch.empty_like(first)
     # A library logarithm, for the bits of the reference, which takes the same.
     cut = None if min_p is None else min_p.to(torch.float32).log()
-    _launch(logits, bits, first, keys, seeds, positions, temperature, purpose, cut, width)
+    _launch(logits, bits, lines, first, keys, seeds, positions, temperature, purpose, cut, width)
     return keys
 
 
 def _launch(
     scores: Tensor,
     bits: Tensor | None,
+    lines: Tensor | None,
     first: Tensor,
     keys: Tensor,
     seeds: Tensor,
@@ -156,11 +163,12 @@ def _launch(
     log_min_p: Tensor | None,
     width: int,
 ) -> None:
-    lines, vocab = scores.shape
-    if lines % width:
-        raise ValueError(f"{lines} lines are not rows of {width} positions")
+    count, vocab = scores.shape
+    if count % width:
+        raise ValueError(f"{count} lines are not rows of {width} positions")
+    masks, whose, bits_stride, has_bits, has_lines = checked_masks(bits, lines, scores)
     check_shapes(
-        (lines // width,),
+        (count // width,),
         seeds=seeds,
         positions=positions,
         setting=setting,
@@ -168,9 +176,10 @@ def _launch(
         log_min_p=log_min_p,
     )
     purposes = purpose if isinstance(purpose, Tensor) else seeds
-    _draw[(lines, keys.shape[1])](
+    _draw[(count, keys.shape[1])](
         scores,
-        scores if bits is None else bits,
+        masks,
+        whose,
         first,
         keys,
         seeds,
@@ -183,13 +192,14 @@ def _launch(
         width,
         0 if isinstance(purpose, Tensor) else int(purpose),
         scores.stride(0),
-        0 if bits is None else bits.stride(0),
+        bits_stride,
         seeds.stride(0),
         positions.stride(0),
         purposes.stride(0),
         setting.stride(0),
         0 if log_min_p is None else log_min_p.stride(0),
-        HAS_BITS=bits is not None,
+        HAS_BITS=has_bits,
+        HAS_LINES=has_lines,
         HAS_PURPOSES=isinstance(purpose, Tensor),
         SCALED=first is not keys,
         HAS_MIN_P=log_min_p is not None,
@@ -200,16 +210,21 @@ def _launch(
 
 
 # What changes from step to step must not be compiled in: a new kernel takes a second.
-@triton.jit(do_not_specialize=["splits", "bits_stride"])
+@triton.jit(
+    do_not_specialize=["splits", "bits_stride"],
+    do_not_specialize_on_alignment=["lines"],
+)
 def _best(
     logits,
     bits,
+    lines,
     keys,
     vocab,
     splits,
     line_stride,
     bits_stride,
     HAS_BITS: tl.constexpr,
+    HAS_LINES: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """Program (line, split): the split s takes the tiles s, s + P, s + 2P …"""
@@ -220,7 +235,9 @@ def _best(
     for tile in range(split, tl.cdiv(vocab, TILE), splits):
         token = tile * TILE + tl.arange(0, TILE)
         inside = token < vocab
-        score = masked_scores(logits, bits, line, token, inside, line_stride, bits_stride, HAS_BITS)
+        score = masked_scores(
+            logits, bits, lines, line, token, inside, line_stride, bits_stride, HAS_BITS, HAS_LINES
+        )
         top, at = better(top, at, order_of(score, inside), token)
     tl.store(keys + line * splits + split, tl.max(key_of(top, at), 0))
 
@@ -237,11 +254,19 @@ def _best(
         "setting_stride",
         "min_p_stride",
     ],
-    do_not_specialize_on_alignment=["seeds", "positions", "purposes", "setting", "log_min_p"],
+    do_not_specialize_on_alignment=[
+        "lines",
+        "seeds",
+        "positions",
+        "purposes",
+        "setting",
+        "log_min_p",
+    ],
 )
 def _draw(
     scores,
     bits,
+    lines,
     first,
     keys,
     seeds,
@@ -261,6 +286,7 @@ def _draw(
     setting_stride,
     min_p_stride,
     HAS_BITS: tl.constexpr,
+    HAS_LINES: tl.constexpr,
     HAS_PURPOSES: tl.constexpr,
     SCALED: tl.constexpr,
     HAS_MIN_P: tl.constexpr,
@@ -293,7 +319,16 @@ def _draw(
             token = tile * TILE + tl.arange(0, TILE)
             inside = token < vocab
             score = masked_scores(
-                scores, bits, line, token, inside, line_stride, bits_stride, HAS_BITS
+                scores,
+                bits,
+                lines,
+                line,
+                token,
+                inside,
+                line_stride,
+                bits_stride,
+                HAS_BITS,
+                HAS_LINES,
             )
             least = float("-inf")
             if SCALED:

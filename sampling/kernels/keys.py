@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...backends.kernels import processors
-from .checks import check_dtype
+from .checks import check_dtype, check_shapes
 
 TILE = 1024
 """Tokens that a program looks at together."""
@@ -35,19 +35,31 @@ def contiguous_lines(scores: Tensor) -> Tensor:
     return scores if scores.stride(-1) == 1 else scores.contiguous()
 
 
-def checked_bits(bits: Tensor, logits: Tensor) -> Tensor:
-    """`[L, V / 32]`: `bits[L, V / 32]`, the mask of `logits[L, V]`, words of a line side by side.
+def checked_masks(
+    bits: Tensor | None, lines: Tensor | None, logits: Tensor
+) -> tuple[Tensor, Tensor, int, bool, bool]:
+    """`[...]` and `[...]`: `bits[M, V / 32]` of `logits[L, V]`, words of a line side by side, and
+    `lines[L]`, the mask of each line, -1 for none. Also how far lines of bits are apart, and
+    whether there are bits and lines: any tensor stands for one that is None.
 
     Raises:
         ValueError: shapes or dtype do not fit: a kernel would read past a mask, which is open.
     """
-    wanted = (logits.shape[0], triton.cdiv(logits.shape[1], 32))
+    if bits is None:
+        return logits, logits, 0, False, False
+    words = triton.cdiv(logits.shape[1], 32)
+    wanted = (len(logits) if lines is None else len(bits), words)
     if bits.dtype != torch.int32 or bits.shape != wanted:
         raise ValueError(
             f"a mask of logits {tuple(logits.shape)} is int32 {wanted}, not {bits.dtype} "
             f"{tuple(bits.shape)}"
         )
-    return bits if bits.stride(-1) == 1 else bits.contiguous()
+    bits = bits if bits.stride(-1) == 1 else bits.contiguous()
+    if lines is None:
+        return bits, bits, bits.stride(0), True, False
+    check_dtype(torch.int64, lines=lines)
+    check_shapes((len(logits),), lines=lines)
+    return bits, lines.contiguous(), bits.stride(0), True, True
 
 
 def checked_keys(keys: Tensor, lines: int) -> Tensor:
@@ -121,12 +133,21 @@ def better(best, at, order, token):
 
 
 @triton.jit
-def masked_scores(logits, bits, line, token, inside, line_stride, bits_stride, HAS_BITS):
-    """A tile of a line's logits as float32, -inf where its mask has a 0; NaN stays NaN."""
+def masked_scores(
+    logits, bits, lines, line, token, inside, line_stride, bits_stride, HAS_BITS, HAS_LINES
+):
+    """A tile of a line's logits as float32, -inf where its mask has a 0; NaN stays NaN.
+
+    HAS_LINES: its mask is that of number `lines[line]`, below 0 none, which is not read.
+    """
     score = tl.load(logits + line * line_stride + token, mask=inside, other=float("-inf"))
     score = score.to(tl.float32)
     if HAS_BITS:
-        word = tl.load(bits + line * bits_stride + token // 32, mask=inside, other=0)
+        at = line
+        if HAS_LINES:
+            at = tl.load(lines + line)
+        wanted = inside & (at >= 0)
+        word = tl.load(bits + at * bits_stride + token // 32, mask=wanted, other=-1)
         closed = ((word >> (token % 32)) & 1) == 0
         score = tl.where(closed & (score == score), float("-inf"), score)
     return score

@@ -18,7 +18,7 @@ from .keys import (
     MOST_SPLITS,
     TILE,
     best_key,
-    checked_bits,
+    checked_masks,
     contiguous_lines,
     masked_scores,
     score_of,
@@ -27,31 +27,38 @@ from .keys import (
 from .noise import EXACT
 
 
-def scaled(logits: Tensor, temperature: Tensor, bits: Tensor | None = None) -> Tensor:
+def scaled(
+    logits: Tensor,
+    temperature: Tensor,
+    bits: Tensor | None = None,
+    lines: Tensor | None = None,
+) -> Tensor:
     """`(logits - best) / temperature` `[L, V]` float32 of the masked `logits[L, V]`.
 
     Where `temperature[L]` is 0: 0 at the first best token and -inf elsewhere, to which filters do
-    nothing. `bits[L, V / 32]` int32 as in `structured.bitmask`.
+    nothing. `bits[M, V / 32]` int32 and `lines[L]` as in `structured.bitmask`.
     """
-    lines, vocab = logits.shape
-    check_shapes((lines,), temperature=temperature)
+    count, vocab = logits.shape
+    check_shapes((count,), temperature=temperature)
     logits = contiguous_lines(logits)
-    bits = None if bits is None else checked_bits(bits, logits)
-    out = logits.new_empty(lines, vocab, dtype=torch.float32)
+    masks, whose, bits_stride, has_bits, has_lines = checked_masks(bits, lines, logits)
+    out = logits.new_empty(count, vocab, dtype=torch.float32)
     with current(logits.device):
-        keys = best(logits, bits)
-        _scale[(lines, triton.cdiv(vocab, TILE))](
+        keys = best(logits, bits, lines)
+        _scale[(count, triton.cdiv(vocab, TILE))](
             logits,
-            logits if bits is None else bits,
+            masks,
+            whose,
             keys,
             temperature,
             out,
             vocab,
             keys.shape[1],
             logits.stride(0),
-            0 if bits is None else bits.stride(0),
+            bits_stride,
             temperature.stride(0),
-            HAS_BITS=bits is not None,
+            HAS_BITS=has_bits,
+            HAS_LINES=has_lines,
             TILE=TILE,
             MOST=MOST_SPLITS,
             **EXACT,
@@ -61,11 +68,12 @@ def scaled(logits: Tensor, temperature: Tensor, bits: Tensor | None = None) -> T
 
 @triton.jit(
     do_not_specialize=["splits", "bits_stride", "temperature_stride"],
-    do_not_specialize_on_alignment=["temperature"],
+    do_not_specialize_on_alignment=["lines", "temperature"],
 )
 def _scale(
     logits,
     bits,
+    lines,
     keys,
     temperature,
     out,
@@ -75,6 +83,7 @@ def _scale(
     bits_stride,
     temperature_stride,
     HAS_BITS: tl.constexpr,
+    HAS_LINES: tl.constexpr,
     TILE: tl.constexpr,
     MOST: tl.constexpr,
 ):
@@ -82,7 +91,9 @@ def _scale(
     line = tl.program_id(0).to(tl.int64)
     token = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = token < vocab
-    score = masked_scores(logits, bits, line, token, inside, line_stride, bits_stride, HAS_BITS)
+    score = masked_scores(
+        logits, bits, lines, line, token, inside, line_stride, bits_stride, HAS_BITS, HAS_LINES
+    )
     best_of_line = best_key(keys, line, splits, MOST)
     given = tl.load(temperature + line * temperature_stride)
     if given > 0:

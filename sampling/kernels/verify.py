@@ -49,6 +49,7 @@ def coupled(
     positions: Tensor,
     temperature: Tensor,
     *,
+    lines: Tensor | None = None,
     min_p: Tensor | None = None,
     forced: Tensor | None = None,
     any_random: bool = True,
@@ -56,22 +57,22 @@ def coupled(
     """Tokens `[S, W]` and counts `[S]` of `logits[S, W, V]`, as `acceptance.coupled` gives them for
     `filtered_log_probs(…, normalized=False)` of the masked logits without top-k and top-p.
 
-    `bits[S, W, V / 32]` int32, None for no mask; `temperature[S]`; `min_p[S]`, None if no row uses
-    it. A row whose `forced[S]` is not negative gives that token alone. `drafts[S, W − 1]`,
+    `bits[M, V / 32]` int32, None for no mask; `lines[S, W]` which of its lines each place has, -1
+    for none, None where all have one, in their order; `temperature[S]`; `min_p[S]`, None if no row
+    uses it. A row whose `forced[S]` is not negative gives that token alone. `drafts[S, W − 1]`,
     `valid[S]`, `seeds[S]`, `positions[S]`: see `Windows`.
     """
     rows, width, vocab = logits.shape
     check_shapes((rows, width - 1), drafts=drafts)
     flat = logits.reshape(rows * width, vocab)
-    masks = None
-    if bits is not None:
-        check_shapes((rows, width, bits.shape[-1]), bits=bits)
-        masks = bits.reshape(rows * width, -1)
+    check_shapes((rows, width), lines=lines)
+    whose = None if lines is None else lines.reshape(-1)
     with current(logits.device):
         if any_random:
             keys = choose.sample_keys(
                 flat,
-                masks,
+                bits,
+                whose,
                 temperature,
                 min_p,
                 seeds,
@@ -80,5 +81,5 @@ def coupled(
                 width,
             )
         else:
-            keys = choose.best(flat, masks)
+            keys = choose.best(flat, bits, whose)
         return settle.keep_equal(keys, drafts, valid, forced)

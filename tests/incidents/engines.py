@@ -145,7 +145,9 @@ def masks(
     """What the masks of a step allow, by row and place."""
     batch = StepBatch(4, tuple(rows))
     filled = MaskBuffer(4, 3, VOCAB).fill(batch, table, drafts)
-    return [[allowed(place) for place in row] for row in filled.bits.numpy()]
+    every = [allowed(line) for line in filled.bits.numpy()]
+    width = len(every) // filled.rows  # every row has a grammar
+    return [every[at : at + width] for at in range(0, len(every), width)]
 
 
 def came_back(tokens: Sequence[int], count: int, drafted: int) -> HostSampled:

@@ -89,7 +89,7 @@ def drawn(rows: int, masked: int | None) -> torch.Tensor:
     """A step of so many rows, with masks of so many; mask j allows token j + 1 only."""
     mask = None
     if masked is not None:
-        bits = torch.tensor([[[2 << row]] * 2 for row in range(masked)], dtype=torch.int32)
+        bits = torch.tensor([[2 << row] for row in range(masked) for _ in "ab"], dtype=torch.int32)
         mask = Mask(bits, torch.zeros(masked, dtype=torch.int64))
     found = draw(Coupled(), sample_rows(rows, 1), torch.zeros(rows, 2, 8), mask, History(rows, 4))
     return found.tokens[:, 0]

@@ -11,9 +11,10 @@ import torch
 from stepweave.nodes.bitmask import fill, upload
 from stepweave.nodes.data import FilledMask, HostDrafts
 from stepweave.nodes.ops.host_copies import new_drafts
-from stepweave.nodes.ops.masks import MaskBuffer, MatcherTable
+from stepweave.nodes.ops.masks import MaskBuffer, MatcherTable, uploaded
 from stepweave.nodes.sizes import Sizes
 from stepweave.requests.batch import ScheduledRow, StepBatch
+from stepweave.structured.bitmask import words
 from stepweave.testing.engines import EOS, VOCAB
 from tests.incidents.engines import (
     LETTERS,
@@ -40,8 +41,20 @@ def filled(
     return some(fill(batch=batch, matchers=table, host_drafts=drafts, mask_host=buffer))
 
 
-def places(mask: FilledMask, row: int) -> list[set[int]]:
-    return [allowed(place) for place in mask.bits.numpy()[row]]
+def places(filled_mask: FilledMask, row: int) -> list[set[int]]:
+    """What each place of a row's window may hold."""
+    mask, width = uploaded(filled_mask, CPU), len(filled_mask.bits)
+    if mask.lines is None:
+        width //= filled_mask.rows
+        lines = list(range(row * width, (row + 1) * width))
+    else:
+        lines = mask.lines[row].tolist()
+    return [EVERY if line < 0 else allowed(mask.bits.numpy()[line]) for line in lines]
+
+
+def valid(mask: FilledMask) -> list[int]:
+    found: list[int] = mask.numbers[: mask.rows].tolist()
+    return found
 
 
 def test_a_step_without_grammars_has_no_mask() -> None:
@@ -62,7 +75,7 @@ def test_each_place_allows_what_may_follow_the_drafts_before_it() -> None:
     assert a in first
     assert EOS not in first, "one letter at least"
     assert second == third == first | {EOS}
-    assert mask.valid.tolist() == [2]
+    assert valid(mask) == [2]
 
 
 def test_a_draft_that_the_grammar_forbids_ends_the_window() -> None:
@@ -70,7 +83,7 @@ def test_a_draft_that_the_grammar_forbids_ends_the_window() -> None:
     a, wrong = token("a"), 3
     mask = filled((decoding(asked),), pending([a, wrong]), matchers_for(asked))
     assert wrong not in places(mask, 0)[1]
-    assert mask.valid.tolist() == [1]
+    assert valid(mask) == [1]
     assert places(mask, 0)[2] == {EOS}, "what is never sampled allows nothing but a stop"
 
 
@@ -78,7 +91,7 @@ def test_a_draft_that_the_grammar_forbids_ends_the_window() -> None:
 def test_a_draft_outside_the_vocabulary_ends_the_window(draft: int) -> None:
     asked = structured(0, LETTERS)
     mask = filled((decoding(asked),), pending([draft, token("a")]), matchers_for(asked))
-    assert mask.valid.tolist() == [0]
+    assert valid(mask) == [0]
 
 
 def test_a_matcher_stands_where_it_stood_before_the_masks_were_filled() -> None:
@@ -97,7 +110,7 @@ def test_rows_without_a_grammar_allow_everything_beside_those_that_have_one() ->
     table = matchers_for(asked)
     mask = filled(rows, pending([token("a"), token("a")]), table)
     assert places(mask, 1) == [EVERY] * 3
-    assert mask.valid.tolist() == [2, 2]
+    assert valid(mask) == [2, 2]
     assert table.failures == {}
     assert list(table.matchers) == [0]
 
@@ -120,7 +133,7 @@ def test_drafts_of_another_generation_fail_closed() -> None:
     drafts = pending([a, a], generation=1)
     mask = filled((decoding(asked, generation=2),), drafts, table)
     assert table.failures == {0: "request slot 0 holds drafts of generation 1, not 2"}
-    assert mask.valid.tolist() == [0], "none of those drafts is considered"
+    assert valid(mask) == [0], "none of those drafts is considered"
     assert a in places(mask, 0)[0]
 
 
@@ -133,7 +146,7 @@ def test_a_grammar_that_is_not_there_closes_its_row_and_no_other() -> None:
         drafts.tokens[row], drafts.tags[row] = torch.tensor([a, a]), torch.tensor([1, 3])
     mask = filled((decoding(asked, row=0), decoding(other, row=1)), drafts, table)
     assert places(mask, 0) == [set()] * 3
-    assert mask.valid.tolist() == [0, 2]
+    assert valid(mask) == [0, 2]
     assert list(table.failures) == [0]
     assert a in places(mask, 1)[0]
 
@@ -145,22 +158,21 @@ def test_before_a_row_decodes_there_are_no_drafts_to_check() -> None:
     stale = pending([a, a], generation=1)
     mask = filled((prompt,), stale, table)
     assert table.failures == {}, "drafts of who had the row before are not its own"
-    assert (mask.bits.shape[1], mask.valid.tolist()) == (1, [0])
+    assert (len(mask.bits), valid(mask)) == (1, [0])
     assert a in places(mask, 0)[0]
 
 
 def test_without_drafts_on_the_host_a_window_is_its_first_place() -> None:
     asked = structured(0, LETTERS, window=1)
     mask = filled((decoding(asked),), None, matchers_for(asked))
-    assert mask.bits.shape[:2] == (1, 1)
-    assert mask.valid.tolist() == [0]
+    assert (len(mask.bits), valid(mask)) == (1, [0])
 
 
 def test_lines_of_no_request_allow_everything() -> None:
     asked, a = structured(0, LETTERS), token("a")
     mask = filled((decoding(asked),), pending([a, a]), matchers_for(asked), padding=2)
     assert places(mask, 1) == places(mask, 2) == [EVERY] * 3
-    assert mask.bits.shape[0] == 3
+    assert valid(mask) == [2, 2, 2]
 
 
 def test_the_upload_is_a_copy() -> None:
@@ -168,8 +180,46 @@ def test_the_upload_is_a_copy() -> None:
     mask = filled((decoding(asked),), pending([a, a]), matchers_for(asked))
     there = some(upload(mask_host=mask, device=CPU))
     assert torch.equal(there.bits, mask.bits)
-    assert torch.equal(there.valid, mask.valid)
+    assert there.lines is None, "every row has a mask, in its order"
     mask.bits.zero_()
-    mask.valid.zero_()
+    mask.numbers.zero_()
     assert there.bits.any()
     assert there.valid.tolist() == [2]
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize("asked", [1, 3, 64, 65, 128])
+def test_what_is_uploaded_is_as_long_as_the_rows_that_have_a_grammar(
+    asked: int, rounded: bool
+) -> None:
+    """In few sizes where a step is rounded, so that what was captured of it comes up again."""
+    grammars = [structured(uid, LETTERS) for uid in range(asked)]
+    [plain] = greedy(1)
+    rows = [decoding(each, row=place) for place, each in enumerate(grammars)]
+    others = decoding(plain)._replace(request=free(plain))
+    batch = StepBatch(
+        4,
+        (*(others._replace(request_slot=row) for row in range(asked, 128)), *rows),
+        padding=0 if rounded else None,
+    )
+    table, buffer = matchers_for(grammars[0]), MaskBuffer(128, 3, VOCAB)
+    for each in grammars:
+        table.grammars.enter(each.uid, table.grammars.of(0))
+    drafts = new_drafts(Sizes(max_rows=128, draft_tokens=2))
+    drafts.tokens[:], drafts.tags[:] = token("a"), torch.tensor([1, 3])
+    mask = some(fill(batch=batch, matchers=table, host_drafts=drafts, mask_host=buffer))
+    assert table.failures == {}
+    lines = 3 * ((16 if asked <= 16 else 128) if rounded else asked)
+    assert tuple(mask.bits.shape) == (lines, words(VOCAB))
+    assert mask.bits.nbytes == lines * 4 * words(VOCAB)
+    there = uploaded(mask, CPU)
+    if asked == 128 and not rounded:
+        assert there.lines is None
+        assert len(mask.numbers) == 128
+        return
+    assert there.lines is not None
+    assert there.lines[: 128 - asked].eq(-1).all()
+    assert mask.numbers.nbytes == 8 * 128 * (1 + 3)
+    assert there.lines[128 - asked :].flatten().tolist() == list(range(3 * asked))
+    first, second, third = places(mask, 127)
+    assert second == third == first | {EOS}

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from stepweave.nodes.d2h_tokens import d2h_tokens
-from stepweave.nodes.data import HostTokens, Mask, SampleRows
+from stepweave.nodes.data import DraftMask, HostTokens, Mask, SampleRows
 from stepweave.nodes.draft_mask import fill, upload
-from stepweave.nodes.ops.draft_masks import permitted
+from stepweave.nodes.ops.draft_masks import DraftMaskBuffer, permitted
 from stepweave.nodes.ops.history import History
 from stepweave.nodes.ops.host_copies import new_tokens
 from stepweave.nodes.ops.masks import MatcherTable
@@ -45,8 +45,9 @@ def told(*rows: list[int]) -> HostTokens:
     return some(d2h_tokens(sampled=sampled_of(list(rows)), host_tokens=new_tokens(SIZES)))
 
 
-def filled(rows: tuple[ScheduledRow, ...], host: HostTokens, table: MatcherTable) -> Tensor:
-    buffer = torch.full((4, words(VOCAB)), 0x5A5A, dtype=torch.int32)
+def filled(rows: tuple[ScheduledRow, ...], host: HostTokens, table: MatcherTable) -> DraftMask:
+    buffer = DraftMaskBuffer(4, VOCAB)
+    buffer.bits.fill_(0x5A5A)
     batch = StepBatch(4, rows)
     found = some(fill(batch=batch, matchers=table, host_tokens=host, masks=buffer))
     return some(upload(filled=found, device=CPU))
@@ -57,13 +58,15 @@ def test_the_mask_is_that_after_the_newest_token_and_matchers_stay_where_they_ar
     table = matchers_for(asked)
     for _ in range(2):
         found = filled((decoding(asked), decoding(plain)), told([a, a], [5]), table)
-        assert EOS in allowed(found.numpy()[0])
-        assert a in allowed(found.numpy()[0])
-        assert len(allowed(found.numpy()[0])) < VOCAB
-        assert found[1].tolist() == [ALL_ALLOWED] * words(VOCAB), "it has no grammar"
+        [line] = found.bits.numpy()
+        assert EOS in allowed(line)
+        assert a in allowed(line)
+        assert len(allowed(line)) < VOCAB
+        assert some(found.lines).tolist() == [0, -1], "the second has no grammar"
     table.matchers[0].advance([a])
     ended = filled((decoding(asked),), told([a, EOS]), table)
-    assert allowed(ended.numpy()[0]) == {EOS}
+    assert allowed(ended.bits.numpy()[0]) == {EOS}
+    assert ended.lines is None, "every row has a grammar"
     table.matchers[0].advance([a])
 
 
@@ -71,7 +74,7 @@ def test_what_is_not_allowed_or_comes_after_a_failure_leaves_a_row_open() -> Non
     asked, a = structured(0, LETTERS), token("a")
     table = matchers_for(asked)
     open_row = [[ALL_ALLOWED] * words(VOCAB)]
-    assert filled((decoding(asked),), told([3]), table).tolist() == open_row, "it has ended"
+    assert filled((decoding(asked),), told([3]), table).bits.tolist() == open_row, "it has ended"
     table.matchers[0].advance([a])
 
     class Broken:
@@ -79,14 +82,14 @@ def test_what_is_not_allowed_or_comes_after_a_failure_leaves_a_row_open() -> Non
             raise MatcherFailure("broken")
 
     table.matchers[0] = Broken()  # type: ignore[assignment]
-    assert filled((decoding(asked),), told([a]), table).tolist() == open_row
+    assert filled((decoding(asked),), told([a]), table).bits.tolist() == open_row
     assert table.failures == {0: "broken"}
-    assert filled((decoding(asked),), told([a]), table).tolist() == open_row
+    assert filled((decoding(asked),), told([a]), table).bits.tolist() == open_row
 
 
 def test_there_is_no_mask_where_nobody_has_a_grammar_or_nobody_is_drafted_for() -> None:
     [plain], asked = greedy(1), structured(0, LETTERS)
-    buffer, table = torch.zeros(4, words(VOCAB), dtype=torch.int32), matchers_for(asked)
+    buffer, table = DraftMaskBuffer(4, VOCAB), matchers_for(asked)
     without = StepBatch(4, (decoding(plain),))
     assert fill(batch=without, matchers=table, host_tokens=told([5]), masks=buffer) is None
     asked.window = 1
@@ -99,8 +102,12 @@ def test_there_is_no_mask_where_nobody_has_a_grammar_or_nobody_is_drafted_for() 
 def test_a_drafter_that_can_say_nothing_allowed_says_what_it_would_have_said() -> None:
     logits = torch.tensor([[3.0, 1.0, -torch.inf, 2.0, 9.0], [3.0, 1.0, -torch.inf, 2.0, 9.0]])
     bits = torch.from_numpy(np.stack([row_allowing([1, 3], 4), row_allowing([2], 4)]))
-    assert permitted(logits, bits, 4).argmax(dim=1).tolist() == [3, 0]
-    assert permitted(logits, bits, 4)[0].exp().count_nonzero() == 2
+    every = DraftMask(bits, None)
+    assert permitted(logits, every, 4).argmax(dim=1).tolist() == [3, 0]
+    assert permitted(logits, every, 4)[0].exp().count_nonzero() == 2
+    one = permitted(logits, DraftMask(bits, torch.tensor([-1, 0])), 4)
+    assert torch.equal(one[0], logits[0, :4]), "its row has no grammar"
+    assert torch.equal(one[1], permitted(logits, every, 4)[0])
     assert torch.equal(permitted(logits, None, 4), logits[:, :4])
 
 
@@ -112,6 +119,9 @@ def test_a_look_up_takes_the_next_place_whose_token_is_allowed() -> None:
     tokens, valid = look_up(history, length, 2, 3, 1, bits)
     assert tokens.tolist() == [[4, 5], [4, 5], [6, 9], [-1, -1]]
     assert valid.tolist() == [2, 2, 2, 0]
+    tokens, valid = look_up(history, length, 2, 3, 1, bits[2:], torch.tensor([-1, 1, 0, -1]))
+    assert tokens.tolist() == [[4, 5], [-1, -1], [6, 9], [4, 5]]
+    assert valid.tolist() == [2, 0, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +146,7 @@ def test_drafts_that_are_chosen_among_allowed_tokens_leave_the_distribution_as_i
 
     def kept(masked: bool) -> tuple[Tensor, float]:
         shape: SampleRows = sample_rows(torch.zeros(rows, 1, dtype=torch.int64), structured=True)
-        logits = permitted(q.expand(rows, FEW), bits if masked else None, FEW)
+        logits = permitted(q.expand(rows, FEW), DraftMask(bits, None) if masked else None, FEW)
         proposal = at_once(acceptance, FEW, shape, [logits], shape.window_start - 1)
         allowed_draft = torch.isin(proposal.tokens[:, 0], torch.tensor(some_allowed))
         assert not masked or bool(allowed_draft.all())
@@ -144,7 +154,7 @@ def test_drafts_that_are_chosen_among_allowed_tokens_leave_the_distribution_as_i
             acceptance,
             replace(shape, drafts=proposal.tokens),
             p.expand(rows, 2, FEW),
-            Mask(bits[:, None].expand(-1, 2, -1).contiguous(), allowed_draft.long()),
+            Mask(bits.repeat_interleave(2, dim=0), allowed_draft.long()),
             History(rows, 4),
             proposal.log_probs,
         )

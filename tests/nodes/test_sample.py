@@ -68,7 +68,7 @@ def test_what_a_grammar_cuts_out_of_drawn_drafts_leaves_the_distribution_as_it_i
         np.stack([row_allowing(allowed, VOCAB), row_allowing(range(VOCAB), VOCAB)])
     )
     passes = torch.isin(drafts[:, 0], torch.tensor(allowed))
-    mask = Mask(bits.expand(rows, 2, -1).contiguous(), passes.long())
+    mask = Mask(bits.repeat(rows, 1), passes.long())
     drawn = rule == "rejection"
     sampled = draw(
         policy("acceptance", rule),
@@ -100,7 +100,7 @@ def test_a_structured_row_without_its_mask_is_not_sampled() -> None:
     logits = torch.zeros(2, 2, VOCAB)
     with pytest.raises(MissingMask):
         draw(Coupled(), rows, logits, None, History(2, 4))
-    one = Mask(torch.full((1, 2, 1), -1, dtype=torch.int32), torch.ones(1, dtype=torch.int64))
+    one = Mask(torch.full((2, 1), -1, dtype=torch.int32), torch.ones(1, dtype=torch.int64))
     with pytest.raises(MissingMask):
         draw(Coupled(), rows, logits, one, History(2, 4))
 

@@ -216,7 +216,7 @@ def test_a_mask_decides_the_token_and_cuts_the_drafts_behind_the_first_it_refuse
     only = torch.stack(
         [torch.tensor(row_allowing(allowed, VOCAB)) for allowed in ([21, 5], [6, 7], [0])]
     )
-    mask = Mask(only[None], torch.tensor([1]))
+    mask = Mask(only, torch.tensor([1]))
     logits = best([[21, 22, 23]])
     logits[0, 1, 7] = 1.0  # the best of what the grammar leaves
     found, progress = sampled(made(StepBatch(9, (row,)), {2: [21, 22]}), logits, mask=mask)

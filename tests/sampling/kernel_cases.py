@@ -150,9 +150,11 @@ def sampled(
     progress = Progress(torch.arange(7), torch.arange(7) * 10)
     mask = None
     if masked:
-        bits = masks(seed, rows * (k + 1), VOCAB).view(rows, k + 1, -1)
-        bits[:3] = -1
-        mask = Mask(bits, torch.tensor([2, 2, 2, 2, 1]))
+        # Rows 3 and 4 have masks, the others none; one mask is nobody's.
+        bits = masks(seed, 3 * (k + 1), VOCAB)
+        lines = torch.full((rows, k + 1), -1)
+        lines[3:] = torch.arange(2 * (k + 1)).view(2, k + 1)
+        mask = Mask(bits, torch.tensor([2, 2, 2, 2, 1]), lines)
     options = {"rates": (0.5,)} if rule == "synthetic" else {}
     judge = policy("acceptance", rule, **options)
     q = torch.randn(7, k, VOCAB, generator=g).log_softmax(dim=-1) if rule == "rejection" else None

@@ -71,6 +71,49 @@ def test_a_mask_that_does_not_fit_is_refused(interpreted: Interpreter, what: str
     for function in ("choose:argmax", "mask:apply_bitmask"):
         with pytest.raises(RuntimeError, match="a mask of logits"):
             interpreted(f"{KERNELS}.{function}", torch.zeros(2, 70), bits)
+        with pytest.raises(RuntimeError, match="a mask of logits"):
+            interpreted(f"{KERNELS}.{function}", torch.zeros(2, 70), bits, torch.tensor([1, 0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [1, 3])
+def test_each_line_looks_its_mask_up_and_lines_without_one_are_open(
+    interpreted: Interpreter, width: int, dtype: torch.dtype
+) -> None:
+    """In every kernel that reads masks, and in torch; one mask is nobody's."""
+    rows, vocab = 4, 1100
+    lines = rows * width
+    x, bits = logits(2, lines, vocab, dtype), masks(5, 2 * width + 1, vocab)
+    whose = torch.full((rows, width), -1)
+    whose[2], whose[0] = torch.arange(width), torch.arange(width) + width
+    whose = whose.flatten()
+    full = torch.where((whose < 0)[:, None], -1, bits[whose])
+    wanted = apply_bitmask(x, full)
+    assert not same(wanted, x)
+    assert same(apply_bitmask(x, bits, whose), wanted)
+    for in_place in (False, True):
+        name = f"{KERNELS}.mask:apply_bitmask"
+        assert same(interpreted(name, x.clone(), bits, whose, in_place=in_place), wanted)
+    best = interpreted(f"{KERNELS}.choose:argmax", x, bits, whose)
+    assert torch.equal(best, wanted.argmax(dim=-1))
+    temperature = torch.linspace(0, 2, lines).double()
+    scaled = f"{KERNELS}.scale:scaled"
+    found = interpreted(scaled, x, temperature, bits, whose)
+    assert same(found, interpreted(scaled, wanted, temperature))
+    key = torch.arange(lines)
+    drawn = f"{KERNELS}.choose:sample"
+    found = interpreted(drawn, x, temperature, None, key, key, 0, bits, whose)
+    assert torch.equal(found, interpreted(drawn, wanted, temperature, None, key, key, 0))
+    drafts, valid = torch.full((rows, width - 1), 3), torch.full((rows,), width - 1)
+    of_rows = (drafts, valid, key[:rows], key[:rows], torch.linspace(0, 1, rows).double())
+    coupled_windows = f"{KERNELS}.verify:coupled"
+    shape = (rows, width, vocab)
+    found = interpreted(
+        coupled_windows, x.view(shape), bits, *of_rows, lines=whose.view(rows, width)
+    )
+    wanted_windows = interpreted(coupled_windows, wanted.view(shape), None, *of_rows)
+    for one, other in zip(found, wanted_windows, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -163,7 +206,7 @@ def test_a_draw_straight_from_logits_is_that_of_filtered_ones(
     found, counts = interpreted(
         f"{KERNELS}.verify:coupled",
         x.view(rows, width, vocab),
-        None if bits is None else bits.view(rows, width, -1),
+        bits,
         torch.full((rows, width - 1), vocab),
         torch.full((rows,), width),
         seeds,

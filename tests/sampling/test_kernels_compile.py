@@ -56,8 +56,8 @@ def recorders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Reco
 def test_every_kernel_compiles_and_rounds_each_operation_by_itself(
     recorders: dict[str, Recorder],
 ) -> None:
-    logits, bits = torch.zeros(S, W, V), torch.zeros(S, W, V // 32, dtype=torch.int32)
-    flat, masks = logits.view(S * W, V), bits.view(S * W, -1)
+    logits, bits = torch.zeros(S, W, V), torch.zeros(S * W, V // 32, dtype=torch.int32)
+    flat = logits.view(S * W, V)
     rows, lines = torch.zeros(S, dtype=torch.int64), torch.zeros(S * W, dtype=torch.int64)
     drafts, temperature = torch.zeros(S, W - 1, dtype=torch.int64), torch.ones(S).double()
     verify.coupled(
@@ -65,8 +65,9 @@ def test_every_kernel_compiles_and_rounds_each_operation_by_itself(
     )
     verify.coupled(logits.bfloat16(), None, drafts, rows, rows, rows, temperature)
     choose.draw(flat, lines, lines, lines == 0, lines)
-    mask.apply_bitmask(flat, masks)
-    scale.scaled(flat, torch.ones(S * W).double(), masks)
+    mask.apply_bitmask(flat, bits)
+    mask.apply_bitmask(flat, bits, lines)
+    scale.scaled(flat, torch.ones(S * W).double(), bits)
     cut.cut(flat.clone(), lines, torch.ones(S * W).double(), torch.ones(S * W))
     uniform.uniform(lines, lines, 1)
     table = torch.zeros(9, dtype=torch.int64)
@@ -77,7 +78,7 @@ def test_every_kernel_compiles_and_rounds_each_operation_by_itself(
         "_tokens": 1,
         "_keep_equal": 2,
         "_uniform": 1,
-        "_apply": 1,
+        "_apply": 2,
         "_scale": 1,
         "_hand_on": 1,
         "_cut": 1,

@@ -60,6 +60,14 @@ def test_the_best_token_and_the_mask_are_those_of_the_cpu(lines: int) -> None:
     assert torch.equal(choose.argmax(*on_device(x, bits)).cpu(), masked.argmax(dim=-1))
     found = mask.apply_bitmask(*on_device(x, bits)).cpu()
     assert torch.equal(found.nan_to_num(nan=1.5), masked.nan_to_num(nan=1.5))
+    whose = torch.arange(lines) // 2 - 1
+    whose[::2] = -1
+    masked = apply_bitmask(x, bits, whose)
+    for found in (
+        mask.apply_bitmask(*on_device(x, bits, whose)),
+        apply_bitmask(*on_device(x, bits, whose)),
+    ):
+        assert torch.equal(found.cpu().nan_to_num(nan=1.5), masked.nan_to_num(nan=1.5))
 
 
 def test_draws_are_those_of_the_cpu() -> None:
@@ -105,7 +113,7 @@ def test_windows_are_verified_as_on_the_cpu(any_random: bool) -> None:
 def test_a_capture_replays_with_new_values_and_nothing_waits() -> None:
     given = on_device(
         torch.randn(4, 3, VOCAB),
-        masks(1, 12, VOCAB).view(4, 3, -1),
+        masks(1, 12, VOCAB),
         torch.zeros(4, 2, dtype=torch.int64),
         torch.full((4,), 2),
         EXTREMES[:4],

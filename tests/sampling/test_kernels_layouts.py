@@ -74,14 +74,16 @@ def after_a_step() -> dict[str, Tensor]:
 
 
 def lines() -> dict[str, Tensor]:
-    return {"logits": scores(LINES), "bits": masks(0, LINES, VOCAB)}
+    whose = torch.arange(LINES) - 1
+    return {"logits": scores(LINES), "bits": masks(0, LINES, VOCAB), "lines": whose}
 
 
 def step() -> dict[str, Tensor]:
     """What `verify.coupled` is asked for a step."""
     return {
         "logits": scores(ROWS, PLACES),
-        "bits": masks(0, LINES, VOCAB).view(ROWS, PLACES, -1),
+        "bits": masks(0, LINES, VOCAB),
+        "lines": torch.arange(LINES - 1, -1, -1).view(ROWS, PLACES),
         **windows(),
         **per_row(ROWS),
         "temperature": temperatures(ROWS),
@@ -244,7 +246,9 @@ def test_tensors_of_other_lengths_are_refused(interpreted: Interpreter, wrapper:
     """A kernel would read behind the end of the shorter."""
     tensors = wrapper.tensors()
     for name in tensors if len(tensors) > 1 else ():
-        given = {**tensors, name: tensors[name][:-1]}
+        # Of masks there may be any number; a line of them has a bit for each token.
+        shorter = tensors[name][:, :-1] if name == "bits" else tensors[name][:-1]
+        given = {**tensors, name: shorter}
         with pytest.raises(RuntimeError, match="ValueError: "):
             called(interpreted, wrapper, given)
 

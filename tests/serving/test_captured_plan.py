@@ -35,6 +35,7 @@ def test_without_a_grammar_the_whole_step_is_one_graph(depth: str) -> None:
         ("async_grammar", ["prepare_inputs forward", "bitmask sample d2h_copy"]),
         ("quickstart", ["prepare_inputs forward", "bitmask sample draft d2h_copy"]),
         ("grammar_worker", ["prepare_inputs forward", "sample draft d2h_copy"]),
+        ("mask_stream", ["prepare_inputs forward", "bitmask sample draft d2h_copy"]),
     ],
 )
 def test_launches_that_only_launch_stand_behind_each_other(

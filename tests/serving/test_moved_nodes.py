@@ -42,6 +42,7 @@ ONCE = (
     ("drafter_stream", "draft"),
     ("drafts_by_load", "draft"),
     ("grammar_worker", "schedule"),
+    ("mask_stream", "bitmask"),
     ("quickstart", "prepare_inputs"),
     ("synchronous", "commit"),
 )

@@ -63,6 +63,11 @@ def test_a_mask_that_does_not_fit_is_refused(shape: tuple[int, int], dtype: torc
         apply_bitmask(torch.zeros(2, 50), torch.zeros(shape, dtype=dtype))
 
 
+def test_as_many_lines_are_looked_up_as_there_are_lines_of_logits() -> None:
+    with pytest.raises(ValueError, match=r"lines \(1,\) are not those of 2 lines of logits"):
+        apply_bitmask(torch.zeros(2, 50), torch.zeros(1, 2, dtype=torch.int32), torch.tensor([0]))
+
+
 def test_no_operation_makes_the_host_wait() -> None:
     seen: list[str] = []
 
@@ -75,6 +80,8 @@ def test_no_operation_makes_the_host_wait() -> None:
 
     with Record():  # type: ignore[no-untyped-call]
         apply_bitmask(torch.zeros(2, 50), torch.zeros(2, 2, dtype=torch.int32))
+        bits, whose = torch.zeros(1, 2, dtype=torch.int32), torch.tensor([-1, 0])
+        apply_bitmask(torch.zeros(2, 50), bits, whose)
     assert "aten::minimum" in seen
     waiting = {"aten::_local_scalar_dense", "aten::nonzero", "aten::index.Tensor", "aten::_to_copy"}
     assert not waiting & set(seen)

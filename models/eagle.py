@@ -1,7 +1,8 @@
 """A head on a paged cache of its own: drafts from the target's hidden states.
 
 It is an EAGLE or EAGLE-3 head, or a module that predicts further tokens (`mtp_network.py`), whose
-passes are the same.
+passes are the same. Of several such modules the first is the head, and has the others `further`;
+all keep their keys in its cache, in layers of their own.
 
 The head at position t is given the target's features of token t and the *next* token, t + 1. It
 rotates by t, keeps its key and value in the slot of position t, and its logits are of token t + 2.
@@ -12,6 +13,7 @@ What the styles compute is in `eagle_network.py` and `mtp_network.py`, what file
 `eagle_checkpoint.py` and `mtp_checkpoint.py`.
 """
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +38,7 @@ from .heads import output_head
 from .invariant import least_tiles, make_invariant, whole_tiles
 from .latent import keep_latents
 from .merging import merge as merged
-from .mtp_network import MtpNetwork
+from .mtp_network import MtpNetwork, left_states
 from .paged_cache import LayerShape, PagedCache
 from .products import lay_out
 from .sharding import whole
@@ -65,12 +67,14 @@ class EagleHead:
         invariant: bool | None = None,
         compile: Compile | None = None,
         merge: bool | None = None,
+        further: Sequence["EagleHead"] = (),
     ) -> None:
-        """`draft_ids[draft vocabulary]` are the target's tokens; None: all, in order.
+        """`draft_ids[draft vocabulary]` are the target's tokens; None: all, in order. `further`:
+        the modules that draft after this one, in order.
 
         By default precision, invariance and what is compiled and merged are as in the target.
         """
-        self.config = network.config
+        self.config, self.further = network.config, tuple(further)
         self.name = f"{self.config.style} head of {target.name}"
         self.dtype = target.dtype if dtype is None else dtype
         self.device = target.device
@@ -180,8 +184,22 @@ class EagleHead:
 
     @property
     def layer_shapes(self) -> tuple[LayerShape, ...]:
-        """Of its cache."""
-        return self.network.layer_shapes
+        """Of its cache: its layers and those of further modules, then what each module but the last
+        leaves for the next.
+        """
+        layers = [shape for each in self.modules for shape in each.network.layer_shapes]
+        return (*layers, *[left_states(self.hidden_size)] * len(self.further))
+
+    @property
+    def modules(self) -> tuple["EagleHead", ...]:
+        """This one, and those that draft after it."""
+        return (self, *self.further)
+
+    @property
+    def left_layers(self) -> range:
+        """Layers of its cache with the hidden states that modules leave for the next."""
+        count = len(self.layer_shapes)
+        return range(count - len(self.further), count)
 
     @property
     def num_layers(self) -> int:
@@ -192,14 +210,14 @@ class EagleHead:
         self, num_blocks: int, block_size: int, cache_dtype: CacheDType = "auto"
     ) -> PagedCache:
         """A zeroed cache of `num_blocks` blocks, scratch block 0 included."""
-        # A key is made with the token after its own.
+        # A key is made with the token after its own; one of a further module with a later one.
         return PagedCache(
             self.layer_shapes,
             num_blocks,
             block_size,
             self.dtype,
             self.device,
-            tail=1,
+            tail=len(self.modules),
             first_layer=self.network.first_layer,
             cache_dtype=cache_dtype,
         )
@@ -231,12 +249,30 @@ class EagleHead:
     def _forward(
         self, ids: Tensor, hidden: Tensor, batch: AttentionBatch, logit_rows: Tensor | None
     ) -> tuple[Tensor, Tensor]:
+        if self._fused is not None:
+            batch.begin()
+            states, read = self._fused(ids, hidden.to(self.dtype), batch, logit_rows)
+            return self._logits(read, normed=True), states
+        out = self._states(ids, hidden, batch)
+        asked = out if logit_rows is None else out.index_select(0, logit_rows)
+        return self._logits(asked), asked
+
+    @torch.no_grad()
+    def states(self, ids: Tensor, hidden: Tensor, batch: AttentionBatch) -> Tensor:
+        """One pass of a module as by `forward`: hidden states `[T, H]` of `ids[T]` after
+        `hidden[T, H]`, and no logits.
+        """
+        return self._states(ids, hidden, batch)
+
+    @torch.no_grad()
+    def logits(self, states: Tensor) -> Tensor:
+        """`[L, V]` of `states[L, H]` that a pass of this module returned."""
+        return self._logits(states)
+
+    def _states(self, ids: Tensor, hidden: Tensor, batch: AttentionBatch) -> Tensor:
         batch.begin()
         tokens = len(ids)
         positions, hidden = batch.positions, hidden.to(self.dtype)
-        if self._fused is not None:
-            states, read = self._fused(ids, hidden, batch, logit_rows)
-            return self._logits(read, normed=True), states
         if batch.masked:
             masked = positions < 0
             ids, positions = ids.masked_fill(masked, 0), positions.clamp(min=0)
@@ -250,9 +286,8 @@ class EagleHead:
         embeddings = F.embedding(ids, self._embedding)
         cos, sin = self._angles.index_select(0, positions).unbind(1)
         angles = (cos[None], sin[None])
-        out = self.network(embeddings[None], hidden[None], angles, attend)[0, :tokens]
-        asked = out if logit_rows is None else out.index_select(0, logit_rows)
-        return self._logits(asked), asked
+        out: Tensor = self.network(embeddings[None], hidden[None], angles, attend)
+        return out[0, :tokens]
 
     def _logits(self, hidden: Tensor, *, normed: bool = False) -> Tensor:
         """`[L, V]` of `hidden[L, H]`; `normed`: as the output head reads them."""

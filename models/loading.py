@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -16,7 +17,7 @@ from .compiled import Compile
 from .eagle import EagleHead
 from .errors import CompileFailed
 from .medusa import MedusaHeads
-from .mtp_checkpoint import mtp_network
+from .mtp_checkpoint import mtp_networks
 from .stage import Stage
 from .stage_lm import StageLM
 
@@ -72,11 +73,15 @@ class Loading:
         return self._compiled(load, target.compile)
 
     def mtp_head(self, name: str | Path | None, target: CausalLM) -> EagleHead:
-        """A module of `target` that predicts further tokens, from a folder or a hub name, or from
-        the target's own checkpoint (None). Raises `ModelError`.
+        """The modules of `target` that predict further tokens, from a folder or a hub name, or from
+        the target's own checkpoint (None): the first, with the others behind it. Raises
+        `ModelError`.
         """
-        network = mtp_network(name, target)
-        return EagleHead(network, target, invariant=self.invariant, compile="off", merge=False)
+        first, *others = mtp_networks(name, target)
+        make = partial(
+            EagleHead, target=target, invariant=self.invariant, compile="off", merge=False
+        )
+        return make(first, further=[make(each) for each in others])
 
     def medusa_heads(self, name: str | Path, target: CausalLM, *, least: int) -> MedusaHeads:
         """Heads for `target`, on its device, as many as `least` or more. Raises `ModelError`."""

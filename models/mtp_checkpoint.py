@@ -1,6 +1,6 @@
-"""Finding a module that predicts further tokens in a checkpoint: from names to a network.
+"""Finding modules that predict further tokens in a checkpoint: from names to networks.
 
-The module is in the target's own checkpoint, under names that transformers leaves out when it loads
+A module is in the target's own checkpoint, under names that transformers leaves out when it loads
 the model, or in a folder of its own with the same names. Two layouts are in use:
 
 * DeepSeek-V3 and R1, GLM-4.5: `model.layers.N.*`, where N is the number of the target's layers:
@@ -8,21 +8,21 @@ the model, or in a folder of its own with the same names. Two layouts are in use
   the output head as `embed_tokens` and `shared_head.head`.
 * Qwen3-Next: `mtp.*`: `pre_fc_norm_embedding`, `pre_fc_norm_hidden`, `fc`, `layers.0.*`, `norm`.
 
-A file with several modules is refused: keys of a second one depend on a token that is not settled
-when they are made. Copies of the target's embedding or output head that differ from it are used.
+There may be several modules: in the first layout at `model.layers.N`, `N + 1` and so on, each
+whole; in the second as `mtp.layers.0`, `1` and so on, which have the other parts in common. Copies
+of the target's embedding or output head that differ from it are used.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from .causal_lm import CausalLM
 from .errors import ModelError, UnsupportedModel
@@ -49,19 +49,20 @@ _OF_MTP = {
     "mtp.fc.weight": "eh_proj.weight",
     "mtp.norm.weight": "norm.weight",
 }
-"""Qwen3-Next's names, and ours."""
+"""Qwen3-Next's names, and ours; the rest is a decoder layer for each module."""
+
+_OF_MTP_LAYER = re.compile(r"mtp\.layers\.(\d+)\.(.+)")
 
 _EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 _SHARED = {"embed_tokens.weight": "own_embedding", "lm_head.weight": "own_output"}
 
 
-def mtp_network(name_or_path: str | Path | None, target: CausalLM) -> MtpNetwork:
-    """The module with its weights, in the file's precision.
+def mtp_networks(name_or_path: str | Path | None, target: CausalLM) -> tuple[MtpNetwork, ...]:
+    """The modules with their weights, in the file's precision and in the order in which they draft.
 
     None: of the target's own checkpoint. Raises `ModelError`, naming the key, for whatever is
     missing or does not fit.
     """
-    hf: PreTrainedModel = target.hf
     layers = int(target.config.num_hidden_layers)
     source = target.checkpoint if name_or_path is None else name_or_path
     names = EMBEDDED if name_or_path is None else EMBEDDED_MTP
@@ -70,21 +71,44 @@ def mtp_network(name_or_path: str | Path | None, target: CausalLM) -> MtpNetwork
     files = read_files(source, names, "a module that predicts further tokens", wanted)
     _require_shape(files, target)
     _require_precision(files)
-    weights = merged_experts(files.name, _renamed(files, target, layers))
+    modules = _renamed(files, target, layers)
+    return tuple(
+        _network(
+            files.name if len(modules) == 1 else f"{files.name}: module {place + 1}",
+            weights,
+            target,
+            place,
+        )
+        for place, weights in enumerate(modules)
+    )
+
+
+def _network(name: str, weights: dict[str, Tensor], target: CausalLM, place: int) -> MtpNetwork:
+    """The module with so many before it, of `weights[...]` by our names. Raises `ModelError`."""
+    weights = merged_experts(name, weights)
     own = _own(weights, target)
     with torch.device("meta"):
-        network = MtpNetwork(hf, **own)
+        network = MtpNetwork(target.hf, **own, place=place)
     what = f"a module that predicts further tokens for a {target.name}"
     expected = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
-    require_names(files.name, what, weights, expected)
+    require_names(name, what, weights, expected)
     for key, shape in expected.items():
         if tuple(weights[key].shape) != shape:
-            raise ModelError(
-                f"{files.name}: {key} is {tuple(weights[key].shape)}; {what} has {shape}"
-            )
-    require_numbers(files.name, weights)
+            raise ModelError(f"{name}: {key} is {tuple(weights[key].shape)}; {what} has {shape}")
+    require_numbers(name, weights)
     network.load_state_dict(weights, assign=True)
     return network
+
+
+def modules_among(keys: Iterable[str], layers: int) -> int:
+    """How many modules weights of these names are of, behind a target of so many layers."""
+    found = {
+        each[1]
+        for key in keys
+        if of_module(key, layers)
+        and (each := _NUMBERED.fullmatch(key) or _OF_MTP_LAYER.fullmatch(key))
+    }
+    return len(found)
 
 
 def of_module(key: str, layers: int) -> bool:
@@ -116,8 +140,8 @@ def _require_precision(files: HeadFiles) -> None:
         )
 
 
-def _renamed(files: HeadFiles, target: CausalLM, layers: int) -> dict[str, Tensor]:
-    """The weights by our names, of either layout."""
+def _renamed(files: HeadFiles, target: CausalLM, layers: int) -> list[dict[str, Tensor]]:
+    """The weights of each module by our names, of either layout."""
     name, found = files.name, files.weights
     of_mtp = {key: each for key, each in found.items() if key.startswith("mtp.")}
     if not found:
@@ -128,25 +152,25 @@ def _renamed(files: HeadFiles, target: CausalLM, layers: int) -> dict[str, Tenso
         )
     if of_mtp and len(of_mtp) < len(found):
         raise ModelError(f"{name}: it has both `mtp.*` and layers behind the target's last")
-    renamed: dict[str, Tensor] = {}
-    numbers: set[int] = set()
+    shared: dict[str, Tensor] = {}  # of all modules
+    by_number: dict[int, dict[str, Tensor]] = {}
     for key, weight in found.items():
-        if of_mtp:
-            layer = re.fullmatch(r"mtp\.layers\.(\d+)\.(.+)", key)
-            numbers.add(layers + (int(layer[1]) if layer else 0))
-            renamed[_OF_MTP.get(key, f"layers.0.{layer[2]}" if layer else key)] = weight
+        layer = (_OF_MTP_LAYER if of_mtp else _NUMBERED).fullmatch(key)
+        if layer is None:
+            shared[_OF_MTP.get(key, key)] = weight
             continue
-        numbered = _NUMBERED.fullmatch(key)
-        assert numbered is not None, "only such keys were read"
-        numbers.add(int(numbered[1]))
-        renamed[_OF_LAYER.get(numbered[2], f"layers.0.{numbered[2]}")] = weight
-    if numbers != {layers}:
-        raise UnsupportedModel(
+        number = int(layer[1]) + (layers if of_mtp else 0)
+        ours = f"layers.0.{layer[2]}"
+        module = by_number.setdefault(number, {})
+        module[ours if of_mtp else _OF_LAYER.get(layer[2], ours)] = weight
+    numbers = sorted(by_number) or [layers]
+    if numbers != list(range(layers, layers + len(numbers))):
+        raise ModelError(
             f"{name}: it has modules that predict further tokens at layers "
-            f"{named(str(each) for each in sorted(numbers))}; one is known, at layer {layers}, "
-            "which drafts all tokens of a step"
+            f"{named(map(str, numbers))}; those of a {target.name} of {layers} layers follow each "
+            f"other from {layers} on"
         )
-    return renamed
+    return [by_number.get(number, {}) | shared for number in numbers]
 
 
 def _own(weights: dict[str, Tensor], target: CausalLM) -> dict[str, bool]:

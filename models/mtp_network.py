@@ -7,6 +7,9 @@ of the target's own family. After a norm the result is a guess of the target's n
 the output head reads it, and the module itself reads it to guess further. The embedding and the
 output head are the target's, unless the file has others.
 
+Of several modules each guesses one token further: module i at position t is given what module
+i − 1 made of position t (the first: the target's hidden state) and the token at t + i + 1.
+
 Attention is passed in, so that inference (paged, `eagle.py`) and training share the rest.
 Shapes: B sequences, T tokens, H width.
 """
@@ -32,6 +35,13 @@ from .rope import rope_types
 NAME = "stepweave_given"
 _MOVING_ROPE = {"dynamic", "longrope"}
 _BY_LAYER = ("layer_types", "mlp_layer_types")
+
+
+def left_states(hidden_size: int) -> LayerShape:
+    """Room in a cache for the hidden states that a module leaves for the next one: a key of that
+    size for each token, and nothing beside it. Raises nothing.
+    """
+    return LayerShape(1, hidden_size, hidden_size, within=True)
 
 
 def given_attention(
@@ -90,12 +100,15 @@ class MtpNetwork(nn.Module):
         own_embedding: bool = False,
         own_output: bool = False,
         context: int | None = None,
+        place: int = 0,
     ) -> None:
-        """`context`: positions that it was made for, if not those of the target."""
+        """`context`: positions that it was made for, if not those of the target. `place`: how many
+        modules come before it.
+        """
         super().__init__()
         like = decoder_layers(target)[-1]
         norm_of: Any = type(getattr(like, "input_layernorm", None))
-        decoder, self.first_layer = _extended(target)
+        decoder, self.first_layer = _extended(target, place)
         size, epsilon = int(decoder.hidden_size), float(decoder.rms_norm_eps)
         if norm_of is type(None):
             raise UnsupportedModel(
@@ -173,8 +186,9 @@ class MtpNetwork(nn.Module):
         return logits
 
 
-def _extended(target: PreTrainedModel) -> tuple[Any, int]:
-    """The configuration of the target's decoder with a layer more, and that layer's number.
+def _extended(target: PreTrainedModel, place: int) -> tuple[Any, int]:
+    """The configuration of the target's decoder with the layers of the modules up to that of a
+    `place`, and the number of this one's.
 
     A layer learns from its number of what kind it is; those behind the last are of its kind, with
     full attention.
@@ -186,15 +200,15 @@ def _extended(target: PreTrainedModel) -> tuple[Any, int]:
             "depend on how long a text is"
         )
     count = int(decoder.num_hidden_layers)
-    decoder.num_hidden_layers = count + 1
+    decoder.num_hidden_layers = count + place + 1
     for name in _BY_LAYER:
         kinds = getattr(decoder, name, None)
         if kinds is not None and len(kinds) == count:
             last = "full_attention" if "full_attention" in kinds else kinds[-1]
-            setattr(decoder, name, [*kinds, last])
+            setattr(decoder, name, [*kinds, *[last] * (place + 1)])
     AttentionInterface.register(NAME, given_attention)
     decoder._attn_implementation = NAME
-    return decoder, count
+    return decoder, count + place
 
 
 def _rotary_of(target: PreTrainedModel) -> nn.Module:

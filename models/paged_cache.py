@@ -159,6 +159,13 @@ class PagedCache:
         """
         write(self.keys[layer], self.values[layer], slots, k, v, self.scales[layer])
 
+    def read(self, layer: int, slots: Tensor) -> Tensor:
+        """Keys `[T, kv_heads, key_dim]` at `slots[T]`, copied."""
+        lines, (scales, _) = self.keys[layer].index_select(0, slots), self.scales[layer]
+        if scales is None:
+            return lines
+        return lines.to(self.dtype) * scales.index_select(0, slots)[..., None].to(self.dtype)
+
     @torch.inference_mode()
     def copy_block(self, source: int, target: int) -> None:
         """Give one block the contents of another."""

@@ -2,7 +2,8 @@
 
 Its input at position p is the target's last hidden state of token p and the token at p + 1, so it
 runs as an EAGLE head does (`eagle.py`): over the tokens of the step, shifted by one, then over its
-own guesses, with the one module for every draft. See `models/mtp_network.py`.
+own guesses, with the one module for every draft. Of several modules each drafts one token, and the
+last all that are wanted beyond. See `models/mtp_network.py`.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class MtpOptions(TreeOptions):
 
     model: ModelName | None = Field(
         default=None,
-        description="The module: a directory, or a hub name. null: that in the target's own "
-        f"checkpoint. That of the embedded model is `{EMBEDDED_MODULE}`.",
+        description="The module, or several: a directory, or a hub name. null: what is in the "
+        f"target's own checkpoint. That of the embedded model is `{EMBEDDED_MODULE}`.",
     )
 
 
@@ -44,11 +45,19 @@ def _load(
     target: CausalLM = given(TARGET),
     loading: Loading = given(LOADING),
 ) -> EagleHead:
-    return loading.mtp_head(chosen.model, target)
+    head = loading.mtp_head(chosen.model, target)
+    if head.further and chosen.tree is not None:
+        from ..models.errors import UnsupportedModel
+
+        raise UnsupportedModel(
+            f"{head.name}: it has {len(head.modules)} modules, each for one draft of a row, and a "
+            "draft tree has several at a depth: leave out `tree` of the drafter"
+        )
+    return head
 
 
 MTP: Resource[EagleHead] = Resource("mtp_module", _load)
-"""The module."""
+"""The module; of several, the first, which has the others behind it."""
 FITTING_MTP = fitting(MTP)
 MTP_KV = cache_of(FITTING_MTP)
 

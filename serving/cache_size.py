@@ -21,7 +21,8 @@ from ..configs.schema import PipelineConfig
 from ..models.causal_lm import CausalLM
 from ..models.errors import NoMemory
 from ..models.memory import in_units
-from ..models.mtp_checkpoint import of_module
+from ..models.mtp_checkpoint import modules_among, of_module
+from ..models.mtp_network import left_states
 from ..models.paged_cache import LayerShape, bytes_per_block
 from ..models.source import EMBEDDED, EMBEDDED_HEADS, folder_of
 from ..nodes.mtp import MtpOptions
@@ -93,18 +94,22 @@ def _drafter(config: PipelineConfig, model: CausalLM) -> tuple[int, list[LayerSh
 
 
 def _module(name: str, model: CausalLM) -> tuple[int, list[LayerShape]]:
-    """The same of a module that the target was trained with, which is one more layer of its kind.
+    """The same of modules that the target was trained with, each of which is one more layer of its
+    kind, and leaves hidden states for the next.
 
-    Its files may be those of the target, with all that the target has.
+    Their files may be those of the target, with all that the target has.
     """
     folder = folder_of(name, EMBEDDED | EMBEDDED_HEADS)
-    numbers = 0
+    numbers, names = 0, set[str]()
     for file in () if folder is None else folder.glob("*.safetensors"):
         with safe_open(file, framework="pt") as tensors:
             for key in tensors.keys():  # noqa: SIM118  # it is no mapping
                 if of_module(key, model.num_layers):
                     numbers += prod(tensors.get_slice(key).get_shape())
-    return numbers * model.dtype.itemsize, [model.layer_shapes[-1]]
+                    names.add(key)
+    count = max(1, modules_among(names, model.num_layers))
+    shapes = [model.layer_shapes[-1]] * count + [left_states(model.hidden_size)] * (count - 1)
+    return numbers * model.dtype.itemsize, shapes
 
 
 def _layers(folder: Path, like: LayerShape) -> list[LayerShape]:

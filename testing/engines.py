@@ -79,6 +79,7 @@ class TinyConfig:
     device: str = "cpu"
     draft_tokens: int = 0
     method: Method = "draft_model"
+    modules: int = 1  # that predict further tokens, of `method` mtp
     padded: bool = True
     structured: bool = False
     policies: Policies = field(default_factory=Policies)
@@ -177,7 +178,12 @@ def tiny_engine(
             target, config.method, invariant=config.invariant, context=drafter_context
         )
     elif config.draft_tokens and config.method == "mtp":
-        brought[MTP] = tiny_mtp(target, invariant=config.invariant, context=drafter_context)
+        brought[MTP] = tiny_mtp(
+            target,
+            invariant=config.invariant,
+            context=drafter_context,
+            modules=config.modules,
+        )
     elif config.draft_tokens and config.method == "medusa":
         paths = config.tree if isinstance(config.tree, tuple) else ()
         heads = max(map(len, paths), default=config.draft_tokens)

@@ -203,15 +203,24 @@ def tiny_mtp(
     invariant: bool = False,
     context: int | None = None,
     seed: int = 0,
+    modules: int = 1,
 ) -> EagleHead:
     """A module that predicts further tokens for a small model whose first layer decides most.
 
     Untrained, as `tiny_eagle` is: it does to the next token what that layer does, and the target's
     hidden states add little. The target may be wrapped in a `CausalLM` afterwards; weights are the
-    same for the same arguments.
+    same for the same arguments. Of several `modules` each has another part of these.
     """
+    first, *others = [
+        _tiny_module(target, context, seed + place, place) for place in range(modules)
+    ]
+    wrapped = CausalLM.wrap(target, invariant=invariant, merge=None)
+    return EagleHead(first, wrapped, further=[EagleHead(each, wrapped) for each in others])
+
+
+def _tiny_module(target: PreTrainedModel, context: int | None, seed: int, place: int) -> MtpNetwork:
     size = int(target.config.hidden_size)
-    network = MtpNetwork(target, context=context)
+    network = MtpNetwork(target, context=context, place=place)
     embedding: Any = target.get_input_embeddings()
     model: Any = target.model
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -221,7 +230,7 @@ def tiny_mtp(
         network.eh_proj.weight.copy_(mixed)
         network.layers[0].load_state_dict(model.layers[0].state_dict())
         network.norm.load_state_dict(model.norm.state_dict())
-    return EagleHead(network, CausalLM.wrap(target, invariant=invariant, merge=None))
+    return network
 
 
 def tiny_medusa(target: PreTrainedModel, heads: int, *, invariant: bool = False) -> MedusaHeads:

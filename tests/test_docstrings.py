@@ -223,6 +223,7 @@ CONFIGS = (
     TinyConfig(draft_tokens=2, method="draft_model", policies=Policies(acceptance=Block())),
     TinyConfig(draft_tokens=2, method="eagle", policies=Policies(acceptance=Typical())),
     TinyConfig(draft_tokens=2, method="medusa"),
+    TinyConfig(draft_tokens=3, method="mtp", modules=2),
     TinyConfig(draft_tokens=2, method="suffix", structured=True),
     TinyConfig(draft_tokens=3, method="eagle3", structured=True, tree=((0,), (0, 0), (1,))),
     TinyConfig(

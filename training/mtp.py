@@ -23,7 +23,7 @@ from torch.nn import functional
 from transformers import LlamaForCausalLM
 
 from stepweave.models.causal_lm import CausalLM
-from stepweave.models.mtp_checkpoint import mtp_network
+from stepweave.models.mtp_checkpoint import mtp_networks
 from stepweave.models.mtp_network import MtpNetwork
 from training.eagle import STATED, drafting
 from training.fitting import Fitted, evaluate, fit, load, parser_for
@@ -109,7 +109,7 @@ def written(args: argparse.Namespace) -> Callable[[LlamaForCausalLM], Drafted]:
     """What the module that was written drafts."""
 
     def drafted_by(target: LlamaForCausalLM) -> Drafted:
-        network = mtp_network(args.out, CausalLM.load(args.target, invariant=False))
+        (network,) = mtp_networks(args.out, CausalLM.load(args.target, invariant=False))
         return drafting(network.float(), target, None)
 
     return drafted_by

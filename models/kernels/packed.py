@@ -45,8 +45,10 @@ def sequences(
 ) -> Sequences:
     """Sequences for `block_tables[R, B]` and `positions[T]` of rows of `query_lens` tokens.
 
-    The positions of a row go up one by one; masked tokens come after the others. Those see keys
-    behind the row's last, or of the scratch block, and nobody reads what they get.
+    The positions of a row go up one by one. Masked tokens may come before the others, with the
+    numbers below zero that lead up to them, and see no keys, for which these kernels give zeros; or
+    behind the others, and see keys behind the row's last, or of the scratch block. Nobody reads
+    what they get.
     """
     rows, columns = block_tables.shape
     most, context = max(query_lens), columns * block_size
@@ -54,7 +56,7 @@ def sequences(
     asking = _on_device(query_lens, device)
     queries = F.pad(asking.cumsum(0), (1, 0))
     # Queries are aligned with the last keys, so masked tokens count as keys of the row.
-    lengths = positions[queries[:-1]].clamp(min=0) + asking
+    lengths = (positions[queries[:-1]] + asking).clamp(min=0)
     ends = F.pad(lengths.cumsum(0), (1, 0))
     place = torch.arange(rows * context + sum(query_lens), device=device)
     row = torch.searchsorted(ends[1:], place, right=True).clamp(max=rows - 1)

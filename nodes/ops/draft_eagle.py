@@ -13,6 +13,7 @@ from ...policies.acceptance import Acceptance
 from ..data import DraftMask, Inputs, Kept, Proposal, Sampled
 from ..tree import GrownTree, ListedTree
 from .draft_masks import permitted
+from .draft_modules import ModulesInTurn
 from .expand import expand
 from .grow import Begun, grow
 from .places import cache_slots_of
@@ -73,7 +74,7 @@ def propose(
 ) -> Proposal | None:
     """Drafts that continue the sampled tokens. `features[T, F]` as the head wants them.
 
-    The first of them are of those `allowed`.
+    The first of them are of those `allowed`. Of several modules there are no trees.
     """
     sample = inputs.sample
     ids, positions, slots = shifted(inputs, sampled), inputs.positions, inputs.cache_slots
@@ -96,20 +97,23 @@ def propose(
     if kept is not None:
         first, token_index = first.without_padding(kept)
         features = features[token_index]
-    logits, state = head.forward(
-        first.ids, head.fuse(features), first.batch(inputs.blocks, cache), first.last
-    )
+    hidden, in_turn = head.fuse(features), None
+    if head.further:
+        in_turn = ModulesInTurn(head, cache)
+        logits = state = in_turn.settle(first, hidden, inputs.blocks)
+    else:
+        batch = first.batch(inputs.blocks, cache)
+        logits, state = head.forward(first.ids, hidden, batch, first.last)
     if sample is None or sampled is None or sample.draft_width == 0:
         return None
 
     logits = permitted(logits, allowed, vocab_size)
     at, reach = sample.window_start + ends, min(context_length, head.context_length)
     ahead: dict[str, int] = {"input_is_ahead": 1, "context_length": context_length}
-    begun = Begun(rule, vocab_size, inputs, logits, state, at, reach, cache, head.forward, **ahead)
-    if isinstance(tree, ListedTree):
-        return grow(begun, tree)
     if tree is not None:
-        return expand(begun, tree)
+        step = head.forward
+        begun = Begun(rule, vocab_size, inputs, logits, state, at, reach, cache, step, **ahead)
+        return grow(begun, tree) if isinstance(tree, ListedTree) else expand(begun, tree)
 
     def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:
         nonlocal state
@@ -124,6 +128,6 @@ def propose(
         at,
         reach,
         cache,
-        following,
+        following if in_turn is None else in_turn.following,
         **ahead,
     )

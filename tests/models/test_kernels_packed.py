@@ -28,7 +28,9 @@ def ragged(
     window_size: tuple[int, int] = (-1, -1),
     enable_gqa: bool = False,
 ) -> Tensor:
-    """FlashAttention over sequences: windows (left, right) are aligned with the last key."""
+    """FlashAttention over sequences: windows (left, right) are aligned with the last key, and what
+    sees no key gets zeros.
+    """
     assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
     assert enable_gqa or query.shape[1] == key.shape[1]
     out = torch.full((*query.shape[:2], value.shape[2]), torch.nan, dtype=torch.float64)
@@ -46,7 +48,7 @@ def ragged(
         seen = (j <= i + right) if right >= 0 else torch.ones_like(j <= i)
         if left >= 0:
             seen &= j >= i - left
-        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num()
         out[q] = torch.einsum("hqk,khd->qhd", weights, values)
     return out.to(query.dtype)
 
@@ -126,6 +128,15 @@ def test_rows_of_any_lengths_are_one_batch() -> None:
         out = torch.where((positions >= 0)[:, None, None], out, 0.0)
         wanted = torch.cat([batch.expected(0.3, how.window) for batch in parts])
         torch.testing.assert_close(out.double(), wanted, rtol=1e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_tokens_before_the_text_come_first_and_see_nothing(window: int | None) -> None:
+    batch = Batch((5, 30), 8, columns=8)
+    batch.query = torch.randn(16, 4, 16, generator=torch.Generator().manual_seed(4)) * 2
+    batch.positions[:8] = torch.arange(-3, 5)
+    out = attend(batch, how_of(window), ragged)
+    torch.testing.assert_close(out.double(), batch.expected(0.3, window), rtol=1e-5, atol=3e-6)
 
 
 def test_it_works_with_the_signature_of_an_older_torch() -> None:

@@ -21,7 +21,7 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.errors import ModelError
 from stepweave.models.loading import Loading
-from stepweave.models.mtp_checkpoint import merged_experts, mtp_network
+from stepweave.models.mtp_checkpoint import merged_experts, modules_among, mtp_networks
 from stepweave.models.support import plain_experts
 from stepweave.testing.models import save_tiny, tiny_model, tiny_mtp
 from tests.models.families import built, tiny_config
@@ -44,24 +44,37 @@ ROUNDING = 1e-5
 """The families' own norms round to single precision."""
 
 
-def with_one_more(family: str, **fields: Any) -> PreTrainedModel:
-    """A tiny model of `family` whose last layer will be that of the module; `fields` of it."""
+def with_more(family: str, modules: int = 1, **fields: Any) -> PreTrainedModel:
+    """A tiny model of `family` with two layers, and then those of the modules; `fields` of it."""
     config = copy.deepcopy(tiny_config(family))
     assert config is not None
     for name, value in fields.items():
         setattr(config, name, value)
-    config.num_hidden_layers = 3
+    config.num_hidden_layers = 2 + modules
     if getattr(config, "layer_types", None) is not None:
-        config.layer_types = [*config.layer_types[:-1], "full_attention", "full_attention"]
+        config.layer_types = [*config.layer_types[:2], *["full_attention"] * modules]
     model = built(config, torch.float64)
     plain_experts(model)
     return model
 
 
 def module_weights(larger: PreTrainedModel, layout: str) -> Weights:
-    """The module as files have it: the larger model's last layer, and random weights beside it."""
-    size = int(larger.config.hidden_size)
-    draw = torch.Generator().manual_seed(3)
+    """The modules as files have them: the larger model's last layers, and random weights beside."""
+    model: Any = larger
+    layers = list(model.get_decoder().layers)[2:]
+    found: Weights = {}
+    for place, layer in enumerate(layers):
+        parts = _module_weights(layer, int(larger.config.hidden_size), seed=3 + place)
+        for name, each in parts.items():
+            if layout == "qwen":  # norms and the linear map are those of the last
+                found[QWEN.get(name, f"mtp.layers.{place}.{name}")] = each
+            else:
+                found[f"model.layers.{2 + place}.{name}"] = each
+    return found
+
+
+def _module_weights(layer: nn.Module, size: int, seed: int) -> Weights:
+    draw = torch.Generator().manual_seed(seed)
 
     def norm() -> Tensor:
         return 0.5 + torch.rand(size, generator=draw, dtype=torch.float64)
@@ -72,8 +85,6 @@ def module_weights(larger: PreTrainedModel, layout: str) -> Weights:
         "shared_head.norm.weight": norm(),
         "eh_proj.weight": torch.randn(size, 2 * size, generator=draw, dtype=torch.float64) / 8,
     }
-    model: Any = larger
-    layer: Any = model.get_decoder().layers[-1]
     for name, weight in layer.state_dict().items():
         if name == "mlp.experts.gate_up_proj":
             for expert, both in enumerate(weight):
@@ -84,20 +95,18 @@ def module_weights(larger: PreTrainedModel, layout: str) -> Weights:
             found |= {f"mlp.experts.{e}.down_proj.weight": w for e, w in enumerate(weight)}
         else:
             found[name] = weight
-    if layout == "qwen":
-        return {QWEN.get(name, f"mtp.layers.0.{name}"): each for name, each in found.items()}
-    return {f"model.layers.2.{name}": each for name, each in found.items()}
+    return found
 
 
 def smaller(larger: PreTrainedModel) -> PreTrainedModel:
-    """The same model without its last layer."""
+    """The same model without the layers of the modules."""
     config = copy.deepcopy(larger.config)
     config.num_hidden_layers = 2
     if getattr(config, "layer_types", None) is not None:
         config.layer_types = config.layer_types[:2]
     model = built(config, torch.float64)
-    kept = {name: each for name, each in larger.state_dict().items() if ".layers.2." not in name}
-    model.load_state_dict(kept)
+    names = model.state_dict().keys()
+    model.load_state_dict({name: larger.state_dict()[name] for name in names})
     return model
 
 
@@ -110,15 +119,21 @@ def write(folder: Path, weights: Weights, config: dict[str, Any]) -> Path:
 
 
 class Reference:
-    """The module over a whole sequence: by the family's own layer, in its own attention."""
+    """A module over a whole sequence: by the family's own layer, in its own attention."""
 
-    def __init__(self, larger: PreTrainedModel, weights: Weights, epsilon: float) -> None:
-        names = {ours: name for name, ours in QWEN.items()}
-        self.parts = {
-            names.get(name, name.removeprefix("model.layers.2.")): each
-            for name, each in weights.items()
-        }
-        self.larger, self.epsilon = larger, epsilon
+    def __init__(
+        self, larger: PreTrainedModel, weights: Weights, epsilon: float, place: int = 0
+    ) -> None:
+        names = {theirs: ours for ours, theirs in QWEN.items()}
+        prefixes = (f"model.layers.{2 + place}.", f"mtp.layers.{place}.")
+        self.parts: Weights = {}
+        for name, each in weights.items():
+            for prefix in prefixes:
+                if name.startswith(prefix):
+                    self.parts[name.removeprefix(prefix)] = each
+            if name in names:
+                self.parts[names[name]] = each
+        self.larger, self.epsilon, self.layer = larger, epsilon, 2 + place
         # Its norms keep what is added to one.
         self.one = 1.0 if larger.config.model_type == "qwen3_next" else 0.0
 
@@ -136,7 +151,7 @@ class Reference:
         count = len(following)
         future = torch.full((count, count), -torch.inf, dtype=x.dtype).triu(1)[None, None]
         angles = decoder.rotary_emb(x, torch.arange(count)[None])
-        out = decoder.layers[-1](
+        out = decoder.layers[self.layer](
             x, attention_mask=future, position_ids=torch.arange(count)[None],
             position_embeddings=angles, past_key_values=None,
         )  # fmt: skip
@@ -153,7 +168,7 @@ def place(start: int, stop: int, cache: Any) -> AttentionBatch:
 
 @pytest.mark.parametrize("family", LAYOUTS)
 def test_a_module_computes_what_its_layout_says(family: str, tmp_path: Path) -> None:
-    larger = with_one_more(family)
+    larger = with_more(family)
     weights = module_weights(larger, LAYOUTS[family])
     target = CausalLM.wrap(smaller(larger), invariant=False)
     folder = write(tmp_path / "module", weights, {"vocab_size": 96})
@@ -191,7 +206,7 @@ def leaving_out(model: PreTrainedModel, pattern: str) -> Iterator[None]:
 
 
 def test_the_module_is_found_in_the_targets_own_checkpoint(tmp_path: Path) -> None:
-    larger = with_one_more("deepseek_v3")
+    larger = with_more("deepseek_v3")
     model: Any = smaller(larger)
     model.save_pretrained(tmp_path / "whole")
     copies = {
@@ -206,7 +221,7 @@ def test_the_module_is_found_in_the_targets_own_checkpoint(tmp_path: Path) -> No
     with leaving_out(model, r"model\.layers\.2.*"):
         _indexed(tmp_path / "whole")
         target = CausalLM.load(tmp_path / "whole", invariant=False)
-    network = mtp_network(None, target)
+    (network,) = mtp_networks(None, target)
     assert not network.config.own_embedding
     assert network.config.shares_output
     for name, each in network.state_dict().items():
@@ -231,13 +246,13 @@ def _indexed(folder: Path) -> None:
 
 
 def test_copies_that_differ_from_the_targets_are_used(tmp_path: Path) -> None:
-    larger = with_one_more("llama")
+    larger = with_more("llama")
     target = CausalLM.wrap(smaller(larger), invariant=False)
     weights = module_weights(larger, "deepseek")
     model: Any = larger
     output = model.get_output_embeddings()
     weights["model.layers.2.shared_head.head.weight"] = 2 * output.weight.detach()
-    network = mtp_network(write(tmp_path / "own", weights, {}), target)
+    (network,) = mtp_networks(write(tmp_path / "own", weights, {}), target)
     assert network.config.own_output
     assert not network.config.own_embedding
     hidden = torch.ones(1, int(target.config.hidden_size), dtype=torch.float64)
@@ -260,8 +275,15 @@ def changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Weights]
     return apply
 
 
-def second(weights: Weights) -> None:
-    weights |= {name.replace(".2.", ".3."): each.clone() for name, each in weights.items()}
+def third(weights: Weights) -> None:
+    weights |= {name.replace(".2.", ".4."): each.clone() for name, each in weights.items()}
+
+
+def half_a_second(weights: Weights) -> None:
+    third(weights)
+    fourth = {name: each for name, each in weights.items() if ".4." in name}
+    weights |= {name.replace(".4.", ".3."): each.clone() for name, each in fourth.items()}
+    del weights["model.layers.3.hnorm.weight"]
 
 
 FAULTS: dict[str, tuple[Callable[[Weights], None], dict[str, Any], str]] = {
@@ -293,7 +315,8 @@ FAULTS: dict[str, tuple[Callable[[Weights], None], dict[str, Any], str]] = {
     ),
     "not finite": (changed("hnorm.weight", lambda each: each * torch.nan), {}, "not finite"),
     "another model's": (lambda weights: None, {"hidden_size": 32}, "hidden_size is 32"),
-    "several": (second, {}, "at layers 2, 3; one is known"),
+    "one between is missing": (third, {}, "at layers 2, 4; .* follow each other from 2 on"),
+    "a part of the second is missing": (half_a_second, {}, "module 2: .*lack hnorm.weight"),
     "both layouts": (
         lambda weights: weights.update({"mtp.fc.weight": torch.ones(2)}),
         {},
@@ -304,13 +327,21 @@ FAULTS: dict[str, tuple[Callable[[Weights], None], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_does_not_fit_is_refused_by_name(fault: str, tmp_path: Path) -> None:
-    larger = with_one_more("llama")
+    larger = with_more("llama")
     change, config, said = FAULTS[fault]
     weights = module_weights(larger, "deepseek")
     change(weights)
     target = CausalLM.wrap(smaller(larger), invariant=False)
     with pytest.raises(ModelError, match=said):
-        mtp_network(write(tmp_path / "module", weights, config), target)
+        mtp_networks(write(tmp_path / "module", weights, config), target)
+
+
+def test_modules_are_counted_by_their_layers() -> None:
+    numbered = ["model.layers.1.norm.weight", "layers.2.enorm.weight", "model.layers.3.a.weight"]
+    assert modules_among(numbered, 2) == 2
+    named = ["mtp.fc.weight", "mtp.layers.0.a.weight", "mtp.layers.1.a.weight"]
+    assert modules_among(named, 2) == 2
+    assert modules_among(["model.embed_tokens.weight"], 2) == 0
 
 
 def test_an_expert_that_is_missing_is_named() -> None:
@@ -331,10 +362,10 @@ def test_an_expert_that_is_missing_is_named() -> None:
 
 def test_a_target_without_a_module_or_a_checkpoint_says_so(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="was not loaded from a checkpoint"):
-        mtp_network(None, CausalLM.wrap(tiny_model(), invariant=False))
+        mtp_networks(None, CausalLM.wrap(tiny_model(), invariant=False))
     target = CausalLM.load(save_tiny(tmp_path / "plain"), invariant=False)
     with pytest.raises(ModelError, match=r"neither `mtp\.\*` nor `model\.layers\.3"):
-        mtp_network(None, target)
+        mtp_networks(None, target)
     shutil.rmtree(tmp_path / "plain")
 
 

@@ -165,6 +165,8 @@ class ByHand:
     As a head its input at a position is the token after it, and its hidden states count passes.
     """
 
+    further = ()
+
     def __init__(self, context_length: int = 32, vocab: int = VOCAB) -> None:
         self.context_length, self.vocab = context_length, vocab
         self.passes: list[dict[str, Any]] = []

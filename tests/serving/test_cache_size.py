@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import CompileFailed, NoMemory
 from stepweave.models.loading import Loading
-from stepweave.models.mtp_checkpoint import mtp_network
+from stepweave.models.mtp_checkpoint import mtp_networks, of_module
 from stepweave.models.paged_cache import bytes_per_block
 from stepweave.models.source import EMBEDDED, EMBEDDED_MTP, resolve
 from stepweave.serving import cache_size
@@ -72,7 +73,7 @@ def test_a_module_is_one_more_layer_wherever_its_weights_are(
     target: CausalLM, own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the configuration beside it says of its target."""
-    module = mtp_network("embedded-mtp", target)
+    (module,) = mtp_networks("embedded-mtp", target)
     weights = sum(each.numel() for each in module.state_dict().values()) * 4
     changes: dict[str, Any] = {}
     if own:
@@ -86,6 +87,30 @@ def test_a_module_is_one_more_layer_wherever_its_weights_are(
     each = bytes_per_block([*target.layer_shapes, target.layer_shapes[-1]], 16, torch.float32)
     free = int(SHARE * BACKEND.free) - cache_size._step_bytes(config, target) - weights
     assert blocks_of(config, target) == free // each - 1
+
+
+def test_further_modules_have_a_layer_each_and_leave_hidden_states(
+    target: CausalLM, tmp_path: Path
+) -> None:
+    file = Path(resolve("embedded-mtp", EMBEDDED_MTP)) / "model.safetensors"
+    weights = load_file(file)
+    first = {name: each for name, each in weights.items() if of_module(name, target.num_layers)}
+    assert all(f"layers.{target.num_layers}." in name for name in first)
+    second = {
+        name.replace(
+            f"layers.{target.num_layers}.", f"layers.{target.num_layers + 1}."
+        ): each.clone()
+        for name, each in first.items()
+    }
+    save_file(first | second, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    head = Loading(invariant=False).mtp_head(tmp_path, target)
+    BACKEND.free = 400 << 20
+    config = on_the_device("async_mtp", **{"nodes.draft.model": str(tmp_path)})
+    count, shapes = cache_size._drafter(config, target)
+    assert count == 2 * 4 * sum(each.numel() for each in first.values())
+    assert shapes == list(head.layer_shapes)
+    assert len(shapes) == 3
 
 
 def test_8_bits_let_as_many_more_blocks_fit(target: CausalLM) -> None:

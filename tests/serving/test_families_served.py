@@ -25,7 +25,7 @@ from stepweave.serving.llm import LLM
 from stepweave.testing import tiny_tokenizer
 from tests.models.families import save_family
 from tests.models.paged_rows import own_greedy
-from tests.models.test_mtp import LAYOUTS, module_weights, with_one_more, write
+from tests.models.test_mtp import LAYOUTS, module_weights, with_more, write
 
 COUNT = 14
 WITH_EXPERTS = ("mixtral", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss", "glm4_moe")
@@ -177,18 +177,19 @@ def test_checking_mode_finds_no_access_to_states_that_is_not_declared(family: st
 
 
 @cache
-def module_of(family: str) -> Path:
-    """A folder with a module for the family's tiny model: a layer of its kind, untrained."""
-    folder = Path(mkdtemp(prefix=f"{family}-module-"))
-    larger = with_one_more(family, vocab_size=len(tiny_tokenizer()))
+def modules_of(family: str, count: int) -> Path:
+    """A folder with modules for the family's tiny model: layers of its kind, untrained."""
+    folder = Path(mkdtemp(prefix=f"{family}-modules-"))
+    larger = with_more(family, count, vocab_size=len(tiny_tokenizer()))
     return write(folder, module_weights(larger, LAYOUTS[family]), {})
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("depth", ["1", "2", "3"])
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("family", ["qwen3_next", "deepseek_v3", "glm4_moe"])
-def test_a_module_of_the_familys_layout_changes_no_token(family: str, depth: str) -> None:
-    keys = {"nodes.draft.model": str(module_of(family)), "nodes.draft.tokens": "2"}
+def test_modules_of_the_familys_layout_change_no_token(family: str, count: int, depth: str) -> None:
+    keys = {"nodes.draft.model": str(modules_of(family, count)), "nodes.draft.tokens": "3"}
     with served(family, "async_mtp", depth=depth, **keys) as llm:
         outputs = said(llm)
     assert [output.token_ids for output in outputs] == saved(family).answers

@@ -9,7 +9,7 @@ The order search is cached by digest within a process, so each timing starts fro
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -36,13 +36,15 @@ def timed(work: Callable[[], object]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rounds", type=at_least_one, default=15)
+    names = [*shipped(), *(graph.name for graph in HARD)]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     table = {}
     print(f"{'pipeline':22} {'keep, ms':>26} {'search, ms':>28} {'verify, ms':>26}  waits")
     for name in shipped():
         config = load_config(name)
-        if not isinstance(config, PipelineConfig):
+        if name not in given.only or not isinstance(config, PipelineConfig):
             continue
         graph = step_graph(config)
         keep, search, prove = [], [], []
@@ -61,7 +63,7 @@ def main() -> None:
             "requirements": plan.requirements,
         }
         print(f"{name:22} " + "   ".join(map(str, spreads)) + f"  {len(plan.waits)}")
-    save("compile_time", {"pipelines": table, "large": large()}, given.json)
+    save("compile_time", {"pipelines": table, "large": large(given.only)}, given.json)
 
 
 HARD = (
@@ -83,11 +85,13 @@ HARD = (
 )
 
 
-def large() -> dict[str, dict[str, float]]:
+def large(names: Sequence[str]) -> dict[str, dict[str, float]]:
     """Processor time and memory of one compilation each, in a process of its own."""
     table = {}
     print(f"\n{'graph':40} {'search, s':>9} {'MB':>5} {'period, µs':>11} {'as listed':>10}  waits")
     for graph in HARD:
+        if graph.name not in names:
+            continue
         with get_context("spawn").Pool(1) as fresh:
             found = fresh.apply(measured, (graph,))
         listed = compiler.compile_plan(graph, order="keep").period_us

@@ -187,12 +187,14 @@ class Batch:
         return (perf_counter() - begun) * 1e6
 
 
-def batches(backend: GrammarBackend, eos: int, count: int) -> dict[str, Any]:
+def batches(backend: GrammarBackend, eos: int, count: int, most_rows: int) -> dict[str, Any]:
     """Microseconds for all masks of a batch, row by row and together."""
     compiled = backend.compile(GrammarSpec.from_request({"json": schema(False)}))
     found = {}
     for place, skip in (("structure", 1), ("string", 12)):
         for rows, drafts in BATCHES:
+            if rows > most_rows:
+                continue
             batch = Batch(compiled, backend.vocab_size, eos, rows, drafts, skip)
             one, together = rounds(count, batch.one_by_one, batch.together)
             ratios = [a / b for a, b in zip(one, together, strict=True)]
@@ -217,6 +219,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=10.0, help="seconds per compilation")
     parser.add_argument("--steps", type=at_least_one, default=60, help="masks per schema")
     parser.add_argument("--rounds", type=at_least_one, default=15, help="per batch")
+    parser.add_argument("--most-rows", type=at_least_one, default=64, help="of a batch")
     parser.add_argument("--only", action="append", metavar="SCHEMA")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -238,7 +241,7 @@ def main() -> None:
                 got = measure(backend, spec, given.steps, eos)
                 table.setdefault(name, {})[backend_name] = got
                 print(line(name, backend_name, got))
-            batched[backend_name] = batches(backend, eos, given.rounds)
+            batched[backend_name] = batches(backend, eos, given.rounds, given.most_rows)
             for name, figures in batched[backend_name].items():
                 one, both = (figures[each]["median"] for each in ("one_by_one_us", "together_us"))
                 print(

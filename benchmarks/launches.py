@@ -64,18 +64,25 @@ def generated(family: str, dtype: torch.dtype, *, merge: bool) -> Counter[str]:
     return Counter(KINDS.get(what, "fused kernels") for what in found)
 
 
+LAYERS = {
+    "plain": plain,
+    "merged": plain,
+    "compiled": generated,
+    "compiled and merged": generated,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--family", choices=sorted(FAMILIES), default="llama")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--only", nargs="+", choices=LAYERS, default=LAYERS, metavar="LAYER")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     dtype = getattr(torch, given.dtype)
     table = {
-        "plain": plain(given.family, dtype, merge=False),
-        "merged": plain(given.family, dtype, merge=True),
-        "compiled": generated(given.family, dtype, merge=False),
-        "compiled and merged": generated(given.family, dtype, merge=True),
+        name: LAYERS[name](given.family, dtype, merge=name.endswith("merged"))
+        for name in given.only
     }
     for name, counts in table.items():
         parts = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))

@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--vocab", type=at_least_one, default=50000)
     parser.add_argument("--limit", type=float, default=4.0, help="seconds per compilation")
     parser.add_argument("--backend", nargs="+", default=["auto", "xgrammar", "llguidance"])
+    parser.add_argument("--only", nargs="+", choices=GRAMMARS, default=GRAMMARS, metavar="GRAMMAR")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     tokenizer = real_size_tokenizer(given.vocab)
@@ -112,9 +113,9 @@ def main() -> None:
             )
             print(f"{backend:28} seconds  steps  step, ms: median  longest   served")
             result[backend] = {}
-            for name, grammar in GRAMMARS.items():
-                if name == "two choices":
-                    wait_times(llm, {"choice": ["w", "x"]})  # the processes have started
+            wait_times(llm, {"choice": ["w", "x"]})  # the processes have started
+            for name in given.only:
+                grammar = GRAMMARS[name]
                 got = result[backend][name] = wait_times(llm, grammar)
                 print(
                     f"  {name:26} {got['seconds']:7.2f} {got['steps']:6} {got['median_ms']:16.1f}"

@@ -158,13 +158,15 @@ def main() -> None:
     parser.add_argument("--rows", type=at_least_one, default=1, help="requests in one step")
     parser.add_argument("--prompts", type=at_least_one, default=12)
     parser.add_argument("--rounds", type=at_least_one, default=5)
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=METHODS, metavar="METHOD")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     asked = agreed(given.prompts)
+    methods = [each for each in METHODS if each in {"none", *given.only}]
     sides: dict[str, Side] = {}
     for grammar in (False, True):
-        for method in METHODS:
+        for method in methods:
             name = f"{method}, grammar" if grammar else method
             sides[name] = ours(asked, method, given.rows, grammar=grammar)
     tokenizer = sides["none"].llm.tokenizer if sides["none"].llm else None
@@ -178,16 +180,18 @@ def main() -> None:
         }
         tokens = {"EAGLE-3": "5", "n-gram": str(LOOKED_UP)}
         for how, overrides in engines.items():
-            for method in OPPONENTS:
+            for method in filter(OPPONENTS.__contains__, methods):
                 more = {"model.invariant": "false", **overrides}
                 if method in tokens:
                     more["nodes.draft.tokens"] = tokens[method]
                 sides[f"{method}, {how}"] = ours(asked, method, 1, grammar=False, **more)
-        sides["transformers, none"] = assisted(asked, tokenizer)
-        sides["transformers, assistant"] = assisted(asked, tokenizer, assistant_model=assistant())
-        sides["transformers, prompt look-up"] = assisted(
-            asked, tokenizer, prompt_lookup_num_tokens=LOOKED_UP
-        )
+        theirs: dict[str, dict[str, Any]] = {
+            "transformers, none": {},
+            "transformers, assistant": {"assistant_model": assistant()},
+            "transformers, prompt look-up": {"prompt_lookup_num_tokens": LOOKED_UP},
+        }
+        for name in dict.fromkeys(OPPONENTS[each] for each in methods if each in OPPONENTS):
+            sides[name] = assisted(asked, tokenizer, **theirs[name])
     for side in sides.values():
         side.tokens = side.run()  # warms up, and is what must be equal
         if side.llm is not None:

@@ -10,8 +10,6 @@ steps before.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -36,15 +34,14 @@ class ModulesInTurn:
         `hidden[T, H]` is what the first module reads. `blocks[R, B]` as of `FirstPass.batch`.
         Raises nothing of its own.
         """
-        states = self._pass(0, first.ids, hidden, first.batch(blocks, self._cache))
-        row = _rows_of(first)
+        batch, row = first.batch(blocks, self._cache), _rows_of(first)
+        states = self._pass(0, first.ids, hidden, batch)
         for place in range(1, len(self._modules)):
             # Those before the text have the numbers that lead up to it.
             positions = (first.positions - place).masked_fill(first.positions < 0, -1)
             slots = self._slots_of(blocks, row, positions)
-            earlier = replace(first, positions=positions, cache_slots=slots)
-            batch = earlier.batch(blocks, self._cache)
-            self._pass(place, first.ids, self._left_before(place, slots), batch)
+            before = self._left_before(place, slots)
+            self._pass(place, first.ids, before, batch.then(positions, slots))
         return self._modules[0].logits(states.index_select(0, first.last))
 
     def following(self, tokens: Tensor, batch: AttentionBatch) -> Tensor:

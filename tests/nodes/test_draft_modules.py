@@ -200,7 +200,7 @@ def test_the_plain_reading_is_that_of_transformers_own_modules(family: str, tmp_
             own, _, _ = theirs(
                 input_ids=torch.tensor([text[1:]]),
                 last_hidden_states=hidden[None],
-                attention_mask=None,
+                attention_mask=torch.ones(1, length - 1, dtype=torch.int64),
                 position_ids=torch.arange(1, length)[None],
                 mtp_cache=None,
             )
